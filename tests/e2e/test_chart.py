@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -199,6 +200,54 @@ def test_the_extender_is_one_setting() -> None:
     assert {"name": "tls", "secret": {"secretName": "extender-tls"}} in pod["volumes"]
 
 
+def test_the_webhook_is_trusted_by_a_certificate_that_no_service_may_change(tmp_path: Path) -> None:
+    """The chart makes both, once for all, and the service has no right to either."""
+    found = documents(rendered())
+    data = found["Secret", "admission-tls"]["data"]
+    webhooks = found["MutatingWebhookConfiguration", "apportion"]["webhooks"]
+    (bundle,) = {each["clientConfig"]["caBundle"] for each in webhooks}
+    assert bundle == data["ca.crt"]
+    for name in ("ca.crt", "tls.crt"):
+        (tmp_path / name).write_bytes(base64.b64decode(data[name]))
+    host = ("-verify_hostname", "admission.apportion.svc")
+    checked = ("openssl", "verify", *host, "-CAfile", "ca.crt", "tls.crt")
+    subprocess.run(checked, cwd=tmp_path, check=True, capture_output=True)
+    assert ("ClusterRole", "apportion-admission") not in found
+    assert ("Role", "admission") not in found
+    pod = found["Deployment", "admission"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "--tls-key=/etc/apportion/tls/tls.key" in container["args"]
+    assert "APPORTION_KUBERNETES" not in {each["name"] for each in container["env"]}
+
+
+def test_cert_manager_may_make_the_webhooks_certificate() -> None:
+    """Then it says whom to trust; one that makes its own needs rights, and is not the default."""
+    words = "admission.certificates.from=cert-manager"
+    assert "admission.certificates.issuer" in helm(
+        "template", "apportion", str(CHART), "--set", words, ok=False
+    )
+    issued = f"{words},admission.certificates.issuer.name=internal"
+    found = documents(rendered("--set", issued))
+    assert found["Certificate", "admission"]["spec"]["secretName"] == "admission-tls"
+    configuration = found["MutatingWebhookConfiguration", "apportion"]
+    notes = configuration["metadata"]["annotations"]
+    assert notes == {"cert-manager.io/inject-ca-from": "apportion/admission"}
+    assert "caBundle" not in configuration["webhooks"][0]["clientConfig"]
+    own = documents(rendered("--set", "admission.certificates.from=service"))
+    assert ("Role", "admission") in own
+
+
+def test_the_network_is_one_setting() -> None:
+    """Whom API servers and kube-schedulers are known by is the cluster's to say."""
+    assert ("NetworkPolicy", "default-deny") in documents(rendered())
+    assert ("NetworkPolicy", "default-deny") not in documents(
+        rendered("--set", "network.policies=false")
+    )
+    found = documents(rendered("--set", "network.controlPlane={192.0.2.0/28}"))
+    first, *_ = found["NetworkPolicy", "admission"]["spec"]["ingress"]
+    assert first["from"] == [{"ipBlock": {"cidr": "192.0.2.0/28"}}]
+
+
 def test_the_agent_may_what_it_needs_and_no_more() -> None:
     """Cutting cards is a right of its own, and asked for by itself."""
 
@@ -277,7 +326,8 @@ def test_a_shadow_may_bind_nothing() -> None:
     """Neither service nor right to do so is there, nor a device plugin, nor a webhook."""
     every = "shadow=true,dra.enabled=true,extender.enabled=true"
     found = documents(rendered("--set", every))
-    names = {name for kind, name in found if kind != "ServiceAccount"}
+    inert = {"ServiceAccount", "NetworkPolicy"}
+    names = {name for kind, name in found if kind not in inert}
     assert not names & {"binder", "admission", "extender", "apportion", "apportion-allocatable"}
     rights = [
         (resource, verb)

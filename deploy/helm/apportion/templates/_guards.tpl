@@ -39,3 +39,20 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- define "apportion.devicePaths" -}}
 ^[/.]*$|^(/[.]?)+(dev|proc|sys|run|var(/[.]?)+run)(/.*)?$|^(/[.]?)+(var|var(/[.]?)+lib|etc)[/.]*$|^(/[.]?)+(var(/[.]?)+lib(/[.]?)+(kubelet|apportion|containerd|containers|docker|crio)|etc(/[.]?)+cdi)(/.*)?$
 {{- end }}
+
+{{/* The webhook's certificate of the chart, as data of a Secret in JSON: the one that is there, or a new one, once. */}}
+{{- define "apportion.admissionCertificate" -}}
+{{- $there := (lookup "v1" "Secret" .Release.Namespace .Values.admission.certificates.secret).data | default dict }}
+{{- if hasKey $there "ca.crt" -}}
+{{- pick $there "ca.crt" "tls.crt" "tls.key" | toJson -}}
+{{- else -}}
+{{- $kept := get .Values "madeForAdmission" | default dict -}}
+{{- if not $kept -}}
+{{- $ca := genCA "apportion-admission" 3650 -}}
+{{- $made := genSignedCert "admission" list (list (printf "admission.%s.svc" .Release.Namespace)) 3650 $ca -}}
+{{- $kept = dict "ca.crt" (b64enc $ca.Cert) "tls.crt" (b64enc $made.Cert) "tls.key" (b64enc $made.Key) -}}
+{{- $_ := set .Values "madeForAdmission" $kept -}}
+{{- end -}}
+{{- toJson $kept -}}
+{{- end -}}
+{{- end }}

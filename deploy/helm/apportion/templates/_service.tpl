@@ -112,6 +112,11 @@ imagePullSecrets:
 {{- if and .root.Values.networkHost (not .node) }}
 hostNetwork: true
 {{- end }}
+securityContext:
+  {{- if not .node }}
+  runAsNonRoot: true
+  {{- end }}
+  seccompProfile: {type: RuntimeDefault}
 {{- with .settings.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}

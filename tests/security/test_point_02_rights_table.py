@@ -1,0 +1,82 @@
+"""Points 2 to 7: what each account may do at the API server, all of it, as a table.
+
+A right that somebody adds without a row here fails, and so does a row without a right.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from tests.support.control_plane import ROOT
+
+RBAC = ROOT / "deploy" / "kubernetes" / "rbac"
+READ = "get list watch"
+TABLE = """
+watcher   /pods /nodes /namespaces /resourcequotas /persistentvolumeclaims /persistentvolumes: READ
+watcher   storage.k8s.io/storageclasses storage.k8s.io/csinodes storage.k8s.io/csidrivers: READ
+watcher   storage.k8s.io/csistoragecapacities policy/poddisruptionbudgets: READ
+watcher   scheduling.volcano.sh/podgroups scheduling.volcano.sh/queues: READ
+watcher   scheduling.x-k8s.io/podgroups scheduling.k8s.io/podgroups: READ
+binder    /pods/binding: create
+binder    /pods: get delete
+binder    /pods/status: patch
+binder    /persistentvolumeclaims: get patch
+binder    /persistentvolumes: get list patch
+binder    storage.k8s.io/storageclasses: get
+binder    /events: create get patch
+binder    scheduling.volcano.sh/podgroups: get
+binder    scheduling.volcano.sh/podgroups/status: patch
+binder    /nodes/status: patch
+gateway   authentication.k8s.io/tokenreviews: create
+gateway   authorization.k8s.io/subjectaccessreviews: create
+admission admissionregistration.k8s.io/mutatingwebhookconfigurations=apportion: get patch
+admission /secrets=admission-certificates: get update
+"""
+Right = tuple[str, str, str]
+
+
+def wanted() -> set[Right]:
+    """The rows, one for each verb."""
+    rows = set()
+    for line in filter(None, TABLE.splitlines()):
+        left, _, verbs = line.replace("READ", READ).partition(": ")
+        account, *resources = left.split()
+        rows |= {(account, each, verb) for each in resources for verb in verbs.split()}
+    return rows
+
+
+def granted(objects: list[dict[str, Any]]) -> Iterator[Right]:
+    """What the accounts have by the roles that are bound to them."""
+    roles = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+    for binding in objects:
+        if not binding["kind"].endswith("RoleBinding"):
+            continue
+        role = roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
+        for subject in binding["subjects"]:
+            for rule in role["rules"]:
+                only = "".join(f"={name}" for name in rule.get("resourceNames", ()))
+                for group in rule["apiGroups"]:
+                    for resource in rule["resources"]:
+                        for verb in rule["verbs"]:
+                            yield subject["name"], f"{group}/{resource}{only}", verb
+
+
+def objects() -> list[dict[str, Any]]:
+    """What is applied of rights."""
+    paths = sorted(RBAC.glob("[!k]*.yaml"))
+    return [each for path in paths for each in yaml.safe_load_all(path.read_text()) if each]
+
+
+def test_every_right_stands_in_the_table() -> None:
+    """And the other way round."""
+    assert set(granted(objects())) == wanted()
+
+
+def test_a_right_that_nobody_listed_is_found() -> None:
+    """The guard taken out: one rule more is one right more than the table has."""
+    weak = objects()
+    (role,) = [each for each in weak if each["metadata"]["name"] == "apportion-watcher"
+               and each["kind"] == "ClusterRole"]  # fmt: skip
+    role["rules"].append({"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]})
+    assert set(granted(weak)) - wanted() == {("watcher", "/secrets", "get")}

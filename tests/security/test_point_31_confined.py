@@ -1,0 +1,104 @@
+"""Point 31: no root, nothing to write to, no capability, seccomp; the agent's exceptions are named.
+
+The API server itself judges it, by the strictest of the Pod Security standards.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.control_plane import ROOT
+from tests.support.kube_world import KubeWorld
+
+MANIFESTS = ROOT / "deploy" / "kubernetes"
+RUNNING = ("Deployment", "DaemonSet", "StatefulSet", "Job")
+SPACE = "restricted"
+EXCEPTIONS = {
+    "host namespaces": "hostPID=true",
+    "hostPath volumes": "hostPath",
+    "unrestricted capabilities": "SYS_PTRACE",
+    "runAsNonRoot != true": "runAsNonRoot",
+    "runAsUser=0": "runAsUser=0",
+}
+"""What of the standard an agent does not keep, and how the API server says so."""
+
+
+def pods() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The pods of the manifests, by name."""
+    for path in sorted(MANIFESTS.rglob("*.yaml")):
+        for each in filter(None, yaml.safe_load_all(path.read_text())):
+            if each["kind"] in RUNNING:
+                yield each["metadata"]["name"], each["spec"]["template"]
+
+
+async def judged(world: KubeWorld, template: dict[str, Any], *, ok: bool) -> str:
+    """What the API server says of the pod in a namespace that enforces the standard."""
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE, "labels": label}}
+    await world.plane.apply(space)
+    spec = {key: value for key, value in template["spec"].items() if key != "priorityClassName"}
+    volumes = [{"name": "ledger", "emptyDir": {}}, *spec.get("volumes", ())]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    pod["spec"] = spec | {"volumes": volumes}
+    told = ("create", "--dry-run=server", "-n", SPACE, "-f", "-")
+    return await world.plane.user(*told, stdin=json.dumps(pod), ok=ok)
+
+
+@pytest.mark.timeout(120)
+async def test_every_pod_but_the_agents_keeps_to_the_strictest_standard(world: KubeWorld) -> None:
+    """Also nats-server, whose image is root's; with a root file system that is only read."""
+    for name, template in pods():
+        if name == "agent":
+            continue
+        await judged(world, template, ok=True)
+        for container in template["spec"]["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"], name
+            assert template["spec"]["securityContext"]["seccompProfile"], name
+
+
+@pytest.mark.timeout(120)
+async def test_what_an_agent_does_not_keep_is_what_is_listed(world: KubeWorld) -> None:
+    """And nothing else; seccomp it keeps."""
+    (agent,) = [template for name, template in pods() if name == "agent"]
+    said = await judged(world, agent, ok=False)
+    assert not [mark for mark in EXCEPTIONS.values() if mark not in said], said
+    assert said.partition("restricted:latest")[2].count("(") == len(EXCEPTIONS), said
+    assert "seccompProfile" not in said
+
+
+@pytest.mark.timeout(120)
+async def test_a_pod_that_is_root_is_found(world: KubeWorld) -> None:
+    """The guard taken out: the same pod without what confines it is refused by name."""
+    (scheduler,) = [template for name, template in pods() if name == "scheduler"]
+    weak = json.loads(json.dumps(scheduler))
+    del weak["spec"]["securityContext"]["runAsNonRoot"]
+    assert "runAsNonRoot != true" in await judged(world, weak, ok=False)
+
+
+def test_every_service_says_what_it_needs_and_what_it_may_take() -> None:
+    """So that none starves another, nor a node."""
+    for name, template in pods():
+        (container,) = template["spec"]["containers"]
+        if name.startswith("ledger-"):
+            continue  # a job that ends
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}, name
+        assert container["resources"]["limits"].keys() == {"memory"}, name
+
+
+def test_who_asks_no_api_server_has_no_token_of_it() -> None:
+    """Only those with an account that may something there."""
+    mounted = {
+        template["metadata"]["labels"]["app"]
+        for _, template in pods()
+        if template["spec"].get("automountServiceAccountToken") is not False
+    }
+    accounts = {
+        each["metadata"]["name"]
+        for path in MANIFESTS.rglob("accounts.yaml")
+        for each in yaml.safe_load_all(path.read_text())
+        if each.get("automountServiceAccountToken") is not False
+    }
+    assert mounted & accounts == {"watcher", "binder", "gateway", "admission"}

@@ -1,0 +1,87 @@
+"""Point 32: nothing comes to a pod of ours and nothing leaves it but what it is for.
+
+Tried on what is applied, for the network that would obey it is not here.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.control_plane import ROOT
+
+MANIFESTS = ROOT / "deploy" / "kubernetes"
+RUNNING = ("Deployment", "DaemonSet", "StatefulSet", "Job")
+API = [{"port": 443}, {"port": 6443}]
+OPEN = {"gateway": [8470], "extender": [3456], "admission": [8443]}
+"""What others than ours ask, and of whom."""
+
+
+def objects() -> Iterator[dict[str, Any]]:
+    """Everything that kustomize would apply."""
+    for path in sorted(MANIFESTS.rglob("*.yaml")):
+        yield from filter(None, yaml.safe_load_all(path.read_text()))
+
+
+def policies() -> dict[str, dict[str, Any]]:
+    """The specs, by name."""
+    found = (each for each in objects() if each["kind"] == "NetworkPolicy")
+    return {each["metadata"]["name"]: each["spec"] for each in found}
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """The pods, by their label."""
+    templates = (each["spec"]["template"] for each in objects() if each["kind"] in RUNNING)
+    return {each["metadata"]["labels"]["app"]: each["spec"] for each in templates}
+
+
+def ports(rules: list[dict[str, Any]]) -> list[int]:
+    """Every port of these rules."""
+    return [port["port"] for rule in rules for port in rule["ports"]]
+
+
+def wide(spec: dict[str, Any]) -> list[str]:
+    """The rules of a policy that let through more than some ports."""
+    rules = [*spec.get("ingress", ()), *spec.get("egress", ())]
+    return [str(rule) for rule in rules if not rule.get("ports")]
+
+
+def test_what_is_not_named_is_denied() -> None:
+    """Of every pod of the namespace, both ways."""
+    deny = policies()["default-deny"]
+    assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    assert [rule for spec in policies().values() for rule in wide(spec)] == []
+
+
+@pytest.mark.parametrize("app", sorted(pods()))
+def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
+    """The ledger for all that know it, the API server for those that ask it, and who asks them."""
+    spec, pod = policies()[app], pods()[app]
+    assert spec["podSelector"] == {"matchLabels": {"app": app}}
+    if app == "nats":
+        assert ports(spec["ingress"]) == [4222, 6222]
+        assert ports(spec["egress"]) == [6222]
+        return
+    names = {each["name"] for each in pod["containers"][0]["env"]}
+    ledger, *more = spec["egress"]
+    assert ledger["ports"] == [{"port": 4222}]
+    assert ledger["to"] == [{"podSelector": {"matchLabels": {"app": "nats"}}}]
+    asks = "APPORTION_KUBERNETES" in names or app == "gateway"
+    assert [each["ports"] for each in more] == ([API] if asks else [])
+    health = [8480] if app != "ledger" else []
+    assert ports(spec.get("ingress", [])) == [*OPEN.get(app, []), *health]
+
+
+def test_the_ledger_is_reached_by_those_who_know_it() -> None:
+    """Each pod with a URL of it, and no other."""
+    first, *_ = policies()["nats"]["ingress"]
+    (peer,) = first["from"]
+    (expression,) = peer["podSelector"]["matchExpressions"]
+    missing = pods().keys() - {"nats"} - set(expression["values"])
+    assert not missing
+
+
+def test_a_rule_without_a_port_is_found() -> None:
+    """The guard taken out: a flow of any port is told, and the policies as they are have none."""
+    assert wide({"egress": [{"to": [{"podSelector": {}}]}]})
