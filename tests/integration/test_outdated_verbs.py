@@ -13,15 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from apportion.cli import writing
 from apportion.cli.awaiting import Awaited
-from apportion.cli.exits import OUTDATED, REFUSED, Outdated
+from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Outdated
 from apportion.cli.submitting import Submitted
 from apportion.core.ledger import fold
 from apportion.core.ledger.snapshot import Taking
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.port import Draft
-from apportion_schemas import Event, FormatEnabled, encode, subject_of
+from apportion.runtime.process.reach import Reach
+from apportion_schemas import CATALOGUE, Event, FormatEnabled, NodeCordoned, encode, subject_of
+from apportion_schemas.formats import BORN
 from tests.support.nats import Bus, running_bus
 from tests.support.next_build import NEXT
 from tests.support.pods import pod
@@ -92,6 +95,22 @@ async def test_trim_drops_nothing(bus: Bus, tmp_path: Path) -> None:
     done = await run(bus, "ledger", "trim", file, "--dry-run")
     assert done.returncode == REFUSED
     assert f"halted before revision {REVISION}" in done.stderr
+
+
+async def test_nothing_is_written_that_is_not_enabled(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if people's cordons were new: the verb names the format, and writes it once it may."""
+    row = next(row for row in CATALOGUE if row.payload is NodeCordoned)
+    monkeypatch.setitem(BORN, row.name, 0)
+    monkeypatch.setattr(writing, "NEW", [row])
+    cordon = NodeCordoned(node="n1", by="ada", reason="fan")
+    reach = Reach(bus.server.url_for("operator"))
+    with pytest.raises(NotFound, match=r"this build writes NodeCordoned@1, which this ledger has"):
+        await writing.write(reach, cordon, basis=1)
+    enabled = FormatEnabled(format="NodeCordoned", version=1, by="ada")
+    assert await writing.write_all(reach, [enabled], basis=1) == [REVISION + 1]
+    assert (await writing.write(reach, cordon, basis=1)).revision == REVISION + 2
 
 
 async def test_who_waits_for_decisions_is_told(bus: Bus) -> None:

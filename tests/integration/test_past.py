@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import urllib.error
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,8 +22,15 @@ from apportion.gateway.past.index import Index
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.reader import StateFold
-from apportion_schemas import DeviceHealthChanged, NodeCordoned, PodGone, PolicyChanged
+from apportion_schemas import (
+    DeviceHealthChanged,
+    NodeCordoned,
+    PodGone,
+    PolicyChanged,
+    RevisionSetAside,
+)
 from tests.integration.test_gateway import Gateway
+from tests.support.control_plane import free_port
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
@@ -88,6 +96,28 @@ async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
     del facts  # is there first
     async with serving(bus) as running:
         yield running
+
+
+async def test_what_is_set_aside_has_never_been(bus: Bus, facts: Facts, tmp_path: Path) -> None:
+    """Whoever looks at that moment from now on, also by what was kept of it, sees it without."""
+
+    async def open_then(of: Gateway) -> bool:
+        with contextlib.suppress(urllib.error.URLError):  # while it begins anew
+            status, body = await of.get("/api/v1/nodes/n1?at=7")
+            return status == 200 and body["node"]["cordon"] == ""
+        return False
+
+    options = ("--listen", f"127.0.0.1:{free_port()}", "--past", str(tmp_path / "past"))
+    async with serving(bus, *options) as gateway:
+        assert not await open_then(gateway)
+        await facts.write(RevisionSetAside(revision=7, by="ada", reason="the wrong node"))  # 9
+        await until(partial(open_then, gateway), "the node to be open as of then")
+        assert (await gateway.ok("/api/v1/nodes/n1"))["node"]["cordon"] == ""
+        row = (await gateway.ok("/api/v1/log/7"))["row"]
+        assert row["sentence"] == "not applied: set aside at revision 9 by ada: the wrong node"
+        assert (await gateway.ok("/api/v1/summary?at=8"))["policy"]["node_policy"] == "spread"
+    async with serving(bus, *options) as again:
+        assert await open_then(again)
 
 
 async def test_every_read_at_a_moment(gateway: Gateway) -> None:

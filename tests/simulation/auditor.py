@@ -37,7 +37,6 @@ from apportion_schemas import (
     PodRefused,
     PodSubmitted,
     SharesAllocated,
-    decode,
 )
 from apportion_schemas.catalogue import BY_PAYLOAD, token
 from tests.simulation import hostile
@@ -131,7 +130,7 @@ class Auditor:
 
     def _decoded(self, record: Record, stored: Stored) -> Event | EventError:
         try:
-            event = decode(record.payload, subject=record.subject)
+            event = self.state.rules.read(record.revision, record.subject, record.payload)
         except EventError as error:
             if stored.writer != ROGUE:
                 self._complain(f"revision {record.revision}: {stored.writer} wrote {error}")

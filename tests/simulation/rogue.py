@@ -1,4 +1,5 @@
-"""Events that no honest service writes: broken bytes, foreign subjects, contradictions.
+"""Events that no honest service writes: broken bytes, invented types, foreign subjects,
+contradictions.
 
 The writer has a role's password and none of its manners: no fence, no chain, no state. Invariant:
 its ids are its own, so that it can never spend the id of an honest event.
@@ -18,7 +19,14 @@ from apportion_schemas.quantities import Payload
 FIRST_NODE = "n0-1"
 """One that every run has; what a rogue places where no agent is would never be allocated."""
 TIME = "2026-01-01T00:00:00.000000Z"
-GARBAGE = (b"", b"{}", b"not json", b"[" * 2000, b'{"specversion":"1.0"}', b"\xff\xfe\x00")
+INVENTED = (
+    b'{"specversion":"1.0","type":"apportion.dev/PodWeighed","schemaversion":1,"id":"r"}',
+    b'{"specversion":"1.0","type":"apportion.dev/PodPlaced","schemaversion":99,"data":{"a":[1]}}',
+)
+"""What would halt every reader, if an operator had enabled it."""
+GARBAGE = (
+    b"", b"{}", b"not json", b"[" * 2000, b'{"specversion":"1.0"}', b"\xff\xfe\x00", *INVENTED,
+)  # fmt: skip
 
 
 class Rogue:

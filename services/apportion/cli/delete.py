@@ -15,9 +15,8 @@ from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.reading import read_manifests
 from apportion.cli.why import split_name
-from apportion.cli.writing import open_ledger, person, run
+from apportion.cli.writing import appending, open_ledger, person, run
 from apportion.core.explain.answers import PodAnswer, PodDetail
-from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import PodGone
@@ -85,7 +84,7 @@ def _find(
 
 async def _delete(where: Where, found: list[tuple[int, PodAnswer]], report: Report) -> None:
     who = person("")
-    async with open_ledger(where.reach()) as ledger, GroupCommit(ledger) as commit:
+    async with open_ledger(where.reach()) as ledger, appending(ledger) as commit:
         publisher = Publisher(f"cli/{who}", SystemClock(), commit.append)
         for first in range(0, len(found), BATCH):
             batch = found[first : first + BATCH]

@@ -19,11 +19,10 @@ from apportion.cli.exits import REFUSED, NotFound, Unreachable
 from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit, of_kubernetes
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.submitting import Submitted
-from apportion.cli.writing import by_whom, open_ledger, person, run, write
+from apportion.cli.writing import appending, by_whom, open_ledger, person, run, write
 from apportion.core.explain import words
 from apportion.core.explain.answers import GangAnswer, PodAnswer
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.service.kube_options import KubeChoice
 from apportion_schemas import DeviceCordoned, NodeCordoned
@@ -186,7 +185,7 @@ async def _anew(
     """Each unit ends and is submitted anew; then all have their time to be placed."""
     why = f"drained from {order.device or order.node} by {order.who}: {order.reason}"
     submitted = list[Submitted]()
-    async with GroupCommit(ledger) as commit:
+    async with appending(ledger) as commit:
         anew = Anew(ledger, commit, order.who, why)
         for number, unit in enumerate(units, 1):
             if time.monotonic() > deadline:

@@ -19,7 +19,7 @@ import msgspec
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.output import console, plain, print_json
-from apportion.cli.writing import by_whom, open_ledger, person, run
+from apportion.cli.writing import appending, by_whom, open_ledger, person, run
 from apportion.core.configuration import manifest_config
 from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.state import State
@@ -27,7 +27,6 @@ from apportion.core.manifests.claims import Claim, bound_claim
 from apportion.core.manifests.schedulers import OURS, scheduler_names
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import FenceRefused, Record
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
@@ -185,7 +184,7 @@ async def _write(
     basis: int,
 ) -> tuple[int, int]:
     """Say what this is, then hold every pod; how many, and the last revision."""
-    async with GroupCommit(ledger) as commit:
+    async with appending(ledger) as commit:
         publisher = Publisher(f"cli/{rebuilt.by}", SystemClock(), commit.append)
         first = await publisher.publish(rebuilt, event_id=f"LedgerRebuilt/{uuid4()}", basis=basis)
         basis = first.revision or basis

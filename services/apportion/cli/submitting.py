@@ -17,7 +17,7 @@ import msgspec
 from apportion.cli.asking import Gateway
 from apportion.cli.exits import NotFound
 from apportion.cli.submissions import subject_of_pod
-from apportion.cli.writing import person
+from apportion.cli.writing import appending, person
 from apportion.core.explain.answers import PodAnswer, PodDetail, RevisionAnswer
 from apportion.core.explain.lines import limit_name
 from apportion.core.manifests import PodDraft, submitted
@@ -107,7 +107,7 @@ async def append(
     """
     done: list[Submitted] = []
     flying: list[asyncio.Task[list[Submitted]]] = []
-    async with GroupCommit(ledger) as commit:
+    async with appending(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         try:
             for payloads in _batched(_ordered(wish)):
@@ -170,7 +170,7 @@ async def append_limits(
         NotFound: a quota is Kubernetes' own. LedgerError.
     """
     said: dict[str, int] = {}
-    async with GroupCommit(ledger) as commit:
+    async with appending(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         for limit in limits:
             before = await stands(ledger, limit)
@@ -197,7 +197,7 @@ async def end(
 ) -> dict[str, int]:
     """End these pods; the revision of each by name. Raises LedgerError."""
     ended: dict[str, int] = {}
-    async with GroupCommit(ledger) as commit:
+    async with appending(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         for first in range(0, len(pods), BATCH):
             batch = pods[first : first + BATCH]
@@ -227,7 +227,7 @@ async def replace(
     for draft, there in changed:
         units.setdefault(draft.group or there.uid, []).append((draft, there))
     done: list[Submitted] = []
-    async with GroupCommit(ledger) as commit:
+    async with appending(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         for name, unit in units.items():
             new: list[PodGroupObserved | PodSubmitted] = [groups[name]] if name in groups else []

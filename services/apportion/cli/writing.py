@@ -18,8 +18,9 @@ import click
 
 from apportion.cli.connection import Command
 from apportion.cli.exits import NotFound, Outdated, Unreachable
-from apportion.core.ledger.rules import Superseded
+from apportion.core.ledger.rules import Superseded, missing
 from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import Appended, GroupCommit
 from apportion.runtime.ledger.port import (
@@ -33,10 +34,14 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.logs import configure_logs
 from apportion.runtime.process.reach import Reach
-from apportion_schemas import InvalidEvent, UnknownEvent
+from apportion_schemas import CATALOGUE, InvalidEvent, UnknownEvent
 from apportion_schemas.quantities import NAME_MAX, Payload
 
 T = TypeVar("T")
+ROLES = ("operator", "watcher")
+"""Whose events people write."""
+NEW = [row for row in CATALOGUE if row.version > row.born and row.writer in ROLES]
+"""Those of them that are legal only where somebody has enabled them."""
 
 by_whom: Callable[[Command], Command] = click.option(
     "--by", default="", metavar="NAME", help="Who does this.  [user@host]"
@@ -89,8 +94,29 @@ async def open_ledger(reach: Reach) -> AsyncIterator[JetStreamLedger]:
         await ledger.close()
 
 
+@asynccontextmanager
+async def appending(ledger: JetStreamLedger) -> AsyncIterator[GroupCommit]:
+    """What a verb appends by; nothing that this ledger has not enabled.
+
+    Raises NotFound: this build would write what is not. LedgerError.
+    """
+    if NEW:
+        rules, revision = await stream.read_rules(ledger.wire), await ledger.last_revision()
+        wanted = [each for role in ROLES for each in missing(rules, role, revision + 1)]
+        if wanted:
+            raise NotFound(
+                f"this build writes {', '.join(wanted)}, which this ledger has not enabled; see "
+                "`apportion ledger enable`, or use a command line of the build before"
+            )
+    async with GroupCommit(ledger) as commit:
+        yield commit
+
+
 async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> list[int | None]:
-    """Append several events at once, in order; the revision of each. Raises as `write`."""
+    """Append several events of how the ledger is read at once; the revision of each.
+
+    Raises LedgerError.
+    """
     async with open_ledger(reach) as ledger, GroupCommit(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         appended = await asyncio.gather(
@@ -103,8 +129,8 @@ async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> lis
 
 
 async def write(reach: Reach, data: Payload, *, basis: int, event_id: str = "") -> Appended:
-    """Append one event, under a new id or its own. Raises LedgerError, InvalidEvent."""
-    async with open_ledger(reach) as ledger, GroupCommit(ledger) as commit:
+    """Append one event, under a new id or its own. Raises LedgerError, InvalidEvent, NotFound."""
+    async with open_ledger(reach) as ledger, appending(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         event_id = event_id or f"{type(data).__name__}/{uuid4()}"
         return await publisher.publish(data, event_id=event_id, basis=basis)
