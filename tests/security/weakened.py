@@ -17,6 +17,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
+from tests.security.weakened_intake import INTAKE_GUARDS
+
 
 @contextlib.contextmanager
 def looks_at_the_ledger() -> Iterator[None]:
@@ -299,6 +301,7 @@ def shows_what_is_seen() -> Iterator[None]:
 
 
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    **INTAKE_GUARDS,
     "asks for its audience": asks_for_its_audience,
     "knows the node of a token": knows_the_node_of_a_token,
     "counts documents": counts_documents,

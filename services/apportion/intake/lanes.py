@@ -20,6 +20,9 @@ RATE: Final = 100.0
 """Events of one node each second, for longer than a burst."""
 BURST: Final = 500.0
 """Twice the pods that a kubelet runs, all at once."""
+CHANGES_RATE: Final = 1.0
+CHANGES_BURST: Final = 128.0
+"""Changes of a node's inventory: all of its cards may fail at once, and recover."""
 BYTES_OF_A_TOKEN: Final = 4_096
 LANES_MAX: Final = 20_000
 """More than the nodes of the largest cluster; idle ones make room for others."""
@@ -35,6 +38,7 @@ class Lane:
         self.work: asyncio.Task[None] | None = None
         self._waiting: deque[Request] = deque()
         self._bucket = Bucket(RATE, BURST, now_s)
+        self._changes = Bucket(CHANGES_RATE, CHANGES_BURST, now_s)
         self._unanswered = 0
         self._bytes = 0
 
@@ -60,6 +64,10 @@ class Lane:
     def pace(self, request: Request, now_s: float) -> float:
         """For how many seconds to wait before it is read: by number, and by size."""
         return self._bucket.take(1 + len(request.payload) / BYTES_OF_A_TOKEN, now_s)
+
+    def may_change(self, now_s: float) -> bool:
+        """Whether its inventory may change again already."""
+        return self._changes.may_take(1, now_s)
 
     def idle(self, now_s: float) -> bool:
         """Whether nothing would be forgotten with it."""

@@ -34,7 +34,7 @@ from apportion.runtime.ledger.publisher import Append
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import Event, NodeReported, encode, subject_of
+from apportion_schemas import DeviceHealthChanged, Event, NodeReported, encode, subject_of
 
 BASIS_WAIT_S: Final = 5.0
 """For so long an event waits until this process has read what its agent had."""
@@ -142,7 +142,17 @@ class Taking:
         if isinstance(event.data, NodeReported) and (why := self._held(lane, event.data)):
             self._count("held")
             return Answer(again_s=HOLD_S, held=True, why=why)
+        if isinstance(event.data, NodeReported | DeviceHealthChanged):
+            return self._changed(lane, event)
         return _draft(lane.node, event)
+
+    def _changed(self, lane: Lane, event: Event) -> Draft | Answer:
+        """A change of the inventory, unless there were too many lately."""
+        if lane.may_change(self._clock.monotonic()):
+            return _draft(lane.node, event)
+        why = "its inventory changes more often than once a second"
+        self._note(lane.node, Refusal("too-many", why))
+        return self._again(why)
 
     async def _reach(self, lane: Lane, basis: int) -> Answer | None:
         """Read up to what the agent had read, or say why not."""

@@ -13,7 +13,8 @@ import msgspec
 
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import ANSWER_S, permissions_of, role_of
-from apportion.core.identity.roles import ROLES
+from apportion.core.identity.roles import LEDGER, ROLES
+from apportion.core.identity.sharing import BESIDE, sharing
 
 _HEAD: Final = """\
 # Made by `make generate` of services/apportion/core/identity; change its table, not this file.
@@ -117,10 +118,12 @@ def accounts(users: Sequence[User]) -> str:
     """Its accounts, with all users. Raises InvalidIdentity."""
     among = [user.identity for user in users]
     lines = ["accounts {"]
-    for account in dict.fromkeys(role_of(identity).account for identity in among):
+    theirs = (role_of(identity).account for identity in among)
+    for account in dict.fromkeys([LEDGER, *(role.account for role in BESIDE), *theirs]):
         lines += [f"  {account} {{"]
-        if account == "APPORTION":
+        if account == LEDGER:
             lines += ["    jetstream: enabled"]
+        lines += sharing(account)
         lines += ["    users: ["]
         for user in users:
             if role_of(user.identity).account == account:

@@ -23,6 +23,8 @@ _READS: Final = (
 )
 QUEUE: Final = "binder"
 """The one consumer that several share; binders make it."""
+DELIVERIES: Final = "_DELIVER"
+"""Below it, by name, everybody's consumers deliver."""
 ANSWER_S: Final = 60
 """How long a request may be answered."""
 
@@ -66,9 +68,19 @@ def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permis
             )
         ),
         deny_publish=tuple(_foreign(identity, among)),
-        subscribe=(f"{identity.inbox}.>", *_filled(role.hears, identity)),
+        subscribe=(
+            f"{identity.inbox}.>",
+            *_delivered(role, identity),
+            *_filled(role.hears, identity),
+        ),
         responses=role.answering,
     )
+
+
+def _delivered(role: Role, identity: Identity) -> Iterator[str]:
+    """Where its consumers deliver: below one subject for all, so that accounts can share it."""
+    if role.reads != "nothing":
+        yield f"{DELIVERIES}.{identity.name}.>"
 
 
 def _filled(subjects: Iterable[str], identity: Identity) -> Iterator[str]:

@@ -19,6 +19,10 @@ _KEPT_CONFIGURATION: Final = (
 """The configuration of a ledger whose beginning was dropped."""
 
 
+LEDGER: Final = "APPORTION"
+"""The account that has the ledger."""
+
+
 class Role(msgspec.Struct, frozen=True, kw_only=True):
     """One row.
 
@@ -57,6 +61,7 @@ ROLES: Final = (
     Role(
         name="agent",
         does="tells of its nodes, and hands out their shares",
+        account="NODES",
         sends=(
             # what the intake is to append for it, and what is used now, which nobody stores
             "apportion.intake.{node}",
@@ -156,6 +161,7 @@ ROLES: Final = (
     Role(
         name="auditor",
         does="reads along with any NATS client",
+        account="AUDIT",
         sends=(_KEPT_CONFIGURATION, "$JS.API.CONSUMER.MSG.NEXT.APPORTION.*"),
         hears=("_INBOX.>", "apportion.v1.>", "apportion.beat.>", "apportion.usage.*"),
         consumers=16,

@@ -47,7 +47,10 @@ Cause = Literal[
 EXPECTED: Final = frozenset(("late", "stale"))
 """What honest agents meet as well: the world moved on while they wrote. Nobody is told of these."""
 
-_own_inbox = re.compile(r"_INBOX_agent[A-Za-z0-9_~%-]*(\.[A-Za-z0-9_~%-]+)+").fullmatch
+_back = re.compile(r"(_R_|_INBOX_agent[A-Za-z0-9_~%-]*)(\.[A-Za-z0-9_~%-]+)+").fullmatch
+"""An agent's inbox; or the way back into the account of the agents, which the server alone can
+write: there the answer goes wherever the agent likes, and the ledger is in another account.
+"""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -91,4 +94,4 @@ def append_id(node: str, event_id: str) -> str:
 
 def may_be_answered(reply: str) -> bool:
     """Whether a reply goes to an agent, and not to the ledger, a queue or another's inbox."""
-    return _own_inbox(reply) is not None
+    return _back(reply) is not None

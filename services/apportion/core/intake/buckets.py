@@ -24,6 +24,13 @@ class Bucket:
         self._at_s = now_s
         return max(0.0, -self._left / self._rate)
 
+    def may_take(self, tokens: float, now_s: float) -> bool:
+        """Take them if they are there; else nothing."""
+        if self._filled(now_s) < tokens:
+            return False
+        self.take(tokens, now_s)
+        return True
+
     def full(self, now_s: float) -> bool:
         """Whether nobody has taken anything for so long that it tells nothing any more."""
         return self._filled(now_s) >= self._burst

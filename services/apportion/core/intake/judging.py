@@ -60,20 +60,38 @@ def judge(state: State, node: str, event: Event) -> Verdict:
 
 
 def _report(state: State, event: Event, data: NodeReported) -> Verdict:
+    known = state.nodes.get(data.node)
+    if known is not None and known.reported == data and _as_reported(known):
+        return Known(known.reported_revision)
+    if elsewhere := _elsewhere(state, data):
+        return Refusal("device-of-another-node", elsewhere)
+    trouble = implausible(data, state.configuration)
+    if trouble and event.basis < state.configuration_revision:
+        return Refusal("stale", f"the configuration changed since: {trouble}")
+    return Refusal("implausible-device", trouble) if trouble else None
+
+
+def _as_reported(node: NodeState) -> bool:
+    """Whether no card's health was told of since."""
+    return all(
+        state.agent_health == (state.device.healthy, state.device.health_reason)
+        for state in node.devices
+        if state.present
+    )
+
+
+def _elsewhere(state: State, data: NodeReported) -> str:
+    """Which of its cards another node of the cluster has, in words."""
     for device in data.devices:
         owner = state.nodes.get(state.node_of_device.get(device.id, data.node))
         if owner is None or owner.name == data.node or owner.gone:
             continue
         if owner.by_id[device.id].present:
-            return Refusal(
-                "device-of-another-node",
+            return (
                 f"device {device.id} is on node {owner.name}, which reported it at revision "
-                f"{owner.reported_revision}; if it was moved, start the agent there first",
+                f"{owner.reported_revision}; if it was moved, start the agent there first"
             )
-    trouble = implausible(data, state.configuration)
-    if trouble and event.basis < state.configuration_revision:
-        return Refusal("stale", f"the configuration changed since: {trouble}")
-    return Refusal("implausible-device", trouble) if trouble else None
+    return ""
 
 
 def _health(state: State, _event: Event, data: DeviceHealthChanged) -> Verdict:

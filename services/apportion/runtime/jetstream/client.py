@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from apportion.core.identity.permissions import DELIVERIES
 from apportion.runtime.jetstream import refusals, stream
 from apportion.runtime.jetstream.appending import Appender
 from apportion.runtime.jetstream.asked import Asked
@@ -168,6 +169,12 @@ class Connection:
     def new_inbox(self) -> str:
         """See wire.Wire."""
         return self._client.new_inbox()
+
+    def new_delivery(self) -> str:
+        """See wire.Wire."""
+        return (
+            f"{DELIVERIES}.{self.user or 'anybody'}.{self._client.new_inbox().rpartition('.')[2]}"
+        )
 
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str]

@@ -162,7 +162,7 @@ class Follower:
         generation = next(self._generation)
         self._live = generation
         self._consumer_sequence = 0
-        inbox = self._wire.new_inbox()
+        inbox = self._wire.new_delivery()
 
         async def receive(message: Message) -> None:
             if self._live == generation:

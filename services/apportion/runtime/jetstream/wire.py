@@ -54,6 +54,9 @@ class Wire(Protocol):
     def new_inbox(self) -> str:
         """A subject that only this connection is told of."""
 
+    def new_delivery(self) -> str:
+        """A subject on which a consumer of this connection, and of no other, delivers."""
+
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str]
     ) -> None:

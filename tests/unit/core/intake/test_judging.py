@@ -55,13 +55,20 @@ def test_what_honest_agents_say_passes(ledger: Ledger) -> None:
     """Reports, health, answers and use of one's own."""
     device = "n1-g0"
     for data in (
-        rack("n1", 2),
+        rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
         SharesAllocated(pod="p1", node="n1", attempt=1, devices=(device,)),
         AllocationFailed(pod="p1", node="n1", attempt=1, message="no"),
         UsageRecorded(node="n1", seconds=3600, shares=(used(device, "p1"),)),
     ):
         assert said(ledger, data) is None
+
+
+def test_what_stands_there_is_not_said_again(ledger: Ledger) -> None:
+    """Unless a card's health was told of since: then the report says that it is well."""
+    assert said(ledger, rack("n1", 2)) == Known(1)
+    ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="x"))
+    assert said(ledger, rack("n1", 2)) is None
 
 
 def used(device: str, uid: str, **more: int) -> ShareUsed:

@@ -1,0 +1,95 @@
+"""What the account of the ledger shares with those of agents and auditors.
+
+The server sends the answer to a request to whatever subject the request names, and asks nobody
+whether its sender may send there: one who may ask for the stream's state could have the answer sent
+into the ledger, or to the API that purges it. So whoever is not trusted with that has an account
+beside the ledger's. What he asks comes over as a service, and the answer goes back into his own
+account whatever he wrote; what he hears comes over as a stream.
+
+Invariant: between two accounts passes what the table of roles says, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from apportion.core.identity.identity import EVERY_NODE, Identity
+from apportion.core.identity.permissions import DELIVERIES, permissions_of
+from apportion.core.identity.roles import LEDGER, ROLES, Role
+
+BESIDE: Final = tuple(role for role in ROLES if role.account in {"NODES", "AUDIT"})
+"""Roles that are not in the ledger's account."""
+_API: Final = "$JS.API."
+_WHOLE_API: Final = f"{_API}>"
+"""An account without JetStream imports this from the server's own account, to be told that it has
+none; only where this very subject is another's does it come to the ledger. What of it somebody may
+ask, his permissions say.
+"""
+
+
+def sharing(account: str) -> Iterator[str]:
+    """The lines of an account that say what it gives to others, and what it takes."""
+    gives, takes = list(_gives(account)), list(_takes(account))
+    for key, lines in (("exports", gives), ("imports", takes)):
+        if lines:
+            yield f"    {key}: ["
+            yield from (f"      {line}" for line in lines)
+            yield "    ]"
+
+
+def _gives(account: str) -> Iterator[str]:
+    for role in BESIDE:
+        if account == role.account:
+            for subject in _answered(role):
+                yield f'{{ service: "{subject}", accounts: [{LEDGER}] }}'
+    if account == LEDGER:
+        for subject, accounts in _by_subject(_asked).items():
+            many = ", response_type: stream" if subject == _WHOLE_API else ""
+            yield f'{{ service: "{subject}", accounts: [{", ".join(accounts)}]{many} }}'
+        for subject, accounts in _by_subject(_heard).items():
+            yield f'{{ stream: "{subject}", accounts: [{", ".join(accounts)}] }}'
+
+
+def _takes(account: str) -> Iterator[str]:
+    for role in BESIDE:
+        if account == LEDGER:
+            yield from _imports("service", role.account, _answered(role))
+        elif account == role.account:
+            yield from _imports("service", LEDGER, _asked(role))
+            yield from _imports("stream", LEDGER, _heard(role))
+
+
+def _by_subject(of: Callable[[Role], Iterable[str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for role in BESIDE:
+        for subject in of(role):
+            found.setdefault(subject, []).append(role.account)
+    return found
+
+
+def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
+    for subject in subjects:
+        yield f'{{ {kind}: {{ account: {account}, subject: "{subject}" }} }}'
+
+
+def _asked(role: Role) -> Iterable[str]:
+    """What anybody of this role may send."""
+    anybody = Identity(role.name, role.name, nodes=(EVERY_NODE,), shared=True)
+    publish = permissions_of(anybody).publish
+    return dict.fromkeys(_WHOLE_API if each.startswith(_API) else each for each in publish)
+
+
+def _answered(role: Role) -> Iterable[str]:
+    """What somebody of this role is asked."""
+    if not role.answering:
+        return ()
+    return tuple(subject.format(node=EVERY_NODE, name=EVERY_NODE) for subject in role.hears)
+
+
+def _heard(role: Role) -> Iterable[str]:
+    """What anybody of this role hears without having asked for each."""
+    yield f"{DELIVERIES}.>"
+    if not role.answering:
+        yield from role.hears
+        yield f"_INBOX_{role.name}.>"

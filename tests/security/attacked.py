@@ -1,0 +1,108 @@
+"""A ledger with users beyond those of the package: an agent of one node, an auditor of his own.
+
+The configuration is generated from the table of permissions, as every other one is; a test that
+takes a permission's guard out widens it there. Invariant: whoever is attacked runs the real server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from apportion.core.identity.configuration import (
+    WITH_PASSWORDS,
+    User,
+    configuration,
+    password_variable,
+)
+from apportion.core.identity.identity import Identity
+from apportion.runtime.jetstream.server import EmbeddedServer, find_binary
+from tests.simulation.hostile import NODE
+from tests.support.nats import Bus
+from tests.support.polling import until
+
+AGENT = Identity("agent", "agent-taken-over", nodes=(NODE,))
+"""An agent that somebody has taken over, with its node alone."""
+AUDITOR = Identity("auditor", "auditor-of-the-fuzz")
+Widen = Callable[[str], str]
+
+
+def user_of(identity: Identity) -> User:
+    """A user with a password in a variable of its name."""
+    return User(identity, password_variable=password_variable(identity.name))
+
+
+USERS: Sequence[User] = (*WITH_PASSWORDS, user_of(AGENT), user_of(AUDITOR))
+
+
+class AttackedServer(EmbeddedServer):
+    """nats-server with these users; `widen` changes the configuration before it is used."""
+
+    def __init__(self, folder: Path, widen: Widen = str) -> None:
+        super().__init__(folder, port=-1)
+        self._folder = folder
+        self._text = widen(configuration(USERS))
+        self._words = {user.identity.name: f"p{secrets.token_hex(16)}" for user in USERS}
+        self._server: asyncio.subprocess.Process | None = None
+        self._client_port = 0
+
+    @property
+    def port(self) -> int:
+        """See EmbeddedServer."""
+        return self._client_port
+
+    def url_for(self, role: str) -> str:
+        """See EmbeddedServer."""
+        return f"nats://{role}:{self._words[role]}@127.0.0.1:{self._client_port}"
+
+    async def start(self) -> None:
+        """See EmbeddedServer."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        config = self._folder / "nats.conf"
+        config.write_text(self._text, "utf-8")
+        environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "NATS_HOST": "127.0.0.1",
+            "NATS_PORT": "-1",
+            "NATS_MONITOR_PORT": "-1",
+            "NATS_STORE_DIR": str(self._folder / "store"),
+            "NATS_MAX_STORE": "4GB",
+            **{password_variable(name): word for name, word in self._words.items()},
+        }
+        with (self._folder / "nats-server.log").open("wb") as log:
+            self._server = server = await asyncio.create_subprocess_exec(
+                find_binary(), "--config", config, "--ports_file_dir", self._folder,
+                env=environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+        async def serves() -> int:
+            with contextlib.suppress(FileNotFoundError, ValueError, LookupError):
+                ports = self._folder / f"nats-server_{server.pid}.ports"
+                url: str = json.loads(ports.read_text("utf-8"))["nats"][0]
+                return int(url.rpartition(":")[2])
+            return 0
+
+        self._client_port = await until(serves, "nats-server to serve", timeout_s=30)
+
+    async def stop(self) -> None:
+        """See EmbeddedServer."""
+        if self._server is not None and self._server.returncode is None:
+            self._server.terminate()
+            await self._server.wait()
+
+
+@contextlib.asynccontextmanager
+async def attacked(folder: Path, widen: Widen = str) -> AsyncIterator[Bus]:
+    """A bus whose server has the attackers among its users, for the length of a `with`."""
+    bus = Bus(folder)
+    bus.server = AttackedServer(folder, widen)
+    try:
+        await bus.start()
+        yield bus
+    finally:
+        await bus.stop()

@@ -1,0 +1,200 @@
+"""Whoever has an agent's or an auditor's password, and tries everything that it lets him do.
+
+    python -m tests.security.attacker agent --seed 1      the URL is in APPORTION_NATS_URL
+
+Subjects are drawn from the identity's own permissions, wildcards filled with names that are there;
+payloads and headers are half right, half broken. It says what it did, a line of JSON each second,
+until it is ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+from collections import Counter
+from typing import Any, Final
+
+import msgspec
+from click import echo
+
+from apportion.core.identity.permissions import permissions_of
+from apportion.core.ledger.state import State
+from apportion.runtime.jetstream.client import JetStreamLedger, connect
+from apportion.runtime.ledger.port import LedgerError
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.metrics import Metrics
+from tests.security.attacked import AGENT, AUDITOR
+from tests.simulation.hostile import SUBJECT, Hostile
+
+IDENTITIES: Final = {"agent": AGENT, "auditor": AUDITOR}
+EACH_S: Final = 0.01
+GARBAGE: Final = (b"", b"{}", b"[" * 500, b"\xff\xfe", b'{"batch":1000000}', b"x" * 100_000)
+
+
+class Attacker:
+    """One identity's worst, from a seed."""
+
+    def __init__(self, ledger: JetStreamLedger, role: str, seed: int) -> None:
+        self._ledger = ledger
+        self._chance = random.Random(f"{seed}/{role}")
+        self._may = permissions_of(IDENTITIES[role])
+        self._role = role
+        self._hostile = Hostile(self._chance)
+        self._cluster = StateFold(quiet=True)
+        self.done: Counter[str] = Counter()
+
+    @property
+    def _state(self) -> State:
+        return self._cluster.state
+
+    async def read_along(self) -> None:
+        """Know what there is to attack. An auditor that broke its own consumers begins anew."""
+        reader: Reader[Any] = Reader(self._ledger, self._cluster, metrics=Metrics())
+        try:
+            await reader.run()
+        except LedgerError:
+            self.done["reader ended"] += 1
+
+    async def attack(self) -> None:
+        """Do one thing after the other until cancelled."""
+        deeds = [self._permitted, self._permitted, self._forbidden, self._listen]
+        if self._role == "agent":
+            deeds += [self._ask] * 6
+        while True:
+            deed = self._chance.choice(deeds)
+            try:
+                await deed()
+            except LedgerError as error:
+                self.done[type(error).__name__] += 1
+            self.done[deed.__name__.strip("_")] += 1
+            await asyncio.sleep(EACH_S)
+
+    async def _ask(self) -> None:
+        """What the intake is for, and what it is not for."""
+        for payload in self._hostile.payloads(self._state):
+            await self._send(SUBJECT, payload)
+
+    async def _permitted(self) -> None:
+        subject = self._filled(self._chance.choice(self._may.publish))
+        await self._send(subject, self._payload(subject))
+
+    async def _forbidden(self) -> None:
+        node = self._name()
+        subject = self._chance.choice(
+            (f"apportion.v1.inventory.{node}", f"apportion.v1.placement.{node}",
+             f"apportion.intake.{node}", f"apportion.beat.agent.{node}",
+             f"apportion.usage.{node}", "$JS.API.STREAM.PURGE.APPORTION",
+             "$JS.API.STREAM.DELETE.APPORTION", f"apportion.command.agent.{node}",
+             "$JS.API.CONSUMER.CREATE.APPORTION.scheduler-0",
+             "$JS.API.CONSUMER.DELETE.APPORTION.binder", "_INBOX_scheduler.x.1")
+        )  # fmt: skip
+        await self._send(subject, self._payload(subject))
+
+    async def _listen(self) -> None:
+        """A look at something: a reply or none; a subscription would stay, so few are made."""
+        if self.done["listen"] % 50 == 0:
+            pattern = self._filled(self._chance.choice(self._may.subscribe))
+            await self._ledger.serve(pattern, _ignore)
+
+    async def _send(self, subject: str, payload: bytes) -> None:
+        await self._ledger.wire.publish(
+            subject, payload, reply=self._reply(), headers=self._headers()
+        )
+
+    def _reply(self) -> str:
+        """Mostly its own inbox; sometimes where it may not send itself."""
+        own = self._ledger.wire.new_inbox()
+        others = (
+            "apportion.v1.placement.n-1", f"apportion.v1.inventory.{self._name()}",
+            "$JS.API.STREAM.DELETE.APPORTION",
+            "$JS.ACK.APPORTION.binder.1.1.1.1.0", "_INBOX_scheduler.x.1", "_INBOX_intake.x.1",
+            "$JS.API.STREAM.PURGE.APPORTION", SUBJECT, "",
+        )  # fmt: skip
+        return own if self._chance.random() < 0.6 else self._chance.choice(others)
+
+    def _headers(self) -> dict[str, str]:
+        if self._chance.random() < 0.5:
+            return {}
+        waiting = [pod for pod in self._state.pods.values() if pod.placement is None]
+        fence = f"{waiting[0].uid}/{waiting[0].attempt}/placed" if waiting else "x/1/placed"
+        every = {
+            "Nats-Msg-Id": fence,
+            "Nats-Expected-Last-Subject-Sequence": str(self._chance.randrange(1000)),
+            "Nats-Batch-Id": f"b{self._chance.randrange(10_000)}",
+            "Nats-Batch-Sequence": str(self._chance.randrange(3)),
+            "Nats-Batch-Commit": "1",
+            "Nats-Rollup": "all",
+            "Nats-TTL": "1s",
+            "X": "y" * 2000,
+        }
+        names = self._chance.sample(sorted(every), self._chance.randint(1, 4))
+        return {name: every[name] for name in names}
+
+    def _payload(self, subject: str) -> bytes:
+        if self._chance.random() < 0.3:
+            return self._chance.choice(GARBAGE)
+        if "CONSUMER.CREATE" in subject:
+            return self._consumer(subject)
+        if "beat" in subject or "usage" in subject:
+            return msgspec.json.encode(
+                {"nodes": [self._name(), self._name()], "node": self._name(), "time": "t"}
+            )
+        if "MSG.GET" in subject:
+            return msgspec.json.encode({"seq": self._chance.randrange(-5, 10_000)})
+        return next(iter(self._hostile.payloads(self._state)))
+
+    def _consumer(self, subject: str) -> bytes:
+        """Settings of a consumer, where it delivers what among them."""
+        name = subject.split(".")[5]
+        deliver = self._chance.choice(
+            ("", self._ledger.wire.new_inbox(), "apportion.v1.placement.n-1", SUBJECT,
+             "$JS.API.CONSUMER.DELETE.APPORTION.binder", f"apportion.intake.{self._name()}")
+        )  # fmt: skip
+        config: dict[str, Any] = {
+            "name": name,
+            "ack_policy": self._chance.choice(("none", "explicit")),
+            "deliver_policy": "all",
+            "mem_storage": True,
+            "inactive_threshold": 1_000_000_000,
+        }
+        if deliver:
+            config["deliver_subject"] = deliver
+        if self._chance.random() < 0.3:
+            config["filter_subject"] = "apportion.v1.>"
+        action = self._chance.choice(("", "create", "update"))
+        return msgspec.json.encode({"stream_name": "APPORTION", "config": config, "action": action})
+
+    def _filled(self, pattern: str) -> str:
+        parts = [self._name() if part in "*>" else part for part in pattern.split(".")]
+        return ".".join(parts)
+
+    def _name(self) -> str:
+        known = sorted(self._state.nodes)[:50] or ["n-1"]
+        return self._chance.choice((*known, "binder", "scheduler-0", "x"))
+
+
+async def _ignore(_subject: str, _payload: bytes) -> None:
+    return None
+
+
+async def main() -> None:
+    """Attack until ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("role", choices=sorted(IDENTITIES))
+    parser.add_argument("--seed", type=int, default=1)
+    wanted = parser.parse_args()
+    ledger = await connect(os.environ["APPORTION_NATS_URL"], name=f"attacker {wanted.role}")
+    attacker = Attacker(ledger, wanted.role, wanted.seed)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(attacker.read_along())
+        group.create_task(attacker.attack())
+        while True:
+            await asyncio.sleep(1.0)
+            echo(json.dumps(dict(attacker.done)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,80 @@
+"""Attacks 1 and 5, by the way of an answer: who may ask the server chooses where it answers.
+
+The server asks nobody whether the sender of a request may send to the subject that it names for the
+reply. So an auditor who asks how the stream is had the answer stored as an event on a node's
+placement subject, which moves that node's fence; or sent to the API that purges the stream, to
+which an empty answer is the order to purge all: the whole ledger was gone.
+"""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.snapshots import BUCKET
+from apportion.runtime.jetstream.wire import STREAM
+from tests.security.attacked import AGENT, AUDITOR, attacked
+from tests.security.weakened import GUARDS
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.nats import Bus
+from tests.support.polling import until
+
+GUARD = "answers into the asker's account"
+PURGE = f"$JS.API.STREAM.PURGE.{STREAM}"
+EMPTY = f"DIRECT.GET.OBJ_{BUCKET}"
+"""What is answered by nothing, which is also how one asks for all to be purged."""
+FENCE = "apportion.v1.placement.n1"
+
+
+async def ask(bus: Bus, name: str, reply: str, about: str = f"STREAM.INFO.{STREAM}") -> None:
+    """Ask the server something, with this reply; and wait until it has answered."""
+    ledger: JetStreamLedger = await bus.connect(name)
+    await ledger.wire.publish(f"$JS.API.{about}", b"", reply=reply, headers={})
+    await ledger.last_revision()
+
+
+@pytest.mark.parametrize("name", [AGENT.name, AUDITOR.name])
+async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str) -> None:
+    """In one account with the ledger, whoever may ask moves a fence, and purges everything."""
+    with GUARDS[GUARD]():
+        bus_of = attacked(tmp_path / "nats")
+        async with bus_of as bus:
+            facts = Facts(bus)
+            await facts.open()
+            await facts.write(rack("n1", 1))
+            watcher = await bus.connect("watcher")
+            await ask(bus, name, FENCE)
+
+            async def moved() -> int:
+                return await watcher.last_on_subject(FENCE)
+
+            assert await until(moved, "the fence to move") == 2
+            await ask(bus, name, PURGE, EMPTY)
+
+            async def purged() -> bool:
+                return await watcher.first_revision() == 3
+
+            await until(purged, "the ledger to be gone")
+
+
+@pytest.mark.parametrize("name", [AGENT.name, AUDITOR.name])
+async def test_guarded_an_answer_goes_back_to_the_askers_account(tmp_path: Path, name: str) -> None:
+    """Wherever it was to go, nothing of the ledger changes, and others write on."""
+    async with attacked(tmp_path / "nats") as bus:
+        facts = Facts(bus)
+        await facts.open()
+        await facts.write(rack("n1", 1))
+        watcher = await bus.connect("watcher")
+        for reply in (FENCE, PURGE, f"$JS.API.STREAM.DELETE.{STREAM}"):
+            await ask(bus, name, reply)
+            await ask(bus, name, reply, EMPTY)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.3):  # an answer that came would have come by then
+                await asyncio.Event().wait()
+        assert await watcher.last_on_subject(FENCE) == 0
+        assert (await watcher.first_revision(), await watcher.last_revision()) == (1, 1)
+        await facts.write(rack("n2", 1))
+        assert await watcher.last_revision() == 2

@@ -1,0 +1,60 @@
+"""Attack 6: an agent opens 50 batches on its own subject, and nobody else can open one.
+
+The server holds 50 open batches of a stream; an agent that may publish one message on a subject of
+the stream opens them all, and every writer's batches are refused for as long as it goes on.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.ledger.port import LedgerUnavailable
+from tests.security.attacked import AGENT, attacked
+from tests.simulation.hostile import NODE, SUBJECT
+from tests.support.nats import Bus, draft
+
+BATCHES = 60
+
+
+async def open_batches(bus: Bus, subject: str) -> None:
+    """As many as the server could take, and more; none is ever committed."""
+    agent = await bus.connect(AGENT.name)
+    for number in range(BATCHES):
+        headers = {"Nats-Batch-Id": f"held-{number}", "Nats-Batch-Sequence": "1"}
+        await agent.wire.publish(subject, b"{}", headers=headers)
+    await agent.last_revision()
+
+
+async def batch(bus: Bus) -> list[int]:
+    """What a writer does all the time."""
+    writer = await bus.connect("watcher")
+    return await writer.append([draft("workload.a"), draft("workload.b")])
+
+
+async def test_weak_batches_of_others_are_refused(tmp_path: Path) -> None:
+    """With the right to write on one subject of the ledger, as agents had it."""
+    subject = f"apportion.v1.inventory.{NODE}"
+
+    service, taken = "{ service: ", "{ service: { account: APPORTION, subject: "
+
+    def widen(text: str) -> str:
+        for before, after in (
+            (f'"{SUBJECT}"', f'"{subject}"'),
+            (f'{service}"apportion.intake.*"', f'{service}"{subject}"'),
+            (f'{taken}"apportion.intake.*"', f'{taken}"{subject}"'),
+        ):
+            text = text.replace(before, after)
+        return text
+
+    async with attacked(tmp_path / "nats", widen) as bus:
+        await open_batches(bus, subject)
+        with pytest.raises(LedgerUnavailable, match="did not take a batch"):
+            await batch(bus)
+
+
+async def test_guarded_there_is_nothing_to_open(tmp_path: Path) -> None:
+    """On the subject of its node that an intake hears there is no stream, whatever the headers."""
+    async with attacked(tmp_path / "nats") as bus:
+        for subject in (SUBJECT, f"apportion.v1.inventory.{NODE}"):
+            await open_batches(bus, subject)
+        assert await batch(bus) == [1, 2]

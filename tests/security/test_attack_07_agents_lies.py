@@ -1,0 +1,182 @@
+"""Attacks 4, 5 and 7, by a node's agent that was taken over: it lies, and floods.
+
+It emptied another node, claimed its cards, had a card of 16 TiB believed, wrote from what was yet
+to come and in another's name, halted readers by a type that nobody knows, and wrote 9,000 events in
+five seconds. Now it may ask an intake on its node's subject, and the intake judges.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from msgspec import structs
+
+from apportion.core.intake.answers import Answer, decode_answer
+from apportion.runtime.ledger.port import Draft, DuplicateRefused
+from apportion_schemas import Device, Event, NodeReported, PodPlaced, encode
+from apportion_schemas.quantities import Payload
+from tests.security.attacked import AGENT, attacked
+from tests.security.weakened import without
+from tests.simulation.hostile import NODE, NOTHING, SUBJECT
+from tests.simulation.rogue import TIME
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.nats import Bus
+from tests.support.pods import ask, pod
+from tests.support.processes import NO_AGENTS, ServiceProcess
+
+VICTIM = rack("victim", 2)
+FLOOD = 3_000
+SOME = 800
+"""What a lane lets pass at most in the time of a test: a burst, and what flows in."""
+
+
+class Lie(NamedTuple):
+    """What is said, how it is refused, and which guard stands against it."""
+
+    data: Payload
+    cause: str
+    guard: str
+    by: str = NODE
+    basis: int = 0
+
+
+def card(memory_mib: int) -> Device:
+    """A card that nobody has."""
+    return Device(
+        id="GPU-lie", index=0, family="nvidia", model="NVIDIA Tesla T4", memory_mib=memory_mib,
+        physical_memory_mib=memory_mib,
+    )  # fmt: skip
+
+
+LIES = {
+    "empties another node": Lie(
+        structs.replace(NOTHING, node="victim"), "foreign-node", "takes the sender for the node"
+    ),
+    "claims its cards": Lie(
+        structs.replace(NOTHING, devices=VICTIM.devices),
+        "device-of-another-node",
+        "knows whose cards are",
+    ),
+    "a card of 16 TiB": Lie(
+        structs.replace(NOTHING, devices=(card(1 << 24),)),
+        "implausible-device",
+        "knows how large cards are",
+    ),
+    "what is yet to come": Lie(NOTHING, "future-basis", "knows what is yet to come", basis=1 << 40),
+    "another's name": Lie(NOTHING, "foreign-source", "looks at the signature", by="victim"),
+}
+
+
+class World(NamedTuple):
+    """A ledger with an intake, and the agent that was taken over."""
+
+    bus: Bus
+    facts: Facts
+    intake: ServiceProcess
+
+    async def say(self, payload: bytes) -> Answer:
+        """What the intake answers to these bytes."""
+        agent = await self.bus.connect(AGENT.name)
+        return decode_answer(await agent.request(SUBJECT, payload, 10))
+
+
+@contextlib.asynccontextmanager
+async def world(folder: Path, guard: str = "") -> AsyncIterator[World]:
+    """An intake, without a guard if one is named."""
+    async with attacked(folder / "nats") as bus:
+        facts = Facts(bus)
+        await facts.open()
+        await facts.write(VICTIM)
+        url = bus.server.url_for("intake")
+        async with ServiceProcess("intake", url, first=without(guard)) as intake:
+            await intake.ready()
+            yield World(bus, facts, intake)
+
+
+def said(data: Payload, *, by: str = NODE, basis: int = 0, name: str = "lie") -> bytes:
+    """An event as its agent writes it."""
+    return encode(Event(id=name, source=f"agent/{by}", time=TIME, data=data, basis=basis))
+
+
+@pytest.mark.parametrize("name", LIES)
+async def test_weak_a_lie_is_on_the_ledger(tmp_path: Path, name: str) -> None:
+    """Without the guard that knows better."""
+    lie = LIES[name]
+    async with world(tmp_path, lie.guard) as made:
+        answer = await made.say(said(lie.data, by=lie.by, basis=lie.basis))
+        assert answer.revision == 2, answer
+        assert (await made.facts.count(NodeReported, 2))[1] == lie.data
+
+
+async def test_guarded_lies_are_refused_by_name(tmp_path: Path) -> None:
+    """Each with its reason in the log, once; the truth is taken, and the victim is as it was."""
+    async with world(tmp_path) as made:
+        for lie in LIES.values():
+            for _ in range(2):
+                answer = await made.say(said(lie.data, by=lie.by, basis=lie.basis))
+                assert answer.refused == lie.cause, answer
+            lines = [line for line in made.intake.log if line.get("cause") == lie.cause]
+            assert [line["node"] for line in lines] == [NODE]
+        assert (await made.say(said(NOTHING))).revision == 2
+    assert made.facts.of(NodeReported) == [VICTIM, NOTHING]
+
+
+async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: Path) -> None:
+    """Attack 4, the agent's part: no type or version that a reader could halt at."""
+    async with world(tmp_path) as made:
+        known = said(NOTHING)
+        for payload, cause in (
+            (known.replace(b"dev/NodeReported", b"dev/Unheard"), "unknown-format"),
+            (known.replace(b'"schemaversion":1', b'"schemaversion":99'), "unknown-format"),
+            (b"\xff", "unreadable"),
+            (b"[" * 100_000, "unreadable"),
+            (b"x" * 600_000, "too-large"),
+        ):
+            assert (await made.say(payload)).refused == cause
+        assert await (await made.bus.connect("watcher")).last_revision() == 1
+
+
+async def test_weak_a_fence_is_burnt(tmp_path: Path) -> None:
+    """Attack 5: under the id that a pod's placement has, no placement can be appended any more."""
+    async with world(tmp_path, "appends under its own ids") as made:
+        assert (await made.say(said(NOTHING, name="p1/1/placed"))).revision == 2
+        scheduler = await made.bus.connect("scheduler")
+        with pytest.raises(DuplicateRefused):
+            await scheduler.append([Draft("apportion.v1.placement.victim", "p1/1/placed", b"{}")])
+
+
+async def test_guarded_a_fence_cannot_be_burnt(tmp_path: Path) -> None:
+    """Attack 5: the event is appended under another id, and the pod is placed."""
+    async with world(tmp_path) as made:
+        assert (await made.say(said(NOTHING, name="p1/1/placed"))).revision == 2
+        url = made.bus.server.url_for("scheduler")
+        async with ServiceProcess("scheduler", url, *NO_AGENTS) as scheduler:
+            await scheduler.ready()
+            await made.facts.write(pod("p1", ask(1000)))
+            await made.facts.count(PodPlaced, 1)
+
+
+@pytest.mark.parametrize("guard", ["", "bounds what one says"], ids=["guarded", "weak"])
+async def test_a_flood_is_bounded(tmp_path: Path, guard: str) -> None:
+    """3,000 true reports at once, each another one than before; another node waits for none."""
+    async with world(tmp_path, guard) as made:
+        agent = await made.bus.connect(AGENT.name)
+        for number in range(FLOOD):
+            data = structs.replace(NOTHING, driver=f"v{number}")
+            payload = said(data, name=f"flood-{number}")
+            await agent.wire.publish(SUBJECT, payload, reply=agent.wire.new_inbox(), headers={})
+        if guard:
+            await made.facts.count(NodeReported, FLOOD)
+            return
+        other = await made.bus.connect("agent")
+        honest = said(rack("honest", 1), by="honest")
+        async with asyncio.timeout(5):
+            answer = decode_answer(await other.request("apportion.intake.honest", honest, 5))
+        assert answer.revision is not None
+        assert len(made.facts.of(NodeReported)) < SOME
+        await made.intake.logged("refused a report")
+        assert [line["cause"] for line in made.intake.log if "cause" in line] == ["too-many"]

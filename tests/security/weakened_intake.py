@@ -1,0 +1,120 @@
+"""The guards of the intake, and of the accounts beside the ledger's, each as it can be taken out."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from unittest import mock
+
+import msgspec
+
+
+@contextlib.contextmanager
+def answers_into_the_askers_account() -> Iterator[None]:
+    """Agents and auditors are users of the ledger's own account."""
+    from apportion.core.identity import configuration  # noqa: PLC0415
+    from apportion.core.identity.identity import Identity  # noqa: PLC0415
+    from apportion.core.identity.permissions import role_of  # noqa: PLC0415
+    from apportion.core.identity.roles import LEDGER, Role  # noqa: PLC0415
+
+    def together(identity: Identity) -> Role:
+        role = role_of(identity)
+        return msgspec.structs.replace(role, account=LEDGER) if role.account != "AUTH" else role
+
+    with (
+        mock.patch.object(configuration, "role_of", together),
+        mock.patch.object(configuration, "BESIDE", ()),
+        mock.patch.object(configuration, "sharing", return_value=()),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def takes_the_sender_for_the_node() -> Iterator[None]:
+    """An intake believes the node that the event names."""
+    from datetime import datetime  # noqa: PLC0415
+
+    from apportion.core.intake.judging import Refusal  # noqa: PLC0415
+    from apportion.intake import reading, taking  # noqa: PLC0415
+    from apportion_schemas import Event  # noqa: PLC0415
+
+    def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
+        named = msgspec.json.decode(payload)["data"].get("node", node)
+        return reading.read(named, payload, now)
+
+    with mock.patch.object(taking, "read", read):
+        yield
+
+
+@contextlib.contextmanager
+def knows_how_large_cards_are() -> Iterator[None]:
+    """An intake believes any card."""
+    from apportion.core.intake import judging  # noqa: PLC0415
+
+    with mock.patch.object(judging, "implausible", return_value=""):
+        yield
+
+
+@contextlib.contextmanager
+def knows_whose_cards_are() -> Iterator[None]:
+    """An intake lets a node report the cards of another."""
+    from apportion.core.intake import judging  # noqa: PLC0415
+
+    with mock.patch.object(judging, "_elsewhere", return_value=""):
+        yield
+
+
+@contextlib.contextmanager
+def knows_what_is_yet_to_come() -> Iterator[None]:
+    """An intake does not ask how far the ledger is."""
+    from apportion.intake.taking import Taking  # noqa: PLC0415
+
+    async def never(*_: object) -> None:
+        return None
+
+    with mock.patch.object(Taking, "_reach", never):
+        yield
+
+
+@contextlib.contextmanager
+def looks_at_the_signature() -> Iterator[None]:
+    """An intake believes whatever name an event is signed with."""
+    from apportion.core.intake import judging  # noqa: PLC0415
+
+    with mock.patch.object(judging, "source_of", return_value=mock.ANY):
+        yield
+
+
+@contextlib.contextmanager
+def appends_under_its_own_ids() -> Iterator[None]:
+    """An intake appends under the id that an agent chose."""
+    from apportion.intake import taking  # noqa: PLC0415
+
+    with mock.patch.object(taking, "append_id", lambda _node, event_id: event_id):
+        yield
+
+
+@contextlib.contextmanager
+def bounds_what_one_says() -> Iterator[None]:
+    """An intake's lanes hold and pass on whatever comes."""
+    from apportion.intake import lanes  # noqa: PLC0415
+
+    with (
+        mock.patch.object(lanes, "UNANSWERED_MAX", 1 << 30),
+        mock.patch.object(lanes, "UNANSWERED_BYTES_MAX", 1 << 40),
+        mock.patch.object(lanes.Lane, "pace", return_value=0.0),
+        mock.patch.object(lanes.Lane, "may_change", return_value=True),
+    ):
+        yield
+
+
+INTAKE_GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "answers into the asker's account": answers_into_the_askers_account,
+    "appends under its own ids": appends_under_its_own_ids,
+    "bounds what one says": bounds_what_one_says,
+    "knows how large cards are": knows_how_large_cards_are,
+    "knows what is yet to come": knows_what_is_yet_to_come,
+    "knows whose cards are": knows_whose_cards_are,
+    "looks at the signature": looks_at_the_signature,
+    "takes the sender for the node": takes_the_sender_for_the_node,
+}
+"""Rows of `weakened.GUARDS`."""
