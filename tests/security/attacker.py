@@ -25,11 +25,13 @@ from apportion.core.ledger.state import State
 from apportion.runtime.jetstream.client import JetStreamLedger, connect
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.metrics import Metrics
 from tests.security.attacked import AGENT, AUDITOR
 from tests.simulation.hostile import SUBJECT, Hostile
 
 IDENTITIES: Final = {"agent": AGENT, "auditor": AUDITOR}
+CLOCK: Final = SystemClock()
 EACH_S: Final = 0.01
 GARBAGE: Final = (b"", b"{}", b"[" * 500, b"\xff\xfe", b'{"batch":1000000}', b"x" * 100_000)
 
@@ -70,7 +72,7 @@ class Attacker:
             except LedgerError as error:
                 self.done[type(error).__name__] += 1
             self.done[deed.__name__.strip("_")] += 1
-            await asyncio.sleep(EACH_S)
+            await CLOCK.pause(EACH_S)
 
     async def _ask(self) -> None:
         """What the intake is for, and what it is not for."""
@@ -192,7 +194,7 @@ async def main() -> None:
         group.create_task(attacker.read_along())
         group.create_task(attacker.attack())
         while True:
-            await asyncio.sleep(1.0)
+            await CLOCK.pause(1.0)
             echo(json.dumps(dict(attacker.done)))
 
 

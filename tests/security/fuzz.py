@@ -51,6 +51,7 @@ from tests.support.pods import ask, pod
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
+CLOCK: Final = SystemClock()
 WITHIN_MS: Final = 100.0
 PODS_EACH_S: Final = 5.0
 LIVE_MAX: Final = 150
@@ -143,7 +144,7 @@ class Load:
                 said = time.monotonic()
                 left = end - said
                 say(f"{len(came)} pods, {self.median_ms(came):.1f} ms, {left:.0f} s left")
-            await asyncio.sleep(1 / PODS_EACH_S)
+            await CLOCK.pause(1 / PODS_EACH_S)
         return came
 
     def median_ms(self, uids: list[str]) -> float:
@@ -163,7 +164,7 @@ class Load:
 
 
 def _draft(data: Any, identity: str) -> Draft:
-    event = Event(id=identity, source="watcher", time=rfc3339(SystemClock().now()), data=data)
+    event = Event(id=identity, source="watcher", time=rfc3339(CLOCK.now()), data=data)
     return Draft(subject_of(data), identity, encode(event))
 
 
