@@ -1,4 +1,4 @@
-"""The guards of the intake, and of the accounts beside the ledger's, each as it can be taken out."""
+"""The guards of the intake, and of the accounts beside the ledger's, as each can be taken out."""
 
 import contextlib
 from collections.abc import Callable, Iterator
