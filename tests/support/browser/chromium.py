@@ -24,9 +24,9 @@ SHOWN = """address => {
   const { dataset } = document.getElementById("main");
   return document.getElementById("main").ariaBusy === "false" && dataset.shown === address;
 }"""
-ANSWERS = ("status of 400", "status of 404", "status of 408")
+ANSWERS = ("status of 400", "status of 401", "status of 404", "status of 408")
 """The API's own answers, which pages put into words and browsers call errors: a wrong
-moment, no such thing, and nothing that happened while somebody waited for news."""
+moment, nobody who is known, no such thing, and nothing that happened while somebody waited."""
 
 
 def executable() -> str:

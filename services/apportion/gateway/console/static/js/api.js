@@ -33,6 +33,7 @@ async function asked(url, options) {
   const text = await response.text();
   let answer = null;
   try { answer = JSON.parse(text); } catch { /* an answer that is no JSON is told by its status */ }
+  if (response.status === 401 && !/\/(me|login)$/.test(url)) location.reload();  // the login has ended
   if (!response.ok || answer === null) throw new Problem(response.status, answer);
   if (answer.revision > moment.newest) moment.newest = answer.revision;
   return answer;
@@ -48,6 +49,11 @@ export const getNow = (path, parameters = {}, options = {}) => asked(address(pat
 /** Ask with a body; nothing is changed by it. Raises Problem. */
 export const post = (path, body, options = {}) => asked(address(path, pastParameters()), {
   method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" }, ...options,
+});
+
+/** Ask for something to be done, now. Raises Problem. */
+export const send = (path, body) => asked(address(path, {}), {
+  method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" },
 });
 
 /** All items of a list, page by page, at most `most`. Raises Problem. */

@@ -3,12 +3,14 @@
 // A page is a module with `open(main, context)`, which shows itself and gives back what the frame
 // may call: `update(live)` when the moment or the revision has changed, `close()`, `theme()`.
 // Invariant: one page is open at a time, and answers for one that was closed show nothing.
+import { openActs } from "./act.js";
 import { getNow, Problem } from "./api.js";
 import { meetNamespaces, OTHER } from "./colours.js";
 import { $, $$, html, mount } from "./html.js";
 import { ICONS } from "./icons.js";
 import { openKeys } from "./keys.js";
 import { listen } from "./live.js";
+import { known } from "./login.js";
 import { isLive, moment } from "./moment.js";
 import { openPalette } from "./palette.js";
 import { problemPage } from "./parts.js";
@@ -132,7 +134,7 @@ function says(words, good) {
 }
 
 let asked = 0;
-listen(
+const follow = () => listen(
   () => {
     says(location.host, true);
     if (asked) return;
@@ -170,11 +172,14 @@ document.addEventListener("click", event => {
   if (/[?&]at=/.test(address) || anchor.dataset.now) return;
   anchor.setAttribute("href", `${address}${address.includes("?") ? "&" : "?"}at=${moment.at}`);
 });
-addEventListener("hashchange", show);
-addEventListener("resize", () => bar.draw());
 
 /** Namespaces first, those that hold most before others, so that all pages agree on colours. */
 async function begin() {
+  await known(main);
+  addEventListener("hashchange", show);
+  addEventListener("resize", () => bar.draw());
+  openActs();
+  follow();
   try {
     const { items } = await getNow("namespaces");
     meetNamespaces(items.slice(0, OTHER).map(item => item.namespace));

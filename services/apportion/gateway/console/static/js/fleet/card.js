@@ -1,4 +1,5 @@
 // What is said about one card: while it is pointed at, and in the panel once it is chosen.
+import { cordonButton } from "../act.js";
 import { get, path, Problem } from "../api.js";
 import { between, clock, duration, instant, num, percent, shortId, shortModel, when } from "../format.js";
 import { html } from "../html.js";
@@ -84,7 +85,7 @@ export function panel(node, card, more) {
   const told = !more ? html`<p class="faint">asking…</p>`
     : html`${happened(more.story)}
       <div class="acts">${link("whatif", "What if it is lost?", { lose: node.name }, "btn")}
-      <button class="btn" disabled title="Needs a login; on the command line: apportion cordon ${node.name}">Cordon…</button></div>`;
+      ${cordonButton(more.node)}</div>`;
   return html`<button class="x" aria-label="Close">${ICONS.close}</button>${facts(node, card, more)}${told}`;
 }
 

@@ -1,0 +1,69 @@
+// Who looks: where the gateway has a login, a token is asked for before anything else is.
+//
+// The token goes into a cookie that no script can read, this one neither. Invariant: nothing of the
+// pages is asked before the gateway knows who asks.
+import { getNow, Problem, send } from "./api.js";
+import { $, html, mount } from "./html.js";
+import { problemPage } from "./parts.js";
+
+export const me = { login: false, name: "", all: true, doctor: true, cordons: false };
+const UNKNOWN = 401;
+
+/** Return once the gateway knows who asks, or wants to know nothing. */
+export async function known(main) {
+  for (;;) {
+    try {
+      Object.assign(me, await getNow("me"));
+      return showMe();
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      if (problem.unknown) return undefined;
+      if (problem.status === UNKNOWN) {
+        await asked(main);
+      } else {
+        mount(main, problemPage(problem, "who you are"));
+        await new Promise(resolve => { setTimeout(resolve, 1000); });
+      }
+    }
+  }
+}
+
+/** Show the form until a token of it is somebody's. */
+function asked(main) {
+  document.title = "Log in · Apportion";
+  document.body.classList.add("locked");
+  mount(main, html`<div class="page login"><header class="answer"><h1>Who are you?</h1><p class="sub"><span>This gateway answers whom it knows, by a token.</span></p></header>
+    <section class="card"><form id="login"><label for="token">Token</label><div class="row"><input id="token" type="password" required autocomplete="current-password" spellcheck="false" aria-describedby="refused"><button class="btn pri">Log in</button></div><p id="refused" role="alert" class="c-bad"></p></form>
+    <p class="faint">The browser keeps it until it is closed. In a cluster:</p><pre>kubectl create token NAME --audience apportion</pre>
+    <p class="faint">Elsewhere whoever runs the gateway makes one: <code>apportion token NAME</code></p></section></div>`);
+  main.setAttribute("aria-busy", "false");
+  main.dataset.shown = "login";
+  $("#token").focus();
+  return new Promise(resolve => {
+    $("#login").addEventListener("submit", async event => {
+      event.preventDefault();
+      try {
+        await send("login", { token: $("#token").value });
+        document.body.classList.remove("locked");
+        resolve();
+      } catch (problem) {
+        if (!(problem instanceof Problem)) throw problem;
+        $("#refused").textContent = `${problem.message}.`;
+        $("#token").select();
+      }
+    });
+  });
+}
+
+function showMe() {
+  if (!me.login) return;
+  const button = $("#me");
+  button.hidden = false;
+  button.textContent = me.name.split(":").pop();
+  button.title = `${me.name}: log out`;
+  button.setAttribute("aria-label", `${me.name}: log out`);
+  button.addEventListener("click", async () => {
+    await send("logout", {});
+    location.reload();
+  });
+}
