@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any, Final, Protocol
 
+from msgspec import structs
+
 from apportion.core.ledger import fold
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.invariants import violations
@@ -28,6 +30,7 @@ from apportion_schemas import (
     BindFailed,
     Event,
     EventError,
+    NodeReported,
     PlacementVoided,
     PodAdopted,
     PodBound,
@@ -39,6 +42,7 @@ from apportion_schemas import (
     SharesAllocated,
 )
 from apportion_schemas.catalogue import BY_PAYLOAD, token
+from apportion_schemas.quantities import Payload
 from tests.simulation import hostile
 from tests.simulation.books import ALLOCATED, BOUND, GONE, PENDING, PLACED, Books
 from tests.support.deciding import decided
@@ -153,8 +157,20 @@ class Auditor:
         node = token(event.data.node)
         if not identity.startswith(f"intake/{node}/"):
             self._complain(f"revision {record.revision}: {identity} changed node {node}")
-        if node == hostile.NODE and event.data != hostile.NOTHING:
+        if node == hostile.NODE and not self._harmless(event.data):
             self._complain(f"revision {record.revision}: a hostile agent was believed")
+
+    def _harmless(self, said: Payload) -> bool:
+        """That there is nothing, or a card that no other node has now: it may have moved."""
+        if not isinstance(said, NodeReported):
+            return False
+        for device in said.devices:
+            owner = self.state.nodes.get(self.state.node_of_device.get(device.id, hostile.NODE))
+            if owner is None or owner.name == hostile.NODE:
+                return False
+            if owner.by_id[device.id].present and not owner.gone:
+                return False
+        return structs.replace(said, devices=()) == hostile.NOTHING
 
     def _fold(
         self, record: Record, event: Event | EventError, stored: Stored, gangs: dict[str, int]

@@ -73,9 +73,10 @@ class Hostile:
         return self._said(data, by=self._chance.choice((NODE, node)))
 
     def _stolen(self, state: State) -> bytes:
-        """Cards of another node."""
+        """Cards of another node; one that its own node has no more may rightly be elsewhere."""
         known = state.nodes.get(self._victim(state))
-        cards = tuple(each.device for each in known.devices) if known is not None else ()
+        there = known.devices if known is not None else ()
+        cards = tuple(each.device for each in there if each.present)
         return self._said(structs.replace(NOTHING, devices=cards or (_card(1 << 20),)))
 
     def _huge(self, _state: State) -> bytes:
