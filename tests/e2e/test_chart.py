@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import pytest
 import yaml
 
+from apportion.callout.issuer import issuer
 from apportion.runtime.jetstream.client import connect
 from apportion.runtime.jetstream.server import ROLES, find_binary
 from apportion.runtime.ledger.port import LedgerError
@@ -65,21 +66,15 @@ def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane)
     notes = helm("install", *chart, "--create-namespace", kubeconfig=plane.kubeconfig)
     assert "Apportion" in notes
     first, certificate = passwords(), of_secret("nats-tls")
-    assert len(set(first.values())) == len(ROLES) + 1
+    assert len(set(first.values())) == len(ROLES) + 3  # routes, callout, and what it signs by
     more = "scheduler.replicas=3,agent.simulate=8xH100-80GB,monitoring.dashboards.enabled=true"
     notes = helm("upgrade", *chart, "--set", more, kubeconfig=plane.kubeconfig)
     assert "pretend to have 8xH100-80GB" in notes
     plane.kubectl("get", "daemonset/agent-simulated", "configmap/apportion-dashboards", "-n", SPACE)
     assert passwords() == first
     assert of_secret("nats-tls") == certificate
-    notes = helm("upgrade", *chart, "--set", "callout.enabled=true", kubeconfig=plane.kubeconfig)
-    added = passwords()
-    assert added.keys() - first.keys() == {
-        "APPORTION_CALLOUT_PASSWORD",
-        "APPORTION_CALLOUT_ISSUER",
-    }
-    first = added
-    plane.kubectl("get", "deployment/callout", "-n", SPACE)
+    helm("upgrade", *chart, "--set", "callout.enabled=false", kubeconfig=plane.kubeconfig)
+    assert passwords() == first
     notes = helm("upgrade", *chart, "--set", "shadow=true", kubeconfig=plane.kubeconfig)
     assert "apportion shadow" in notes
     assert "deployment/binder" not in plane.kubectl("get", "deployments", "-n", SPACE, "-o", "name")
@@ -127,9 +122,20 @@ def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> N
     assert named in helm(*words, ok=False)
 
 
+@pytest.mark.parametrize(
+    "setting", ["callout.enabled=false", "nats.enabled=false,nats.url=nats://x"]
+)
+def test_without_a_callout_all_have_passwords(setting: str) -> None:
+    """Where it is said, and where the server is somebody else's, who configures it."""
+    found = documents(rendered("--set", setting))
+    assert not {("Deployment", "callout"), ("ClusterRole", "apportion-callout")} & found.keys()
+    env = found["Deployment", "scheduler"]["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert "PASSWORD" in {each["name"] for each in env}
+
+
 def test_by_tokens_nobody_has_a_password_but_who_stays_outside() -> None:
     """Each service shows its account's token, for the audience of the ledger alone."""
-    found = documents(rendered("--set", "callout.enabled=true"))
+    found = documents(rendered())
     for (kind, name), each in found.items():
         if kind not in {"Deployment", "DaemonSet"}:
             continue
@@ -347,8 +353,8 @@ def test_a_shadow_may_bind_nothing() -> None:
     pod = found["DaemonSet", "agent"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["args"] == ["agent", "--node=$(NODE_NAME)"]
-    assert [each["name"] for each in container["volumeMounts"]] == ["nats-ca"]
-    assert [each["name"] for each in pod["volumes"]] == ["nats-ca"]
+    assert [each["name"] for each in container["volumeMounts"]] == ["nats-token", "nats-ca"]
+    assert [each["name"] for each in pod["volumes"]] == ["nats-token", "nats-ca"]
 
 
 def test_monitoring_is_three_settings() -> None:
@@ -412,6 +418,8 @@ class Servers:
         self._said: str = found["ConfigMap", "nats-configuration"]["data"]["apportion.conf"]
         for name, text in found.get(("Secret", "nats-tls"), {"data": {}})["data"].items():
             (folder / name).write_bytes(base64.b64decode(text))
+        (folder / "issuer").mkdir()
+        (folder / "issuer" / "issuer.conf").write_text(f"issuer: {issuer('x' * 40).public}\n")
         self.ca = folder / "ca.crt"
         self._routes = [free_port() for _ in range(3)]
         self.started: list[Server] = []
@@ -442,7 +450,9 @@ class Servers:
         """One; another one than of the chart with a change of its configuration."""
         shared = {f"APPORTION_{role.upper()}_PASSWORD": f"p{role}" for role in ROLES}
         shared |= {"NATS_HOST": "127.0.0.1", "NATS_MAX_STORE": "1GB"}
-        shared["APPORTION_ROUTES_PASSWORD"] = "proutes"
+        shared |= {
+            f"APPORTION_{name}_PASSWORD": f"p{name.lower()}" for name in ("ROUTES", "CALLOUT")
+        }
         for at, port in enumerate(self._routes):
             shared[f"NATS_ROUTE_{at}"] = f"nats://routes:proutes@127.0.0.1:{port}"
         listen = f"127.0.0.1:{route or self._routes[number]}"
@@ -489,12 +499,12 @@ async def test_the_ledger_outlives_one_of_three_servers(servers: Servers) -> Non
     """By the chart's own configuration: TLS, routes, passwords, and a stream of three copies."""
     one, two, _ = servers.started
     await _make_stream(one)
-    first = await connect(one.url("watcher"), name="test")
+    first = await connect(one.url("operator"), name="test")
     await first.append([draft()])
     await first.close()
     one.process.kill()
     await one.process.wait()
-    second = await connect(two.url("watcher"), name="test")
+    second = await connect(two.url("operator"), name="test")
 
     async def appended() -> bool:
         with contextlib.suppress(LedgerError):
@@ -526,7 +536,7 @@ async def test_a_server_that_is_none_of_ours_joins_no_cluster(
         return any("TLS route handshake error" in text for text in texts)
 
     await until(refused, "a server to refuse the route", timeout_s=30)
-    there = await connect(servers.started[1].url("watcher"), name="test")
+    there = await connect(servers.started[1].url("operator"), name="test")
     await there.append([draft()])
     await there.close()
     assert not any("Remote: nats-3" in servers.log(at).read_text() for at in range(3))

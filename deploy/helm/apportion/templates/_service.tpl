@@ -13,9 +13,14 @@
 {{- if ternary .Values.nats.tls.enabled (ne .Values.nats.tls.secret "") .Values.nats.enabled }}yes{{ end }}
 {{- end }}
 
+{{/* Whether a callout says who somebody is, which the server must be configured for; empty if not. */}}
+{{- define "apportion.callout" -}}
+{{- if and .Values.callout.enabled .Values.nats.enabled }}yes{{ end }}
+{{- end }}
+
 {{/* Whether a role shows the token of its ServiceAccount; empty where it has a password. */}}
 {{- define "apportion.byToken" -}}
-{{- if and .root.Values.callout.enabled (not (has .role (list "bootstrap" "callout"))) }}yes{{ end }}
+{{- if and (include "apportion.callout" .root) (not (has .role (list "bootstrap" "callout"))) }}yes{{ end }}
 {{- end }}
 
 {{/* The URL of the ledger for a role: with the password in PASSWORD, or with the name to which its token belongs. */}}
