@@ -492,3 +492,10 @@ async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
     await facts.submit("c")
     listed = json.loads((await said("get", "pods", "--at", "-0s", "--json")).partition("\n")[2])
     assert [item["name"] for item in listed["items"]] == ["b", "c"]
+
+
+async def test_what_has_bounds_of_its_own_refuses_a_moment(gateway: Gateway) -> None:
+    """It was taken, and told nothing of it; `before`, `from` and `to` say the same."""
+    for path in ("log?at=3", "log/2?at=3", "timeline?at=3", "diff?from=1&at=3"):
+        status, body = await gateway.get(f"/api/v1/{path}")
+        assert (status, body["field"]) == (400, "at"), path

@@ -60,8 +60,12 @@ class Uses:
             self._put(sample.node, packed_use(node, sample), silent=False)
 
     def rows(self, heard: int) -> tuple[int, tuple[msgspec.Raw, ...]]:
-        """How far we have heard, and the rows behind `heard`."""
+        """How far we have heard, and the rows behind `heard`, a number of this life of ours.
+
+        One that lies before us is of a life before it: then all rows.
+        """
         self._forget_the_silent()
+        heard = heard if heard <= self._number else 0
         found: list[msgspec.Raw] = []
         for each in reversed(self._heard.values()):
             if each.number <= heard:

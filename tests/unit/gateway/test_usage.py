@@ -95,3 +95,11 @@ async def test_who_falls_silent_is_forgotten(ledger: Ledger) -> None:
     assert told(uses, heard) == [PackedUse("n1", ())]
     clock.now_s *= 3
     assert told(uses) == []
+
+
+async def test_who_heard_of_a_life_before_is_given_everything(ledger: Ledger) -> None:
+    """A gateway that began anew counts from the beginning, and browsers stay open."""
+    uses = Uses(ledger.state, Clock())
+    await uses.note("apportion.usage.n1", sample((40_960, 100, 25)))
+    assert [row.node for row in told(uses, heard=700)] == ["n1"]
+    assert told(uses, heard=1) == []

@@ -134,18 +134,18 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
             key = wants[pod.shape_key] = wants_words(pod)
         by_wants.setdefault(key, []).append((position, pod))
     ordered = sorted(by_wants.items(), key=lambda item: (-len(item[1]), item[0]))
-    lines = [_line(said, pods, pods_shown) for said, pods in ordered]
+    lines = [_line(said, pods, pods_shown) for said, pods in ordered[:LINES_SHOWN]]
     first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
     return LinesAnswer(
         revision=state.revision,
         pods=len(waiting),
-        devices=sum(line.devices * line.pods for line in lines),
+        devices=sum(devices_wanted(pods[0][1]) * len(pods) for _, pods in ordered),
         gated=len(pending) - len(waiting),
         rejected=len(state.rejected),
         oldest_time=first.submitted_time if first else "",
-        lasting=sum(line.pods for line in lines if line.lasting),
-        lines_count=len(lines),
-        lines=tuple(lines[:LINES_SHOWN]),
+        lasting=sum(len(pods) for _, pods in ordered if _lasts(pods)),
+        lines_count=len(ordered),
+        lines=tuple(lines),
     )
 
 
@@ -175,7 +175,7 @@ def _turn(pod: PodState) -> tuple[int, int]:
 
 def _line(wants: str, pods: list[tuple[int, PodState]], shown: int) -> Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
-    refusal = next((pod.refusal for _, pod in pods if pod.refusal is not None), None)
+    refusal = _refusal(pods)
     shape = pods[0][1].submitted.shape
     causes, nearest = refused_rows(refusal, shape) if refusal else ((), ())
     return Line(
@@ -184,13 +184,23 @@ def _line(wants: str, pods: list[tuple[int, PodState]], shown: int) -> Line:
         pods=len(pods),
         oldest_revision=oldest.submitted_revision,
         oldest_time=oldest.submitted_time,
-        lasting=refusal is not None and lasting(refusal),
+        lasting=_lasts(pods),
         sentence=words.refusal(refusal, shape) if refusal else "",
         nodes=refusal.nodes if refusal else 0,
         causes=causes,
         nearest=nearest,
         first=tuple(_queued(position, pod) for position, pod in pods[:shown]),
     )
+
+
+def _refusal(pods: list[tuple[int, PodState]]) -> PodRefused | None:
+    """The answer that a line has, if anybody has looked."""
+    return next((pod.refusal for _, pod in pods if pod.refusal is not None), None)
+
+
+def _lasts(pods: list[tuple[int, PodState]]) -> bool:
+    refusal = _refusal(pods)
+    return refusal is not None and lasting(refusal)
 
 
 def lasting(refusal: PodRefused) -> bool:

@@ -17,7 +17,7 @@ from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
 from apportion.gateway.api.log import row_of
 from apportion.gateway.api.moments import Moments
-from apportion.gateway.api.query import COMMON, LIMIT_MAX, RequestRefused, only, whole
+from apportion.gateway.api.query import LIMIT_MAX, WAITING, RequestRefused, only, whole
 from apportion.gateway.past.index import DEVICE, NODE
 from apportion.gateway.past.past import Past
 
@@ -50,7 +50,7 @@ class Differing:
 
     async def answer(self, query: Mapping[str, str]) -> DiffAnswer:
         """`?from=&to=[&limit=]`; without `to`, up to now. Raises RequestRefused, LedgerError."""
-        only(query, (*COMMON, "from", "to", "limit"))
+        only(query, (*WAITING, "from", "to", "limit"))
         text = query.get("limit", "")
         limit = whole("limit", text, least=1, most=LIMIT_MAX) if text else LIMIT_DEFAULT
         newest = await self._past.caught_up()

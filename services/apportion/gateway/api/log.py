@@ -17,9 +17,9 @@ from apportion.core.explain.past_answers import LogEntry, LogPage, LogRow
 from apportion.core.ledger.rules import Rules
 from apportion.gateway.api.answering import json_response
 from apportion.gateway.api.query import (
-    COMMON,
     LIMIT_MAX,
     REVISION_MAX,
+    WAITING,
     RequestRefused,
     only,
     text_of,
@@ -68,7 +68,7 @@ class Log:
     async def page(self, request: web.Request) -> web.StreamResponse:
         """A page of events: `?before=&limit=&type=&subject=&text=`, each of them optional."""
         query = request.query
-        only(query, (*COMMON, "before", "limit", "type", "subject", "text", "continue"))
+        only(query, (*WAITING, "before", "limit", "type", "subject", "text", "continue"))
         first, last = await self._past.chronicle.span()
         before = query.get("continue") or query.get("before")
         behind = whole("before", before, least=1, most=REVISION_MAX) if before else last + 1
@@ -104,7 +104,7 @@ class Log:
 
     async def entry(self, request: web.Request) -> web.StreamResponse:
         """`/log/REVISION`: the CloudEvent itself, with its sentence."""
-        only(request.query, COMMON)
+        only(request.query, WAITING)
         revision = whole("revision", request.match_info["revision"], least=1, most=REVISION_MAX)
         first, last = await self._past.chronicle.span()
         for record in await self._past.chronicle.records([revision]):

@@ -20,7 +20,10 @@ WAIT_DEFAULT_S = 5.0
 WAIT_MAX_S = 30.0
 REVISION_MAX = 1 << 53
 PHASES = (*(phase.value for phase in Phase), REFUSED, REJECTED)
-COMMON = ("at_least", "wait_s", "at")
+WAITING = ("at_least", "wait_s")
+"""What every question may have."""
+COMMON = (*WAITING, "at")
+"""What one about a moment may have."""
 LIST = (*COMMON, "limit", "continue")
 
 

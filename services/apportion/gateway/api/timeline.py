@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from apportion.core.explain.past_answers import Bin, MarkRow, TimelineAnswer
 from apportion.gateway.api.moments import Moments
-from apportion.gateway.api.query import COMMON, only, whole
+from apportion.gateway.api.query import WAITING, only, whole
 from apportion.gateway.past.cells import Cell, binned
 from apportion.gateway.past.past import Past
 
@@ -24,7 +24,7 @@ async def timeline(past: Past, moments: Moments, query: Mapping[str, str]) -> Ti
 
     Raises RequestRefused, LedgerError.
     """
-    only(query, (*COMMON, "bins", "from", "to"))
+    only(query, (*WAITING, "bins", "from", "to"))
     text = query.get("bins")
     number = whole("bins", text, least=1, most=BINS_MAX) if text is not None else BINS_DEFAULT
     revision = await past.caught_up()

@@ -49,7 +49,7 @@ def console_routes() -> Iterable[web.AbstractRouteDef]:
     async def asset(request: web.Request) -> web.Response:
         file = files.get(request.match_info["path"])
         if file is None:
-            raise web.HTTPNotFound(text="the console has no such file\n")
+            raise web.HTTPNotFound(text="the console has no such file\n", headers=HEADERS)
         return _answer(request, file)
 
     return (web.get("/", page), web.get("/console/{path:.+}", asset))

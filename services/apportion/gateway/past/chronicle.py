@@ -83,10 +83,11 @@ class _Span:
 
 
 def time_of(record: Record) -> str:
-    """The time that the event itself gives; empty where its bytes are no event."""
+    """The time that the event itself gives; empty where its bytes are no event, or it is none."""
     try:
-        return _decode_time(record.payload).time
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = _decode_time(record.payload).time
+        return said if datetime.fromisoformat(said).tzinfo is not None else ""
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
         return ""
 
 

@@ -47,6 +47,12 @@ async def test_nothing_else_is_answered(client: Client, path: str) -> None:
     assert (await client.get(f"/console/{path}")).status == 404
 
 
+async def test_what_is_not_there_is_told_under_the_same_policy(client: Client) -> None:
+    """A browser that shows the words of a refusal loads nothing from them either."""
+    answer = await client.get("/console/none.js")
+    assert answer.headers["Content-Security-Policy"] == POLICY
+
+
 def test_the_policy_lets_nothing_in() -> None:
     """No host, no inline code, no evaluation; whatever is not named is forbidden."""
     assert POLICY.startswith("default-src 'none'; ")

@@ -1,0 +1,31 @@
+"""The time of an event in its own words, which anybody may have written."""
+
+import json
+
+import pytest
+
+from apportion.gateway.past.chronicle import time_of
+from apportion.runtime.ledger.port import Record
+
+
+@pytest.mark.parametrize(
+    ("said", "time"),
+    [
+        ("2026-05-01T00:00:00Z", "2026-05-01T00:00:00Z"),
+        ("2026-05-01T00:00:00.123456+02:00", "2026-05-01T00:00:00.123456+02:00"),
+        ("2026-05-01T00:00:00", ""),
+        ("yesterday", ""),
+        ("2026-13-41T00:00:00Z", ""),
+        (7, ""),
+        ("", ""),
+    ],
+)
+def test_what_is_no_moment_is_no_time(said: object, time: str) -> None:
+    """It would end the search for a moment that lies before it."""
+    payload = json.dumps({"time": said}).encode()
+    assert time_of(Record(1, "apportion.v1.workload.x", payload)) == time
+
+
+def test_bytes_that_are_no_event_have_none() -> None:
+    """They stand in the ledger all the same."""
+    assert time_of(Record(1, "s", b"\xff?")) == ""
