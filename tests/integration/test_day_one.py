@@ -27,7 +27,7 @@ SHOWS = {
     "tail": "NodeReported",
     "cordon": "DeviceCordoned",
     "drain": "nothing runs on t4-1 any more",
-    "uncordon": "NodeUncordoned",
+    "uncordon": "NodeCordonLifted",
     "shadow": "no pod that another scheduler placed",
     "report": "gpu_hours",
 }
