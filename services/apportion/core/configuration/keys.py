@@ -140,6 +140,6 @@ KEYS: tuple[Key, ...] = (
         "extendedSchedulerNames",
         "the values of `spec.schedulerName` whose pods a kube-scheduler places that asks our "
         "extender; of these, pods that ask for devices are taken, and placed where it says",
-        "watcher, admission, gateway",
+        "watcher, admission, extender",
     ),
 )
