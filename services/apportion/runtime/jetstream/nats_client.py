@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -215,8 +216,10 @@ class LeavingClient(Client):
     def _connect_command(self) -> bytes:
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None and writer.get_extra_info("ssl_object") is not None:
-            # asyncio complains at the end of a connection whose protocol does not know it.
-            writer.transport.get_protocol()._over_ssl = True  # noqa: SLF001
+            # asyncio complains at the end of a connection whose protocol does not know it. One that
+            # the server has ended at once has none any more.
+            with contextlib.suppress(AttributeError):
+                writer.transport.get_protocol()._over_ssl = True  # noqa: SLF001
         elif self._encrypted:
             raise Unencrypted(
                 "this server has no TLS, and the URL or a certificate wants it: nothing was said "
