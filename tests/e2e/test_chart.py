@@ -462,7 +462,7 @@ class Servers:
         path.write_text(said)
         port = free_port()
         own = {"NATS_NAME": f"nats-{number}", "NATS_PORT": str(port)}
-        own |= {"NATS_MONITOR_PORT": str(free_port())}
+        own |= {"NATS_MONITOR": f'"127.0.0.1:{free_port()}"'}
         own |= {"NATS_STORE_DIR": str(self._folder / f"data-{number}")}
         with self.log(number).open("ab") as log:
             process = await asyncio.create_subprocess_exec(

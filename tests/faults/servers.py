@@ -106,7 +106,7 @@ class Server:
             "NATS_NAME": self.name,
             "NATS_HOST": "127.0.0.1",
             "NATS_PORT": str(self.port),
-            "NATS_MONITOR_PORT": str(self._monitor_port),
+            "NATS_MONITOR": f'"127.0.0.1:{self._monitor_port}"',
             "NATS_CLUSTER": f'"127.0.0.1:{self.cluster_port}"',
             "NATS_STORE_DIR": str(self.disk.path / "store"),
             "NATS_MAX_STORE": str(8 << 30),

@@ -207,7 +207,7 @@ async def trimmed(bus: Bus, facts: Facts, archives: Path) -> None:
     await asyncio.to_thread(archives.mkdir)
     verb = await asyncio.create_subprocess_exec(
         *APPORTION, "ledger", "archive", str(archives / "one.jsonl"),
-        "--nats", bus.server.url_for("auditor"),
+        "--nats", bus.server.url_for("operator"),
     )  # fmt: skip
     assert await verb.wait() == 0
     scheduler = await bus.connect("scheduler")

@@ -86,7 +86,7 @@ async def test_a_restart_folds_the_tail_alone_and_holds_the_same(bus: Bus, facts
     await (await snapshots_of(bus)).save(taken(await folded(bus)))
     await facts.submit("c")
     whole = canonical(await folded(bus))
-    for role in ("scheduler", "binder", "gateway", "watcher", "operator", "auditor", "agent"):
+    for role in ("scheduler", "binder", "gateway", "watcher", "operator", "agent"):
         state = await (await snapshots_of(bus, role)).restore()
         assert (state.revision, list(state.pods)) == (2, ["a", "b"]), role
         assert canonical(await folded(bus, state)) == whole

@@ -69,7 +69,7 @@ class AttackedServer(EmbeddedServer):
             "PATH": os.environ.get("PATH", ""),
             "NATS_HOST": "127.0.0.1",
             "NATS_PORT": "-1",
-            "NATS_MONITOR_PORT": "-1",
+            "NATS_MONITOR": '"127.0.0.1:-1"',
             "NATS_STORE_DIR": str(self._folder / "store"),
             "NATS_MAX_STORE": "4GB",
             **{password_variable(name): word for name, word in self._words.items()},

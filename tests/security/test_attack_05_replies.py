@@ -52,6 +52,8 @@ async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str
                 return await watcher.last_on_subject(FENCE)
 
             assert await until(moved, "the fence to move") == 2
+            if name == AUDITOR.name:
+                return  # nothing that he may ask is answered by nothing
             await ask(bus, name, PURGE, EMPTY)
 
             async def purged() -> bool:

@@ -17,6 +17,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from tests.security.weakened_intake import INTAKE_GUARDS
 
 
@@ -143,8 +145,6 @@ def asks_what_is_enabled() -> Iterator[None]:
 @contextlib.contextmanager
 def knows_the_node_of_a_token() -> Iterator[None]:
     """An agent's role is enough to speak for any node, as with a password that all agents share."""
-    import msgspec  # noqa: PLC0415
-
     from apportion.callout import answering  # noqa: PLC0415
     from apportion.core.identity.bearers import identity_of  # noqa: PLC0415
     from apportion.core.identity.identity import EVERY_NODE, Identity  # noqa: PLC0415
@@ -300,7 +300,22 @@ def shows_what_is_seen() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def auditors_apart() -> Iterator[None]:
+    """Auditors are in the ledger's own account, may make any consumer, and change any."""
+    from apportion.core.identity import permissions, roles  # noqa: PLC0415
+
+    auditor = roles.BY_NAME["auditor"]
+    wide = msgspec.structs.replace(auditor, account=roles.LEDGER, reads="everything")
+    with (
+        mock.patch.dict(roles.BY_NAME, {"auditor": wide}),
+        mock.patch.object(permissions, "_foreign", return_value=()),
+    ):
+        yield
+
+
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "auditors apart": auditors_apart,
     **INTAKE_GUARDS,
     "asks for its audience": asks_for_its_audience,
     "knows the node of a token": knows_the_node_of_a_token,

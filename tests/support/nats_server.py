@@ -80,7 +80,7 @@ class NatsServer:
             "NATS_NAME": "test",
             "NATS_HOST": HOST,
             "NATS_PORT": str(self.port),
-            "NATS_MONITOR_PORT": str(self._monitor_port),
+            "NATS_MONITOR": f'"127.0.0.1:{self._monitor_port}"',
             "NATS_STORE_DIR": str(self.folder / "store"),
             "NATS_MAX_STORE": "1GB",
             **{password_variable(user): word for user, word in self._passwords.items()},

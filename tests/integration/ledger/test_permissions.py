@@ -15,6 +15,7 @@ from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.choosing import SUBJECT as CHOICES
 from apportion.runtime.ledger.port import Draft, LedgerUnavailable, NotPermitted
 from tests.support.nats import Bus, draft
+from tests.support.polling import until
 
 EVENTS = {
     "inventory.n1": {"intake"},
@@ -39,6 +40,9 @@ EVENTS = {
 
 NO_READERS = {"bootstrap", "admission"}
 """One only makes and trims the stream, the other reads the configuration alone."""
+
+FOLDS = [role for role in ROLES if role != "auditor"]
+"""All but auditors, who read a copy, in an account without the ledger's consumers."""
 
 API_OF_NOBODY = (
     f"STREAM.DELETE.{STREAM}",
@@ -114,6 +118,8 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
     """Only bootstrap makes the stream and drops its beginning; nobody deletes or restores it."""
     ledger = await bus.connect(role)
     for api in API_OF_NOBODY:
+        if role == "auditor" and api.startswith("CONSUMER.DELETE"):
+            continue  # in the auditors' account, where no service has a consumer
         assert not await _may_send(ledger, f"$JS.API.{api}"), api
     for api in API_OF_BOOTSTRAP:
         assert await _may_send(ledger, f"$JS.API.{api}") == (role == "bootstrap"), api
@@ -121,16 +127,18 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
     for api in (
         f"STREAM.MSG.GET.{STREAM}",
         f"CONSUMER.CREATE.{STREAM}.{role}-0",
-        f"DIRECT.GET.OBJ_{BUCKET}",
     ):
         assert await _may_send(ledger, f"$JS.API.{api}") == reads, api
-    others = set(ROLES) - {role, "bootstrap"}
+    snapshots = reads and role != "auditor"
+    assert await _may_send(ledger, f"$JS.API.DIRECT.GET.OBJ_{BUCKET}") == snapshots
+    # An auditor is among auditors alone, in their account: nobody else's consumers are there.
+    others = set() if role == "auditor" else set(ROLES) - {role, "bootstrap", "auditor"}
     for verb, other in itertools.product(("CREATE", "INFO", "DELETE"), others):
         assert not await _may_send(ledger, f"$JS.API.CONSUMER.{verb}.{STREAM}.{other}-0"), other
     assert await _may_send(ledger, f"$JS.API.STREAM.INFO.{STREAM}", b"")
 
 
-@pytest.mark.parametrize("role", [role for role in ROLES if role not in NO_READERS])
+@pytest.mark.parametrize("role", [role for role in FOLDS if role not in NO_READERS])
 async def test_every_fold_can_read_the_whole_ledger(bus: Bus, role: str) -> None:
     """Who folds all may read all: follow, the last revision, the last on a subject."""
     watcher = await bus.connect("watcher")
@@ -157,7 +165,7 @@ async def test_nobody_reads_the_replies_of_another(bus: Bus, role: str) -> None:
     assert await _may_listen(ledger, "apportion.v1.>") == (role == "auditor")
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", FOLDS)
 async def test_only_binders_take_from_the_binders_queue(bus: Bus, role: str) -> None:
     """Pulling, and acknowledging what another has pulled, are the binder's alone."""
     binder = await bus.connect("binder")
@@ -204,7 +212,7 @@ async def test_only_the_configuration_that_is_kept_is_read_without_the_snapshots
     ledger = await bus.connect(role)
     alone = f"$JS.API.DIRECT.GET.OBJ_{BUCKET}.$O.{BUCKET}.C"
     assert await _may_send(ledger, f"{alone}.configuration", b"") == (
-        role in {"admission", "operator", "auditor"}
+        role in {"admission", "operator"}
     )
     assert not await _may_send(ledger, f"{alone}.other", b"")
     assert not await _may_send(ledger, f"{alone}.>", b"")
@@ -261,23 +269,45 @@ async def test_a_beat_is_sent_by_its_own_role_and_heard_by_all(bus: Bus, role: s
 
 async def test_a_reader_cannot_have_the_server_write_to_the_ledger(bus: Bus) -> None:
     """A consumer that delivers into the ledger's subjects is refused by the server."""
-    auditor = await bus.connect("auditor")
-    config = b'{"deliver_subject":"apportion.v1.placement.n1","ack_policy":"none","name":"evil"}'
+    reader = await bus.connect("gateway")
+    config = (
+        b'{"deliver_subject":"apportion.v1.placement.n1","ack_policy":"none","name":"gateway-0"}'
+    )
     body = b'{"stream_name":"APPORTION","config":' + config + b"}"
-    reply = await auditor.request(f"$JS.API.CONSUMER.CREATE.{STREAM}.evil", body, 5)
+    reply = await reader.request(f"$JS.API.CONSUMER.CREATE.{STREAM}.gateway-0", body, 5)
     assert b"cycle" in reply
 
 
 async def test_the_binders_queue_cannot_be_changed_under_another_name(bus: Bus) -> None:
     """A consumer named one way in the subject and another in the body is refused."""
-    binder, auditor = await bus.connect("binder"), await bus.connect("auditor")
+    binder, reader = await bus.connect("binder"), await bus.connect("gateway")
     subjects = ["apportion.v1.placement.*"]
     await binder.work_queue("binder", subjects, ack_wait_s=30, max_in_flight=10)
     config = b'{"durable_name":"binder","name":"binder","ack_policy":"explicit","ack_wait":1}'
     body = b'{"stream_name":"APPORTION","config":' + config + b"}"
-    reply = await auditor.request(f"$JS.API.CONSUMER.CREATE.{STREAM}.mine", body, 5)
+    reply = await reader.request(f"$JS.API.CONSUMER.CREATE.{STREAM}.gateway-0", body, 5)
     assert b'"error"' in reply
     await binder.work_queue("binder", subjects, ack_wait_s=30, max_in_flight=10)
+
+
+async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
+    """All of it, in the same revisions, and what comes later; to him alone an answer comes back."""
+    watcher, auditor = await bus.connect("watcher"), await bus.connect("auditor")
+    await watcher.append([draft("workload.a") for _ in range(300)])
+    seen: list[int] = []
+    await auditor.follow(lambda record: seen.append(record.revision))
+
+    async def all_came() -> bool:
+        return seen == list(range(1, 1 + await watcher.last_revision()))
+
+    await until(all_came, "the auditor to have read all")
+    await auditor.wire.publish(
+        f"$JS.API.STREAM.INFO.{STREAM}", b"", reply="apportion.v1.workload.a", headers={}
+    )
+    await auditor.last_revision()
+    await watcher.append([draft("workload.a")])
+    await until(all_came, "the auditor to have read one more")
+    assert await watcher.last_revision() == 301
 
 
 async def test_a_rollup_header_is_refused(bus: Bus) -> None:

@@ -13,21 +13,22 @@ import msgspec
 
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import ANSWER_S, permissions_of, role_of
-from apportion.core.identity.roles import LEDGER, ROLES
-from apportion.core.identity.sharing import BESIDE, sharing
+from apportion.core.identity.roles import AUDIT, LEDGER, ROLES
+from apportion.core.identity.sharing import BESIDE, BETWEEN, sharing
 
 _HEAD: Final = """\
 # Made by `make generate` of services/apportion/core/identity; change its table, not this file.
 #
 # The ledger's server. Everything that differs between installations comes from the environment:
-# NATS_HOST, NATS_PORT, NATS_MONITOR_PORT, NATS_STORE_DIR, NATS_MAX_STORE and, where users have
+# NATS_HOST, NATS_PORT, NATS_MONITOR, NATS_STORE_DIR, NATS_MAX_STORE and, where users have
 # passwords, one APPORTION_<NAME>_PASSWORD for each. nats-server reads a value from the environment
 # as a piece of this file, so a password must start with a letter and hold letters and digits only.
 
 server_name: apportion
 host: $NATS_HOST
 port: $NATS_PORT
-http_port: $NATS_MONITOR_PORT
+# who is connected, and what is read by whom: this machine alone is told
+http: $NATS_MONITOR
 
 max_payload: 1MB
 max_connections: 4096
@@ -119,10 +120,16 @@ def accounts(users: Sequence[User]) -> str:
     among = [user.identity for user in users]
     lines = ["accounts {"]
     theirs = (role_of(identity).account for identity in among)
-    for account in dict.fromkeys([LEDGER, *(role.account for role in BESIDE), *theirs]):
+    for account in dict.fromkeys(
+        [LEDGER, BETWEEN, AUDIT, *(role.account for role in BESIDE), *theirs]
+    ):
         lines += [f"  {account} {{"]
         if account == LEDGER:
             lines += ["    jetstream: enabled"]
+        elif account == AUDIT:
+            lines += ["    # Whatever auditors use up is their own."]
+            lines += ["    jetstream: { max_streams: 1, max_consumers: 128 }"]
+            lines += ["    limits: { max_connections: 128, max_subscriptions: 4096 }"]
         lines += sharing(account)
         lines += ["    users: ["]
         for user in users:

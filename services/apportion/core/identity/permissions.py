@@ -11,16 +11,24 @@ from typing import Final
 import msgspec
 
 from apportion.core.identity.identity import EVERY_NODE, Identity, InvalidIdentity, consumers_of
-from apportion.core.identity.roles import BY_NAME, KEPT_CONFIGURATION, Role
+from apportion.core.identity.roles import BY_NAME, KEPT_CONFIGURATION, Reads, Role
 from apportion_schemas.catalogue import SUBJECTS, token
 
 _CONFIGURATION: Final = f"{SUBJECTS}.operator.configuration"
 _STREAM: Final = "APPORTION"
-_READS: Final = (
-    f"$JS.API.STREAM.MSG.GET.{_STREAM}",
-    "$JS.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
-    "$JS.API.DIRECT.GET.OBJ_APPORTION_SNAPSHOTS",
-)
+_GET: Final = f"$JS.API.STREAM.MSG.GET.{_STREAM}"
+_ASKS: Final[dict[Reads, tuple[str, ...]]] = {
+    "everything": (
+        _GET,
+        "$JS.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
+        "$JS.API.DIRECT.GET.OBJ_APPORTION_SNAPSHOTS",
+    ),
+    "configuration": (KEPT_CONFIGURATION,),
+    # of the snapshots that are not there, so as to be told so
+    "copy": (_GET, "$JS.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS"),
+    "nothing": (),
+}
+"""What is asked for beside consumers, by what is read."""
 QUEUE: Final = "binder"
 """The one consumer that several share; binders make it."""
 DELIVERIES: Final = "_DELIVER"
@@ -107,10 +115,10 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
     if role.reads == "nothing":
         return
     yield f"$JS.API.STREAM.INFO.{_STREAM}"
-    yield from _READS if role.reads == "everything" else (KEPT_CONFIGURATION,)
+    yield from _ASKS[role.reads]
     names = ["*"] if identity.shared else consumers_of(identity.name, role.consumers)
     for name in names:
-        if role.reads == "everything":
+        if role.reads != "configuration":
             yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.{name}"
             yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.{name}.>"
         else:
@@ -123,11 +131,11 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
 
 def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
     """Of one whose consumers may have any name: the names of others, and of the shared queue."""
-    if not identity.shared:
+    if not identity.shared or role_of(identity).reads == "copy":
         return
     yield from _touching(QUEUE)
     for other in among:
-        if other != identity and role_of(other).reads != "nothing":
+        if other != identity and role_of(other).reads not in {"nothing", "copy"}:
             for name in consumers_of(other.name, role_of(other).consumers):
                 yield from _touching(name)
 

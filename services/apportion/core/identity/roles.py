@@ -11,7 +11,8 @@ from typing import Final, Literal
 
 import msgspec
 
-Reads = Literal["everything", "configuration", "nothing"]
+Reads = Literal["everything", "configuration", "copy", "nothing"]
+"""`copy`: the auditors' own copy of the stream, without its snapshots."""
 
 _KEPT_CONFIGURATION: Final = (
     "$JS.API.DIRECT.GET.OBJ_APPORTION_SNAPSHOTS.$O.APPORTION_SNAPSHOTS.C.configuration"
@@ -21,6 +22,8 @@ _KEPT_CONFIGURATION: Final = (
 
 LEDGER: Final = "APPORTION"
 """The account that has the ledger."""
+AUDIT: Final = "AUDIT"
+"""That of those who only read along: in it is a copy of the stream, with limits of its own."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +59,10 @@ ROLES: Final = (
             "$JS.API.STREAM.PURGE.APPORTION",
             "$JS.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
             "$JS.API.STREAM.CREATE.OBJ_APPORTION_SNAPSHOTS",
+            # the auditors' copy
+            "$JS.AUDIT.API.STREAM.INFO.APPORTION",
+            "$JS.AUDIT.API.STREAM.CREATE.APPORTION",
+            "$JS.AUDIT.API.STREAM.PURGE.APPORTION",
         ),
     ),
     Role(
@@ -160,9 +167,10 @@ ROLES: Final = (
     ),
     Role(
         name="auditor",
-        does="reads along with any NATS client",
-        account="AUDIT",
-        sends=(_KEPT_CONFIGURATION, "$JS.API.CONSUMER.MSG.NEXT.APPORTION.*"),
+        does="reads along with any NATS client, in a copy of the ledger",
+        account=AUDIT,
+        reads="copy",
+        sends=("$JS.API.CONSUMER.MSG.NEXT.APPORTION.*",),
         hears=("_INBOX.>", "apportion.v1.>", "apportion.beat.>", "apportion.usage.*"),
         consumers=16,
     ),

@@ -1,10 +1,15 @@
-"""What the account of the ledger shares with those of agents and auditors.
+"""What the account of the ledger shares with that of agents, and with that of auditors.
 
 The server sends the answer to a request to whatever subject the request names, and asks nobody
 whether its sender may send there: one who may ask for the stream's state could have the answer sent
 into the ledger, or to the API that purges it. So whoever is not trusted with that has an account
 beside the ledger's. What he asks comes over as a service, and the answer goes back into his own
 account whatever he wrote; what he hears comes over as a stream.
+
+Auditors have a copy of the stream in their account, and JetStream with limits of its own: what
+they ask and use up is theirs. What the server itself needs to make the copy comes over, and what is
+live. Bootstrap reaches the copy through an account between, in which nobody is: where two accounts
+import the same API from each other, the server sees a circle.
 
 Invariant: between two accounts passes what the table of roles says, and nothing else.
 """
@@ -16,10 +21,18 @@ from typing import Final
 
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import DELIVERIES, permissions_of
-from apportion.core.identity.roles import LEDGER, ROLES, Role
+from apportion.core.identity.roles import AUDIT, LEDGER, ROLES, Role
 
-BESIDE: Final = tuple(role for role in ROLES if role.account in {"NODES", "AUDIT"})
+BESIDE: Final = tuple(role for role in ROLES if role.account == "NODES")
 """Roles that are not in the ledger's account."""
+BETWEEN: Final = "BETWEEN"
+"""The account through which bootstrap reaches the auditors' copy."""
+_MADE: Final = ("INFO", "CREATE", "PURGE")
+"""What bootstrap may do with the auditors' copy."""
+_COPYING: Final = ("$JS.API.CONSUMER.CREATE.APPORTION", "$JS.FC.APPORTION.>")
+"""What the server needs to copy the stream; no user may send on it."""
+_LIVE: Final = ("copy.audit.>", "apportion.v1.>", "apportion.beat.>", "apportion.usage.*")
+"""What auditors hear as it is said, behind what comes of the stream for the copy."""
 _API: Final = "$JS.API."
 _WHOLE_API: Final = f"{_API}>"
 """An account without JetStream imports this from the server's own account, to be told that it has
@@ -43,7 +56,16 @@ def _gives(account: str) -> Iterator[str]:
         if account == role.account:
             for subject in _answered(role):
                 yield f'{{ service: "{subject}", accounts: [{LEDGER}] }}'
+    for verb in _MADE:
+        if account == AUDIT:
+            yield f'{{ service: "$JS.API.STREAM.{verb}.APPORTION", accounts: [{BETWEEN}] }}'
+        elif account == BETWEEN:
+            yield f'{{ service: "audit.STREAM.{verb}.APPORTION", accounts: [{LEDGER}] }}'
     if account == LEDGER:
+        for subject in _COPYING:
+            yield f'{{ service: "{subject}", accounts: [{AUDIT}] }}'
+        for subject in _LIVE:
+            yield f'{{ stream: "{subject}", accounts: [{AUDIT}] }}'
         for subject, accounts in _by_subject(_asked).items():
             many = ", response_type: stream" if subject == _WHOLE_API else ""
             yield f'{{ service: "{subject}", accounts: [{", ".join(accounts)}]{many} }}'
@@ -52,6 +74,20 @@ def _gives(account: str) -> Iterator[str]:
 
 
 def _takes(account: str) -> Iterator[str]:
+    for verb in _MADE:
+        subject = f"STREAM.{verb}.APPORTION"
+        if account == LEDGER:
+            there = f'{{ account: {BETWEEN}, subject: "audit.{subject}" }}'
+            yield f'{{ service: {there}, to: "$JS.{AUDIT}.API.{subject}" }}'
+        elif account == BETWEEN:
+            there = f'{{ account: {AUDIT}, subject: "$JS.API.{subject}" }}'
+            yield f'{{ service: {there}, to: "audit.{subject}" }}'
+    if account == AUDIT:
+        for subject in _COPYING:
+            here = subject.replace("$JS.API.", f"$JS.{LEDGER}.API.")
+            there = f'{{ account: {LEDGER}, subject: "{subject}" }}'
+            yield f'{{ service: {there}, to: "{here}" }}'
+        yield from _imports("stream", LEDGER, _LIVE)
     for role in BESIDE:
         if account == LEDGER:
             yield from _imports("service", role.account, _answered(role))

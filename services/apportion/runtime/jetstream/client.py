@@ -394,7 +394,7 @@ async def create_stream(
 ) -> stream.StreamInfo:
     """Make the ledger's stream, or check the one that is there; for the bootstrap user.
 
-    Beside it, the bucket of its snapshots is made.
+    Beside it, the bucket of its snapshots and the auditors' copy are made.
 
     Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError.
     """
@@ -403,6 +403,7 @@ async def create_stream(
 
     info = await stream.create(ledger.wire, replicas=replicas, max_bytes=max_bytes)
     await Snapshots(ledger.wire).create(replicas=replicas)
+    await stream.copy_for_auditors(ledger.wire)
     return info
 
 

@@ -14,19 +14,24 @@ import fcntl
 import functools
 import hashlib
 import importlib.metadata
-import importlib.resources
 import json
 import os
 import secrets
 import shutil
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from apportion.core.identity.configuration import WITH_PASSWORDS
+from apportion.core.identity.configuration import (
+    WITH_PASSWORDS,
+    configuration,
+    password_variable,
+)
+from apportion.runtime.jetstream.users import CONFIGURATION, Users, UsersFailed
 from apportion.runtime.process.interrupting import children_that_interrupt_nobody
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.reach import Reach
@@ -48,19 +53,34 @@ class ServerFailed(Exception):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """Where the server of a data directory listens, and the password of each role."""
+    """Where the server of a data directory listens, and by what each role shows who it is."""
 
     host: str
     port: int
-    passwords: dict[str, str]
+    passwords: dict[str, str] = {}
+    users: str = ""
+    """The folder of those who have keys; empty where all have passwords."""
 
     def url_for(self, role: str) -> str:
-        """The URL with which `role` connects; it holds the password, so do not show it."""
-        return f"nats://{role}:{self.passwords[role]}@{self.host}:{self.port}"
+        """The URL with which `role` connects; it may hold a password, so do not show it."""
+        word = self.passwords.get(role)
+        who = f"{role}:{word}" if word else role
+        return f"nats://{who}@{self.host}:{self.port}"
 
     def reach_for(self, role: str) -> Reach:
         """How `role` comes to it."""
-        return Reach(self.url_for(role))
+        if not self.users:
+            return Reach(self.url_for(role))
+        users = Users(Path(self.users))
+        key = None if role in self.passwords else users.key_of(role)
+        return Reach(self.url_for(role), key=key, ledger_key=users.ledger_key)
+
+    def environment_for(self, role: str) -> dict[str, str]:
+        """The variables by which a service of this role finds the server, and shows who it is."""
+        reach = self.reach_for(role)
+        files = {"APPORTION_NATS_KEY": reach.key, "APPORTION_LEDGER_KEY": reach.ledger_key}
+        shown = {name: str(path) for name, path in files.items() if path is not None}
+        return {"APPORTION_NATS_URL": reach.url, **shown}
 
 
 def load_credentials(data_dir: Path) -> Credentials:
@@ -133,6 +153,7 @@ class EmbeddedServer:
     `port` and `monitor_port` may be -1 for any free one. The ledger may grow to `max_store_bytes`,
     or to nine tenths of what the disk has for it where that is less: a server that meets the end of
     its disk does not answer any more until it is started again, one that meets its limit says so.
+    With `keys` its users are those of `users.Users`, else each role has a password.
     """
 
     def __init__(
@@ -143,12 +164,14 @@ class EmbeddedServer:
         port: int = DEFAULT_PORT,
         monitor_port: int = -1,
         max_store_bytes: int = MAX_STORE_BYTES,
+        keys: bool = False,
     ) -> None:
         self._data_dir = data_dir
         self._host = host
         self._port = port
         self._monitor_port = monitor_port
         self._max_store_bytes = max_store_bytes
+        self._keys = keys
         self._process: asyncio.subprocess.Process | None = None
         self._lock: IO[str] | None = None
         self._credentials: Credentials | None = None
@@ -166,7 +189,7 @@ class EmbeddedServer:
     @property
     def monitor_url(self) -> str:
         """Where the server tells about itself in JSON (`/varz`, `/jsz`, `/healthz`)."""
-        return f"http://{self._host}:{self._monitor_port}"
+        return f"http://127.0.0.1:{self._monitor_port}"
 
     @property
     def credentials(self) -> Credentials:
@@ -183,16 +206,21 @@ class EmbeddedServer:
         """How `role` comes to it."""
         return self.credentials.reach_for(role)
 
+    def environment_for(self, role: str) -> dict[str, str]:
+        """See Credentials.environment_for."""
+        return self.credentials.environment_for(role)
+
     async def start(self) -> None:
         """Start the server and return once it serves. Raises ServerFailed."""
         self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = self._take_lock()
         try:
             self._check_port()
-            passwords = self._passwords()
+            passwords = self._users()
             self._process = await self._spawn(passwords, self._lock)
             self._port, self._monitor_port = await self._wait_ready()
-            self._credentials = Credentials(self._host, self._port, passwords)
+            users = str(self._data_dir.absolute()) if self._keys else ""
+            self._credentials = Credentials(self._host, self._port, passwords, users)
             self._write_credentials(self._credentials)
         except BaseException:
             await self.stop()
@@ -264,13 +292,24 @@ class EmbeddedServer:
         disk_bytes = shutil.disk_usage(self._data_dir).free + sum(store)
         return min(self._max_store_bytes, int(disk_bytes * DISK_SHARE))
 
-    def _passwords(self) -> dict[str, str]:
+    def _users(self) -> dict[str, str]:
+        """Write the configuration for those who may connect; the passwords that it asks for."""
+        if not self._keys:
+            (self._data_dir / CONFIGURATION).write_text(configuration(), "utf-8")
+            return self._passwords(ROLES)
+        try:
+            members = Users(self._data_dir).begin().members
+        except UsersFailed as failure:
+            raise ServerFailed(str(failure)) from failure
+        return self._passwords([member.name for member in members if not member.nkey])
+
+    def _passwords(self, names: Sequence[str]) -> dict[str, str]:
         kept: dict[str, str] = {}
         if (self._data_dir / _CREDENTIALS).exists():
             kept = load_credentials(self._data_dir).passwords
         # nats-server parses a value from the environment as configuration: a leading letter
         # keeps a password of digits from being read as a number.
-        return {role: kept.get(role) or f"p{secrets.token_hex(24)}" for role in ROLES}
+        return {role: kept.get(role) or f"p{secrets.token_hex(24)}" for role in names}
 
     def _write_credentials(self, credentials: Credentials) -> None:
         path = self._data_dir / _CREDENTIALS
@@ -282,22 +321,17 @@ class EmbeddedServer:
 
     async def _spawn(self, passwords: dict[str, str], lock: IO[str]) -> asyncio.subprocess.Process:
         binary = find_binary()
-        config = self._data_dir / "nats.conf"
-        config.write_bytes(
-            importlib.resources.files("apportion.runtime.jetstream")
-            .joinpath("nats.conf")
-            .read_bytes()
-        )
+        config = self._data_dir / CONFIGURATION
         for stale in self._data_dir.glob("nats-server_*.ports"):
             stale.unlink()
         environment = {
             "PATH": os.environ.get("PATH", ""),
             "NATS_HOST": self._host,
             "NATS_PORT": str(self._port),
-            "NATS_MONITOR_PORT": str(self._monitor_port),
+            "NATS_MONITOR": f'"127.0.0.1:{self._monitor_port}"',
             "NATS_STORE_DIR": str(self._data_dir / "store"),
             "NATS_MAX_STORE": str(self._store_limit_bytes()),
-            **{f"APPORTION_{role.upper()}_PASSWORD": word for role, word in passwords.items()},
+            **{password_variable(role): word for role, word in passwords.items()},
         }
         with (self._data_dir / _LOG).open("wb") as log, children_that_interrupt_nobody():
             process = await asyncio.create_subprocess_exec(

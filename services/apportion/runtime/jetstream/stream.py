@@ -7,9 +7,10 @@ the bootstrap user, who can neither read nor write an event, and by `retention` 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -20,9 +21,12 @@ from apportion.runtime.ledger.port import (
     LedgerDrifted,
     LedgerError,
     LedgerUnavailable,
+    NotPermitted,
     Record,
 )
+from apportion.runtime.process.logs import get_logger
 
+_log = get_logger(__name__)
 STREAM_NOT_FOUND = 10059
 NAME_IN_USE = 10058
 NO_MESSAGE = 10037
@@ -280,8 +284,13 @@ def drift(config: Mapping[str, object]) -> list[LedgerDrifted]:
 
 
 async def check(wire: Wire) -> StreamInfo:
-    """The stream, if it is set up as the ledger needs it; otherwise raises LedgerDrifted."""
+    """The stream, if it is set up as the ledger needs it; otherwise raises LedgerDrifted.
+
+    The auditors' copy is not: nobody appends to it, and what it lacks it takes from the stream.
+    """
     info = await read_info(wire)
+    if info.config.get("mirror") == COPY["mirror"]:
+        return info
     for error in drift(info.config):
         raise error
     return info
@@ -317,6 +326,37 @@ async def _create(wire: Wire, *, replicas: int, max_bytes: int) -> None:
         ) from refused
 
 
+COPY_API: Final = "$JS.AUDIT.API"
+"""By which the bootstrap user reaches the auditors' copy, which is in an account of its own."""
+COPY: Final[Mapping[str, object]] = {
+    "name": STREAM,
+    "storage": "file",
+    "mirror": {
+        "name": STREAM,
+        "external": {"api": "$JS.APPORTION.API", "deliver": "copy.audit"},
+    },
+    "deny_delete": True,
+    "num_replicas": 1,
+    # What it lacks after a crash it takes from the stream again: nothing of it is fsynced.
+    "persist_mode": "async",
+}
+"""The auditors' copy: revisions are those of the stream."""
+
+
+async def copy_for_auditors(wire: Wire) -> None:
+    """Make the auditors' copy where there is none; for the bootstrap user.
+
+    A server without their account has none, which is said and is no error. Raises LedgerError.
+    """
+    try:
+        await call_api(wire, f"STREAM.CREATE.{STREAM}", COPY, api=COPY_API)
+    except ApiRefused as refused:
+        if refused.error.err_code != NAME_IN_USE:
+            raise
+    except (LedgerUnavailable, NotPermitted) as failure:
+        _log.warning("auditors have no copy of the ledger to read", error=str(failure))
+
+
 async def drop(wire: Wire, *, last: int) -> StreamInfo:
     """Drop the revisions up to `last`, on every server that holds them; for the bootstrap user.
 
@@ -329,6 +369,8 @@ async def drop(wire: Wire, *, last: int) -> StreamInfo:
             f"the server will not drop the beginning of stream {STREAM}: "
             f"{refused.error.description}; one made with deny_purge is kept whole for ever"
         ) from refused
+    with contextlib.suppress(LedgerError):  # a server without auditors has no copy
+        await call_api(wire, f"STREAM.PURGE.{STREAM}", {"seq": last + 1}, api=COPY_API)
     return await check(wire)
 
 

@@ -115,7 +115,9 @@ class ApiRefused(LedgerError):
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
-async def call_api(wire: Wire, what: str, body: Mapping[str, object] | None = None) -> bytes:
+async def call_api(
+    wire: Wire, what: str, body: Mapping[str, object] | None = None, *, api: str = "$JS.API"
+) -> bytes:
     """The reply to one `$JS.API` request.
 
     Raises ApiRefused, LedgerUnavailable (also when no reply came: callers only read or repeat
@@ -124,7 +126,7 @@ async def call_api(wire: Wire, what: str, body: Mapping[str, object] | None = No
     payload = b"" if body is None else msgspec.json.encode(body)
     await wire.wait_connected(API_TIMEOUT_S)
     try:
-        reply = await wire.request(f"$JS.API.{what}", payload, timeout_s=API_TIMEOUT_S, headers={})
+        reply = await wire.request(f"{api}.{what}", payload, timeout_s=API_TIMEOUT_S, headers={})
     except LostReply as lost:
         raise LedgerUnavailable(f"no answer to {what}: {lost}") from lost
     try:

@@ -1,0 +1,201 @@
+"""The users of a server without a cluster: who there is, in a file, and the key of each beside it.
+
+    users.json        role, name, nodes and public key of each
+    keys/NAME.nk      the seed of one, for its owner alone; bootstrap's is in offline/
+    ledger.key        what all who append share
+    nats.conf         made of the table of identities, for these users
+
+Invariants: a name that was revoked does not come back by itself; no file holds the seed of another
+than the one that it is called after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from apportion.core.identity.configuration import User, configuration, password_variable
+from apportion.core.identity.identity import EVERY_NODE, Identity, check_name
+from apportion.core.identity.permissions import role_of
+from apportion.core.identity.roles import ROLES
+from apportion.runtime.files.atomic import write_whole
+from apportion.runtime.process.nkeys import check_public, new_key, write_seed
+
+USERS: Final = "users.json"
+CONFIGURATION: Final = "nats.conf"
+LEDGER_KEY: Final = "ledger.key"
+LOCK: Final = "lock"
+LOG: Final = "nats-server.log"
+RELOADED: Final = "Reloaded server configuration"
+RELOAD_TIMEOUT_S: Final = 10.0
+_OFFLINE: Final = frozenset({"bootstrap"})
+_WITH_PASSWORD: Final = frozenset({"auditor"})
+"""Whoever reads along does so with tools of his own, which know passwords."""
+_NEVER: Final = frozenset({"callout"})
+
+
+class UsersFailed(Exception):
+    """What was asked of the users cannot be; the message names the cause and the fix."""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One of them; without a key he has a password, which the server's environment holds."""
+
+    role: str
+    name: str
+    nodes: tuple[str, ...] = ()
+    nkey: str = ""
+
+    @property
+    def user(self) -> User:
+        """As the configuration has it."""
+        identity = Identity(self.role, self.name, self.nodes, shared=self.role == "auditor")
+        variable = "" if self.nkey else password_variable(self.name)
+        return User(identity, self.nkey, variable)
+
+
+class Members(msgspec.Struct, frozen=True):
+    """All of them, and the names of those who are none any more."""
+
+    members: tuple[Member, ...] = ()
+    revoked: tuple[str, ...] = ()
+
+
+class Users:
+    """Who may connect to the server of one folder, and their keys; see this module."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def ledger_key(self) -> Path:
+        """The file with what all who append share."""
+        return self._folder / LEDGER_KEY
+
+    def key_of(self, name: str) -> Path:
+        """The file with the seed of that name."""
+        return self._folder / ("offline" if name in _OFFLINE else "keys") / f"{name}.nk"
+
+    def read(self) -> Members:
+        """Who there is. Raises UsersFailed."""
+        path = self._folder / USERS
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=Members)
+            for member in found.members:
+                check_name(member.name)
+                role_of(member.user.identity)
+                if member.nkey:
+                    check_public(member.nkey)
+        except FileNotFoundError:
+            return Members()
+        except (OSError, msgspec.DecodeError, ValueError) as failure:
+            raise UsersFailed(f"cannot read the users in {path}: {failure}") from failure
+        return found
+
+    def begin(self) -> Members:
+        """One user for each role that has none yet, the ledger's key, and the configuration.
+
+        Raises UsersFailed.
+        """
+        found = self.read()
+        there = {member.name for member in found.members} | set(found.revoked)
+        missing = [r.name for r in ROLES if r.name not in there and r.name not in _NEVER]
+        try:
+            if not self.ledger_key.exists():
+                write_whole(self.ledger_key, secrets.token_hex(32).encode(), mode=0o600)
+            made = tuple(
+                self._made(role, role, (EVERY_NODE,) if role == "agent" else ()) for role in missing
+            )
+            return self._keep(Members((*found.members, *made), found.revoked))
+        except OSError as failure:
+            raise UsersFailed(f"cannot keep users in {self._folder}: {failure}") from failure
+
+    def add(self, role: str, name: str, nodes: Sequence[str]) -> Member:
+        """One more, with a key of his own. Raises UsersFailed, InvalidIdentity."""
+        found = self.read()
+        check_name(name)
+        role_of(Identity(role, name))
+        if role in _NEVER or role in _OFFLINE:
+            raise UsersFailed(f"role {role}: there is one of it, or none")
+        if any(member.name == name for member in found.members):
+            raise UsersFailed(f"name {name}: there is one; revoke it first, or choose another")
+        if bool(nodes) != (role == "agent"):
+            raise UsersFailed("--node: an agent has one or more nodes, and nobody else has any")
+        try:
+            member = self._made(role, name, tuple(nodes), with_key=True)
+            kept = tuple(each for each in found.revoked if each != name)
+            self._keep(Members((*found.members, member), kept))
+        except OSError as failure:
+            raise UsersFailed(f"cannot keep users in {self._folder}: {failure}") from failure
+        return member
+
+    def revoke(self, name: str) -> Member:
+        """He may connect no more; his key goes. Raises UsersFailed."""
+        found = self.read()
+        gone = next((member for member in found.members if member.name == name), None)
+        if gone is None:
+            names = ", ".join(member.name for member in found.members) or "nobody"
+            raise UsersFailed(f"name {name}: there is none; there are {names}")
+        left = tuple(member for member in found.members if member.name != name)
+        try:
+            self._keep(Members(left, (*found.revoked, name)))
+            self.key_of(name).unlink(missing_ok=True)
+        except OSError as failure:
+            raise UsersFailed(f"cannot keep users in {self._folder}: {failure}") from failure
+        return gone
+
+    def _made(
+        self, role: str, name: str, nodes: tuple[str, ...], *, with_key: bool = False
+    ) -> Member:
+        if role in _WITH_PASSWORD and not with_key:
+            return Member(role, name, nodes)
+        path = self.key_of(name)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.unlink(missing_ok=True)  # of one who was revoked, or whom a crash left without a row
+        key = new_key()
+        write_seed(path, key)
+        return Member(role, name, nodes, key.public)
+
+    def _keep(self, members: Members) -> Members:
+        write_whole(self._folder / USERS, msgspec.json.encode(members), mode=0o600)
+        text = configuration([member.user for member in members.members])
+        write_whole(self._folder / CONFIGURATION, text.encode())
+        return members
+
+    def reload(self) -> bool:
+        """Have the server obey at once: who was revoked is cut off. False where none runs here.
+
+        Raises UsersFailed.
+        """
+        log = self._folder / LOG
+        before = log.stat().st_size if log.exists() else 0
+        pid = self._server()
+        if pid is None:
+            return False
+        os.kill(pid, signal.SIGHUP)
+        deadline = time.monotonic() + RELOAD_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with log.open("rb") as file:
+                file.seek(before)
+                if RELOADED.encode() in file.read():
+                    return True
+            time.sleep(0.02)
+        raise UsersFailed(f"nats-server (process {pid}) did not reload; {log} may say why")
+
+    def _server(self) -> int | None:
+        """The process that has the folder's lock; see server.EmbeddedServer."""
+        with contextlib.suppress(OSError, ValueError), (self._folder / LOCK).open("r+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(lock.read())
+        return None

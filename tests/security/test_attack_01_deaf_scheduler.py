@@ -1,0 +1,83 @@
+"""Attack 1: an auditor makes a scheduler deaf.
+
+`CONSUMER.CREATE` with the action `update` changed the filter of the scheduler's consumer, whose
+name the open monitor tells. The server went on beating, so the scheduler was ready, with a lag of
+0, and placed nothing any more.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apportion.core.identity.configuration import WITH_PASSWORDS, configuration
+from apportion.runtime.jetstream.following import Follower
+from apportion.runtime.jetstream.wire import STREAM, Wire, call_api
+from apportion.runtime.ledger.port import NotPermitted, Subscription
+from tests.security.weakened import GUARDS
+from tests.support.nats import Bus, draft, ignore, running_bus
+from tests.support.polling import until
+
+NOTHING = "apportion.v1.nothing"
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A running server."""
+    async with running_bus(tmp_path / "data") as running:
+        yield running
+
+
+async def retarget(wire: Wire, settings: dict[str, object]) -> None:
+    """Have the consumer of a reader deliver what nobody says."""
+    config = {**settings, "filter_subject": NOTHING}
+    body = {"stream_name": STREAM, "config": config, "action": "update"}
+    await call_api(wire, f"CONSUMER.CREATE.{STREAM}.{config['name']}.{NOTHING}", body)
+
+
+async def following(bus: Bus) -> Follower:
+    """A scheduler that has read all there is."""
+    await (await bus.connect("watcher")).append([draft()])
+    reader: Subscription = await (await bus.connect("scheduler")).follow(ignore)
+    await reader.caught_up()
+    assert isinstance(reader, Follower)
+    return reader
+
+
+async def test_weak(tmp_path: Path) -> None:
+    """An auditor in the ledger's account, with leave to make any consumer, succeeds."""
+    with GUARDS["auditors apart"]():
+        assert "CONSUMER.CREATE.APPORTION.*" in configuration(WITH_PASSWORDS)
+        async with running_bus(tmp_path / "data") as bus:
+            reader = await following(bus)
+            await retarget((await bus.connect("auditor")).wire, dict(reader._consumer))
+            writer = await bus.connect("watcher")
+            await writer.append([draft()])
+            info = json.loads(await call_api(writer.wire, f"STREAM.INFO.{STREAM}", {}))
+            assert info["state"]["last_seq"] == 2
+            assert (reader.position, reader.lag) == (1, 0)
+            # The reader's own look, the second guard, mends it within seconds.
+
+            async def noticed() -> bool:
+                return reader.position == 2
+
+            await until(noticed, "the reader to notice by itself", timeout_s=30)
+
+
+async def test_guarded(bus: Bus) -> None:
+    """An auditor has no consumer of the ledger; other identities have but their own."""
+    reader = await following(bus)
+    consumer = dict(reader._consumer)
+    auditor = await bus.connect("auditor")
+    with pytest.raises(Exception, match="consumer does not exist"):
+        await retarget(auditor.wire, consumer)
+    for role in ("gateway", "watcher", "operator", "agent", "binder"):
+        with pytest.raises(NotPermitted, match=f"forbids user '{role}' to send to"):
+            await retarget((await bus.connect(role)).wire, consumer)
+    await (await bus.connect("watcher")).append([draft()])
+
+    async def read_on() -> bool:
+        return reader.position == 2
+
+    await until(read_on, "the scheduler to read on")
