@@ -96,6 +96,15 @@ def webhook_limits() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def asks_its_book() -> Iterator[None]:
+    """An agent hands out what the cluster says that a pod had."""
+    from apportion.agent.preparing import SharePreparing  # noqa: PLC0415
+
+    with mock.patch.object(SharePreparing, "_check_doubtful", return_value=None):
+        yield
+
+
 def without(guard: str) -> str:
     """Code that takes the guard out of the process that runs it first; none for no guard."""
     return (
@@ -317,6 +326,7 @@ def auditors_apart() -> Iterator[None]:
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "auditors apart": auditors_apart,
     **INTAKE_GUARDS,
+    "asks its book": asks_its_book,
     "asks for its audience": asks_for_its_audience,
     "knows the node of a token": knows_the_node_of_a_token,
     "counts documents": counts_documents,

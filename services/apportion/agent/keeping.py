@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import structs
 
 from apportion.agent.books import Books
+from apportion.agent.boot_book import BootBook
 from apportion.agent.hands.daemons import Daemons
 from apportion.agent.hands.driver_limits import DriverLimits
 from apportion.agent.hands.instances import Instances
@@ -35,6 +36,7 @@ from apportion.runtime.process.metrics import Metrics
 ADVISE_S: Final = 5.0
 """Between two rounds of who waits for whom; HAMi's monitor has the same."""
 TIDY_S: Final = 10.0
+_HANDED: Final = "handed.json"
 _PRELOAD: Final = b"/usr/local/vgpu/libvgpu.so\n"
 
 Adapt = Callable[[str, Grant], Grant]
@@ -67,6 +69,7 @@ class Keeping:
         self._books = books
         self._clock = clock
         self._view = view = agent.view_of(node.name)
+        self._handed = BootBook(places.state / _HANDED, places.proc, str)
         self._hands = hands = Hands(
             Regions(places.state / "shares"),
             Instances(node.backend),
@@ -79,8 +82,9 @@ class Keeping:
             return adapt(held.pod, grants.grant(held, self._grants_node()))
 
         self.preparing = SharePreparing(
-            view, lambda: node.devices, agent.answer, hands, granted, at_allocate=places.no_cdi
-        )
+            view, lambda: node.devices, agent.answer, hands, granted,
+            at_allocate=places.no_cdi, handed=self._handed,
+        )  # fmt: skip
         limits = DriverLimits(node.backend, places.cgroups) if places.driver_limits else None
         self.sampling = Sampling(
             agent, node, hands.regions, books, clock=clock, places=places, limits=limits
@@ -141,7 +145,9 @@ class Keeping:
     async def _tidied(self) -> None:
         """Raises NotPrepared."""
         hands = self._hands
-        await asyncio.to_thread(hands.regions.keep, await self.look())
+        pods = await self.look()
+        await asyncio.to_thread(hands.regions.keep, pods)
+        await asyncio.to_thread(self._handed.strike, *(self._handed.entries.keys() - pods))
         needed = await hands.needed.shares()
         modes = {device.id: device.mode for device in self._node.devices.values()}
         await hands.instances.keep([card for card in modes if modes[card] == "mig"], needed)

@@ -9,12 +9,16 @@ holds, all of which is there by then, and only after SharesAllocated is in the l
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from apportion.agent.backend import NotMade
+from apportion.agent.boot_book import BootBook
 from apportion.agent.hands.daemons import Daemons
 from apportion.agent.hands.instances import Instances
 from apportion.agent.hands.regions import Regions, open_to_all
@@ -62,8 +66,12 @@ class SharePreparing:
         granted: Callable[[Held], Grant],
         *,
         at_allocate: bool = False,
+        handed: BootBook[str] | None = None,
     ) -> None:
-        """`at_allocate`: containers have what they get before they are prepared for."""
+        """`at_allocate`: containers have what they get before they are prepared for. `handed` is
+        the node's own book of what was handed out to which pod.
+        """
+        self._handed = handed
         self._view = view
         self._devices = devices
         self._answer = answer
@@ -74,9 +82,12 @@ class SharePreparing:
     async def prepare(self, holder: Holder) -> Edits:
         """See `port.Preparing`."""
         claim = await self._claim(holder)
+        self._check_doubtful(claim)
         try:
             async with self._hands.rounds.preparing():
                 prepared = await self._made(claim, holder)
+            if self._handed is not None:
+                await asyncio.to_thread(self._handed.note, claim.pod, _digest(claim))
         except (GrantRefused, NotMade, RegionInvalid, OSError) as error:
             problem = f"the share of {_name(claim)} cannot be prepared: {error}"[:TEXT_MAX]
             await self._answer(claim, problem)
@@ -84,6 +95,21 @@ class SharePreparing:
         if not await self._answer(claim, ""):
             raise NotPrepared(f"{_name(claim)} is not placed here any more, the ledger says")
         return prepared.edits
+
+    def _check_doubtful(self, claim: Claim) -> None:
+        """Have the node's book agree that a pod that is said to run so was handed this.
+
+        Phase and annotations of a pod are what somebody wrote. Raises NotPrepared.
+        """
+        book = self._handed
+        if not claim.doubtful or book is None or book.entries.get(claim.pod) == _digest(claim):
+            return
+        problem = (
+            f"only annotations and phase of {_name(claim)} say that it had its share, and this "
+            "node has not handed it out; delete the pod, so that another one is made"
+        )
+        _log.warning("%s", problem)
+        raise NotPrepared(problem)
 
     def plan(self, claim: Claim, container: str) -> Edits:
         """What a container of the claim gets, before anything is made. Raises GrantRefused."""
@@ -214,6 +240,12 @@ def _check(holder: Holder, to: str, edits: Edits) -> None:
                 f"at Allocate it was given {given}, for the ledger did not name this pod then; "
                 "delete the pod, so that another one is made"
             )
+
+
+def _digest(claim: Claim) -> str:
+    """What tells these shares from others; a resize changes amounts alone, and is the ledger's."""
+    devices = sorted((share.container, share.device) for share in claim.placed.shares)
+    return hashlib.sha256(msgspec.json.encode(devices)).hexdigest()
 
 
 def _name(claim: Claim) -> str:

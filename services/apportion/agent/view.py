@@ -7,9 +7,9 @@ holds its placement and its binding and neither an answer nor a void, so after a
 due is what is undone.
 
 What a pod's annotations say comes here as well, as PodAdopted, and anybody may write annotations.
-So a kubelet's node hands nothing out for an adopted pod but what that proves to have had: it runs,
-which the kubelet says, by a placement of ours; or this ledger had placed it so before it gave the
-placement up.
+So a kubelet's node hands nothing out for an adopted pod but what that proves to have had: this
+ledger had placed it so before it gave the placement up; or it is said to run by a placement of
+ours, and then the node's own book must have it that just these shares were handed out to it.
 """
 
 from __future__ import annotations
@@ -67,11 +67,13 @@ class Claim:
     """One bound placement of one pod on this node.
 
     A pod that was `adopted` may have been allocated before, and let go of, by the same attempt.
+    `doubtful`: only the node's own book can tell that it has had this.
     """
 
     placed: PodPlaced
     bound_revision: int
     adopted: bool = False
+    doubtful: bool = False
 
     @property
     def node(self) -> str:
@@ -294,7 +296,8 @@ class FleetView:
             return
         devices = node.said.devices if node.said is not None else ()
         placed = handed(placed_of(pod, pod.placement), pod.submitted, devices)
-        claim = Claim(placed, pod.bound_revision, adopted=pod.adopted)
+        ran = pod.adopted and pod.phase is Phase.ALLOCATED
+        claim = Claim(placed, pod.bound_revision, adopted=pod.adopted, doubtful=ran)
         match pod.phase:
             case _ if self._remember and pod.adopted and not _ran(pod):
                 pass
@@ -318,8 +321,10 @@ class FleetView:
     def _adopted(self, node: NodeView, data: PodAdopted, revision: int) -> None:
         """Bound by somebody else; one that has not started yet is a claim like any other."""
         devices = node.said.devices if node.said is not None else ()
-        claim = Claim(handed(_as_placed(data), data.submitted, devices), revision, adopted=True)
-        if self._remember and not _proven(node, data):
+        placed = handed(_as_placed(data), data.submitted, devices)
+        known = data.shares in node.voided.get((data.pod, data.attempt), ())
+        claim = Claim(placed, revision, adopted=True, doubtful=not known)
+        if self._remember and not (known or _said_to_run(data)):
             _log.warning("pod %s is given nothing: only its annotations say that it may", data.pod)
         elif data.running:
             if self._remember:
@@ -365,10 +370,9 @@ def _as_said(state: DeviceState) -> Device:
     return msgspec.structs.replace(state.device, healthy=healthy, health_reason=reason)
 
 
-def _proven(node: NodeView, data: PodAdopted) -> bool:
-    """Whether it had this, whatever its annotations say: it runs so, or was placed so here."""
-    ran = data.running and data.attempt > 0  # others' pods speak of no attempt
-    return ran or data.shares in node.voided.get((data.pod, data.attempt), ())
+def _said_to_run(data: PodAdopted) -> bool:
+    """Whether it runs by a placement of ours, as far as the cluster tells."""
+    return data.running and data.attempt > 0  # others' pods speak of no attempt
 
 
 def _ran(pod: PodState) -> bool:

@@ -1,0 +1,103 @@
+"""A pod that is said to run gets its share again where this node has handed it out, not elsewhere.
+
+The ledger was lost and written anew from annotations and phases of pods, which somebody else may
+have written.
+"""
+
+import pytest
+
+from apportion_schemas import (
+    NodeReported,
+    PodAdopted,
+    PodBound,
+    PodGone,
+    PodPlaced,
+    PodSubmitted,
+    Score,
+    Shape,
+    Share,
+    SharesAllocated,
+)
+from apportion_schemas.workload import Ask
+from tests.security.weakened import without
+from tests.support.facts import Facts
+from tests.support.fake_kubelet import FakeKubelet, Refused
+from tests.support.nats import Bus
+from tests.support.processes import ServiceProcess
+
+NODE, GPU = "n1", "nvidia.com/gpu"
+pytestmark = pytest.mark.timeout(120)
+
+
+def agent_of(bus: Bus, kubelet: FakeKubelet, guard: str = "") -> ServiceProcess:
+    """The node's agent with two cards."""
+    options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
+    options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
+    return ServiceProcess("agent", bus.server.url_for("agent"), *options, first=without(guard))
+
+
+def adopted(name: str, *shares: Share) -> PodAdopted:
+    """As the watcher reads it from a running pod's annotations."""
+    asks = tuple(Ask(container=each.container, family="nvidia") for each in shares)
+    about = PodSubmitted(
+        uid=f"uid-{name}", namespace="default", name=name, shape=Shape(asks=asks), dialect="hami"
+    )
+    return PodAdopted(
+        pod=about.uid, node=NODE, submitted=about, attempt=1, shares=shares, running=True,
+        evidence="apportion.dev/shares",
+    )  # fmt: skip
+
+
+async def placed(facts: Facts, kubelet: FakeKubelet, share: Share) -> None:
+    """Pod a has it by the ledger, and its container runs."""
+    await kubelet.admit("uid-a", "a", GPU, {"main": 1})
+    score = Score(node=NODE, total=1.0)
+    event = PodPlaced(
+        pod="uid-a", namespace="default", name="a", attempt=1, node=NODE, shares=(share,),
+        score=score,
+    )  # fmt: skip
+    await facts.write(adopted("a", share).submitted)
+    await facts.write(event)
+    await facts.write(PodBound(pod="uid-a", node=NODE, attempt=1))
+    await kubelet.begin("uid-a", "main")
+    await facts.count(SharesAllocated, 1)
+
+
+async def test_what_was_handed_out_is_handed_out_again(
+    bus: Bus, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """Also by an agent that was killed, to a pod that the ledger knows by its annotations alone."""
+    async with agent_of(bus, kubelet) as agent:
+        await agent.ready()
+        (report,) = await facts.count(NodeReported, 1)
+        await kubelet.offered(GPU, 20)
+        held = Share(container="main", device=report.devices[0].id, memory_mib=700, cores=30)
+        await placed(facts, kubelet, held)
+        await facts.write(PodGone(uid="uid-a"))
+        await facts.write(adopted("a", held))
+        await agent.kill()
+        await agent.start()
+        await agent.ready()
+        again = await kubelet.begin("uid-a", "main")
+        assert again["CUDA_DEVICE_MEMORY_LIMIT_0"] == "700m"
+
+
+@pytest.mark.parametrize("guard", ["asks its book", ""], ids=["weak", "guarded"])
+async def test_who_only_says_that_it_runs_gets_nothing(
+    bus: Bus, kubelet: FakeKubelet, facts: Facts, guard: str
+) -> None:
+    """A tenant who may write `pods/status` had his forged annotation obeyed by the agent."""
+    async with agent_of(bus, kubelet, guard) as agent:
+        await agent.ready()
+        (report,) = await facts.count(NodeReported, 1)
+        await kubelet.offered(GPU, 20)
+        most = Share(container="main", device=report.devices[0].id, memory_mib=9000, cores=30)
+        await kubelet.admit("uid-b", "b", GPU, {"main": 1})
+        await facts.write(adopted("b", most))
+        if guard:
+            got = await kubelet.begin("uid-b", "main")
+            assert got["CUDA_DEVICE_MEMORY_LIMIT_0"] == "9000m"
+            return
+        with pytest.raises(Refused, match="this node has not handed it out"):
+            await kubelet.begin("uid-b", "main")
+        await agent.logged("this node has not handed it out")
