@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from apportion_schemas import (
+    Ask,
     Device,
     NodeReported,
     PodBound,
     PodPlaced,
+    PodSubmitted,
     Score,
+    Shape,
     Share,
     SharesAllocated,
 )
@@ -90,10 +93,15 @@ def cards(facts: Facts) -> tuple[Device, ...]:
 async def place(
     facts: Facts, uid: str, name: str, *shares: Share, borrowed: tuple[Share, ...] = ()
 ) -> None:
-    """Place a pod, and bind it, as far as the ledger goes."""
+    """Submit a pod, place it, and bind it, as far as the ledger goes."""
+    asks = tuple(Ask(container=each.container, family="nvidia") for each in shares)
+    shape = Shape(asks=asks)
+    await facts.write(
+        PodSubmitted(uid=uid, namespace="default", name=name, shape=shape, dialect="hami")
+    )
     placed = PodPlaced(
         pod=uid, namespace="default", name=name, attempt=1, node=NODE, shares=shares,
-        score=Score(node=NODE, total=1.0), borrowed=borrowed,
+        score=Score(node=NODE, total=1.0), borrowed=borrowed, previous=facts.chain(NODE),
     )  # fmt: skip
     await facts.write(placed)
     await facts.write(PodBound(pod=uid, node=NODE, attempt=1))
