@@ -15,6 +15,7 @@ from apportion.runtime.ledger.port import Draft
 from apportion_schemas import Event, PodBound, PodPlaced, Score, Share, encode
 from apportion_schemas.catalogue import SUBJECTS, token
 from apportion_schemas.quantities import Payload
+from tests.simulation import hostile
 
 FIRST_NODE = "n0-1"
 """One that every run has; what a rogue places where no agent is would never be allocated."""
@@ -88,7 +89,10 @@ class Rogue:
         return "binder", f"{SUBJECTS}.binding.{token(node)}", _encoded(event)
 
     def _node(self, state: State) -> str:
-        reported = sorted(name for name, node in state.nodes.items() if node.reported)
+        """One whose agent answers what is bound there, as a hostile one does not."""
+        reported = sorted(
+            name for name, node in state.nodes.items() if node.reported and name != hostile.NODE
+        )
         return self._chance.choice(reported or [FIRST_NODE])
 
     def _pod(self, state: State) -> str:
