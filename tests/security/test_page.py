@@ -10,6 +10,11 @@ MARKS = "".join(
 )
 
 
+def test_nothing_is_missing() -> None:
+    """A worst case for each role, tests of each attack and of each point that is met."""
+    assert list(problems(rows())) == []
+
+
 def test_what_is_missing_is_named() -> None:
     """A role that nobody thought about, an attack that nobody makes, a test that is gone."""
     made = rows()
