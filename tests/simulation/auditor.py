@@ -165,10 +165,11 @@ class Auditor:
         if not isinstance(said, NodeReported):
             return False
         for device in said.devices:
-            owner = self.state.nodes.get(self.state.node_of_device.get(device.id, hostile.NODE))
-            if owner is None or owner.name == hostile.NODE:
-                return False
-            if owner.by_id[device.id].present and not owner.gone:
+            name = self.state.node_of_device.get(device.id, "")
+            if name == hostile.NODE:
+                continue  # one that came to it so before
+            owner = self.state.nodes.get(name)
+            if owner is None or (owner.by_id[device.id].present and not owner.gone):
                 return False
         return structs.replace(said, devices=()) == hostile.NOTHING
 
