@@ -250,7 +250,7 @@ def test_another_user_has_a_share_too(up: Standalone, driver: FakeDriver) -> Non
     assert up.data is not None
     driver.path.chmod(0o666)
     where = {
-        "APPORTION_NATS_URL": load_credentials(up.data).url_for("operator"),
+        **load_credentials(up.data).environment_for("operator"),
         "APPORTION_GATEWAY": read_connection(up.data).gateway,
         "USER": "nobody", "LOGNAME": "nobody", "HOME": "/",
     }  # fmt: skip

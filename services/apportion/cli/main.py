@@ -58,6 +58,7 @@ DO = {
     "simulate": Verb(
         "apportion.cli.simulate:command", "Let simulated devices fail, or nodes be lost."
     ),
+    "user": Verb("apportion.cli.user:command", "Who may connect: add, list or revoke."),
     "ledger": Verb("apportion.cli.ledger:command", "Create, check, archive or trim the ledger."),
     "rebuild": Verb("apportion.cli.rebuild:command", "A lost ledger, anew from running pods."),
     "receipt": Verb("apportion.cli.receipt:command", "Sign the ledger; prove one decision."),

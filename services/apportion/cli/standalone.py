@@ -15,7 +15,6 @@ import time
 from apportion.cli.connection import (
     CONNECTION,
     DATA_ENV,
-    NATS_ENV,
     Connection,
     Where,
     default_data,
@@ -114,9 +113,8 @@ class Up:
             ("binder", ()),
             ("gateway", gateway),
         ):
-            url = {NATS_ENV: server.url_for(name)}
             log = wanted.data / "logs" / f"{name}.log"
-            supervisor.start(Child(name, arguments, url, log))
+            supervisor.start(Child(name, arguments, server.environment_for(name), log))
         with self._out.status("starting intake, agent, scheduler, binder, gateway"):
             await supervisor.ready()
 

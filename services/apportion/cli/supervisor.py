@@ -78,7 +78,7 @@ class Supervisor:
     ) -> None:
         self._data = data
         self._fork_server = fork_server
-        self._server = EmbeddedServer(data, port=nats_port or -1)
+        self._server = EmbeddedServer(data, port=nats_port or -1, keys=True)
         self._say = say
         self._changed = changed
         self._pipe: IO[bytes] | None = None
@@ -235,7 +235,7 @@ class Supervisor:
             self._say(f"{str(died).partition(';')[0]}; starting it again")
             port = self._server.port
             await self._server.stop()
-            server = EmbeddedServer(self._data, port=port)
+            server = EmbeddedServer(self._data, port=port, keys=True)
             for failures in itertools.count(1):
                 try:
                     await server.start()

@@ -1,0 +1,95 @@
+"""Users without a cluster: each comes by a key of his own, and who is revoked is cut off."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.runtime.jetstream.client import connect, create_stream
+from apportion.runtime.jetstream.server import EmbeddedServer
+from apportion.runtime.ledger.port import NotPermitted
+from apportion.runtime.process.reach import Reach
+from tests.support.nats import draft
+from tests.support.polling import until
+
+
+async def said(folder: Path, *arguments: str, code: int = 0) -> Any:
+    """What the verb prints as JSON, or says on stderr where it fails."""
+    command = [sys.executable, "-m", "apportion.cli.main", "user", *arguments]
+    command += ["--data", str(folder), "--json"]
+    ended = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == code, ended.stderr
+    return json.loads(ended.stdout) if not code else ended.stderr
+
+
+def mode(path: Path) -> int:
+    """Who may read the file; 0 where there is none."""
+    return path.stat().st_mode & 0o777 if path.exists() else 0
+
+
+async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_path: Path) -> None:
+    """The server obeys while others go on; the seed is its owner's, and a name is used once."""
+    server = EmbeddedServer(tmp_path, port=-1, keys=True)
+    await server.start()
+    try:
+        async with await connect(server.reach_for("bootstrap"), name="boot") as boot:
+            await create_stream(boot)
+        added = await said(tmp_path, "add", "watcher", "anna")
+        key = tmp_path / "keys" / "anna.nk"
+        assert (added["obeyed"], added["key"]) == (True, str(key))
+        assert mode(key) == 0o600
+        reach = Reach(f"nats://anna@127.0.0.1:{server.port}", key=key)
+        other = await connect(server.reach_for("watcher"), name="other")
+        anna = await connect(reach, name="anna")
+        await anna.append([draft()])
+        assert "there is one" in await said(tmp_path, "add", "watcher", "anna", code=1)
+        await said(tmp_path, "revoke", "anna")
+
+        async def cut_off() -> bool:
+            return not anna.connected
+
+        await until(cut_off, "the server to cut her off")
+        assert mode(key) == 0
+        assert "anna" not in [user["name"] for user in await said(tmp_path, "list")]
+        assert other.connected
+        await other.append([draft()])
+        await anna.close()
+        await other.close()
+    finally:
+        await server.stop()
+
+
+async def test_who_has_no_key_or_another_gets_nothing(tmp_path: Path) -> None:
+    """A name alone is not enough, nor is the key of somebody else for his subjects."""
+    server = EmbeddedServer(tmp_path, port=-1, keys=True)
+    await server.start()
+    try:
+        async with await connect(server.reach_for("bootstrap"), name="boot") as boot:
+            await create_stream(boot)
+        url = f"nats://scheduler@127.0.0.1:{server.port}"
+        with pytest.raises(NotPermitted, match="refuses user 'scheduler'"):
+            await connect(url, name="nobody")
+        wrong = Reach(url, key=server.reach_for("gateway").key)
+        with pytest.raises(NotPermitted):
+            async with await connect(wrong, name="another") as ledger:
+                await ledger.append([draft("placement.n1")])
+    finally:
+        await server.stop()
+
+
+async def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+    """An agent has nodes and nobody else has; a role is one of the table."""
+    for arguments, cause in (
+        (("add", "agent", "a"), "--node"),
+        (("add", "root", "a"), "role 'root'"),
+        (("add", "watcher", "A b"), "lower-case"),
+        (("add", "bootstrap", "b"), "role bootstrap"),
+        (("revoke", "a"), "name a"),
+    ):
+        assert cause in await said(tmp_path, *arguments, code=1)
