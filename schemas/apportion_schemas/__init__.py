@@ -41,6 +41,7 @@ from apportion_schemas.envelope import (
     encode,
 )
 from apportion_schemas.formats import FormatEnabled, RevisionSetAside
+from apportion_schemas.intake import ReportRefused
 from apportion_schemas.inventory import Device, DeviceHealthChanged, Host, Mode, NodeReported
 from apportion_schemas.operations import (
     DeviceCordoned,
@@ -180,6 +181,7 @@ __all__ = [
     "QuotaObserved",
     "QuotaShortage",
     "RefusalCode",
+    "ReportRefused",
     "ResizeAsked",
     "ResizeRefused",
     "RevisionSetAside",

@@ -31,6 +31,7 @@ from apportion_schemas.cluster import (
 )
 from apportion_schemas.configuration import ConfigurationChanged
 from apportion_schemas.formats import BORN, FormatEnabled, RevisionSetAside
+from apportion_schemas.intake import ReportRefused
 from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
 from apportion_schemas.older import (
     node_observed_1,
@@ -183,6 +184,14 @@ CATALOGUE: tuple[EventType, ...] = (
     ),
     EventType(
         AllocationFailed, "allocation", _node, "agent", "all", "the node could not hand them out"
+    ),
+    EventType(
+        ReportRefused,
+        "intake",
+        _node,
+        "intake",
+        "operator",
+        "what a node's agent said was not taken",
     ),
     EventType(
         PodSubmitted,

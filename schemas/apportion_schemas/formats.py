@@ -86,6 +86,7 @@ BORN: Final[dict[str, int]] = {
     "QueueObserved": 1,
     "QuotaGone": 1,
     "QuotaObserved": 1,
+    "ReportRefused": 1,
     "ResizeAsked": 1,
     "ResizeRefused": 1,
     "RevisionSetAside": 1,

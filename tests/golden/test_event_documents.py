@@ -45,6 +45,7 @@ SUBJECTS = {
         ("PolicyChanged", "operator.policy"),
         ("ConfigurationChanged", "operator.configuration"),
         ("PricesLearnt", "policy.prices"),
+        ("ReportRefused", f"intake.{NODE}"),
         ("NodeSilent NodeHeard", f"presence.{NODE}"),
     )
     for name in names.split()

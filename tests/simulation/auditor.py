@@ -39,6 +39,7 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     PodSubmitted,
+    ReportRefused,
     SharesAllocated,
 )
 from apportion_schemas.catalogue import BY_PAYLOAD, token
@@ -144,14 +145,28 @@ class Auditor:
         writers = {row.appender} | ({"operator"} if row.writer == "watcher" else set())
         if stored.role not in writers:
             self._complain(f"revision {record.revision}: {stored.role} wrote {row.name}")
-        source = _SOURCES.get(stored.role, "")
+        told = isinstance(event.data, ReportRefused)
+        source = "intake" if told else _SOURCES.get(stored.role, "")
         if stored.writer != ROGUE and not event.source.startswith(source):
             self._complain(f"revision {record.revision}: {stored.role} signed as {event.source}")
         return event
 
+    def _harmless(self, data: Payload) -> bool:
+        """Whether it may pass by an intake that has not read all: the truth, or a claim of cards
+        that some node has. The fold refuses that one, or that node has left the cluster.
+        """
+        if data == hostile.NOTHING:
+            return True
+        owners = self.state.node_of_device
+        return isinstance(data, NodeReported) and all(each.id in owners for each in data.devices)
+
     def _check_intake(self, record: Record, event: Event, stored: Stored) -> None:
         """What an agent says is appended as its own node's, and a hostile one's as good as not."""
         if stored.role != "intake" or stored.writer == ROGUE:
+            return
+        if isinstance(event.data, ReportRefused):
+            if event.data.node != hostile.NODE:
+                self._complain(f"revision {record.revision}: an honest agent was refused")
             return
         identity = stored.ids[stored.records.index(record)]
         node = token(event.data.node)

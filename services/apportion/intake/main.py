@@ -8,6 +8,7 @@ import click
 
 from apportion.intake.refusing import Refusals
 from apportion.intake.taking import Taking
+from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import ServiceConfig
 from apportion.runtime.service.lifecycle import Service, run_service
@@ -36,16 +37,19 @@ async def body(service: Service) -> None:
             after=cluster.state.revision,
             writes="agent",
         )
+        publisher = Publisher("intake", service.clock, session.append)
+        refusals = Refusals(publisher, service.clock, service.metrics)
         taking = Taking(
             cluster.state,
             reader,
             session.ledger,
             session.append,
-            Refusals(service.clock, service.metrics),
+            refusals,
             clock=service.clock,
             metrics=service.metrics,
         )
         service.ready_when(reader.not_ready)
         service.ready_when(taking.not_ready)
         service.loop("take", taking.run)
+        service.loop("tell of refusals", lambda: refusals.tell(lambda: cluster.state.revision))
         await reader.run()

@@ -39,6 +39,7 @@ from apportion_schemas import (
     PodRefused,
     PodRejected,
     PodResized,
+    ReportRefused,
     ResizeRefused,
     RevisionSetAside,
     SharesAllocated,
@@ -68,6 +69,7 @@ DECIDED: Final = (
     DifferenceFound,
     LedgerRebuilt,
     UsageRecorded,
+    ReportRefused,
     FormatEnabled,
     RevisionSetAside,
 )

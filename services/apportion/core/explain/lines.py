@@ -51,6 +51,7 @@ from apportion_schemas import (
     QueueObserved,
     QuotaGone,
     QuotaObserved,
+    ReportRefused,
     ResizeAsked,
     ResizeRefused,
     RevisionSetAside,
@@ -262,6 +263,7 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     NodeReported: lambda e, _: _reported(e),
     DeviceHealthChanged: lambda e, _: _health(e),
     UsageRecorded: lambda e, _: _usage(e),
+    ReportRefused: lambda e, _: f"report of node {e.node} refused ({e.cause}): {e.message}",
     SharesAllocated: lambda e, name: (
         f"{name} holds its shares on {e.node}: {listed([device_words(d) for d in e.devices])}"
     ),

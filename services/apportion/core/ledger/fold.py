@@ -73,6 +73,7 @@ from apportion_schemas import (
     PodResized,
     PodSubmitted,
     Policy,
+    ReportRefused,
     ResizeAsked,
     ResizeRefused,
     Share,
@@ -540,7 +541,7 @@ def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
 # ------------------------------------------------------------------ operations
 
 
-def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - nothing of the state
+def _noted(context: _Context, data: UsageRecorded | ReportRefused) -> Change:  # noqa: ARG001 - nothing of the state
     """What reports read from the ledger, and no decision turns on."""
     return Change(data)
 
@@ -576,4 +577,5 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     NodeUncordoned: cordoning.node,
     NodeCordonLifted: cordoning.node,
     UsageRecorded: _noted,
+    ReportRefused: _noted,
 }

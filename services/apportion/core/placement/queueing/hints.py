@@ -55,6 +55,7 @@ from apportion_schemas import (
     QuotaGone,
     QuotaObserved,
     RefusalCode,
+    ReportRefused,
     ResizeAsked,
     ResizeRefused,
     RevisionSetAside,
@@ -233,6 +234,7 @@ HELPS_NOBODY: Final = frozenset(
         ResizeRefused,
         PodGroupGone,  # its pods hold together as they did
         PodRejected,
+        ReportRefused,
         SharesAllocated,
         UsageRecorded,
     )
