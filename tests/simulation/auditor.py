@@ -151,15 +151,6 @@ class Auditor:
             self._complain(f"revision {record.revision}: {stored.role} signed as {event.source}")
         return event
 
-    def _harmless(self, data: Payload) -> bool:
-        """Whether it may pass by an intake that has not read all: the truth, or a claim of cards
-        that some node has. The fold refuses that one, or that node has left the cluster.
-        """
-        if data == hostile.NOTHING:
-            return True
-        owners = self.state.node_of_device
-        return isinstance(data, NodeReported) and all(each.id in owners for each in data.devices)
-
     def _check_intake(self, record: Record, event: Event, stored: Stored) -> None:
         """What an agent says is appended as its own node's, and a hostile one's as good as not."""
         if stored.role != "intake" or stored.writer == ROGUE:
@@ -176,15 +167,13 @@ class Auditor:
             self._complain(f"revision {record.revision}: a hostile agent was believed")
 
     def _harmless(self, said: Payload) -> bool:
-        """That there is nothing, or a card that no other node has now: it may have moved."""
+        """That there is nothing, or a card of another node: one that is there still the fold
+        refuses, if an intake had not read of it yet, and any other may have moved.
+        """
         if not isinstance(said, NodeReported):
             return False
         for device in said.devices:
-            name = self.state.node_of_device.get(device.id, "")
-            if name == hostile.NODE:
-                continue  # one that came to it so before
-            owner = self.state.nodes.get(name)
-            if owner is None or (owner.by_id[device.id].present and not owner.gone):
+            if device.id not in self.state.node_of_device:
                 return False
         return structs.replace(said, devices=()) == hostile.NOTHING
 
