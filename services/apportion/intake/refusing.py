@@ -58,13 +58,13 @@ class Refusals:
         _log.error("refused a report", node=node, cause=refusal.cause, why=refusal.why)
         if not self._waiting.full():
             message = refusal.why[:TEXT_MAX]
-            told = ReportRefused(node=node, cause=refusal.cause, message=message)
-            self._waiting.put_nowait(told)
+            refused = ReportRefused(node=node, cause=refusal.cause, message=message)
+            self._waiting.put_nowait(refused)
 
     async def tell(self, revision: Callable[[], int]) -> None:
         """Append what was refused, until cancelled; `revision` is how far the ledger was read."""
         while True:
-            told = await self._waiting.get()
+            refused = await self._waiting.get()
             hour = int(self._clock.now().timestamp() // QUIET_S)
-            name = f"intake-refused/{told.node}/{told.cause}/{hour}"
-            await self._publisher.publish(told, event_id=name, basis=revision())
+            name = f"intake-refused/{refused.node}/{refused.cause}/{hour}"
+            await self._publisher.publish(refused, event_id=name, basis=revision())
