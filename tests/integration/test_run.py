@@ -246,11 +246,17 @@ def test_the_command_does_not_inherit_what_python_ignores(up: Standalone) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root and setpriv")
 def test_another_user_has_a_share_too(up: Standalone, driver: FakeDriver) -> None:
-    """Whom the ledger's address was told; what is closed to that user is named beforehand."""
+    """Who was given keys; what is closed to that user is named beforehand."""
     assert up.data is not None
     driver.path.chmod(0o666)
+    keys = load_credentials(up.data).environment_for("operator")
+    for variable in ("APPORTION_NATS_KEY", "APPORTION_LEDGER_KEY"):
+        copy = up.data / f"{variable}.copy"
+        copy.write_bytes(Path(keys[variable]).read_bytes())
+        copy.chmod(0o644)
+        keys[variable] = str(copy)
     where = {
-        **load_credentials(up.data).environment_for("operator"),
+        **keys,
         "APPORTION_GATEWAY": read_connection(up.data).gateway,
         "USER": "nobody", "LOGNAME": "nobody", "HOME": "/",
     }  # fmt: skip
