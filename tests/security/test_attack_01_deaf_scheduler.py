@@ -42,6 +42,12 @@ async def following(bus: Bus) -> Follower:
     reader: Subscription = await (await bus.connect("scheduler")).follow(ignore)
     await reader.caught_up()
     assert isinstance(reader, Follower)
+
+    async def told() -> bool:
+        return bool(reader._consumer)
+
+    # What it reads may come before the server's word on how the consumer was made.
+    await until(told, "the settings of the consumer")
     return reader
 
 
