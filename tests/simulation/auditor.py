@@ -248,7 +248,8 @@ class Auditor:
         what = f"revision {revision}: {type(data).__name__} of {event.source} is refused: {why}"
         # An id is free again after the duplicate window, and a subject is a new one after all of it
         # was dropped: the fold is what is left.
-        if ("already" in why and self._is_old(event.basis)) or "chain broken" in why:
+        old = "already" in why and self._is_old(event.basis)
+        if old or "chain broken" in why or _unread(data, why):
             return
         if self._crossed(data, event.basis) or self._came_too_late(data, event.basis):
             return
@@ -349,6 +350,12 @@ class Auditor:
             least = self.books.least(group, basis)
             if placed < least:
                 self._complain(f"gang {group} starts with {placed} pods and needs {least}")
+
+
+def _unread(data: object, why: str) -> bool:
+    """Whether an intake let a hostile agent claim a card, not having read yet whose it is."""
+    hostile_report = isinstance(data, NodeReported) and data.node == hostile.NODE
+    return hostile_report and "is reported by node" in why
 
 
 def _once_bound(attempt: int) -> tuple[tuple[str, int], ...]:

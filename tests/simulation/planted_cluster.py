@@ -247,7 +247,7 @@ RESTARTED = {"crash": 0.5, "node unready": 0.5}
 PLANTED_IN_A_CLUSTER = (
     Planted("conflict is success", _conflict_is_success, 40, AGAIN, cluster=True),
     Planted("no answer is failure", _no_answer_is_failure, 20, SILENT, cluster=True),
-    Planted("given up with its node", _given_up_with_its_node, 60, LEFT, cluster=True, first=60),
+    Planted("given up with its node", _given_up_with_its_node, 60, LEFT, cluster=True, first=120),
     Planted("uid not checked", _uid_not_checked, 40, AGAIN, cluster=True),
     Planted("bound without annotations", _bound_without_annotations, 5, cluster=True),
     Planted("bound by whomever", _bound_by_whomever, 20, TAKEN, cluster=True),
