@@ -5,6 +5,7 @@ needs root and podman; `.ci/run` insists on it.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from hatch_build import MODULES, source_of
 from tests.support.compose import Compose, build_image, sweep
-from tests.support.containers import alone, prepare, skip_unless_here
+from tests.support.containers import COMPOSE_FILE, alone, prepare, skip_unless_here
 from tests.support.polling import wait_until
 
 skip_unless_here()
@@ -25,6 +26,7 @@ pytestmark = [
 
 PROJECT = "apportion-test"
 SAMPLE_PODS = 26
+AGENTS = ("agent-a", "agent-b", "agent-c")
 HOLDS = {"placed", "bound", "allocated"}
 MORE = """
 apiVersion: v1
@@ -40,16 +42,17 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def system() -> Iterator[Compose]:
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
     """The whole system, healthy; whatever happens, nothing of it is left behind."""
     with alone():
         podman = prepare()
         sweep(podman, PROJECT)
-        compose = Compose(podman, PROJECT)
+        compose = Compose(podman, PROJECT, tmp_path_factory.mktemp("operator"))
         try:
             build_image(podman)
             compose.up()
             compose.wait_healthy()
+            compose.take_keys()
             yield compose
         finally:
             sweep(podman, PROJECT)
@@ -84,7 +87,7 @@ def placed(system: Compose, *, prefix: str = "", at_least: int) -> dict[str, dic
 def test_every_service_runs_with_least_rights(system: Compose) -> None:
     """Not root, read-only, no capabilities, and reachable from this machine only."""
     names = system.containers()
-    assert len(names) == 10, names
+    assert len(names) == 11, names
     for name in names:
         facts = system.facts(name)
         assert facts["HostConfig"]["ReadonlyRootfs"], name
@@ -93,8 +96,36 @@ def test_every_service_runs_with_least_rights(system: Compose) -> None:
         published = facts["HostConfig"]["PortBindings"] or {}
         hosts = {place["HostIp"] for places in published.values() for place in places or ()}
         assert hosts <= {"127.0.0.1"}, name
-        if "nats" not in name:
+        if "_keys_" in name:
+            assert facts["HostConfig"]["NetworkMode"] == "none", name
+        elif "_nats_" not in name:
             assert facts["Config"]["User"] == "10001:10001", name
+
+
+def test_each_sees_its_own_key_alone(system: Compose) -> None:
+    """No password stands in the file; who appends has the ledger's key, the server has neither."""
+    text = COMPOSE_FILE.read_text()
+    assert "PASSWORD" not in text
+    assert re.findall(r"nats://[^\s@]*:[^\s@]*@", text) == []
+    seeds = {}
+    for service in ("nats", "intake", "scheduler", "binder", "gateway", "watcher", *AGENTS):
+        [name] = system.containers(service)
+        files = system.execute(name, "ls", "/etc/apportion" if service == "nats" else "/keys")
+        appends = ["ledger.key"] if service not in AGENTS else []
+        assert files.split() == (["nats.conf"] if service == "nats" else [*appends, "nats.nk"])
+        if service != "nats":
+            seeds[service] = system.execute(name, "cat", "/keys/nats.nk")
+    assert len(set(seeds.values())) == len(seeds)
+    assert all(seed.startswith("SU") for seed in seeds.values())
+
+
+def test_keys_are_made_once(system: Compose) -> None:
+    """The one that makes them, started again, leaves them as they are."""
+    [scheduler] = system.containers("scheduler")
+    [keys] = system.containers("keys")
+    before = system.execute(scheduler, "sha256sum", "/keys/nats.nk", "/keys/ledger.key")
+    system.start(keys)
+    assert system.execute(scheduler, "sha256sum", "/keys/nats.nk", "/keys/ledger.key") == before
 
 
 def test_the_image_has_the_compiled_wheel_on_the_python_of_debian(system: Compose) -> None:

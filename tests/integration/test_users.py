@@ -93,3 +93,34 @@ async def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         (("revoke", "a"), "name a"),
     ):
         assert cause in await said(tmp_path, *arguments, code=1)
+
+
+async def test_each_is_handed_what_is_his_alone(tmp_path: Path) -> None:
+    """Seeds stay as they were made; who appends has the ledger's key; an agent has its nodes."""
+    handed = tmp_path / "handed"
+    for name in ("nats-server", "bootstrap", "scheduler", "gpu-7"):
+        (handed / name).mkdir(parents=True)
+    arguments = ("begin", "--hand-out", str(handed), "--agent")
+    await said(tmp_path, *arguments, "gpu-7=gpu-7")
+    files = {str(each.relative_to(handed)): mode(each) for each in handed.rglob("*.*")}
+    assert files == {
+        "nats-server/nats.conf": 0o644,
+        "bootstrap/nats.nk": 0o640,
+        "scheduler/nats.nk": 0o640,
+        "scheduler/ledger.key": 0o640,
+        "gpu-7/nats.nk": 0o640,
+    }
+    configuration = handed / "nats-server" / "nats.conf"
+    assert "password:" not in configuration.read_text()
+    assert "apportion.intake.gpu-8" not in configuration.read_text()
+    seeds = {each: each.read_bytes() for each in handed.rglob("*.nk")}
+    assert len(set(seeds.values())) == len(seeds)
+    users = await said(tmp_path, *arguments, "gpu-7=gpu-7,gpu-8")
+    assert [user["nodes"] for user in users if user["role"] == "agent"] == [["gpu-7", "gpu-8"]]
+    assert "apportion.intake.gpu-8" in configuration.read_text()
+    assert {each: each.read_bytes() for each in handed.rglob("*.nk")} == seeds
+    (handed / "nobody").mkdir()
+    assert "nobody with a key is called so" in await said(tmp_path, *arguments, "a=b", code=1)
+    assert "the scheduler is called so" in await said(
+        tmp_path, *arguments, "scheduler=gpu-7", code=1
+    )

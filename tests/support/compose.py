@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+from pathlib import Path
 from typing import Any
 
 from tests.support.containers import BASE, COMPOSE_FILE, ROOT, Podman, checked, prepare_wheels, tell
@@ -25,18 +26,24 @@ def free_port() -> int:
 
 
 class Compose:
-    """One project of the compose file, with ports of its own and everything else as it stands."""
+    """One project of the compose file, with ports of its own and everything else as it stands.
 
-    def __init__(self, podman: Podman, project: str) -> None:
+    `keys` is the folder of this machine into which `take_keys` copies the operator's.
+    """
+
+    def __init__(self, podman: Podman, project: str, keys: Path) -> None:
         self._podman = podman
         self._project = project
+        self._keys = keys
         nats, gateway = free_port(), free_port()
         self._environment = podman.environment(
             {
                 "APPORTION_NATS_PORT": str(nats),
                 "APPORTION_GATEWAY_PORT": str(gateway),
-                "APPORTION_NATS_URL": f"nats://operator:operator@127.0.0.1:{nats}",
+                "APPORTION_NATS_URL": f"nats://operator@127.0.0.1:{nats}",
                 "APPORTION_GATEWAY": f"http://127.0.0.1:{gateway}",
+                "APPORTION_NATS_KEY": str(keys / "nats.nk"),
+                "APPORTION_LEDGER_KEY": str(keys / "ledger.key"),
             }
         )
 
@@ -54,6 +61,15 @@ class Compose:
         """Standard output of `docker compose run --rm SERVICE WORDS`."""
         # docker compose finds the profile of a service that is named; podman-compose is told.
         return self._compose("--profile=cli", "run", "--rm", "-T", service, *words, timeout_s=120)
+
+    def take_keys(self) -> None:
+        """Copy the operator's key out of a container, as the compose file's head says."""
+        self._keys.mkdir(mode=0o700, exist_ok=True)
+        for name in ("nats.nk", "ledger.key"):
+            words = ("--rm", "-T", "--entrypoint=cat", "cli", f"/keys/{name}")
+            (self._keys / name).write_text(
+                self._compose("--profile=cli", "run", *words, timeout_s=120)
+            )
 
     def python(self, code: str) -> str:
         """What this code prints in a container of the image that has nothing else."""
@@ -99,6 +115,14 @@ class Compose:
             command, env=self._environment, capture_output=True, text=True, check=False
         )
         return done.stdout + done.stderr
+
+    def execute(self, container: str, *words: str) -> str:
+        """Standard output of a command in a container that runs."""
+        return self._podman.run("exec", container, *words)
+
+    def start(self, container: str) -> None:
+        """Start one again that has ended, and wait for its end, which must be a good one."""
+        self._podman.run("start", "--attach", container)
 
     def kill(self, container: str) -> None:
         """SIGKILL from outside, as the kernel would: podman is not asked and may restart it."""

@@ -1,7 +1,7 @@
-"""`apportion user add | list | revoke`: who may connect to the server of this machine's `up`.
+"""`apportion user add | list | revoke | begin`: who may connect to a server without a cluster.
 
-Invariant: the server obeys by the time that the verb ends, where it runs here; whoever was revoked
-is cut off.
+That is the server of this machine's `up`, or of docker-compose.yml. Invariant: the server of `up`
+obeys by the time that the verb ends, where it runs here; whoever was revoked is cut off.
 """
 
 from __future__ import annotations
@@ -29,6 +29,19 @@ class Known(msgspec.Struct, frozen=True):
 
 _DATA = click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
                      help=f"Folder of the `apportion up`.  [{DATA_ENV}]")  # fmt: skip
+
+
+def _agents(
+    _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
+) -> dict[str, tuple[str, ...]]:
+    """The nodes of each agent."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in given:
+        name, _, nodes = text.partition("=")
+        if not name or not all(nodes.split(",")):
+            raise click.BadParameter(f"{text!r}: write NAME=NODE,NODE, as in gpu-7=gpu-7")
+        found[name] = tuple(nodes.split(","))
+    return found
 
 
 @click.group(epilog="Example:  apportion user add agent gpu-7 --node gpu-7")
@@ -82,6 +95,43 @@ def list_users(*, data: Path | None, as_json: bool) -> None:
         of = f" of {' '.join(member.nodes)}" if member.nodes else ""
         text = f"{member.role} {member.name}{of}, by {by}"
         console().print(plain(text), soft_wrap=True)
+
+
+@command.command(epilog="Example:  apportion user begin --agent gpu-7=gpu-7 --hand-out /keys")
+@click.option("--agent", "agents", multiple=True, metavar="NAME=NODE,...", callback=_agents,
+              help="An agent and its nodes, once for each; else one is of all nodes.")  # fmt: skip
+@click.option("--hand-out", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              metavar="DIR", help="Copy each one's key into the folder there of that name, and the "
+              "server's configuration into nats-server.")  # fmt: skip
+@_DATA
+@JSON
+def begin(
+    *, agents: dict[str, tuple[str, ...]], hand_out: Path | None, data: Path | None, as_json: bool
+) -> None:
+    """Make a key for each role, as `up` does, for a server that is started otherwise.
+
+    Who is there already keeps his key, and an agent gets the nodes that are given.
+
+    Exit codes: 0 done; 1 a name or folder cannot be.
+    """
+    from apportion.core.identity.identity import InvalidIdentity
+    from apportion.runtime.jetstream.users import Users, UsersFailed
+
+    folder = data or default_data()
+    users = Users(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        members = users.begin(agents, all_keys=True).members
+        if hand_out is not None:
+            users.hand_out(hand_out)
+    except (UsersFailed, InvalidIdentity, OSError) as failure:
+        raise NotFound(str(failure)) from None
+    if as_json:
+        print_json([msgspec.to_builtins(member) for member in members])
+        return
+    where = f", handed out into {hand_out}" if hand_out else ""
+    text = f"{len(members)} users have keys in {folder}{where}"
+    console().print(plain(text), soft_wrap=True)
 
 
 def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -> None:  # noqa: FBT001 - as click hands it over

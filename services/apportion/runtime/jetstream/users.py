@@ -17,7 +17,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +37,9 @@ LOCK: Final = "lock"
 LOG: Final = "nats-server.log"
 RELOADED: Final = "Reloaded server configuration"
 RELOAD_TIMEOUT_S: Final = 10.0
+SERVER: Final = "nats-server"
+"""What the folder is called into which the server's configuration is handed."""
+HANDED_SEED: Final = "nats.nk"
 _OFFLINE: Final = frozenset({"bootstrap"})
 _WITH_PASSWORD: Final = frozenset({"auditor"})
 """Whoever reads along does so with tools of his own, which know passwords."""
@@ -101,23 +104,70 @@ class Users:
             raise UsersFailed(f"cannot read the users in {path}: {failure}") from failure
         return found
 
-    def begin(self) -> Members:
+    def begin(
+        self, agents: Mapping[str, tuple[str, ...]] | None = None, *, all_keys: bool = False
+    ) -> Members:
         """One user for each role that has none yet, the ledger's key, and the configuration.
 
-        Raises UsersFailed.
+        With `agents`, by name, these are the agents, each of the nodes that it has there; without,
+        one agent is of all nodes. With `all_keys` nobody new has a password.
+        Raises UsersFailed, InvalidIdentity.
         """
-        found = self.read()
+        found = self._with_nodes(self.read(), agents or {})
         there = {member.name for member in found.members} | set(found.revoked)
-        missing = [r.name for r in ROLES if r.name not in there and r.name not in _NEVER]
+        wanted: list[tuple[str, str, tuple[str, ...]]] = [
+            (r.name, r.name, ()) for r in ROLES if r.name not in _NEVER | {"agent"}
+        ]
+        wanted += [
+            ("agent", check_name(name), nodes)
+            for name, nodes in (agents or {"agent": (EVERY_NODE,)}).items()
+        ]
         try:
             if not self.ledger_key.exists():
                 write_whole(self.ledger_key, secrets.token_hex(32).encode(), mode=0o600)
             made = tuple(
-                self._made(role, role, (EVERY_NODE,) if role == "agent" else ()) for role in missing
+                self._made(role, name, nodes, with_key=all_keys)
+                for role, name, nodes in wanted
+                if name not in there
             )
             return self._keep(Members((*found.members, *made), found.revoked))
         except OSError as failure:
             raise UsersFailed(f"cannot keep users in {self._folder}: {failure}") from failure
+
+    @staticmethod
+    def _with_nodes(found: Members, agents: Mapping[str, tuple[str, ...]]) -> Members:
+        """These agents have these nodes from now on, by the keys that they have."""
+        for member in found.members:
+            if member.name in agents and member.role != "agent":
+                raise UsersFailed(f"agent {member.name}: the {member.role} is called so")
+        members = (
+            msgspec.structs.replace(member, nodes=agents.get(member.name, member.nodes))
+            for member in found.members
+        )
+        return Members(tuple(members), found.revoked)
+
+    def hand_out(self, folder: Path) -> None:
+        """Copy what each needs into the folder below `folder` that is called after him.
+
+        That is his seed and, for who appends, the ledger's key, for the folder's group to read;
+        and the configuration into the one called SERVER. So nobody needs to see another's.
+        Raises UsersFailed.
+        """
+        members = {member.name: member for member in self.read().members}
+        try:
+            for each in sorted(path for path in folder.iterdir() if path.is_dir()):
+                if each.name == SERVER:
+                    _copied(self._folder / CONFIGURATION, each / CONFIGURATION, 0o644)
+                    continue
+                member = members.get(each.name)
+                if member is None or not member.nkey:
+                    keyed = ", ".join(name for name, member in members.items() if member.nkey)
+                    raise UsersFailed(f"{each}: nobody with a key is called so; there are {keyed}")
+                _copied(self.key_of(member.name), each / HANDED_SEED, 0o640)
+                if role_of(member.user.identity).appends:
+                    _copied(self.ledger_key, each / LEDGER_KEY, 0o640)
+        except OSError as failure:
+            raise UsersFailed(f"cannot hand out keys into {folder}: {failure}") from failure
 
     def add(self, role: str, name: str, nodes: Sequence[str]) -> Member:
         """One more, with a key of his own. Raises UsersFailed, InvalidIdentity."""
@@ -199,3 +249,10 @@ class Users:
             except BlockingIOError:
                 return int(lock.read())
         return None
+
+
+def _copied(source: Path, target: Path, mode: int) -> None:
+    """Copy a file, unless it stands there already."""
+    data = source.read_bytes()
+    if not target.exists() or target.read_bytes() != data:
+        write_whole(target, data, mode=mode)
