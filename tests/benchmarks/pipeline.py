@@ -3,9 +3,9 @@
     python -m tests.benchmarks.pipeline --json
     APPORTION_TEST_TLS=1 python -m tests.benchmarks.pipeline --json       the same over TLS
 
-100 simulated nodes of 8 devices, real processes (nats-server, agent, scheduler, binder, gateway).
-5,000 pods are submitted in batches of 100 with at most `--window` of them without a place, and each
-is placed, bound and allocated. `placed_per_s` is from the first submission to the last placement;
+100 simulated nodes of 8 devices, real processes (nats-server, agent, intake, scheduler, binder,
+gateway). 5,000 pods are submitted in batches of 100 with at most `--window` of them without a
+place, and each is placed, bound and allocated. `placed_per_s` is from the first submission to the last placement;
 latency is from the submission's acknowledgement to the placement as a reader of the ledger sees it.
 `raw_append_per_s` is the ledger's own limit in the same run: all events that these pods made, byte
 for byte and in the same batches, appended to a fresh ledger by a loop that does nothing else.
@@ -46,6 +46,7 @@ SERVICES = (
     ("scheduler", "--name", "bench"),
     ("binder",),
     ("gateway",),
+    ("intake",),
     ("agent", "--simulate", "8xH100-80GB", "--nodes", "100", "--node", "node-{}"),
 )
 # What a pod's events are called, and who writes them.
@@ -54,7 +55,7 @@ WRITERS = {
     "placement": "scheduler",
     "pending": "scheduler",
     "binding": "binder",
-    "allocation": "agent",
+    "allocation": "intake",
 }
 
 
