@@ -35,7 +35,18 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from apportion.agent.kubelet.calls import ALLOCATE, PRE_START, Call
-from apportion_schemas import NodeReported, PodBound, PodPlaced, Score, Share, SharesAllocated
+from apportion_schemas import (
+    Ask,
+    NodeReported,
+    PodBound,
+    PodGone,
+    PodPlaced,
+    PodSubmitted,
+    Score,
+    Shape,
+    Share,
+    SharesAllocated,
+)
 from tests.benchmarks.telling import parser_of, tell
 from tests.support.control_plane import ControlPlane, find_binaries
 from tests.support.facts import Facts
@@ -96,9 +107,13 @@ class Fake:
             device = devices[self._number % CARDS]
             self._number += 1
             held = Share(container="main", device=device.id, memory_mib=MEMORY_MIB, cores=CORES)
+            shape = Shape(asks=(Ask(container="main", family="nvidia"),))
+            await self.facts.write(
+                PodSubmitted(uid=name, namespace="default", name=name, shape=shape, dialect="hami")
+            )
             placed = PodPlaced(
                 pod=name, namespace="default", name=name, attempt=1, node=NODE, shares=(held,),
-                score=Score(node=NODE, total=1.0),
+                score=Score(node=NODE, total=1.0), previous=self.facts.chain(NODE),
             )  # fmt: skip
             await self.facts.write(placed)
             await self.facts.write(PodBound(pod=name, node=NODE, attempt=1))
@@ -109,6 +124,7 @@ class Fake:
         """See Kubelet."""
         for name in names:
             self._kubelet.end(name)
+            await self.facts.write(PodGone(uid=name))
 
     async def p99_ms(self, call: Call) -> float:
         """See Kubelet."""

@@ -5,8 +5,9 @@
 
 100 simulated nodes of 8 devices, real processes (nats-server, agent, intake, scheduler, binder,
 gateway). 5,000 pods are submitted in batches of 100 with at most `--window` of them without a
-place, and each is placed, bound and allocated. `placed_per_s` is from the first submission to the last placement;
-latency is from the submission's acknowledgement to the placement as a reader of the ledger sees it.
+place, and each is placed, bound and allocated. `placed_per_s` is from the first submission to the
+last placement; latency is from the submission's acknowledgement to the placement as a reader of the
+ledger sees it.
 `raw_append_per_s` is the ledger's own limit in the same run: all events that these pods made, byte
 for byte and in the same batches, appended to a fresh ledger by a loop that does nothing else.
 `ratio` is the pipeline's events per second over that.
