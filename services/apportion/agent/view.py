@@ -330,7 +330,9 @@ class FleetView:
             if self._remember:
                 node.hold(claim)
                 node.answers[data.pod] = ""
-        elif (data.pod, data.attempt) not in node.bound:
+        elif (data.pod, data.attempt) not in self.due:
+            # Nor is it enough that its binding was seen: an intake refused that answer, if the pod
+            # was let go of by then.
             self._fall_due(node, claim)
 
     def _resized(self, node: NodeView, data: PodResized) -> None:

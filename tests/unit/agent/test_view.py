@@ -118,6 +118,18 @@ def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
     assert not gets(*given_up, adopted(attempt=2, running=False))
 
 
+def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
+    """Nobody tells an agent of its end, for which an intake refused the answer to its binding."""
+    view = folded(placed("p", "GPU-a"), BOUND)
+    back = adopted(attempt=1, running=False)
+    view.apply(record_of(3, back), event_of(back, "id-3"))
+    (claim,) = view.take_due()
+    assert claim.bound_revision == 2  # not taken yet: its answer comes behind the adoption
+    view.apply(record_of(4, back), event_of(back, "id-4"))
+    (claim,) = view.take_due()
+    assert (claim.devices, claim.bound_revision) == (("GPU-a",), 4)
+
+
 def test_what_was_adopted_before_a_snapshot_is_judged_alike() -> None:
     """A snapshot does not say which annotation it was; a placement of ours has an attempt."""
     for data, gets in (
