@@ -147,6 +147,7 @@ ROLES: Final = (
     Role(
         name="admission",
         does="the webhook: reads the configuration, and appends nothing",
+        account="NODES",
         reads="configuration",
     ),
     Role(

@@ -1,4 +1,4 @@
-"""What the account of the ledger shares with that of agents, and with that of auditors.
+"""What the account of the ledger shares with that of agents and admission, and that of auditors.
 
 The server sends the answer to a request to whatever subject the request names, and asks nobody
 whether its sender may send there: one who may ask for the stream's state could have the answer sent
@@ -91,17 +91,19 @@ def _takes(account: str) -> Iterator[str]:
     for role in BESIDE:
         if account == LEDGER:
             yield from _imports("service", role.account, _answered(role))
-        elif account == role.account:
-            yield from _imports("service", LEDGER, _asked(role))
-            yield from _imports("stream", LEDGER, _heard(role))
+    for kind, of in (("service", _asked), ("stream", _heard)):
+        for subject, accounts in _by_subject(of).items():
+            if account in accounts:
+                yield from _imports(kind, LEDGER, [subject])
 
 
 def _by_subject(of: Callable[[Role], Iterable[str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    """The accounts of those beside the ledger's who have the subject, each once."""
+    found: dict[str, dict[str, None]] = {}
     for role in BESIDE:
         for subject in of(role):
-            found.setdefault(subject, []).append(role.account)
-    return found
+            found.setdefault(subject, {})[role.account] = None
+    return {subject: list(accounts) for subject, accounts in found.items()}
 
 
 def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
@@ -128,4 +130,3 @@ def _heard(role: Role) -> Iterable[str]:
     yield f"{DELIVERIES}.>"
     if not role.answering:
         yield from role.hears
-        yield f"_INBOX_{role.name}.>"
