@@ -20,6 +20,7 @@ from apportion_schemas import (
     BindFailed,
     Device,
     Event,
+    FormatEnabled,
     Host,
     NodeReported,
     PlacementVoided,
@@ -228,12 +229,21 @@ def written(**attributes: object) -> bytes:
 async def test_what_a_newer_build_placed_is_left_to_it(revision: int) -> None:
     """Not acknowledged but given back; and this binder says why it takes no more."""
     desk = Desk()
+    desk.state.rules.enable(1, FormatEnabled(format="PodPlaced", version=3, by="ada"))
     handed = await desk.hand(written(schemaversion=3), revision=revision)
     assert (desk.drafts, handed.answer) == ([], "retry in 0")
     (reason,) = desk.binding.not_ready()
     assert f"revision {revision} on {SUBJECT}" in reason
     assert "schemaversion 3" in reason
     assert "upgrade Apportion here" in reason
+
+
+async def test_what_no_operator_has_enabled_is_passed_over() -> None:
+    """No fold takes it, of whichever build."""
+    desk = Desk()
+    handed = await desk.hand(written(schemaversion=3), revision=8)
+    assert (desk.drafts, handed.answer) == ([], "ack")
+    assert desk.binding.not_ready() == []
 
 
 async def test_what_the_fold_holds_and_this_binder_cannot_read_is_left() -> None:

@@ -60,8 +60,8 @@ def beyond(
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(
         pod.submitted.dialect
     )
-    if names is None or pod.placement is None:
-        return {}
+    if names is None or pod.placement is None or not pod.placement.attempt:
+        return {}  # without an attempt others bound it: its kubelet judges it by what is left
     there = _shared(node)
     held = [share for share in pod.placement.shares if share.device in there]
     written = wrote.get(pod.uid)

@@ -5,7 +5,7 @@ from msgspec import structs
 
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.ledger.allocatable import beyond, cards, shown
-from apportion_schemas import ResizeAsked
+from apportion_schemas import PodAdopted, PodGone, ResizeAsked, Share
 from tests.support.fleet import T4, gpu, node, npu
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
@@ -101,3 +101,17 @@ def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
         node("n1", gpu("g0", model=T4)), pod("p", ask(20_000, cap_memory=True), dialect=dialect)
     ).settle()
     assert beyond(ledger.pod("p"), ledger.node(), PLAIN) == {}
+
+
+def test_what_others_bound_raises_nothing() -> None:
+    """A pod that somebody sends to a full node is for the kubelet to turn away."""
+    ledger = Ledger(node("n1", gpu("g0", model=T4)))
+    about = pod("sent", ask(20_000))
+    held = Share(container=about.shape.asks[0].container, device="g0", memory_mib=1_000, cores=0)
+    for attempt, more in ((0, {}), (1, {"nvidia.com/gpumem": 19_000})):
+        adopted = PodAdopted(
+            pod="sent", node="n1", submitted=about, shares=(held,), attempt=attempt, evidence="test"
+        )
+        ledger.play(adopted)
+        assert beyond(ledger.pod("sent"), ledger.node(), PLAIN) == more
+        ledger.play(PodGone(uid="sent"))
