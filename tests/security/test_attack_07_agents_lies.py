@@ -14,9 +14,17 @@ from typing import NamedTuple
 import pytest
 from msgspec import structs
 
-from apportion.core.intake.answers import Answer, decode_answer
+from apportion.core.intake.answers import Answer, decode_answer, subject_of_node
 from apportion.runtime.ledger.port import Draft, DuplicateRefused
-from apportion_schemas import Device, Event, NodeReported, PodPlaced, ReportRefused, encode
+from apportion_schemas import (
+    Device,
+    DeviceHealthChanged,
+    Event,
+    NodeReported,
+    PodPlaced,
+    ReportRefused,
+    encode,
+)
 from apportion_schemas.quantities import Payload
 from tests.security.attacked import AGENT, attacked
 from tests.security.weakened import without
@@ -52,6 +60,7 @@ def card(memory_mib: int) -> Device:
     )  # fmt: skip
 
 
+CARD = card(15_000)
 LIES = {
     "empties another node": Lie(
         structs.replace(NOTHING, node="victim"), "foreign-node", "takes the sender for the node"
@@ -144,6 +153,24 @@ async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: P
             assert (await made.say(payload)).refused == cause
         await made.facts.count(ReportRefused, 3)
         assert len(made.facts.of(NodeReported)) == 1
+
+
+async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> None:
+    """It ended at an id that the ledger does not take, or that another event of the agent has."""
+    async with world(tmp_path) as made:
+        for name in ("é", "\n", "x" * 512):
+            reported = structs.replace(NOTHING, driver=repr(name)[:9])
+            assert (await made.say(said(reported, name=name))).revision is not None
+        again = said(DeviceHealthChanged(node=NODE, device=CARD.id, healthy=False), name="é")
+        assert (await made.say(said(structs.replace(NOTHING, devices=(CARD,))))).revision
+        assert (await made.say(again)).refused == "late"
+        shared = await made.bus.connect("agent")
+        long = "ü" * 253
+        lie = said(structs.replace(NOTHING, node=long), by="x")
+        answer = decode_answer(await shared.request(subject_of_node(long), lie, 10))
+        assert answer.refused == "foreign-source"
+        assert (await made.facts.count(ReportRefused, 1))[0].node == long
+        assert (await made.say(said(NOTHING, name="still there"))).revision is not None
 
 
 async def test_weak_a_fence_is_burnt(tmp_path: Path) -> None:

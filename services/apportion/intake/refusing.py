@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from apportion.core.intake.answers import EXPECTED
+from apportion.core.intake.answers import EXPECTED, refused_id
 from apportion.core.intake.judging import Refusal
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import Clock
@@ -66,5 +66,5 @@ class Refusals:
         while True:
             refused = await self._waiting.get()
             hour = int(self._clock.now().timestamp() // QUIET_S)
-            name = f"intake-refused/{refused.node}/{refused.cause}/{hour}"
+            name = refused_id(refused.node, refused.cause, hour)
             await self._publisher.publish(refused, event_id=name, basis=revision())

@@ -29,7 +29,13 @@ from apportion.core.ledger.state import State
 from apportion.intake.lanes import Lane, Lanes
 from apportion.intake.reading import read
 from apportion.intake.refusing import Refusals
-from apportion.runtime.ledger.port import Draft, Ledger, LedgerUnavailable, Request
+from apportion.runtime.ledger.port import (
+    Draft,
+    DuplicateRefused,
+    Ledger,
+    LedgerUnavailable,
+    Request,
+)
 from apportion.runtime.ledger.publisher import Append
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
@@ -190,9 +196,15 @@ class Taking:
             self._tasks.create_task(self._append_one(lane, request, draft))
 
     async def _append_one(self, lane: Lane, request: Request, draft: Draft) -> None:
-        appended = await self._append(draft)
-        self._count("duplicate" if appended.already_there else "appended")
-        answer = Answer(revision=appended.revision, duplicate=appended.already_there)
+        try:
+            appended = await self._append(draft)
+        except DuplicateRefused as taken:
+            # An agent that was ended between two answers to one claim, or that wants to end us.
+            why = f"it has said something else under this id, at revision {taken.revision}"
+            answer = self._refused(lane.node, Refusal("late", why))
+        else:
+            self._count("duplicate" if appended.already_there else "appended")
+            answer = Answer(revision=appended.revision, duplicate=appended.already_there)
         await self._answer(lane, request, answer)
 
     async def _answer(self, lane: Lane, request: Request, answer: Answer) -> None:

@@ -15,12 +15,14 @@ import msgspec
 from msgspec import Meta
 
 from apportion_schemas.catalogue import token, untoken
+from apportion_schemas.quantities import NAME_MAX
 
 SUBJECT: Final = "apportion.intake"
 SUBJECTS_OF_ALL: Final = f"{SUBJECT}.*"
 GROUP: Final = "intake"
 """The queue group in which intakes share what is asked of them."""
-ID_CHARS_MAX: Final = 400
+_NODE_CHARS_MAX: Final = 253
+_ID_CHARS_MAX: Final = 240
 WHY_MAX: Final = 1_024
 
 Cause = Literal[
@@ -79,17 +81,27 @@ def subject_of_node(node: str) -> str:
 
 
 def node_of_subject(subject: str) -> str:
-    """The node whose agent asks there; empty for another spelling, where no agent asks."""
+    """The node whose agent asks there; empty for what is no node's name, or another spelling."""
     found = subject.removeprefix(f"{SUBJECT}.")
     node = untoken(found)
-    return node if token(node) == found else ""
+    return node if token(node) == found and len(node) <= NAME_MAX else ""
 
 
 def append_id(node: str, event_id: str) -> str:
     """Under which id an agent's event is appended: one that no other writer has, nor other node."""
-    if len(event_id) > ID_CHARS_MAX - len(node):
-        event_id = hashlib.sha256(event_id.encode()).hexdigest()
-    return f"intake/{token(node)}/{event_id}"
+    return f"intake/{_part(token(node), _NODE_CHARS_MAX)}/{_part(event_id, _ID_CHARS_MAX)}"
+
+
+def refused_id(node: str, cause: str, hour: int) -> str:
+    """Under which id it is told that something of this node was refused in that hour."""
+    return f"intake-refused/{_part(token(node), _NODE_CHARS_MAX)}/{cause}/{hour}"
+
+
+def _part(text: str, most: int) -> str:
+    """The text where the ledger takes it as a part of an id; else its digest."""
+    if len(text) > most or not (text.isascii() and text.isprintable()):
+        return hashlib.sha256(text.encode()).hexdigest()
+    return text
 
 
 def may_be_answered(reply: str) -> bool:

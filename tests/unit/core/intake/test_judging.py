@@ -149,6 +149,8 @@ def test_an_id_is_the_nodes_own() -> None:
         assert made.startswith("intake/n1/")
         assert len(made) <= 512
     assert append_id("a", "b/c") != append_id("a/b", "c")
+    assert append_id("ü" * 253, "é\n").isascii()
+    assert len(append_id("ü" * 253, "x" * 512)) <= 512
 
 
 @pytest.mark.parametrize(
