@@ -3,11 +3,9 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-import structlog
 
 from apportion.runtime.process.logs import blank_passwords, configure_logs, get_logger
 
@@ -31,14 +29,9 @@ class NoonClock:
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    """Where logs go for one test; the process's own set-up comes back afterwards."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield io.StringIO()
-    root.handlers = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+def stream() -> io.StringIO:
+    """Where logs go for one test."""
+    return io.StringIO()
 
 
 def _lines(stream: io.StringIO) -> list[dict[str, object]]:
