@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from apportion.runtime.jetstream.client import connect
+from apportion.runtime.jetstream.server import ROLES
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.port import (
     Delivery,
@@ -163,9 +164,20 @@ async def test_a_queue_that_cannot_be_made_says_why(bus: Bus) -> None:
 async def test_nobody_else_may_open_the_binders_queue(bus: Bus) -> None:
     """A reader with another role cannot take placements away from the binders."""
     await _queue(await bus.connect("binder"))
-    for role in ("agent", "auditor", "gateway", "operator", "scheduler", "watcher"):
+    for role in set(ROLES) - {"binder", "auditor"}:
         with pytest.raises(NotPermitted):
             await _queue(await bus.connect(role), max_in_flight=1)
+
+
+async def test_an_auditor_takes_no_placement_from_the_binders(bus: Bus) -> None:
+    """What it makes under the queue's name is in its own account, over the copy."""
+    await _placements(bus, 3)
+    auditors = await _queue(await bus.connect("auditor"), max_in_flight=1)
+    assert _revisions(await auditors.fetch(3, 10)) == [1]
+    binders = await _queue(await bus.connect("binder"))
+    deliveries = await binders.fetch(3, 10)
+    assert _revisions(deliveries) == [1, 2, 3]
+    assert all(delivery.attempt == 1 for delivery in deliveries)
 
 
 async def test_a_worker_that_has_left_passes_on_what_still_comes(bus: Bus) -> None:
