@@ -223,7 +223,7 @@ class System:
 
     async def snapshot(self, revision: int) -> None:
         """Wait for one that is not older than this."""
-        snapshots = Snapshots((await self.bus.connect("auditor")).wire)
+        snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def stored() -> bool:
             return any(each.revision >= revision for each in await snapshots.stored())
@@ -305,7 +305,7 @@ async def enable_what_it_writes(system: System) -> None:
     verb = ("-m", "apportion.cli.main", "ledger", "enable")
     given = ("--json", "--nats", system.bus.server.url_for("operator"))
     [wanted] = json.loads(await run(system.newer, *verb, *given))["wanted"]
-    assert wanted.pop("halts") == {"binder": 1, "scheduler": 1, "auditor": 1}
+    assert wanted.pop("halts") == {"binder": 1, "scheduler": 1}
     assert wanted == {"format": format_, "writer": "scheduler"}
     assert json.loads(await run(None, *verb, *given))["wanted"] == []
     await run(None, *verb, format_, *given, code=2)
