@@ -54,9 +54,12 @@ _KEPT: Final = frozenset((
 """Fields of an object of another namespace that say how much and where, and not whose."""
 
 _NAMED: Final = re.compile(
-    r"(?<![\w./-])([a-z0-9][a-z0-9-]*)/([a-z0-9][a-z0-9.-]*[a-z0-9]|[a-z0-9])"
+    r"(?<![\w./-])([a-z0-9][a-z0-9-]*)/(\w(?:[\w.-]*\w)?(?:/\w(?:[\w.-]*\w)?)*)"
 )
-"""`namespace/name` in a text: a label of DNS that nothing stands before, and a name."""
+"""`namespace/name` in a text: a label of DNS that nothing stands before, and a name.
+
+Gangs have their API group between the two; names from elsewhere may have more letters.
+"""
 
 _ABOUT_NOBODY: Final = (
     NodeReported, NodeGone, NodeSilent, NodeHeard, DeviceHealthChanged,

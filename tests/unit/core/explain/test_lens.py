@@ -98,6 +98,9 @@ def test_what_is_his_own_is_as_it_was() -> None:
         ("/dev/nvidia0", "/dev/nvidia0"),
         ("(ops/a)", f"({OF_OTHERS})"),
         ("quota ops/cards: 3", f"quota {OF_OTHERS}: 3"),
+        ("gang ops/scheduling.x-k8s.io/job waits", f"gang {OF_OTHERS} waits"),
+        ("gang ml/scheduling.x-k8s.io/job waits", "gang ml/scheduling.x-k8s.io/job waits"),
+        ("ops/Two_Words is gone", f"{OF_OTHERS} is gone"),
     ],
 )
 def test_names_in_texts_are_blanked(text: str, shown: str) -> None:
