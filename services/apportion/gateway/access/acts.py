@@ -51,7 +51,8 @@ class Acts:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """One act, appended before it is answered. Raises RequestRefused."""
         only(request.query, ())
-        kind, name, verb = request.path.removeprefix(f"{PREFIX}/").split("/")
+        kind, _, rest = request.path.removeprefix(f"{PREFIX}/").partition("/")
+        name, _, verb = rest.rpartition("/")
         if self._gate is None:
             raise RequestRefused(
                 403, "who asks is not known, and so may not act",
