@@ -153,6 +153,19 @@ async def test_a_tenant_learns_of_others_that_they_are_there_and_no_more(asked: 
     assert all(word in whole for word in SECRETS if word != LABEL), "it is there to be hidden"
 
 
+async def test_a_tenant_searches_the_log_in_what_he_sees_of_it(asked: Asked) -> None:
+    """Else the number of rows, or where a page ends, would tell what stands in those of others."""
+    for search in ("text=theirs", "text=THEIRS", "subject=workload.u2.*", "subject=workload.*.*"):
+        found = await asked.ok("mei", f"log?limit=1&{search}")
+        nothing = await asked.ok("mei", "log?limit=1&text=no-such-word")
+        if "*.*" not in search:
+            assert (found["items"], found["continue"]) == ([], nothing["continue"]), search
+    [mine] = (await asked.ok("mei", "log?limit=1&text=ml/mine"))["items"]
+    assert "ml/mine" in mine["sentence"]
+    assert len((await asked.ok("olga", "log?text=ops/theirs"))["items"]) > 0
+    assert (await asked.get("mei", f"log?text={'x' * 300}"))[0] == 400
+
+
 async def test_a_tenant_sees_his_own_in_full_and_how_much_others_hold(asked: Asked) -> None:
     """So that he understands why a card is full."""
     pods = (await asked.ok("mei", "pods"))["items"]
@@ -261,6 +274,7 @@ async def test_who_cordons_is_who_logged_in(asked: Asked, facts: Facts, bus: Bus
     assert (status, done["by"], done["event"]) == (200, "olga", "NodeCordoned")
     assert (await asked.post("mei", "nodes/n1/cordon", {"reason": "mine"}))[0] == 403
     assert (await asked.post("olga", "nodes/n9/cordon", {"reason": "fan"}))[0] == 404
+    assert (await asked.post("olga", "nodes/n%2F9/cordon", {"reason": "fan"}))[0] == 404
     assert (await asked.post("olga", "nodes/n1/cordon", {"reason": " "}))[0] == 400
     assert (await asked.post("olga", "nodes/n1/cordon", {"reason": "x", "by": "root"}))[0] == 400
     ledger = await bus.connect("operator")

@@ -26,6 +26,7 @@ from apportion.gateway.access.people import (
 )
 from apportion.gateway.access.sight import look_at, namespace_at, planned_namespaces, shown
 from apportion.gateway.api.answering import SIGHT, Sight, json_response, refusal_response
+from apportion.gateway.api.log import narrowed, whole_log
 from apportion.gateway.api.plans import LINES
 from apportion.gateway.api.query import RequestRefused
 from apportion.gateway.api.reads import PREFIX
@@ -129,7 +130,9 @@ class Gate:
         headers = request.headers.copy()
         headers[hdrs.ACCEPT] = "application/json"  # in one piece,
         headers.popall(hdrs.ACCEPT_ENCODING, None)  # and not packed
-        asked = request.clone(headers=headers)
+        searched = path == "log" and bool({"text", "subject"} & request.query.keys())
+        url = whole_log(request.rel_url) if searched else request.rel_url
+        asked = request.clone(headers=headers, rel_url=url)
         answer = await handle(asked)
         if not isinstance(answer, web.Response) or not isinstance(answer.body, bytes):
             raise forbidden(person, READ_ALL)
@@ -140,6 +143,8 @@ class Gate:
             for planned in planned_namespaces(answer.body) if path == "plan" else ():
                 await self.require(person, read_namespace(planned))
             body = await shown(answer.body, look, may_see)
+        if searched and answer.status == web.HTTPOk.status_code:
+            body = narrowed(body, request.query)
         if as_line:
             return _line(body, answer.status)
         response = json_response(msgspec.Raw(body), status=answer.status, compressed=True)

@@ -7,12 +7,13 @@ as they are streamed. Invariant: what is not in the table is not shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from apportion.core.explain.lens import (
+    OF_OTHERS,
     UNKNOWN,
     Sees,
     fleet_namespaces,
@@ -46,8 +47,26 @@ def _entry(answer: Any, sees: Sees) -> Any:
 
 
 def _differences(answer: Any, sees: Sees) -> Any:
-    """Without the configuration, which may name anybody."""
-    return {**seen(answer, sees), "configuration": []}
+    """Without the configuration, which may name anybody, and without words about pods of others."""
+    shown = seen(answer, sees)
+    for kind in ("placements", "nodes", "devices"):
+        for row in _about_others(shown[kind], answer[kind]):
+            row.update(sentence=OF_OTHERS, by="")
+    return {**shown, "configuration": []}
+
+
+def _timeline(answer: Any, sees: Sees) -> Any:
+    shown = seen(answer, sees)
+    for mark in _about_others(shown["marks"], answer["marks"]):
+        mark["sentence"] = OF_OTHERS
+    return shown
+
+
+def _about_others(shown: list[Any], whole: list[Any]) -> Iterator[Any]:
+    """Rows that lost a name: the words around it may have it again, as reasons of others do."""
+    for row, before in zip(shown, whole, strict=True):
+        if any(row[part] != before.get(part) for part in ("name", "sentence") if part in row):
+            yield row
 
 
 def _fleet(answer: Any, sees: Sees) -> Any:
@@ -58,9 +77,10 @@ TABLE: Final[tuple[tuple[str, Look], ...]] = (
     (r"revision|moment|summary", seen),
     (r"pods|placements|nodes|devices|gangs|lines|namespaces", seen),
     (r"pods/[^/]+/[^/]+|pods/[^/]+/[^/]+/why|nodes/[^/]+", seen),
-    (r"who|timeline|log|history/(?:pods/[^/]+|nodes|devices)/[^/]+", seen),
+    (r"who|log|history/(?:pods/[^/]+|nodes|devices)/[^/]+", seen),
     (r"log/\d+", _entry),
     (r"diff", _differences),
+    (r"timeline", _timeline),
     (r"report/(?:usage|cost|idle)", _report),
     (r"fleet", _fleet),
     (r"plan", seen),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 from aiohttp import web
+from yarl import URL
 
 from apportion.core.explain.lens import UNKNOWN, namespaces_of
 from apportion.core.explain.lines import Teller
@@ -33,6 +34,7 @@ from apportion_schemas import CATALOGUE, EventError
 LIMIT_DEFAULT = 100
 READ_MAX = 20_000
 SLICE = 2_000
+_decode_page = msgspec.json.Decoder(LogPage).decode
 TYPES = frozenset(row.name for row in CATALOGUE)
 
 
@@ -72,12 +74,11 @@ class Log:
         first, last = await self._past.chronicle.span()
         before = query.get("continue") or query.get("before")
         behind = whole("before", before, least=1, most=REVISION_MAX) if before else last + 1
-        limit = query.get("limit")
         page = await self._page(
             min(behind, last + 1),
             first,
             filter_of(query),
-            whole("limit", limit, least=1, most=LIMIT_MAX) if limit else LIMIT_DEFAULT,
+            limit_of(query),
         )
         return json_response(msgspec.structs.replace(page, revision=last))
 
@@ -121,6 +122,33 @@ class Log:
             field="revision",
             fix=f"from {first} to {last}",
         )
+
+
+def whole_log(url: URL) -> URL:
+    """The same question without its search, for `narrowed`."""
+    return url.without_query_params("text", "subject", "limit").update_query(limit=LIMIT_MAX)
+
+
+def narrowed(body: bytes, query: Mapping[str, str]) -> bytes:
+    """The rows of a page that a request wants, going by what is shown of them and nothing else.
+
+    For somebody who does not see all: a search of the whole would tell what stands in the rest.
+    Raises RequestRefused.
+    """
+    page, wanted, limit = _decode_page(body), filter_of(query), limit_of(query)
+    rows = tuple(
+        row
+        for row in page.items
+        if wanted.takes(row) and (not wanted.subject or matches(wanted.subject, row.subject))
+    )
+    more = str(rows[limit - 1].revision) if len(rows) > limit else page.next
+    return msgspec.json.encode(msgspec.structs.replace(page, items=rows[:limit], next=more))
+
+
+def limit_of(query: Mapping[str, str]) -> int:
+    """How many rows a request asks for at most. Raises RequestRefused."""
+    limit = query.get("limit")
+    return whole("limit", limit, least=1, most=LIMIT_MAX) if limit else LIMIT_DEFAULT
 
 
 def filter_of(query: Mapping[str, str]) -> Filter:
