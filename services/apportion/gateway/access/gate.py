@@ -127,13 +127,8 @@ class Gate:
         look = look_at(path)
         if look is None or request.query.get("format", "json") != "json":
             raise forbidden(person, READ_ALL)
-        headers = request.headers.copy()
-        headers[hdrs.ACCEPT] = "application/json"  # in one piece,
-        headers.popall(hdrs.ACCEPT_ENCODING, None)  # and not packed
         searched = path == "log" and bool({"text", "subject"} & request.query.keys())
-        url = whole_log(request.rel_url) if searched else request.rel_url
-        asked = request.clone(headers=headers, rel_url=url)
-        answer = await handle(asked)
+        answer = await handle(_plainly(request, searched=searched))
         if not isinstance(answer, web.Response) or not isinstance(answer.body, bytes):
             raise forbidden(person, READ_ALL)
         as_line = LINES in request.headers.get(hdrs.ACCEPT, "")
@@ -151,6 +146,15 @@ class Gate:
         if again := answer.headers.get("Retry-After"):
             response.headers["Retry-After"] = again
         return response
+
+
+def _plainly(request: web.Request, *, searched: bool) -> web.Request:
+    """The request for an answer in one piece, not packed, and of the log without a search."""
+    headers = request.headers.copy()
+    headers[hdrs.ACCEPT] = "application/json"
+    headers.popall(hdrs.ACCEPT_ENCODING, None)
+    url = whole_log(request.rel_url) if searched else request.rel_url
+    return request.clone(headers=headers, rel_url=url)
 
 
 def _line(body: bytes, status: int) -> web.Response:
