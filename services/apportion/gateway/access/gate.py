@@ -26,9 +26,9 @@ from apportion.gateway.access.people import (
 )
 from apportion.gateway.access.sight import look_at, namespace_at, planned_namespaces, shown
 from apportion.gateway.api.answering import SIGHT, Sight, json_response, refusal_response
-from apportion.gateway.api.log import narrowed, whole_log
+from apportion.gateway.api.log import narrowed
 from apportion.gateway.api.plans import LINES
-from apportion.gateway.api.query import RequestRefused
+from apportion.gateway.api.query import LIMIT_MAX, RequestRefused
 from apportion.gateway.api.reads import PREFIX
 from apportion.runtime.service.http import Handle, address_of
 
@@ -153,7 +153,9 @@ def _plainly(request: web.Request, *, searched: bool) -> web.Request:
     headers = request.headers.copy()
     headers[hdrs.ACCEPT] = "application/json"
     headers.popall(hdrs.ACCEPT_ENCODING, None)
-    url = whole_log(request.rel_url) if searched else request.rel_url
+    url = request.rel_url
+    if searched:
+        url = url.without_query_params("text", "subject", "limit").update_query(limit=LIMIT_MAX)
     return request.clone(headers=headers, rel_url=url)
 
 

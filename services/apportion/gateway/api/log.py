@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 import msgspec
 from aiohttp import web
-from yarl import URL
 
 from apportion.core.explain.lens import UNKNOWN, namespaces_of
 from apportion.core.explain.lines import Teller
@@ -122,11 +121,6 @@ class Log:
             field="revision",
             fix=f"from {first} to {last}",
         )
-
-
-def whole_log(url: URL) -> URL:
-    """The same question without its search, for `narrowed`."""
-    return url.without_query_params("text", "subject", "limit").update_query(limit=LIMIT_MAX)
 
 
 def narrowed(body: bytes, query: Mapping[str, str]) -> bytes:
