@@ -11,6 +11,7 @@ Invariant: what comes out is a tree of JSON-like values with text keys, none of 
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -217,8 +218,8 @@ def _json(text: str) -> object:
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            counts = Counter(key for key, _ in pairs)
+            twice = next(key for key, count in counts.items() if count > 1)
             raise Malformed(1, f"key {twice!r} comes twice", "keep one of them")
         return found
 

@@ -115,3 +115,11 @@ def test_more_documents_or_values_than_a_text_may_have(monkeypatch: pytest.Monke
     first, second, third = parse("---\n- 1\n- 2\n" * 3)
     assert first.error is second.error is None
     assert "more than 7 values in all: split the file" in str(third.error)
+
+
+def test_a_key_that_comes_twice_among_many_is_found_at_the_cost_of_reading_them() -> None:
+    """Counting each was hours of work for a file of a few megabytes."""
+    many = ",".join(f'"k{number}": 1' for number in range(100_000))
+    [parsed] = parse(f'{{{many}, "k99999": 2}}', is_json=True)
+    assert parsed.error is not None
+    assert "'k99999' comes twice" in parsed.error.problem
