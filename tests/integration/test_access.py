@@ -341,6 +341,22 @@ async def test_without_a_login_it_listens_on_its_own_machine_alone(bus: Bus) -> 
                 assert answer.status == 403
 
 
+async def test_a_site_that_calls_itself_this_machine_reads_nothing(bus: Bus) -> None:
+    """A browser has a page of it ask 127.0.0.1, and names the site as the host."""
+    url = bus.server.url_for("gateway")
+    async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0") as process:
+        await process.ready()
+        base = str((await process.logged("answering"))["url"]).removesuffix("/")
+        port = base.split(":")[2].split("/")[0]
+        hosts = {"elsewhere.example": 403, "127.0.0.1.elsewhere.example": 403, "[bad": 403,
+                 "localhost": 200, "127.0.0.1": 200, "[::1]": 200}  # fmt: skip
+        async with aiohttp.ClientSession() as session:
+            for host, status in hosts.items():
+                sent = {"Host": f"{host}:{port}"}
+                async with session.get(f"{base}/me", headers=sent) as answer:
+                    assert answer.status == status, host
+
+
 async def test_a_token_that_is_taken_away_is_refused_soon(asked: Asked, tmp_path: Path) -> None:
     """The file is read anew; a file that cannot be read takes nothing away."""
     tokens = tmp_path / "tokens.toml"

@@ -17,7 +17,12 @@ from apportion.core.ledger.fold import Change
 from apportion.core.reports.prices import PriceError
 from apportion.gateway.access.acts import Acts
 from apportion.gateway.access.gate import Gate
-from apportion.gateway.access.options import LoginChoice, login_choice, login_options
+from apportion.gateway.access.options import (
+    LoginChoice,
+    from_own_machine,
+    login_choice,
+    login_options,
+)
 from apportion.gateway.access.session import Sessions
 from apportion.gateway.api.answering import unknown_path
 from apportion.gateway.api.api import Api
@@ -222,6 +227,7 @@ class _Life:
     ) -> None:
         self._service = service
         self._seen = places.seen
+        self._public = places.login.public
         self._ledger = ledger
         self._feed = feed
         self._observers: list[Callable[[Change], None]] = []
@@ -305,5 +311,5 @@ class _Life:
             key="--listen",
             tls=self.tls,
             client=address_of if gate is None else gate.client,
-            guard=None if gate is None else gate.guard,
+            guard=gate.guard if gate else None if self._public else from_own_machine,
         )

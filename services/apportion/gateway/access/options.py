@@ -11,14 +11,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import msgspec
+from aiohttp import hdrs, web
 
 from apportion.gateway.access.gate import Gate
 from apportion.gateway.access.people import Remembered
 from apportion.gateway.access.token_file import TokenFile, read_rows
 from apportion.runtime.process.config import Address, ConfigError
+from apportion.runtime.service.http import Handle, refused
 from apportion.runtime.service.kube_options import KubeChoice
 
 AUDIENCE = "apportion"
@@ -26,9 +29,10 @@ Command = Callable[..., Any]
 
 
 class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Where people are known, if anywhere."""
+    """Where people are known, if anywhere. `public`: somebody said `--open`."""
 
     kube: KubeChoice
+    public: bool = False
     audiences: tuple[str, ...] = (AUDIENCE,)
     tokens: Path | None = None
 
@@ -91,7 +95,7 @@ def login_choice(
             "others reach this: give a login (--kubernetes or --tokens FILE), listen on 127.0.0.1, "
             "or say --open if something else keeps them out",
         )  # fmt: skip
-    return LoginChoice(kube=kube, audiences=audiences, tokens=tokens)
+    return LoginChoice(kube=kube, public=opened, audiences=audiences, tokens=tokens)
 
 
 def _own_machine(host: str) -> bool:
@@ -99,3 +103,31 @@ def _own_machine(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+async def from_own_machine(request: web.Request, handle: Handle) -> web.StreamResponse:
+    """The answer of a gateway without a login, unless a page of another site asks.
+
+    Its server may say that its name is this machine's address (DNS rebinding): then the browser
+    lets it read all, but names the site as the host.
+    """
+    named = request.headers.get(hdrs.HOST, "")
+    try:
+        host = urlsplit(f"//{named}").hostname or ""
+    except ValueError:
+        host = named
+    if host == "localhost" or host.endswith(".localhost") or not named or _is_address(host):
+        return await handle(request)
+    return refused(
+        403, f"the host is {host[:253]}, and this gateway answers its own machine alone",
+        "ask 127.0.0.1 or localhost; behind a proxy give it a login, or --open",
+        field="Host",
+    )  # fmt: skip
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
