@@ -11,16 +11,17 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-presence.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-cordons.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-rules.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-intake.jsonl
 
 The first has every type of event that there was at first, the second those by which a ledger comes
 to agree with a cluster that it did not make, the third quotas of namespaces, the fourth pods that
 wait for gates, change while they live, and take ports of nodes, the fifth pods that give their
 places up for others, the sixth claims of volumes and namespaces, the seventh pods that are resized
 while they run, the eighth what pods used, also of what they had not been given, the ninth agents
-that are not heard, and are again, the tenth reasons of two people against one device, and the last
-a format that is enabled, and events that are set aside. In them are the
-turns that matter: placements that come to nothing, a gang, a refusal that a release ends, a device
-that fails, an event that contradicts. Once recorded, a ledger
+that are not heard, and are again, the tenth reasons of two people against one device, the
+eleventh a format that is enabled, and events that are set aside, and the last an agent that says
+what is not so. In them are the turns that matter: placements that come to nothing, a gang, a
+refusal that a release ends, a device that fails, an event that contradicts. Once recorded, a ledger
 is never recorded anew: it stands for all ledgers that people have. The digest beside it (`--digest`
 writes it) changes only when the state itself is told in another way. `--snapshot` writes what it
 folds to as snapshots of this build have it, once for each format.
@@ -36,6 +37,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from apportion.core.intake.answers import subject_of_node
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.digest import digest
@@ -92,6 +94,7 @@ from apportion_schemas import (
     QueueObserved,
     QuotaGone,
     QuotaObserved,
+    ReportRefused,
     ResizeAsked,
     ResizeRefused,
     RevisionSetAside,
@@ -476,7 +479,26 @@ async def rule(bus: Bus, facts: Facts) -> None:
         await facts.count(SharesAllocated, 2)
 
 
+async def lie(bus: Bus, facts: Facts) -> None:
+    """An agent says what an intake does not believe, and what it does."""
+    pens = Pens(bus, facts)
+    agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
+    async with services(bus, agents, SCHEDULER, BINDER):
+        await facts.count(NodeReported, 2)
+        stolen, own = facts.of(NodeReported)
+        agent = await bus.connect("agent")
+        for number, cards_of in enumerate((stolen, stolen, own)):
+            claim = structs.replace(own, devices=cards_of.devices)
+            publisher = Publisher(f"agent/{own.node}", SystemClock(), _no_append)
+            draft = publisher.draft(claim, event_id=f"claim/{number}", basis=facts.revision)
+            await agent.request(subject_of_node(own.node), draft.payload, 10)
+        await facts.count(ReportRefused, 1)
+        await pens.write(*(pod(p, ask(2_000)) for p in ("p0", "p1")))
+        await facts.count(SharesAllocated, 2)
+
+
 SCENES = {
+    "v1-intake": lie,
     "v1-cordons": cordon,
     "v1-rules": rule,
     "v1": happen,
