@@ -65,7 +65,8 @@ def enable(
     """Let builds write events of a new type, or of a newer version; without arguments, list them.
 
     What is not enabled changes nothing, for any reader. A reader that does not know what is enabled
-    halts before the first of it, so upgrade all of them before; those that run are named.
+    halts before the first of it, so upgrade all of them before; those that run are named, all but
+    auditors, who read a copy in an account of their own.
 
     Exit codes: 0 done, or listed; 1 readers run that would halt; 3 the ledger cannot be reached.
     """

@@ -63,7 +63,10 @@ def described(config: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 async def list_readers(wire: Wire) -> list[ReaderThere]:
-    """All readers of ours that are there. Raises LedgerUnavailable, ApiRefused, NotPermitted."""
+    """All readers of ours that are there, in the account of who asks.
+
+    Raises LedgerUnavailable, ApiRefused, NotPermitted.
+    """
     found: list[_Consumer] = []
     for _ in range(_PAGES_MAX):
         page = _decode(await call_api(wire, f"CONSUMER.LIST.{STREAM}", {"offset": len(found)}))
