@@ -1,7 +1,8 @@
 """What each node's agent has asked and was not answered yet: a bounded, paced queue for each.
 
-Invariant: a lane holds no more than its share whatever is sent to it, and what does not fit is
-dropped before anybody reads it; so a flood fills the lane of its own node alone.
+Invariant: a lane holds no more than its share whatever is sent to it, nor all of them together more
+than a process has, and what does not fit is dropped before anybody reads it; so a flood fills the
+lane of its own node alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from apportion.runtime.ledger.port import Request
 UNANSWERED_MAX: Final = 64
 """Of one node: twice what its agent ever has under way."""
 UNANSWERED_BYTES_MAX: Final = 4 << 20
+BYTES_OF_ALL_MAX: Final = 256 << 20
+"""Of all nodes together: whoever speaks for every node could fill as many lanes as it likes."""
 RATE: Final = 100.0
 """Events of one node each second, for longer than a burst."""
 BURST: Final = 500.0
@@ -28,10 +31,16 @@ LANES_MAX: Final = 20_000
 """More than the nodes of the largest cluster; idle ones make room for others."""
 
 
+class Room:
+    """How many bytes the lanes hold together."""
+
+    taken = 0
+
+
 class Lane:
     """The requests of one node, in the order in which they came."""
 
-    def __init__(self, node: str, now_s: float) -> None:
+    def __init__(self, node: str, now_s: float, room: Room) -> None:
         self.node = node
         self.held = ""
         self.held_s = 0.0
@@ -41,14 +50,18 @@ class Lane:
         self._changes = Bucket(CHANGES_RATE, CHANGES_BURST, now_s)
         self._unanswered = 0
         self._bytes = 0
+        self._room = room
 
     def put(self, request: Request) -> bool:
         """Queue it, if there is room."""
         size = len(request.payload)
         if self._unanswered >= UNANSWERED_MAX or self._bytes + size > UNANSWERED_BYTES_MAX:
             return False
+        if self._room.taken + size > BYTES_OF_ALL_MAX:
+            return False
         self._unanswered += 1
         self._bytes += size
+        self._room.taken += size
         self._waiting.append(request)
         return True
 
@@ -60,6 +73,7 @@ class Lane:
         """It was answered, or never will be."""
         self._unanswered -= 1
         self._bytes -= len(request.payload)
+        self._room.taken -= len(request.payload)
 
     def pace(self, request: Request, now_s: float) -> float:
         """For how many seconds to wait before it is read: by number, and by size."""
@@ -79,6 +93,7 @@ class Lanes:
 
     def __init__(self) -> None:
         self._lanes: dict[str, Lane] = {}
+        self._room = Room()
 
     def of(self, node: str, now_s: float) -> Lane | None:
         """Its lane; None where there are too many, which only an intruder could bring about."""
@@ -88,7 +103,7 @@ class Lanes:
                 self._forget_idle(now_s)
             if len(self._lanes) >= LANES_MAX:
                 return None
-            lane = self._lanes[node] = Lane(node, now_s)
+            lane = self._lanes[node] = Lane(node, now_s, self._room)
         return lane
 
     @property

@@ -108,7 +108,7 @@ class Taking:
         if lane is None or not lane.put(request):
             self._count("dropped")
             if lane is not None:
-                self._note(node, Refusal("too-many", "more is sent than one node can have to say"))
+                self._note(node, Refusal("too-many", "more is sent than may wait for its answer"))
             return
         if lane.work is None and self._tasks is not None:
             lane.work = self._tasks.create_task(self._work(lane), name=f"intake of {node}")

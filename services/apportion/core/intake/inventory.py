@@ -19,6 +19,8 @@ MARGIN: Final = 1.1
 """Drivers count a little more or less than the catalogue."""
 UNKNOWN_FACTOR: Final = 2
 """A model that the catalogue does not know has at most twice the memory of the largest known."""
+_REFITTED_FACTOR: Final = 2
+"""Consumers' cards are sold with twice the memory chips under the name that they had."""
 JUMP_CARDS: Final = 2
 """One card more or less is somebody with a screwdriver."""
 _SIZE = re.compile(r"(?<![0-9.])(\d{1,4})\s?gb\b")
@@ -30,7 +32,7 @@ def memory_most_mib(model: str) -> int:
     name = normal(model).removeprefix("nvidia-")
     known = _known()
     if name in known:
-        return int(known[name] * MARGIN)
+        return int(known[name] * MARGIN * (_REFITTED_FACTOR if "geforce" in name else 1))
     size = _SIZE.search(model.lower())
     if size is not None:
         return int(int(size[1]) * 1024 * MARGIN)

@@ -39,6 +39,12 @@ def test_a_model_that_nobody_knows_has_a_generous_limit(model: str, most_mib: in
     assert memory_most_mib(model) == most_mib
 
 
+def test_a_consumers_card_may_have_been_refitted() -> None:
+    """It reports twice the memory under the name that it had: 48 GB of a 4090."""
+    refitted = gpu("g0", model="NVIDIA GeForce RTX 4090", memory_mib=49_140)
+    assert implausible(node("n1", refitted), PLAIN) == ""
+
+
 @pytest.mark.parametrize(
     ("device", "said"),
     [
