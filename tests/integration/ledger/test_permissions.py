@@ -310,6 +310,30 @@ async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
     assert await watcher.last_revision() == 301
 
 
+async def test_an_auditor_hears_what_agents_and_services_say_each_once(bus: Bus) -> None:
+    """Use and beats, which nobody stores; those of agents come from an account of their own."""
+    auditor, agent = await bus.connect("auditor"), await bus.connect("agent")
+    heard: list[str] = []
+
+    async def hear(subject: str, _payload: bytes) -> None:
+        heard.append(subject)
+
+    for subject in ("apportion.usage.*", "apportion.beat.>"):
+        await auditor.serve(subject, hear)
+    said = ["apportion.usage.n1", "apportion.beat.agent.n1", "apportion.beat.scheduler.one"]
+    for subject in said[:2]:
+        await agent.publish(subject, b"{}")
+    await (await bus.connect("scheduler")).publish(said[2], b"{}")
+    await agent.publish("apportion.usage.last", b"{}")
+    last = {said[2], "apportion.usage.last"}
+
+    async def all_came() -> bool:
+        return last <= set(heard)
+
+    await until(all_came, "the auditor to hear the last of each")
+    assert sorted(heard) == sorted([*said, "apportion.usage.last"])
+
+
 async def test_a_rollup_header_is_refused(bus: Bus) -> None:
     """Even the owner of a subject cannot make the stream drop what was on it."""
     ledger = await bus.connect("watcher")

@@ -31,8 +31,14 @@ _MADE: Final = ("INFO", "CREATE", "PURGE")
 """What bootstrap may do with the auditors' copy."""
 _COPYING: Final = ("$JS.API.CONSUMER.CREATE.APPORTION", "$JS.FC.APPORTION.>")
 """What the server needs to copy the stream; no user may send on it."""
-_LIVE: Final = ("copy.audit.>", "apportion.v1.>", "apportion.beat.>", "apportion.usage.*")
-"""What auditors hear as it is said, behind what comes of the stream for the copy."""
+_LIVE: Final = {
+    LEDGER: ("copy.audit.>", "apportion.v1.>", "apportion.beat.>"),
+    "NODES": ("apportion.usage.*", "apportion.beat.agent.*"),
+}
+"""What auditors hear as it is said, by the account of who says it, behind what comes of the stream
+for the copy. From the ledger's account alone they would hear no agent: what came into an account as
+a service, the server gives to no other as a stream.
+"""
 _API: Final = "$JS.API."
 _WHOLE_API: Final = f"{_API}>"
 """An account without JetStream imports this from the server's own account, to be told that it has
@@ -64,13 +70,19 @@ def _gives(account: str) -> Iterator[str]:
     if account == LEDGER:
         for subject in _COPYING:
             yield f'{{ service: "{subject}", accounts: [{AUDIT}] }}'
-        for subject in _LIVE:
-            yield f'{{ stream: "{subject}", accounts: [{AUDIT}] }}'
-        for subject, accounts in _by_subject(_asked).items():
-            many = ", response_type: stream" if subject == _WHOLE_API else ""
-            yield f'{{ service: "{subject}", accounts: [{", ".join(accounts)}]{many} }}'
-        for subject, accounts in _by_subject(_heard).items():
-            yield f'{{ stream: "{subject}", accounts: [{", ".join(accounts)}] }}'
+    for subject in _LIVE.get(account, ()):
+        yield f'{{ stream: "{subject}", accounts: [{AUDIT}] }}'
+    if account == LEDGER:
+        yield from _gives_beside()
+
+
+def _gives_beside() -> Iterator[str]:
+    """What those beside the ledger's account ask of it, and what they hear."""
+    for subject, accounts in _by_subject(_asked).items():
+        many = ", response_type: stream" if subject == _WHOLE_API else ""
+        yield f'{{ service: "{subject}", accounts: [{", ".join(accounts)}]{many} }}'
+    for subject, accounts in _by_subject(_heard).items():
+        yield f'{{ stream: "{subject}", accounts: [{", ".join(accounts)}] }}'
 
 
 def _takes(account: str) -> Iterator[str]:
@@ -87,7 +99,8 @@ def _takes(account: str) -> Iterator[str]:
             here = subject.replace("$JS.API.", f"$JS.{LEDGER}.API.")
             there = f'{{ account: {LEDGER}, subject: "{subject}" }}'
             yield f'{{ service: {there}, to: "{here}" }}'
-        yield from _imports("stream", LEDGER, _LIVE)
+        for giver, subjects in _LIVE.items():
+            yield from _imports("stream", giver, subjects)
     for role in BESIDE:
         if account == LEDGER:
             yield from _imports("service", role.account, _answered(role))
