@@ -70,13 +70,12 @@ class Round:
         began_s = time.monotonic()
         await asyncio.gather(*(each.ready(timeout_s=READY_S) for each in self.services))
         await self.loader.stop()
-        auditor = await jetstream.connect(self.cluster.url_for("auditor"), name="faults")
-        try:
-            state = await settled(auditor)
+        # Of the ledger itself: what auditors read is a copy of it.
+        reader = await jetstream.connect(self.cluster.url_for("operator"), name="faults")
+        async with reader:
+            state = await settled(reader)
             contents = Contents()
-            await contents.read(auditor)
-        finally:
-            await auditor.close()
+            await contents.read(reader)
         acknowledged = self.loader.acknowledged()
         for service in self.services:
             acknowledged += service.acknowledged()

@@ -70,7 +70,7 @@ async def test_a_reader_has_caught_up_with_the_ledger_and_not_with_a_server_behi
 ) -> None:
     """Where its consumer lives on a server that lacks records, it waits for them."""
     writer = await jetstream.connect(cluster.url_for("watcher"), name="writer")
-    reader = await jetstream.connect(cluster.url_for("auditor"), name="reader")
+    reader = await jetstream.connect(cluster.url_for("operator"), name="reader")
     late = cluster.servers[2]
     async with writer, reader:
         await _append(writer, 0, BEFORE)
