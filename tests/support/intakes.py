@@ -24,14 +24,14 @@ def may_have_agents(bus: Bus) -> None:
 
 def there(url: str) -> None:
     """A test starts an intake of its own on this ledger."""
-    _intakes.setdefault(urlsplit(url).port or 0, None)
+    _intakes.setdefault(_port(url), None)
 
 
 async def beside(url: str) -> None:
     """Have an intake on the ledger of this URL, where it is one that a test runs."""
     from tests.support.processes import ServiceProcess  # noqa: PLC0415 - they start one another
 
-    port = urlsplit(url).port or 0
+    port = _port(url)
     bus = _ledgers.get(port)
     if bus is None or port in _intakes:
         return
@@ -46,3 +46,8 @@ async def end(port: int) -> None:
     intake = _intakes.pop(port, None)
     if intake is not None:
         await intake.kill()
+
+
+def _port(url: str) -> int:
+    """Of the first server, where it names several."""
+    return urlsplit(url.split(",", maxsplit=1)[0]).port or 0
