@@ -25,7 +25,14 @@ from apportion.gateway.access.people import (
     read_namespace,
 )
 from apportion.gateway.access.sight import look_at, namespace_at, planned_namespaces, shown
-from apportion.gateway.api.answering import SIGHT, Sight, json_response, refusal_response
+from apportion.gateway.api.answering import (
+    SIGHT,
+    STILL,
+    Sight,
+    Still,
+    json_response,
+    refusal_response,
+)
 from apportion.gateway.api.log import narrowed
 from apportion.gateway.api.plans import LINES
 from apportion.gateway.api.query import LIMIT_MAX, RequestRefused
@@ -105,9 +112,18 @@ class Gate:
         if path == f"{PREFIX}/doctor":
             await self.require(person, READ_DOCTOR)
             return await handle(request)
+        request[STILL] = Still(lambda: self._may_go_on(request))
         if await self.may(person, READ_ALL):
             return await handle(request)
         return await self._of_tenant(request, person, handle)
+
+    async def _may_go_on(self, request: web.Request) -> bool:
+        """Whether his token is still good, and he reads as much as at the beginning."""
+        try:
+            person = await self.known(token_of(request))
+            return SIGHT in request or await self.may(person, READ_ALL)
+        except RequestRefused:
+            return False
 
     async def _of_tenant(
         self, request: web.Request, person: Person, handle: Handle

@@ -34,8 +34,16 @@ class Sight(NamedTuple):
     may_see: Callable[[str], Awaitable[bool]]
 
 
+class Still(NamedTuple):
+    """Whether a client that was let in may go on."""
+
+    may_go_on: Callable[[], Awaitable[bool]]
+
+
 SIGHT = web.RequestKey("sight", Sight)
 """Under this key a request says what its client sees, where it is not everything."""
+STILL = web.RequestKey("still", Still)
+"""Under this key a request says how to ask that of its client, where there is a login."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

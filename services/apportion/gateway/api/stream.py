@@ -10,15 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
 
 from apportion.core.explain.lens import UNKNOWN, namespaces_of
-from apportion.gateway.api.answering import SIGHT, Sight, place_of, write_in_time
+from apportion.gateway.api.answering import (
+    SIGHT,
+    STILL,
+    Sight,
+    place_of,
+    write_in_time,
+)
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.api.query import REVISION_MAX, only, whole
+from apportion.gateway.api.query import REVISION_MAX, RequestRefused, only, whole
 from apportion.gateway.feed import Feed
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.service.limits import AtOnce
@@ -30,6 +37,8 @@ EACH_MAX = 16
 CHUNK_EVENTS = 256
 BEAT_S = 15.0
 """A word now and then keeps proxies from taking a silent stream for a dead one."""
+STILL_S = 5.0
+"""How often a client is looked at again: who loses his token or his right is not told on."""
 LOOK_S = 1.0
 """How soon a client that has left is noticed: nothing wakes us for that."""
 
@@ -78,7 +87,8 @@ class EventStream:
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
         await response.prepare(request)
-        with contextlib.suppress(ConnectionError):
+        # Where nobody can say what he may see, he comes back, and is told so then.
+        with contextlib.suppress(ConnectionError, RequestRefused):
             await self._write(request, response, cursor)
         return response
 
@@ -94,10 +104,15 @@ class EventStream:
         return self._feed.state.revision
 
     async def _write(self, request: web.Request, response: web.StreamResponse, cursor: int) -> None:
-        """Write until the client has left."""
+        """Write until the client has left, or may not go on."""
+        still, looked_s = request.get(STILL), time.monotonic()
         await write_in_time(request, response, b": the id of an event is its revision\n\n")
         silent_s = 0.0
         while request.transport is not None:
+            if still is not None and time.monotonic() - looked_s >= STILL_S:
+                looked_s = time.monotonic()
+                if not await still.may_go_on():
+                    return
             records = self._feed.after(cursor, CHUNK_EVENTS)
             if records is None:
                 records = await self._records(cursor)

@@ -6,7 +6,17 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from apportion.gateway.access.gate import Gate
+from apportion.gateway.access.people import (
+    KEPT_S,
+    READ_ALL,
+    LoginUnavailable,
+    Person,
+    Remembered,
+    Wish,
+)
 from apportion.gateway.api import stream
+from apportion.gateway.api.answering import Handler
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.stream import EventStream, encoded
 from apportion.gateway.feed import Feed
@@ -59,3 +69,52 @@ async def test_a_silent_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatc
         answer = await client.get("/events")
         lines = [(await answer.content.readline()).decode() for _ in range(6)]
     assert lines[2:] == [": still here\n", "\n"] * 2
+
+
+class Register:
+    """A login that knows one token, until somebody takes it away, or nobody answers."""
+
+    def __init__(self) -> None:
+        self.tokens = {"t": Person("mei")}
+        self.rights = {READ_ALL}
+        self.away = False
+
+    async def person(self, token: str) -> Person | None:
+        """By its list."""
+        if self.away:
+            raise LoginUnavailable("no API server")
+        return self.tokens.get(token)
+
+    async def may(self, person: Person, wish: Wish) -> bool:
+        """By its list."""
+        return bool(person.name) and wish in self.rights
+
+
+@pytest.mark.parametrize("lost", ["token", "right", "login"])
+async def test_a_stream_ends_with_the_token_and_the_right(
+    lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no way to read on for months; what is remembered of a person is forgotten by then."""
+    monkeypatch.setattr(stream, "LOOK_S", 0.02)
+    monkeypatch.setattr(stream, "STILL_S", 0.05)
+    monkeypatch.setattr(stream, "BEAT_S", 0.1)
+    register, now = Register(), 0.0
+    gate = Gate(Remembered(register, now=lambda: now))
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await gate.guard(request, handler)
+
+    application = web.Application(middlewares=[guard])
+    events = EventStream(Feed(), _nothing, measures=Measures(Metrics()))
+    application.router.add_get("/api/v1/events", events.handle)
+    sent = {"Authorization": "Bearer t"}
+    async with TestClient(TestServer(application)) as client, asyncio.timeout(10):
+        answer = await client.get("/api/v1/events", headers=sent)
+        said = [await answer.content.readline() for _ in range(4)]
+        assert b": still here\n" in said, "as long as he may he hears on"
+        register.away = lost == "login"
+        (register.tokens if lost == "token" else {}).clear()
+        (register.rights if lost == "right" else set()).clear()
+        now += KEPT_S + 1
+        assert await answer.read() is not None
