@@ -171,7 +171,9 @@ class DryRun:
                 units[about.uid] = _unit([each])
             elif about.group not in units:
                 members = held(self._state.groups[about.group])
-                units[about.group] = _unit(members)
+                # One that came after the others were told to go leaves alone: they leave already.
+                staying = [m for m in members if m.uid not in self._state.evictions]
+                units[about.group] = _unit(staying)
         return leaving, sorted(unit for unit in units.values() if _may_go(unit, priority))
 
     def _fits(self, pod: PodState, row: Int64) -> bool:
