@@ -284,7 +284,8 @@ class Auditor:
         return any(pod is not None and pod.life.at(basis) != pod.life.now for pod in known)
 
     def _crossed(self, data: object, basis: int) -> bool:
-        """Whether an adoption and a placement met on a node, neither writer having read the other.
+        """Whether an adoption and a placement met on a node, or two places of a pod did, neither
+        writer having read the other.
 
         No fence stands between them: who is adopted runs there already.
         """
@@ -295,6 +296,9 @@ class Auditor:
         since = [pod for pod in pods if pod.placed_revision > basis]
         if isinstance(data, PodAdopted):
             return bool(since)
+        own = self.state.pods.get(data.pod)
+        if own is not None and own.adopted and own.placed_revision > basis:
+            return True  # it runs elsewhere
         return any(pod.adopted and pod.uid != data.pod for pod in since)
 
     def _is_old(self, basis: int) -> bool:
