@@ -67,15 +67,17 @@ def fence(
 def _id(event: DecisionEvent, state: State) -> str:
     """The pod fence: one placement, and one voiding of it, for each attempt of a pod.
 
-    A place that was adopted may have been voided before, in an earlier life of the pod. A refusal
-    is told once for each revision that it was worked out on.
+    A place that was adopted may have been voided before, in an earlier life of the pod. An eviction
+    for a pod that has gone meanwhile changes nothing, and is none for the next that needs the room.
+    A refusal is told once for each revision that it was worked out on.
     """
     pod = state.pods[event.pod]
     match event:
         case PodPlaced():
             return f"{event.pod}/{event.attempt}/placed"
         case PodEvicted():
-            return f"{event.pod}/{event.attempt}/evicted"
+            wanting = state.pods[event.beneficiary]
+            return f"{event.pod}/{event.attempt}/evicted/{wanting.uid}/{wanting.attempt}"
         case PlacementVoided():
             again = f"/{pod.submitted_revision}" if pod.adopted else ""
             return f"{event.pod}/{event.attempt}/voided{again}"
