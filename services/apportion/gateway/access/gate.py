@@ -86,7 +86,8 @@ class Gate:
     async def known(self, token: str) -> Person:
         """Whose token this is. Raises RequestRefused."""
         try:
-            person = await self._login.person(token) if token else None
+            # A header may have any bytes; a token has none beyond ASCII, and no login need read it.
+            person = await self._login.person(token) if token and token.isascii() else None
         except LoginUnavailable as error:
             raise _nobody_says(error) from None
         if person is None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from apportion.gateway.access.gate import Gate
 from apportion.gateway.access.people import (
     KEPT_MAX,
     KEPT_NO_S,
@@ -18,6 +19,7 @@ from apportion.gateway.access.people import (
     read_namespace,
 )
 from apportion.gateway.access.token_file import TokenFile
+from apportion.gateway.api.query import RequestRefused
 from apportion.runtime.process.config import ConfigError
 
 
@@ -117,3 +119,12 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"setting --tokens is .*cannot be used.*apportion token"):
         TokenFile(path)
+
+
+@pytest.mark.parametrize("token", ["", "m\xe9i", "t\udcff"])
+async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: str) -> None:
+    """Bytes of a header that are no text cannot be sent on: that was an error of the gateway's."""
+    register = Register()
+    with pytest.raises(RequestRefused) as refused:
+        await Gate(Remembered(register)).known(token)
+    assert (refused.value.status, register.asked) == (401, 0)
