@@ -95,6 +95,15 @@ async def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         assert cause in await said(tmp_path, *arguments, code=1)
 
 
+async def test_nobody_is_revoked_whom_none_can_add(tmp_path: Path) -> None:
+    """Without bootstrap no ledger is made, and so `up` never started again."""
+    await said(tmp_path, "begin")
+    key = tmp_path / "offline" / "bootstrap.nk"
+    assert "nobody can add it" in await said(tmp_path, "revoke", "bootstrap", code=1)
+    assert mode(key) == 0o600
+    assert "bootstrap" in [user["name"] for user in await said(tmp_path, "list")]
+
+
 async def test_each_is_handed_what_is_his_alone(tmp_path: Path) -> None:
     """Seeds stay as they were made; who appends has the ledger's key; an agent has its nodes."""
     handed = tmp_path / "handed"

@@ -189,12 +189,17 @@ class Users:
         return member
 
     def revoke(self, name: str) -> Member:
-        """He may connect no more; his key goes. Raises UsersFailed."""
+        """He may connect no more; his key goes. Raises UsersFailed, also for whom none can add."""
         found = self.read()
         gone = next((member for member in found.members if member.name == name), None)
         if gone is None:
             names = ", ".join(member.name for member in found.members) or "nobody"
             raise UsersFailed(f"name {name}: there is none; there are {names}")
+        if gone.role in _OFFLINE:
+            raise UsersFailed(
+                f"name {name}: without it no ledger is made, and nobody can add it; keep its key, "
+                f"{self.key_of(name)}, elsewhere instead"
+            )
         left = tuple(member for member in found.members if member.name != name)
         try:
             self._keep(Members(left, (*found.revoked, name)))
