@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 
+from apportion.core.intake.answers import append_id
 from apportion.core.ledger.state import Phase, State
 from apportion.core.placement.engine import Engine
 from apportion.runtime.jetstream import client as jetstream
@@ -24,7 +25,7 @@ from apportion.runtime.jetstream.wire import call_api
 from apportion.runtime.ledger.port import LedgerError, Record
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import EventError, PodRefused, decode
+from apportion_schemas import Event, EventError, PodRefused, decode
 from tests.faults.servers import COUNT, Cluster
 from tests.faults.services import Acknowledged
 from tests.support.deciding import decided
@@ -83,7 +84,7 @@ async def verified(url: str) -> int:
 
 
 class Contents:
-    """Where each event stands, by its id, on the ledger as it is."""
+    """Where each event stands, by the id under which it was appended, on the ledger as it is."""
 
     def __init__(self) -> None:
         self.at: dict[str, list[int]] = {}
@@ -97,7 +98,7 @@ class Contents:
                 event = decode(record.payload, subject=record.subject)
             except EventError:
                 return
-            self.at.setdefault(event.id, []).append(record.revision)
+            self.at.setdefault(_appended_as(event), []).append(record.revision)
 
         subscription = await ledger.follow(deliver)
         await subscription.caught_up()
@@ -118,6 +119,12 @@ class Contents:
         """Placements that stand there more than once."""
         count = Counter({each: len(at) for each, at in self.at.items() if each.endswith("/placed")})
         return [f"{each} stands at {self.at[each]}" for each, times in count.items() if times > 1]
+
+
+def _appended_as(event: Event) -> str:
+    """Its own id, or the one that an intake makes of an agent's."""
+    service, _, node = event.source.partition("/")
+    return append_id(node, event.id) if service == "agent" else event.id
 
 
 async def stores(cluster: Cluster) -> dict[str, str]:
