@@ -120,6 +120,8 @@ hostNetwork: true
 securityContext:
   {{- if not .node }}
   runAsNonRoot: true
+  runAsUser: 10001 # the image's user, in a number: not every runtime tells the kubelet
+  runAsGroup: 10001
   {{- end }}
   seccompProfile: {type: RuntimeDefault}
 {{- with .settings.nodeSelector }}
