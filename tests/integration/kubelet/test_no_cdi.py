@@ -165,6 +165,7 @@ async def test_a_container_that_was_resized_starts_again(
     assert (await kubelet.begin("a", "main"))[LIMIT] == "700m"
 
 
+@pytest.mark.timeout(180)
 async def test_fifty_rounds_of_two_pods_at_once(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus
 ) -> None:
