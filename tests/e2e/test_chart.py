@@ -16,9 +16,11 @@ import pytest
 import yaml
 
 from apportion.callout.issuer import issuer
+from apportion.core.identity import roles as identities
 from apportion.runtime.jetstream.client import connect
 from apportion.runtime.jetstream.server import ROLES, find_binary
 from apportion.runtime.ledger.port import LedgerError
+from apportion.runtime.process.reach import LEDGER_KEY_BYTES_MIN
 from tests import kustomize
 from tests.support.authority import Authority
 from tests.support.control_plane import ControlPlane, find_binaries, free_port
@@ -66,7 +68,7 @@ def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane)
     notes = helm("install", *chart, "--create-namespace", kubeconfig=plane.kubeconfig)
     assert "Apportion" in notes
     first, certificate = passwords(), of_secret("nats-tls")
-    assert len(set(first.values())) == len(ROLES) + 3  # routes, callout, and what it signs by
+    assert len(set(first.values())) == len(ROLES) + 4  # routes, callout, what it signs by, ledger
     more = "scheduler.replicas=3,agent.simulate=8xH100-80GB,monitoring.dashboards.enabled=true"
     notes = helm("upgrade", *chart, "--set", more, kubeconfig=plane.kubeconfig)
     assert "pretend to have 8xH100-80GB" in notes
@@ -159,6 +161,31 @@ def test_by_tokens_nobody_has_a_password_but_who_stays_outside() -> None:
         if kind in {"Role", "ClusterRole"} and "tokenreviews" in str(each["rules"])
     }
     assert asked == {"apportion-callout", "apportion-gateway"}  # who is asked who somebody is
+
+
+@pytest.mark.parametrize("settings", ["callout.enabled=true", "callout.enabled=false"])
+def test_who_appends_has_the_ledgers_key_and_nobody_else(settings: str) -> None:
+    """By the table of roles: the same key of the same Secret, as a file that the variable names."""
+    appending = {role.name for role in identities.ROLES if role.appends}
+    having = set()
+    found = documents(rendered("--set", f"{settings},extender.enabled=true"))
+    for (kind, name), each in found.items():
+        if kind not in {"Deployment", "DaemonSet", "Job"}:
+            continue
+        pod = each["spec"]["template"]["spec"]
+        [container] = pod["containers"]
+        named = [e["value"] for e in container["env"] if e["name"] == "APPORTION_LEDGER_KEY"]
+        mounted = {each["name"]: each["mountPath"] for each in container.get("volumeMounts", ())}
+        for volume in pod.get("volumes", ()):
+            items = volume.get("secret", {}).get("items", ())
+            for item in (item for item in items if item["key"] == "APPORTION_LEDGER_KEY"):
+                assert volume["secret"]["secretName"] == "nats-passwords", name
+                assert named == [f"{mounted[volume['name']]}/{item['path']}"], name
+                having.add(name)
+        assert bool(named) == (name in having), name
+    assert having == appending - {"operator"}  # who is outside of the cluster
+    key = base64.b64decode(found["Secret", "nats-passwords"]["data"]["APPORTION_LEDGER_KEY"])
+    assert len(key) >= LEDGER_KEY_BYTES_MIN
 
 
 def test_the_gateway_is_over_https_where_it_has_a_certificate() -> None:

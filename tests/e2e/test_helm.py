@@ -210,7 +210,7 @@ async def passwords(plane: ControlPlane, bus: Bus) -> None:
     words = {
         f"APPORTION_{role.upper()}_PASSWORD": bus.server.url_for(role).split(":")[2].split("@")[0]
         for role in ROLES
-    }
+    } | {"APPORTION_LEDGER_KEY": "k" * 64}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "nats-passwords"}}
     await plane.apply(secret | {"stringData": words}, namespace=SPACE)
 

@@ -35,6 +35,11 @@
 {{ first $parts }}://{{ $user }}@{{ last $parts }}
 {{- end }}
 
+{{/* Whether a role appends to the ledger, and so has the key by which ids of messages are hidden; empty if not. */}}
+{{- define "apportion.appends" -}}
+{{- if has .role (list "intake" "watcher" "scheduler" "binder" "gateway") }}yes{{ end }}
+{{- end }}
+
 {{/* What a pod has in it to reach the ledger, as volumes; and where its container finds that. */}}
 {{- define "apportion.natsVolumes" -}}
 {{- if include "apportion.byToken" . }}
@@ -49,6 +54,12 @@
     secretName: {{ include "apportion.natsTls" .root }}
     items: [{key: ca.crt, path: ca.crt}]
 {{- end }}
+{{- if include "apportion.appends" . }}
+- name: ledger-key
+  secret:
+    secretName: {{ .root.Values.passwords.secret }}
+    items: [{key: APPORTION_LEDGER_KEY, path: ledger.key}]
+{{- end }}
 {{- end }}
 
 {{- define "apportion.natsMounts" -}}
@@ -57,6 +68,9 @@
 {{- end }}
 {{- if include "apportion.natsCa" .root }}
 - {name: nats-ca, mountPath: /etc/apportion/nats, readOnly: true}
+{{- end }}
+{{- if include "apportion.appends" . }}
+- {name: ledger-key, mountPath: /etc/apportion/ledger, readOnly: true}
 {{- end }}
 {{- end }}
 
@@ -75,6 +89,9 @@
 - {name: APPORTION_NATS_URL, value: "{{ include "apportion.url" . }}"}
 {{- if include "apportion.natsCa" .root }}
 - {name: APPORTION_NATS_CA, value: /etc/apportion/nats/ca.crt}
+{{- end }}
+{{- if include "apportion.appends" . }}
+- {name: APPORTION_LEDGER_KEY, value: /etc/apportion/ledger/ledger.key}
 {{- end }}
 - {name: APPORTION_LOG_FORMAT, value: json}
 {{- with .health }}
