@@ -197,7 +197,8 @@ async def run(args: argparse.Namespace) -> dict[str, object]:
     spawned = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory() as temporary,
-        ProcessPoolExecutor(max_workers=1, mp_context=spawned) as pool,
+        # A process for each task: over TLS each ledger has a CA of its own.
+        ProcessPoolExecutor(max_workers=1, mp_context=spawned, max_tasks_per_child=1) as pool,
     ):
         folder = Path(temporary)
         floods = [
