@@ -43,7 +43,10 @@ WHOLE = (
     "report usage --by node",
 )
 """Lists of thousands of rows, or a thousand of them, as tables."""
-BEFORE = {"delete default/bench-pod": "submit -f FILE"}
+BEFORE = {
+    "delete default/bench-pod": "submit -f FILE",
+    "uncordon node-1": "cordon node-1 --reason bench",
+}
 """What is done before each run of a verb, and is not counted."""
 VERBS = (
     *WHOLE,
