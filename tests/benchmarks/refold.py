@@ -68,7 +68,7 @@ LEFT_RUNNING = 10  # one pod in so many
 RUNNERS_UP = 3
 SNAPSHOT_NODES = 10_000
 SNAPSHOT_PODS = 200_000
-ROLES = {"inventory": "agent", "allocation": "agent", "workload": "watcher",
+ROLES = {"inventory": "intake", "allocation": "intake", "workload": "watcher",
          "placement": "scheduler", "binding": "binder"}  # fmt: skip
 
 
