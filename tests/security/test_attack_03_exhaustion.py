@@ -68,7 +68,7 @@ async def connect(
 
 async def status_of(port: int, path: str, client: str) -> tuple[int, asyncio.StreamWriter]:
     """The status with which an answer begins; the connection stays open."""
-    sent = f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    sent = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
     reader, writer = await connect(port, sent, client)
     return int((await reader.readline()).split()[1]), writer
 
@@ -94,8 +94,8 @@ async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
 async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
     """They are ended once they had their time, with the reason in the log; others are answered."""
     first = SHORT if guarded else without("limits each client")
-    head = b"GET /api/v1/nodes HTTP/1.1\r\nHost: x\r\n"
-    body = b"POST /api/v1/plan HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+    head = b"GET /api/v1/nodes HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    body = b"POST /api/v1/plan HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n{"
     async with gateway(bus, first) as (process, port):
         halves = [await connect(port, head if at % 2 else body) for at in range(HALF)]
         status, writer = await status_of(port, "/api/v1/nodes", "127.0.0.2")
@@ -122,7 +122,7 @@ async def test_reading_from_the_beginning_takes_consumers(bus: Bus) -> None:
         async def read(number: int) -> int:
             """Up to the tenth event, again and again; how often that was given."""
             found = 0
-            sent = b"GET /api/v1/events?from=1 HTTP/1.1\r\nHost: x\r\n\r\n"
+            sent = b"GET /api/v1/events?from=1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
             for _ in range(ROUNDS):
                 reader, writer = await connect(port, sent, f"127.0.0.{2 + number % 4}")
                 with contextlib.suppress(asyncio.IncompleteReadError, OSError, TimeoutError):

@@ -34,6 +34,7 @@ from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus
 from tests.support.pods import ask, pod
+from tests.support.polling import until
 from tests.support.processes import NO_AGENTS, ServiceProcess
 
 VICTIM = rack("victim", 2)
@@ -92,6 +93,14 @@ class World(NamedTuple):
         agent = await self.bus.connect(AGENT.name)
         return decode_answer(await agent.request(SUBJECT, payload, 10))
 
+    async def logged(self, cause: str) -> list[str]:
+        """The node of each line of the intake's log with this cause, once there is one."""
+
+        async def lines() -> list[str]:
+            return [str(line["node"]) for line in self.intake.log if line.get("cause") == cause]
+
+        return await until(lines, f"the intake to log {cause}")
+
 
 @contextlib.asynccontextmanager
 async def world(folder: Path, guard: str = "") -> AsyncIterator[World]:
@@ -128,8 +137,7 @@ async def test_guarded_lies_are_refused_by_name(tmp_path: Path) -> None:
             for _ in range(2):
                 answer = await made.say(said(lie.data, by=lie.by, basis=lie.basis))
                 assert answer.refused == lie.cause, answer
-            lines = [line for line in made.intake.log if line.get("cause") == lie.cause]
-            assert [line["node"] for line in lines] == [NODE]
+            assert await made.logged(lie.cause) == [NODE]
         assert (await made.say(said(NOTHING))).revision is not None
         told = await made.facts.count(ReportRefused, len(LIES))
         assert {(each.node, each.cause) for each in told} == {
