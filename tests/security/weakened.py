@@ -9,6 +9,7 @@ In a process of its own: `python -m tests.security.weakened GUARD -- agent --nod
 
 import asyncio
 import contextlib
+import functools
 import json
 import ssl
 import sys
@@ -77,9 +78,11 @@ def stays_in_the_folder() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def webhook_limits() -> Iterator[None]:
-    """The webhook reads whatever somebody sends, as much of it as he likes."""
-    from apportion.admission import webhook  # noqa: PLC0415
+def limits_of(service: str) -> Iterator[None]:
+    """The service reads whatever somebody sends, as much of it as he likes.
+
+    `service` is the module that has its `LIMITS`.
+    """
     from apportion.runtime.service import callers  # noqa: PLC0415
     from apportion.runtime.service.limits import Limits  # noqa: PLC0415
 
@@ -89,7 +92,7 @@ def webhook_limits() -> Iterator[None]:
         each_per_s=0, each_at_once=most,
     )  # fmt: skip
     with (
-        mock.patch.object(webhook, "LIMITS", limits),
+        mock.patch(f"{service}.LIMITS", limits),
         mock.patch.object(callers, "POD_BYTES_MAX", most),
         mock.patch.object(callers, "CONTAINERS_MAX", most),
     ):
@@ -272,26 +275,6 @@ def limits_each_client() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def limits_of_the_extender() -> Iterator[None]:
-    """The extender reads whatever somebody sends, as much of it as he likes."""
-    from apportion.extender import main  # noqa: PLC0415
-    from apportion.runtime.service import callers  # noqa: PLC0415
-    from apportion.runtime.service.limits import Limits  # noqa: PLC0415
-
-    most = 1 << 30
-    limits = Limits(
-        body_bytes=most, heavy_bytes=most, heavy_at_once=most, connections_each=most,
-        each_per_s=0, each_at_once=most,
-    )  # fmt: skip
-    with (
-        mock.patch.object(main, "LIMITS", limits),
-        mock.patch.object(callers, "POD_BYTES_MAX", most),
-        mock.patch.object(callers, "CONTAINERS_MAX", most),
-    ):
-        yield
-
-
-@contextlib.contextmanager
 def shows_what_is_seen() -> Iterator[None]:
     """Whoever is let in reads everything."""
     from apportion.gateway.access import gate  # noqa: PLC0415
@@ -336,8 +319,8 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "holds a placement to its turn": holds_a_placement_to_its_turn,
     "holds what was asked": holds_what_was_asked,
     "limits each client": limits_each_client,
-    "limits of the extender": limits_of_the_extender,
-    "limits of the webhook": webhook_limits,
+    "limits of the extender": functools.partial(limits_of, "apportion.extender.main"),
+    "limits of the webhook": functools.partial(limits_of, "apportion.admission.webhook"),
     "looks at the ledger": looks_at_the_ledger,
     "looks for what is set aside": looks_for_what_is_set_aside,
     "says nothing before TLS": says_nothing_before_tls,
