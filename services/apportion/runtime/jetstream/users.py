@@ -1,25 +1,27 @@
 """The users of a server without a cluster: who there is, in a file, and the key of each beside it.
 
     users.json        role, name, nodes and public key of each
+    users.lock        held by whoever changes them
     keys/NAME.nk      the seed of one, for its owner alone; bootstrap's is in offline/
     ledger.key        what all who append share
     nats.conf         made of the table of identities, for these users
 
 Invariants: a name that was revoked does not come back by itself; no file holds the seed of another
-than the one that it is called after.
+than the one that it is called after; of two who change the users at once neither undoes the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import secrets
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
@@ -31,6 +33,7 @@ from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.process.nkeys import check_public, new_key, write_seed
 
 USERS: Final = "users.json"
+USERS_LOCK: Final = "users.lock"
 CONFIGURATION: Final = "nats.conf"
 LEDGER_KEY: Final = "ledger.key"
 LOCK: Final = "lock"
@@ -73,24 +76,47 @@ class Members(msgspec.Struct, frozen=True):
     revoked: tuple[str, ...] = ()
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _alone(change: Callable[Concatenate[Users, P], T]) -> Callable[Concatenate[Users, P], T]:
+    """Read, change and write while no other process does so in this folder."""
+
+    @functools.wraps(change)
+    def changed(users: Users, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        path = users.folder / USERS_LOCK
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as failure:
+            raise UsersFailed(f"cannot lock the users by {path}: {failure}") from failure
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return change(users, *args, **kwargs)
+        finally:
+            os.close(lock)
+
+    return changed
+
+
 class Users:
     """Who may connect to the server of one folder, and their keys; see this module."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     @property
     def ledger_key(self) -> Path:
         """The file with what all who append share."""
-        return self._folder / LEDGER_KEY
+        return self.folder / LEDGER_KEY
 
     def key_of(self, name: str) -> Path:
         """The file with the seed of that name."""
-        return self._folder / ("offline" if name in _OFFLINE else "keys") / f"{name}.nk"
+        return self.folder / ("offline" if name in _OFFLINE else "keys") / f"{name}.nk"
 
     def read(self) -> Members:
         """Who there is. Raises UsersFailed."""
-        path = self._folder / USERS
+        path = self.folder / USERS
         try:
             found = msgspec.json.decode(path.read_bytes(), type=Members)
             for member in found.members:
@@ -104,6 +130,7 @@ class Users:
             raise UsersFailed(f"cannot read the users in {path}: {failure}") from failure
         return found
 
+    @_alone
     def begin(
         self, agents: Mapping[str, tuple[str, ...]] | None = None, *, all_keys: bool = False
     ) -> Members:
@@ -132,7 +159,7 @@ class Users:
             )
             return self._keep(Members((*found.members, *made), found.revoked))
         except OSError as failure:
-            raise UsersFailed(f"cannot keep users in {self._folder}: {failure}") from failure
+            raise UsersFailed(f"cannot keep users in {self.folder}: {failure}") from failure
 
     @staticmethod
     def _with_nodes(found: Members, agents: Mapping[str, tuple[str, ...]]) -> Members:
@@ -157,7 +184,7 @@ class Users:
         try:
             for each in sorted(path for path in folder.iterdir() if path.is_dir()):
                 if each.name == SERVER:
-                    _copied(self._folder / CONFIGURATION, each / CONFIGURATION, 0o644)
+                    _copied(self.folder / CONFIGURATION, each / CONFIGURATION, 0o644)
                     continue
                 member = members.get(each.name)
                 if member is None or not member.nkey:
@@ -169,6 +196,7 @@ class Users:
         except OSError as failure:
             raise UsersFailed(f"cannot hand out keys into {folder}: {failure}") from failure
 
+    @_alone
     def add(self, role: str, name: str, nodes: Sequence[str]) -> Member:
         """One more, with a key of his own. Raises UsersFailed, InvalidIdentity."""
         found = self.read()
@@ -185,9 +213,10 @@ class Users:
             kept = tuple(each for each in found.revoked if each != name)
             self._keep(Members((*found.members, member), kept))
         except OSError as failure:
-            raise UsersFailed(f"cannot keep users in {self._folder}: {failure}") from failure
+            raise UsersFailed(f"cannot keep users in {self.folder}: {failure}") from failure
         return member
 
+    @_alone
     def revoke(self, name: str) -> Member:
         """He may connect no more; his key goes. Raises UsersFailed, also for whom none can add."""
         found = self.read()
@@ -205,7 +234,7 @@ class Users:
             self._keep(Members(left, (*found.revoked, name)))
             self.key_of(name).unlink(missing_ok=True)
         except OSError as failure:
-            raise UsersFailed(f"cannot keep users in {self._folder}: {failure}") from failure
+            raise UsersFailed(f"cannot keep users in {self.folder}: {failure}") from failure
         return gone
 
     def _made(
@@ -221,9 +250,9 @@ class Users:
         return Member(role, name, nodes, key.public)
 
     def _keep(self, members: Members) -> Members:
-        write_whole(self._folder / USERS, msgspec.json.encode(members), mode=0o600)
+        write_whole(self.folder / USERS, msgspec.json.encode(members), mode=0o600)
         text = configuration([member.user for member in members.members])
-        write_whole(self._folder / CONFIGURATION, text.encode())
+        write_whole(self.folder / CONFIGURATION, text.encode())
         return members
 
     def reload(self) -> bool:
@@ -231,7 +260,7 @@ class Users:
 
         Raises UsersFailed.
         """
-        log = self._folder / LOG
+        log = self.folder / LOG
         before = log.stat().st_size if log.exists() else 0
         pid = self._server()
         if pid is None:
@@ -248,7 +277,7 @@ class Users:
 
     def _server(self) -> int | None:
         """The process that has the folder's lock; see server.EmbeddedServer."""
-        with contextlib.suppress(OSError, ValueError), (self._folder / LOCK).open("r+") as lock:
+        with contextlib.suppress(OSError, ValueError), (self.folder / LOCK).open("r+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
