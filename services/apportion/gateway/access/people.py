@@ -71,16 +71,23 @@ class Remembered:
 
     def __init__(self, login: Login, *, now: Callable[[], float] = time.monotonic) -> None:
         self._login = login
-        self._people = _Kept[Person | None](now)
+        self._people = _Kept[Person](now)
+        self._nobodies = _Kept[None](now)  # apart: made-up tokens must not push people out
         self._rights = _Kept[bool](now)
 
     async def person(self, token: str) -> Person | None:
         """See Login."""
         key = _digest(token)
-        if not self._people.has(key):
-            found = await self._login.person(token)
-            self._people.put(key, found, KEPT_NO_S if found is None else KEPT_S)
-        return self._people.get(key)
+        if self._people.has(key):
+            return self._people.get(key)
+        if self._nobodies.has(key):
+            return None
+        found = await self._login.person(token)
+        if found is None:
+            self._nobodies.put(key, None, KEPT_NO_S)
+        else:
+            self._people.put(key, found, KEPT_S)
+        return found
 
     async def may(self, person: Person, wish: Wish) -> bool:
         """See Login."""

@@ -128,3 +128,15 @@ async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: st
     with pytest.raises(RequestRefused) as refused:
         await Gate(Remembered(register)).known(token)
     assert (refused.value.status, register.asked) == (401, 0)
+
+
+async def test_made_up_tokens_do_not_push_out_who_is_known() -> None:
+    """Whoever sends many of them would have every request of all others asked about anew."""
+    register = Register()
+    login = Remembered(register, now=lambda: 0.0)
+    await login.person("t")
+    for number in range(KEPT_MAX + 1):
+        await login.person(f"made-up-{number}")
+    register.asked = 0
+    assert await login.person("t") == Person("mei")
+    assert register.asked == 0
