@@ -70,7 +70,7 @@ async def test_memory_is_bounded() -> None:
     login = Remembered(Register())
     for number in range(KEPT_MAX + 100):
         await login.person(str(number))
-    assert len(login._people._of) == KEPT_MAX
+    assert len(login._nobodies._of) == KEPT_MAX
 
 
 def rows(**tokens: str) -> str:
