@@ -138,7 +138,7 @@ class Keeping:
                 async with self._hands.rounds.tidying() as alone:
                     if alone:
                         await self._tidied()
-            except NotPrepared as problem:
+            except (NotPrepared, OSError) as problem:  # a full disk, too, is over some day
                 _log.warning("nothing is tidied up: %s", problem)
             await asyncio.sleep(TIDY_S)
 

@@ -1,0 +1,63 @@
+"""What is kept of a node without a kubelet, over real files and a ledger in memory."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from apportion.agent import keeping
+from apportion.agent.boot_book import BootBook
+from apportion.agent.keeping import Keeping
+from apportion.agent.places import Places
+from apportion.agent.reporting import Agent, Node
+from apportion.agent.runs import Runs
+from apportion.agent.simulated import SimulatedBackend
+from apportion.core.devices.simulating import simulated_devices
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import Host
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+from tests.support.polling import until
+
+HOST = Host(cpu_milli=1000, memory_mib=1000, pods=110)
+PROC = Path("/proc")
+
+
+async def test_what_cannot_be_written_is_tidied_up_at_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The folder of the node's state goes and comes back, as a disk is full and has room again."""
+    monkeypatch.setattr(keeping, "TIDY_S", 0.01)
+    state, away = tmp_path / "state", tmp_path / "away"
+    handed = state / "handed.json"
+    state.mkdir()
+    BootBook(handed, PROC, str).note("gone", "what it was given")
+    ledger = MemoryLedger(MemoryServer(), role="intake")
+    backend = SimulatedBackend(simulated_devices("n1", "1xT4"))
+    async with GroupCommit(ledger) as commit:
+        node = Node("n1", backend, HOST, Publisher("agent/n1", SystemClock(), commit.append))
+        agent = Agent([node], ledger, Metrics())
+        places = Places(cdi=tmp_path / "cdi", state=state, run=tmp_path / "run")
+        kept = Keeping(
+            agent, node, places, Runs(tmp_path, PROC), metrics=Metrics(), clock=SystemClock()
+        )
+        state.rename(away)
+        async with asyncio.TaskGroup() as group:
+            loops = (agent.watch(), agent.fold(), kept._tidy())
+            tasks = [group.create_task(each) for each in loops]
+
+            async def refused() -> bool:
+                return "nothing is tidied up" in caplog.text
+
+            await until(refused, "the round that cannot write")
+            away.rename(state)
+
+            async def struck() -> bool:
+                return not BootBook(handed, PROC, str).entries
+
+            await until(struck, "the next round")
+            for task in tasks:
+                task.cancel()
