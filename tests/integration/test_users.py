@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from apportion.core.identity.roles import ROLES
 from apportion.runtime.jetstream.client import connect, create_stream
 from apportion.runtime.jetstream.server import EmbeddedServer
 from apportion.runtime.ledger.port import NotPermitted
@@ -93,6 +95,39 @@ async def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         (("revoke", "a"), "name a"),
     ):
         assert cause in await said(tmp_path, *arguments, code=1)
+
+
+async def test_who_is_added_is_told_how_to_connect(tmp_path: Path) -> None:
+    """The help names every role that can be added; what the verb ends with is enough to append."""
+    user = [sys.executable, "-m", "apportion.cli.main", "user", "add"]
+
+    async def printed(*arguments: str) -> str:
+        ended = await asyncio.to_thread(
+            subprocess.run, [*user, *arguments], capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    listed = {line.split()[0] for line in (await printed("--help")).splitlines() if line.split()}
+    assert listed >= {role.name for role in ROLES} - {"bootstrap", "callout"}
+    assert not listed & {"bootstrap", "callout"}
+    elsewhere = await printed("auditor", "eve", "--data", str(tmp_path))
+    key = tmp_path / "keys" / "eve.nk"
+    told = f"to connect: APPORTION_NATS_URL=nats://eve@HOST:PORT and --nats-key {key}\n"
+    assert told in elsewhere, "an auditor appends nothing, and no server of `up` is here"
+    server = EmbeddedServer(tmp_path, port=-1, keys=True)
+    await server.start()
+    try:
+        async with await connect(server.reach_for("bootstrap"), name="boot") as boot:
+            await create_stream(boot)
+        said_last = (await printed("watcher", "anna", "--data", str(tmp_path))).splitlines()[-1]
+        words = shlex.split(said_last)
+        url, key, ledger_key = words[2].partition("=")[2], Path(words[5]), Path(words[7])
+        assert words[4::2] == ["--nats-key", "--ledger-key"]
+        async with await connect(Reach(url, key=key, ledger_key=ledger_key), name="anna") as anna:
+            await anna.append([draft()])
+    finally:
+        await server.stop()
 
 
 async def test_nobody_is_revoked_whom_none_can_add(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ obeys by the time that the verb ends, where it runs here; whoever was revoked is
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import msgspec
 from apportion.cli.connection import DATA_ENV, JSON, default_data
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json
+from apportion.runtime.jetstream.users import ADDABLE, Member, Users, UsersFailed
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -44,22 +46,33 @@ def _agents(
     return found
 
 
+def _add_help() -> str:
+    """What `add` says of itself, with the roles as the table of identities has them."""
+    width = max(len(role.name) for role in ADDABLE)
+    lines = (f"  {role.name:{width}}  {role.does}" for role in ADDABLE)
+    return "\n".join(
+        (
+            "Make a key, and let who has it connect as NAME; without one, the role's own name.",
+            "\n\b\nROLE is one of",
+            *lines,
+            "\nExit codes: 0 done; 1 there is such a name, or no such role.",
+        )
+    )
+
+
 @click.group(epilog="Example:  apportion user add agent gpu-7 --node gpu-7")
 def command() -> None:
     """Who may connect to the ledger's server, without a cluster: each by a key of his own."""
 
 
-@command.command(epilog="Example:  apportion user add operator anna")
+@command.command(help=_add_help(), epilog="Example:  apportion user add operator anna")
 @click.argument("role")
 @click.argument("name", default="")
 @click.option("--node", "nodes", multiple=True, metavar="NODE", help="Of an agent, once for each.")
 @_DATA
 @JSON
 def add(*, role: str, name: str, nodes: tuple[str, ...], data: Path | None, as_json: bool) -> None:
-    """Make a key, and let who has it connect as NAME; without one, the role's own name.
-
-    Exit codes: 0 done; 1 there is such a name, or no such role.
-    """
+    """See `_add_help`, which names the roles."""
     _done(data, as_json, "may connect", "add", role, name or role, nodes)
 
 
@@ -80,8 +93,6 @@ def revoke(*, name: str, data: Path | None, as_json: bool) -> None:
 @JSON
 def list_users(*, data: Path | None, as_json: bool) -> None:
     """Those who may connect. Exit code 0."""
-    from apportion.runtime.jetstream.users import Users, UsersFailed
-
     users = Users(data or default_data())
     try:
         members = users.read().members
@@ -115,7 +126,6 @@ def begin(
     Exit codes: 0 done; 1 a name or folder cannot be.
     """
     from apportion.core.identity.identity import InvalidIdentity
-    from apportion.runtime.jetstream.users import Users, UsersFailed
 
     folder = data or default_data()
     users = Users(folder)
@@ -136,7 +146,6 @@ def begin(
 
 def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -> None:  # noqa: FBT001 - as click hands it over
     from apportion.core.identity.identity import InvalidIdentity
-    from apportion.runtime.jetstream.users import Users, UsersFailed
 
     users = Users(data or default_data())
     try:
@@ -150,5 +159,24 @@ def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -
         return
     text = f"{member.role} {member.name} {what}{f', by the key in {key}' if key else ''}"
     console().print(plain(text), soft_wrap=True)
+    if key:
+        console().print(plain(_how_to_connect(users, member)), soft_wrap=True)
     if not obeyed:
         console().print(plain("no server runs here; it obeys from its next start"), soft_wrap=True)
+
+
+def _how_to_connect(users: Users, member: Member) -> str:
+    """What he gives to a verb or service; HOST:PORT where the server is not that of `up`."""
+    from apportion.core.identity.permissions import role_of
+    from apportion.runtime.jetstream.server import ServerFailed, load_credentials
+
+    try:
+        known = load_credentials(users.folder)
+        place = f"{known.host}:{known.port}"
+    except ServerFailed:
+        place = "HOST:PORT"
+    options = ["--nats-key", str(users.key_of(member.name))]
+    if role_of(member.user.identity).appends:
+        options += ["--ledger-key", str(users.ledger_key)]
+    url = f"APPORTION_NATS_URL=nats://{member.name}@{place}"
+    return f"to connect: {url} and {shlex.join(options)}"

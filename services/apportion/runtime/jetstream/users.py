@@ -47,6 +47,8 @@ _OFFLINE: Final = frozenset({"bootstrap"})
 _WITH_PASSWORD: Final = frozenset({"auditor"})
 """Whoever reads along does so with tools of his own, which know passwords."""
 _NEVER: Final = frozenset({"callout"})
+ADDABLE: Final = tuple(role for role in ROLES if role.name not in _OFFLINE | _NEVER)
+"""The roles of which there may be more users than one."""
 
 
 class UsersFailed(Exception):
@@ -202,7 +204,7 @@ class Users:
         found = self.read()
         check_name(name)
         role_of(Identity(role, name))
-        if role in _NEVER or role in _OFFLINE:
+        if role not in {each.name for each in ADDABLE}:
             raise UsersFailed(f"role {role}: there is one of it, or none")
         if any(member.name == name for member in found.members):
             raise UsersFailed(f"name {name}: there is one; revoke it first, or choose another")
