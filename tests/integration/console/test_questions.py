@@ -56,6 +56,31 @@ def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
         expect(page.locator("#main")).to_contain_text(re.compile("YAML|cannot|document"))
 
 
+def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Its page and its line ask what would help it: nothing is said to fit before one asks."""
+    pods = cluster.json("get", "pods")["items"]
+    waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
+    with opened(browser, base) as page:
+        for address in (f"#/pod/{waits}", "#/waiting"):
+            visit(page, address)
+            page.locator("a", has_text="Try a change").first.click()
+            expect(page.locator("h1")).to_contain_text("What would help")
+            expect(page.locator("#manifest")).to_have_value("")
+            expect(page.locator("#result")).to_be_empty()
+            expect(page.locator("h1 a")).to_be_visible()
+            assert offences(page) == []
+        visit(page, f"#/whatif?pod={waits}")
+        expect(page.locator("h1 a")).to_have_text(waits)
+        page.locator("#add").fill("2xH100-80GB")
+        page.locator("#add").press("Enter")
+        expect(page.locator("#result table")).not_to_have_count(0)
+        assert f"pod={waits}&add=" in page.url
+        page.get_by_label("Without 2xH100-80GB").click()
+        expect(page.locator("h1 a")).to_have_text(waits)
+
+
 def test_a_report_is_that_of_the_command_line(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:

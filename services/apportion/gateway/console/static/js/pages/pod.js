@@ -220,7 +220,7 @@ class PodPage extends ListPage {
     return html`<section class="card"><h2>Why none fits <small>${refused ? `${many(refused.nodes, "node")}` : "nobody has looked yet"}</small></h2>
       ${causes.map(cause => causeBar(cause, refused.nodes))}
       ${causes.length ? html`<h3>What would unblock it</h3>${cures(causes)}` : html`<p>${sentenceCase(this.why.sentence)}.</p>`}
-      <div class="acts">${link("whatif", "Try a change", {}, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div></section>
+      <div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div></section>
       ${refused?.nearest.some(miss => miss.missing) ? html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th><th scope="col">Wanted</th><th scope="col">There</th><th scope="col">Missing</th></tr></thead><tbody>${refused.nearest.filter(miss => miss.missing).map(miss => html`<tr data-row tabindex="0"><td>${nodeLink(miss.node)}</td><td>${miss.needed_words}</td><td>${miss.available_words}</td><td>${miss.missing}</td></tr>`)}</tbody></table></section>` : ""}
       ${this.why.evicts.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${this.why.evicts.map(each => html`<li><span>${podLink(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}
       ${this.history instanceof Problem && !this.history.unknown ? problemNote(this.history, "what happened to a pod") : ""}`;

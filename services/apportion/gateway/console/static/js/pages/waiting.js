@@ -66,7 +66,7 @@ function dots(line, now) {
 function reasons(line) {
   if (!line.causes.length) return html`<h3>Why not yet</h3><p>${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}</p>`;
   return html`<h3>Why none of ${many(line.nodes, "node")}</h3>${line.causes.map(cause => causeBar(cause, line.nodes))}
-    <h3>What would unblock it</h3>${cures(line.causes)}<p class="try">${link("whatif", "Try a change →")}</p>`;
+    <h3>What would unblock it</h3>${cures(line.causes)}<p class="try">${link("whatif", "Try a change →", line.first.length ? { pod: `${line.first[0].namespace}/${line.first[0].name}` } : {})}</p>`;
 }
 
 function podRow(pod, now) {

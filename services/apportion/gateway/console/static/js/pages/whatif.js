@@ -46,12 +46,16 @@ class WhatIfPage {
     this.lose = listOf(parameters.get("lose"));
     this.add = listOf(parameters.get("add"));
     this.policy = parameters.get("policy") ?? "";
-    this.manifest = this.lose.length || this.add.length || this.policy ? "" : SAMPLE;
+    // Of a pod that waits the gateway tells what it asks for, not its whole manifest, and what fits
+    // in its stead would say nothing of it: so nothing is written for it.
+    this.pod = (parameters.get("pod") ?? "").split("/");
+    if (this.pod.length !== 2 || !this.pod.every(Boolean)) this.pod = null;
+    this.manifest = this.lose.length || this.add.length || this.policy || this.pod ? "" : SAMPLE;
     this.turn = 0;
   }
 
   show() {
-    mount(this.main, html`<div class="page"><div id="answer">${answer("What would happen?")}</div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
+    mount(this.main, html`<div class="page"><div id="answer">${answer(this.question())}</div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
       <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="${this.manifest ? 13 : 6}" placeholder="YAML: Pod, Job, Deployment, PodGroup">${this.manifest}</textarea>
       <label for="lose">Nodes to lose</label><div class="tags" id="lost"></div>
       <label for="add">Nodes to add</label><div class="tags" id="added"></div>
@@ -66,6 +70,12 @@ class WhatIfPage {
     });
     this.main.onclick = event => this.clicked(event);
     this.main.onkeydown = event => this.keyed(event);
+  }
+
+  /** What stands above as long as nothing is asked. */
+  question() {
+    return this.pod ? html`What would help ${podLink(...this.pod)}? Add nodes, choose a policy, or write another manifest.`
+      : "What would happen? Write a manifest, or name a node.";
   }
 
   fields() {
@@ -97,7 +107,7 @@ class WhatIfPage {
 
   change(what) {
     Object.assign(this, what);
-    this.context.setParameters({ lose: this.lose.join(","), add: this.add.join(","), policy: this.policy });
+    this.context.setParameters({ pod: this.pod?.join("/") ?? "", lose: this.lose.join(","), add: this.add.join(","), policy: this.policy });
     this.fields();
     this.run();
   }
@@ -109,7 +119,7 @@ class WhatIfPage {
     const mine = this.turn;
     this.fields();
     if (!this.manifest.trim() && !this.lose.length && !this.add.length && !this.policy) {
-      mount($("#answer"), answer("What would happen? Write a manifest, or name a node."));
+      mount($("#answer"), answer(this.question()));
       mount($("#result"), "");
       return;
     }
