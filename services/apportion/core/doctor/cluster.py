@@ -22,6 +22,9 @@ def cluster_facts(state: State) -> ClusterFacts:
         devices=sum(len(node.devices) for node in there),
         failed=tuple(failed for node in there if (failed := _failed(node)) is not None),
         silent=tuple((node.name, node.silent) for node in there if node.silent),
+        simulated=tuple(
+            node.name for node in there if node.silent and node.reported and node.reported.simulated
+        ),
         without_agent=tuple(node.name for node in there if _offers(node) and not node.reported),
         without_node=tuple(
             name

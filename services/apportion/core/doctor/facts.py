@@ -83,7 +83,8 @@ class FailedDevices(Struct, frozen=True):
 class ClusterFacts(Struct, frozen=True, kw_only=True):
     """What a fold says of nodes and agents.
 
-    `silent` are nodes with the time since when their agent is not heard; `without_agent` have GPUs
+    `silent` are nodes with the time since when their agent is not heard, and `simulated` are those
+    of them that are not real; `without_agent` have GPUs
     or NPUs by what Kubernetes says, and nobody reports them; `without_node` are reported and no
     node of the cluster. `drivers` are nodes by the version of their driver.
     """
@@ -93,6 +94,7 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
     devices: int = 0
     failed: tuple[FailedDevices, ...] = ()
     silent: tuple[tuple[str, str], ...] = ()
+    simulated: tuple[str, ...] = ()
     without_agent: tuple[str, ...] = ()
     without_node: tuple[str, ...] = ()
     drivers: dict[str, tuple[str, ...]] = {}

@@ -63,10 +63,18 @@ def agents(facts: Facts) -> Found | None:
     if not cluster.silent:
         return ok(f"no agent is silent ({nodes(cluster.nodes)})")
     said = [f"{node} since {moment(since)}" for node, since in cluster.silent]
+    fixes = []
+    if cluster.simulated:
+        others = ", and so for each simulated node" if len(cluster.simulated) > 1 else ""
+        fixes.append(f"`apportion simulate return {cluster.simulated[0]}`{others}")
+    if len(cluster.silent) > len(cluster.simulated):
+        fixes.append(
+            "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
+            "status` on the node)"
+        )
     return broken(
         f"not heard: {counted(said, 'agent')}",
-        "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
-        "status` on the node); the node takes pods by itself once it is heard",
+        f"{'; '.join(fixes)}; the node takes pods by itself once it is heard",
     )
 
 
@@ -81,11 +89,17 @@ def devices(facts: Facts) -> Found | None:
     pods = sum(failed.pods for failed in cluster.failed)
     where = counted([failed.node for failed in cluster.failed], "node")
     words = f"{count:,} of {cluster.devices:,} devices failed, on {where}"
+    node = next((failed.node for failed in cluster.failed if failed.pods), cluster.failed[0].node)
+    shows = f"`apportion get devices --node {node}` shows which, and why"
     if not pods:
-        return soon(f"{words}; no pod is on them", "repair them: they take pods by themselves then")
+        return soon(
+            f"{words}; no pod is on them",
+            f"{shows}; repair them: they take pods by themselves then",
+        )
     return broken(
         f"{words}; {pods:,} pod{' is' if pods == 1 else 's are'} on them",
-        "`apportion who NODE` tells which, `apportion drain NODE --reason WHY` moves them",
+        f"{shows}; `apportion who {node}` tells whose pods, `apportion drain {node} --reason WHY` "
+        "moves them",
     )
 
 

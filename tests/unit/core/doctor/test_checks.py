@@ -183,6 +183,24 @@ def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts,
     assert [each.id for each in examined(facts) if each.state != "ok"] == [name]
 
 
+def test_a_fix_names_the_node_that_it_is_for() -> None:
+    """A command can be copied: one with pods on what failed, one that is simulated and lost."""
+    failed = (FailedDevices("n1", 2, 0), FailedDevices("n2", 1, 3))
+    fix = found(cluster(devices=9, failed=failed), "devices").fix
+    for verb in ("get devices --node n2", "who n2", "drain n2 --reason WHY"):
+        assert f"`apportion {verb}`" in fix
+    idle = found(cluster(devices=9, failed=failed[:1]), "devices").fix
+    assert "`apportion get devices --node n1`" in idle
+    assert "drain" not in idle
+    since = "2026-03-01T09:30:00.1Z"
+    lost = found(cluster(silent=(("s1", since),), simulated=("s1",)), "agents").fix
+    assert "`apportion simulate return s1`" in lost
+    assert "kubectl" not in lost
+    both = cluster(silent=(("n1", since), ("s1", since)), simulated=("s1",))
+    assert "`apportion simulate return s1`; start the agent" in found(both, "agents").fix
+    assert "simulate" not in found(cluster(silent=(("n1", since),)), "agents").fix
+
+
 def test_every_check_has_a_case() -> None:
     """A new row comes with what makes it fail."""
     assert {case[0] for case in CASES} == {check.id for check in CHECKS}
@@ -216,6 +234,20 @@ def test_what_a_fold_says_of_nodes_and_agents() -> None:
     assert facts.without_node == ("n2",)
     assert facts.drivers == {"550.54.15": ("n4",)}
     assert facts.nodes == 3
+
+
+def test_a_fold_tells_lost_nodes_that_are_simulated_apart() -> None:
+    """Only those that are both."""
+    ledger = Ledger(
+        structs.replace(rack("n1", 1), simulated=False),
+        structs.replace(rack("s1", 1), simulated=True),
+        structs.replace(rack("s2", 1), simulated=True),
+        NodeSilent(node="n1", grace_s=40),
+        NodeSilent(node="s1", grace_s=40),
+    )
+    facts = cluster_facts(ledger.state)
+    assert [name for name, _ in facts.silent] == ["n1", "s1"]
+    assert facts.simulated == ("s1",)
 
 
 def test_what_a_fold_says_of_devices() -> None:
