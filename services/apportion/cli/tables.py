@@ -19,6 +19,7 @@ from apportion.core.explain.answers import (
     PodAnswer,
 )
 from apportion.core.explain.health import failed_words, moment
+from apportion.core.explain.lens import NOT_TOLD
 from apportion.core.explain.lines import ask_words, listed, shares_words
 from apportion.core.explain.words import device_words
 
@@ -182,5 +183,6 @@ def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
     for gang in items:
         phases = ", ".join(f"{count} {name}" for name, count in gang.phases.items())
         needs = str(gang.min_available) if gang.declared else "not declared"
-        made.add_row(gang.group, needs, str(gang.pods), phases, plain(gang.queue))
+        name = gang.namespace if gang.group == NOT_TOLD else gang.group
+        made.add_row(name, needs, str(gang.pods), phases, plain(gang.queue))
     return made

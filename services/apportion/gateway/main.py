@@ -16,6 +16,7 @@ from msgspec import Struct
 from apportion.core.ledger.fold import Change
 from apportion.core.reports.prices import PriceError
 from apportion.gateway.access.acts import Acts
+from apportion.gateway.access.cursors import Cursors
 from apportion.gateway.access.gate import Gate
 from apportion.gateway.access.options import (
     LoginChoice,
@@ -202,7 +203,9 @@ class Gateway:
             life = _Life(service, ledger, feed, self._places)
             service.ready_when(life.reader.not_ready)
             async with AsyncExitStack() as open_servers:
-                self._gate = await open_servers.enter_async_context(self._places.login.opened())
+                cursors = Cursors(service.config.reach.read_ledger_key())
+                login = self._places.login.opened(cursors)
+                self._gate = await open_servers.enter_async_context(login)
                 commit = GroupCommit(ledger, clock=service.clock)
                 append = (await open_servers.enter_async_context(commit)).append
                 door = Door(self._gate, Publisher("gateway", service.clock, append))

@@ -223,6 +223,7 @@ class GangAnswer(Answer, frozen=True):
     pods: int = 0
     phases: dict[str, int] = {}
     queue: str = ""
+    namespace: str = ""
 
 
 class Page(Answer, Generic[T], frozen=True):

@@ -43,7 +43,7 @@ UNKNOWN: Final = ""
 
 _KEPT: Final = frozenset((
     "node", "device", "index", "model", "mode", "family", "instance", "template", "phase",
-    "score", "total",
+    "score", "total", "declared", "min_available",
     "memory_mib", "cores", "shares", "share", "start", "size", "profile", "slots",
     "pods", "devices", "position", "hours", "gpu_hours", "gib_hours", "cost", "idle_now",
     "from", "to", "attempt", "outcome", "revision", "time",

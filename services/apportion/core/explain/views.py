@@ -231,4 +231,5 @@ def gang_answer(name: str, group: GroupState) -> GangAnswer:
         pods=len(group.pods),
         phases=dict(sorted(phases.items())),
         queue=group.observed.queue if group.observed else "",
+        namespace=name.partition("/")[0],
     )

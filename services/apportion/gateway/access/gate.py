@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import hdrs, web
 
 from apportion.core.explain.lens import seen
+from apportion.gateway.access.cursors import Cursors
 from apportion.gateway.access.people import (
     READ_ALL,
     READ_DOCTOR,
@@ -51,10 +52,11 @@ SAFE = ("GET", "HEAD")
 
 
 class Gate:
-    """The gate of one gateway."""
+    """The gate of one gateway; `cursors` are by the key that all gateways of a cluster share."""
 
-    def __init__(self, login: Remembered) -> None:
+    def __init__(self, login: Remembered, cursors: Cursors) -> None:
         self._login = login
+        self._cursors = cursors
 
     def client(self, request: web.BaseRequest) -> str:
         """Who asks, for limits: a person who was known lately, else an address."""
@@ -134,6 +136,9 @@ class Gate:
         async def may_see(namespace: str) -> bool:
             return await self.may(person, read_namespace(namespace))
 
+        def seal(cursor: str) -> str:
+            return self._cursors.seal(path, cursor)
+
         path = request.path.removeprefix(f"{PREFIX}/")
         named = namespace_at(path) or request.query.get("namespace", "")
         if named:
@@ -145,16 +150,17 @@ class Gate:
         if look is None or request.query.get("format", "json") != "json":
             raise forbidden(person, READ_ALL)
         searched = path == "log" and bool({"text", "subject"} & request.query.keys())
-        answer = await handle(_plainly(request, searched=searched))
+        behind = self._cursors.open(path, request.query.get("continue", ""))
+        answer = await handle(_plainly(request, behind, searched=searched))
         if not isinstance(answer, web.Response) or not isinstance(answer.body, bytes):
             raise forbidden(person, READ_ALL)
         as_line = LINES in request.headers.get(hdrs.ACCEPT, "")
         if answer.status != web.HTTPOk.status_code:
-            body = await shown(answer.body, seen, may_see)
+            body = await shown(answer.body, seen, may_see, seal)
         else:
             for planned in planned_namespaces(answer.body) if path == "plan" else ():
                 await self.require(person, read_namespace(planned))
-            body = await shown(answer.body, look, may_see)
+            body = await shown(answer.body, look, may_see, seal)
         if searched and answer.status == web.HTTPOk.status_code:
             body = narrowed(body, request.query)
         if as_line:
@@ -165,12 +171,17 @@ class Gate:
         return response
 
 
-def _plainly(request: web.Request, *, searched: bool) -> web.Request:
-    """The request for an answer in one piece, not packed, and of the log without a search."""
+def _plainly(request: web.Request, behind: str, *, searched: bool) -> web.Request:
+    """The request for an answer in one piece, not packed, and of the log without a search.
+
+    `behind` is where it goes on, as the list itself says it.
+    """
     headers = request.headers.copy()
     headers[hdrs.ACCEPT] = "application/json"
     headers.popall(hdrs.ACCEPT_ENCODING, None)
     url = request.rel_url
+    if behind:
+        url = url.update_query({"continue": behind})
     if searched:
         url = url.without_query_params("text", "subject", "limit").update_query(limit=LIMIT_MAX)
     return request.clone(headers=headers, rel_url=url)

@@ -17,6 +17,7 @@ import click
 import msgspec
 from aiohttp import hdrs, web
 
+from apportion.gateway.access.cursors import Cursors
 from apportion.gateway.access.gate import Gate
 from apportion.gateway.access.people import Remembered
 from apportion.gateway.access.token_file import TokenFile, read_rows
@@ -42,15 +43,15 @@ class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
         return self.tokens is not None or self.kube.wanted
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Gate | None]:
+    async def opened(self, cursors: Cursors) -> AsyncIterator[Gate | None]:
         """The gate, until the block ends; None where everybody is let in. Raises ConfigError."""
         if self.tokens is not None:
-            yield Gate(Remembered(TokenFile(self.tokens)))
+            yield Gate(Remembered(TokenFile(self.tokens)), cursors)
         elif self.kube.wanted:
             from apportion.gateway.access.kube_login import KubeLogin  # noqa: PLC0415 - kube_options
 
             async with self.kube.open() as api:
-                yield Gate(Remembered(KubeLogin(api, self.audiences)))
+                yield Gate(Remembered(KubeLogin(api, self.audiences)), cursors)
         else:
             yield None
 

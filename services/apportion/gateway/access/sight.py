@@ -24,6 +24,7 @@ from apportion.core.explain.lens import (
 
 Look = Callable[[Any, Sees], Any]
 Ask = Callable[[str], Awaitable[bool]]
+Seal = Callable[[str], str]
 
 
 def _report(answer: Any, sees: Sees) -> Any:
@@ -109,9 +110,14 @@ def planned_namespaces(body: bytes) -> list[str]:
     return sorted({pod["namespace"] for pod in msgspec.json.decode(body)["pods"]})
 
 
-async def shown(body: bytes, look: Look, may_see: Ask) -> bytes:
-    """The JSON of an answer, as it is seen by whoever may see what `may_see` says."""
+async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal) -> bytes:
+    """The JSON of an answer, as it is seen by whoever may see what `may_see` says.
+
+    Where its list goes on is sealed: it may name what he does not see.
+    """
     answer = msgspec.json.decode(body)
+    if isinstance(answer, dict) and "continue" in answer:
+        answer["continue"] = seal(answer["continue"])
     names = fleet_namespaces(answer) if look is _fleet else namespaces_in(answer)
     if look is _report and isinstance(answer, dict) and answer.get("by") == "namespace":
         names |= {row["key"] for name in ("rows", "steps") for row in answer.get(name, ())}

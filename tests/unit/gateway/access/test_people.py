@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from apportion.gateway.access.cursors import Cursors
 from apportion.gateway.access.gate import Gate
 from apportion.gateway.access.people import (
     KEPT_MAX,
@@ -126,7 +127,7 @@ async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: st
     """Bytes of a header that are no text cannot be sent on: that was an error of the gateway's."""
     register = Register()
     with pytest.raises(RequestRefused) as refused:
-        await Gate(Remembered(register)).known(token)
+        await Gate(Remembered(register), Cursors()).known(token)
     assert (refused.value.status, register.asked) == (401, 0)
 
 

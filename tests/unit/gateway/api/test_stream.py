@@ -6,6 +6,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from apportion.gateway.access.cursors import Cursors
 from apportion.gateway.access.gate import Gate
 from apportion.gateway.access.people import (
     KEPT_S,
@@ -99,7 +100,7 @@ async def test_a_stream_ends_with_the_token_and_the_right(
     monkeypatch.setattr(stream, "STILL_S", 0.05)
     monkeypatch.setattr(stream, "BEAT_S", 0.1)
     register, now = Register(), 0.0
-    gate = Gate(Remembered(register, now=lambda: now))
+    gate = Gate(Remembered(register, now=lambda: now), Cursors())
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -1,0 +1,174 @@
+"""A tenant pages through lists of which most is of others: each item once, and nothing named."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from apportion.core.explain.lens import NOT_TOLD, OTHERS
+from apportion.gateway.access.cursors import SEALED_MAX, Cursors
+from apportion.gateway.access.gate import Gate
+from apportion.gateway.access.people import READ_ALL, Person, Remembered, Wish
+from apportion.gateway.api.answering import Handler, guarded, json_response
+from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.query import RequestRefused
+from apportion.gateway.api.reads import PREFIX, reads
+from apportion.gateway.feed import Feed
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import PodRejected
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, gang, member, pod
+
+GANGS = ("ops/secret-a", "ops/secret-b", "ml/mine", "ops/secret-c")
+NODES = ("n1", "n2", "n3")
+SECRET = b"a key that all gateways of this cluster have"
+Client = TestClient[web.Request, web.Application]
+
+
+class Register:
+    """Mei reads the namespace `ml`, olga everything."""
+
+    async def person(self, token: str) -> Person | None:
+        """Named as his token is."""
+        return Person(token)
+
+    async def may(self, person: Person, wish: Wish) -> bool:
+        """By name."""
+        return person.name == "olga" or (wish != READ_ALL and wish.namespace == "ml")
+
+
+def rejected(number: int, namespace: str) -> PodRejected:
+    """A pod that cannot be read, of a uid that nobody else may know."""
+    return PodRejected(
+        uid=f"secret-uid-{number}", namespace=namespace, name=f"secret-{number}", field="spec.x",
+        value="-1", problem="is negative", fix="write a number from 1",
+    )  # fmt: skip
+
+
+def application(cursors: Cursors) -> web.Application:
+    """The reads of a gateway with a login, over a cluster of which most is of `ops`."""
+    ledger = Ledger(*(rack(name, 2) for name in NODES))
+    for name in GANGS:
+        ledger.play(gang(name, 1, queue="his-queue" if name.startswith("ml/") else "secret-queue"))
+    ledger.submit(member("m0", ask(1000), group="ml/mine", namespace="ml"))
+    ledger.submit(pod("p0", ask(1000), namespace="ops", name="secret-pod"))
+    ledger.play(*(rejected(number, "ops") for number in range(3)))
+    feed = Feed(ledger.settle().state)
+    gate, measures = Gate(Remembered(Register()), cursors), Measures(Metrics())
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await gate.guard(request, handler)
+
+    made = web.Application(middlewares=[guard])
+    for path, what, answer in reads():
+
+        async def handle(request: web.Request, answer: Any = answer) -> web.StreamResponse:
+            return json_response(answer(feed, request))
+
+        made.router.add_get(f"{PREFIX}/{path}", guarded(measures, what, handle))
+    return made
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    """One of the gateways of a cluster."""
+    async with TestClient(TestServer(application(Cursors(SECRET)))) as made:
+        yield made
+
+
+async def page(client: Client, who: str, path: str, **query: str) -> tuple[int, str, Any]:
+    """Status, text and answer of one page."""
+    sent = {"Authorization": f"Bearer {who}"}
+    async with client.get(f"{PREFIX}/{path}", params=query, headers=sent) as answer:
+        return answer.status, await answer.text(), await answer.json()
+
+
+async def walk(client: Client, who: str, path: str, most: int) -> tuple[list[Any], list[str], str]:
+    """All items, where each page said to go on, and all texts; at most so many pages."""
+    items: list[Any] = []
+    cursors, texts = [""], ""
+    for _ in range(most):
+        asked = {"limit": "1", **({"continue": cursors[-1]} if cursors[-1] else {})}
+        status, text, answer = await page(client, who, path, **asked)
+        assert status == 200, text
+        items += answer["items"]
+        texts += text
+        if not answer["continue"]:
+            return items, cursors[1:], texts
+        cursors.append(answer["continue"])
+    raise AssertionError(f"{path} has no end: {cursors}")
+
+
+async def test_gangs_come_once_each_and_of_others_without_whose(client: Client) -> None:
+    """Also behind a gang of another namespace a page goes on, and ends."""
+    items, _, texts = await walk(client, "mei", "gangs", len(GANGS))
+    assert [each["group"] for each in items] == ["ml/mine", *[NOT_TOLD] * 3]
+    assert items[0]["queue"] == "his-queue", "his own in full"
+    assert {each["queue"] for each in items[1:]} == {NOT_TOLD}
+    assert {each["namespace"] for each in items[1:]} == {OTHERS}
+    assert {each["min_available"] for each in items} == {1}, "how much is told"
+    assert not [word for word in ("secret", "ops/", '"ops"') if word in texts]
+    whole, _, _ = await walk(client, "olga", "gangs", len(GANGS))
+    assert sorted(each["group"] for each in whole) == sorted(GANGS)
+
+
+async def test_pods_go_on_without_a_uid_of_another(client: Client) -> None:
+    """Behind those that cannot be read, which have nothing but their uid to go on behind."""
+    items, cursors, texts = await walk(client, "mei", "pods", 5)
+    assert [each["phase"] for each in items[2:]] == ["rejected"] * 3
+    assert len(items) == 5
+    assert len(cursors) == 4
+    assert "secret" not in texts
+
+
+async def test_nodes_go_on_as_before(client: Client) -> None:
+    """Their names are known to everybody."""
+    items, _, _ = await walk(client, "mei", "nodes", len(NODES))
+    assert [each["node"] for each in items] == list(NODES)
+
+
+@pytest.mark.parametrize(
+    "made_up", ["ops/secret-a", "rejected:secret-uid-1", "zz9", "ä", "gAAAAA=="]
+)
+async def test_what_a_tenant_makes_up_is_refused(client: Client, made_up: str) -> None:
+    """Else he would learn by where the page goes on whether there is a gang of that name."""
+    for path in ("gangs", "pods"):
+        status, text, answer = await page(client, "mei", path, **{"continue": made_up})
+        assert (status, answer["field"]) == (400, "continue")
+        assert "begin again without continue" in answer["fix"]
+        assert made_up not in text
+
+
+async def test_what_one_list_gave_is_refused_by_another(client: Client) -> None:
+    """Which would say in its error what it is."""
+    _, cursors, _ = await walk(client, "mei", "pods", 5)
+    status, text, answer = await page(client, "mei", "placements", **{"continue": cursors[-1]})
+    assert (status, answer["field"]) == (400, "continue")
+    assert "secret" not in text
+
+
+async def test_every_gateway_of_the_cluster_goes_on_where_one_has_ended(client: Client) -> None:
+    """They share the ledger's key; one with another key says that it has a new one."""
+    _, cursors, _ = await walk(client, "mei", "gangs", len(GANGS))
+    asked = {"continue": cursors[1]}
+    async with TestClient(TestServer(application(Cursors(SECRET)))) as other:
+        status, _, answer = await page(other, "mei", "gangs", **asked)
+        assert (status, len(answer["items"])) == (200, len(GANGS) - 2)
+    async with TestClient(TestServer(application(Cursors()))) as stranger:
+        status, text, answer = await page(stranger, "mei", "gangs", **asked)
+        assert (status, answer["field"]) == (400, "continue")
+        assert "a new key" in text
+
+
+def test_a_seal_has_a_limit() -> None:
+    """Nobody has the gateway decrypt for long; a name of the greatest length fits."""
+    cursors = Cursors()
+    longest = cursors.seal("gangs", f"{'n' * 63}/{'g' * 253}")
+    assert len(longest) < SEALED_MAX
+    assert cursors.open("gangs", longest).endswith("g")
+    with pytest.raises(RequestRefused, match="continue"):
+        cursors.open("gangs", "A" * (SEALED_MAX + 1))
