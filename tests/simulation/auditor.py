@@ -96,6 +96,8 @@ class Auditor:
         self._oldest = oldest
         self._chains: dict[str, tuple[str, int]] = {}
         self._bindings: dict[tuple[str, int], int] = {}
+        self._cards: set[str] = set()
+        """What honest nodes have reported."""
         self._told_by_rogues: set[str] = set()
         self._stored_at_s: list[float] = []
 
@@ -163,19 +165,10 @@ class Auditor:
         node = token(event.data.node)
         if not identity.startswith(f"intake/{node}/"):
             self._complain(f"revision {record.revision}: {identity} changed node {node}")
-        if node == hostile.NODE and not self._harmless(event.data):
+        if node != hostile.NODE and isinstance(event.data, NodeReported):
+            self._cards.update(device.id for device in event.data.devices)
+        if node == hostile.NODE and not _harmless(event.data, self._cards):
             self._complain(f"revision {record.revision}: a hostile agent was believed")
-
-    def _harmless(self, said: Payload) -> bool:
-        """That there is nothing, or a card of another node: one that is there still the fold
-        refuses, if an intake had not read of it yet, and any other may have moved.
-        """
-        if not isinstance(said, NodeReported):
-            return False
-        for device in said.devices:
-            if device.id not in self.state.node_of_device:
-                return False
-        return structs.replace(said, devices=()) == hostile.NOTHING
 
     def _fold(
         self, record: Record, event: Event | EventError, stored: Stored, gangs: dict[str, int]
@@ -354,6 +347,16 @@ class Auditor:
             least = self.books.least(group, basis)
             if placed < least:
                 self._complain(f"gang {group} starts with {placed} pods and needs {least}")
+
+
+def _harmless(said: Payload, cards: set[str]) -> bool:
+    """Whether a hostile agent says that there is nothing, or a card that another node had: one that
+    is there still the fold refuses, if an intake had not read of it yet, and any other may have
+    moved.
+    """
+    if not isinstance(said, NodeReported) or any(card.id not in cards for card in said.devices):
+        return False
+    return structs.replace(said, devices=()) == hostile.NOTHING
 
 
 def _unread(data: object, why: str) -> bool:

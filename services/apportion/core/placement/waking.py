@@ -148,16 +148,27 @@ class Waking:
             shape_queue = self._doubted.pop()
             if not shape_queue.unschedulable or shape_queue.head(self._state) is None:
                 continue
-            turns = shape_queue.live(self._state) if shape_queue.gang else shape_queue.waiting[:1]
-            heads = {wants_key(pod): pod for turn in turns for pod in [self._state.pods[turn.uid]]}
-            if self._outdated(shape_queue, heads.values()) or any(
-                self._could_fit(shape_queue, pod, answers) for pod in heads.values()
+            pods = self._to_ask(shape_queue)
+            if self._outdated(shape_queue, pods) or any(
+                self._could_fit(shape_queue, pod, answers) for pod in pods
             ):
                 self._queue.wake(shape_queue)
                 self._unschedulable.forget(shape_queue.key)
             elif self._anew:
                 self._note_needs(shape_queue)
         return True
+
+    def _to_ask(self, shape_queue: ShapeQueue) -> list[PodState]:
+        """Those of it who stand for all others: each want of a gang once, or the head; and those
+        for whom room was made, who may fit where nobody else of it does.
+        """
+        pods, nominated = self._state.pods, self._state.nominated
+        turns = shape_queue.live(self._state) if shape_queue.gang else shape_queue.waiting[:1]
+        found = {wants_key(pods[turn.uid]): pods[turn.uid] for turn in turns}
+        if not nominated:
+            return list(found.values())
+        room = [pods[x.uid] for x in shape_queue.live(self._state) if x.uid in nominated]
+        return [*found.values(), *room]
 
     def _outdated(self, shape_queue: ShapeQueue, pods: Iterable[PodState]) -> bool:
         """Whether what it was told does not hold any more: no node is kept from any of these, or
@@ -185,7 +196,8 @@ class Waking:
             return self._finder.class_of(pod, alone=alone, without=kept.without).fits_somewhere
         if kept is not None and self._limits.exceeded(pod) is not None:
             return False
-        key = shape_queue.key if alone else self._finder.key_of(pod)
+        one_answer = alone and not self._state.nominated
+        key = shape_queue.key if one_answer else self._finder.key_of(pod)
         if key not in answers:
             answers[key] = self._finder.class_of(pod, alone=alone).fits_somewhere
         return answers[key]

@@ -5,18 +5,22 @@ from typing import Any
 import pytest
 
 from apportion.core.explain.why import why
+from apportion.core.placement.engine import Engine
+from apportion.core.placement.queueing.sharding import WHOLE, Shard, key_of, part_of
 from apportion_schemas import (
     BudgetObserved,
     Host,
     LabelExpression,
     NodeCordoned,
     PodEvicted,
+    PodGone,
     PodPlaced,
     PodRefused,
     PodSubmitted,
     RefusalCode,
 )
 from apportion_schemas.quantities import Payload
+from tests.support.deciding import decided
 from tests.support.fleet import node, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import cards, gang, member, pod, wants
@@ -354,3 +358,20 @@ def test_why_tells_both_sides() -> None:
         "default/low-0-0, default/low-0-1"
     )
     assert [each.pod for each in waits.evicts] == ["low-0-0", "low-0-1"]
+
+
+def test_whoever_takes_over_a_pod_gives_it_the_room_that_was_made() -> None:
+    """Its like was refused here before, as its node is kept from it; the pod was never asked."""
+    ledger = full()
+    ledger.submit(high("h")).settle()
+    own = Shard(frozenset({part_of(key_of(ledger.pod("h")))}))
+    other = Engine(ledger.state)
+    other.own(Shard(WHOLE.parts - own.parts))
+    ledger.engine.own(own)
+    for said in (low("like"), PodGone(uid="low-0-0")):
+        other.observe(ledger.take(said))
+        for refused in decided(other).events:
+            assert isinstance(refused, PodRefused)
+            other.observe(ledger.take(refused))
+    other.own(WHOLE)
+    assert [placed.uid for placed in decided(other).placed] == ["h"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
 from apportion.core.ledger.belonging import DEFAULT, queue_of
+from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.state import PENDING, PodState, State
 from apportion.core.placement.queueing.keys import gang_key, keys_of, queue_key
 from apportion.core.placement.queueing.shape_queue import (
@@ -60,10 +61,16 @@ class PendingQueue:
             queue = queue_of(self._state, pod) if named else DEFAULT
             shape_queue = self._shape_queues[key] = ShapeQueue(key, gang, queue)
         shape_queue.add(self._state, turn_of(pod), reported)
-        if shape_queue.unschedulable:
+        if shape_queue.unschedulable and not self._has_room(pod):
             self._unreported[key] = None
+        elif shape_queue.unschedulable:
+            self.wake(shape_queue)
         else:
             self._enqueue(shape_queue)
+
+    def _has_room(self, pod: PodState) -> bool:
+        """Whether others went for it, from a node that is kept from its like."""
+        return pod.uid in self._state.nominated and not awaited(self._state, pod.uid)
 
     def leave(self, pod: PodState) -> None:
         """Take a pod out of its shape queue, wherever it stands there."""
