@@ -105,7 +105,9 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
     assert "rack-1 since" in (await asking.until("agents", "broken"))["words"]
     screen = await asking.run()
     assert screen.returncode == 1
-    assert "start the agent there again" in " ".join(screen.stdout.split())
+    advice = " ".join(screen.stdout.split())
+    assert "`apportion simulate return" in advice
+    assert "else start the agent there again" in advice
     agent.go_on()
     await asking.until("agents", "ok")
 

@@ -63,19 +63,17 @@ def agents(facts: Facts) -> Found | None:
     if not cluster.silent:
         return ok(f"no agent is silent ({nodes(cluster.nodes)})")
     said = [f"{node} since {moment(since)}" for node, since in cluster.silent]
-    fixes = []
+    fix = (
+        "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
+        "status` on the node); the node takes pods by itself once it is heard"
+    )
     if cluster.simulated:
         others = ", and so for each simulated node" if len(cluster.simulated) > 1 else ""
-        fixes.append(f"`apportion simulate return {cluster.simulated[0]}`{others}")
-    if len(cluster.silent) > len(cluster.simulated):
-        fixes.append(
-            "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
-            "status` on the node)"
+        fix = (
+            f"`apportion simulate return {cluster.simulated[0]}`{others}, if `simulate lose` "
+            f"lost it; else {fix}"
         )
-    return broken(
-        f"not heard: {counted(said, 'agent')}",
-        f"{'; '.join(fixes)}; the node takes pods by itself once it is heard",
-    )
+    return broken(f"not heard: {counted(said, 'agent')}", fix)
 
 
 def devices(facts: Facts) -> Found | None:
