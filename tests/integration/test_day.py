@@ -170,7 +170,7 @@ def what_would_happen(day: Day) -> None:
 
 def drained(day: Day) -> None:
     """What was planned happens; who it was and why stays with the node."""
-    done = day.said("drain", BROKEN, "--reason", REASON, "--by", "ada")
+    done = day.said("drain", BROKEN, "--reason", REASON, "--by", "ada", code=5)
     assert "bio/fold-0" in done
     assert day.said("who", BROKEN) == ""
     pods = day.said("get", "pods")

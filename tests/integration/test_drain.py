@@ -22,6 +22,7 @@ from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION, Standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+OTHER = {"n-1": "n-2", "n-2": "n-1"}
 FLEET = "node,devices\nn-1,2xA100-80GB\nn-2,2xA100-80GB\nn-3,2xT4\n"
 POD = """
 apiVersion: v1
@@ -74,7 +75,7 @@ def submit(up: Standalone, *documents: str) -> None:
 
 
 def test_a_node_is_drained_and_undone(up: Standalone) -> None:
-    """A pod keeps what it asked for and its labels; a gang goes whole; uncordon undoes it."""
+    """A pod keeps what it asked for and its labels; a gang goes whole; the cordon is lifted."""
     submit(up, POD.replace("NAME", "alone"), GANG)
     before = pods(up)
     node = before["alone"]["node"]
@@ -83,6 +84,9 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
     moving = there | (gang if there & gang else set())
     planned = up.json("drain", node, "--reason", "firmware", "--dry-run")
     assert {name.partition("/")[2] for name in planned["left"]} == moving
+    assert planned["planned"].keys() == {f"default/{name}" for name in there}
+    assert planned["left"]["default/alone"].startswith(f"would move to {OTHER[node]} (")
+    assert planned["planned"]["default/alone"] == OTHER[node]
     assert pods(up)["alone"]["uid"] == before["alone"]["uid"], "a dry run changes nothing"
 
     report = up.json("drain", node, "--reason", "firmware", "--by", "ada")
@@ -126,9 +130,19 @@ def test_a_device_is_drained(up: Standalone) -> None:
 def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
     """It left the node, which is what was asked for."""
     submit(up, *(POD.replace("NAME", f"full-{number}") for number in range(8)))
-    report = up.json("drain", "n-1", "--reason", "x", "--timeout", "20")
-    assert report["waiting"]
-    assert all("n" in why for why in report["waiting"].values())
+    there = {f"default/{pod['name']}" for pod in pods(up).values() if pod["node"] == "n-1"}
+    tried = up.run("drain", "n-1", "--reason", "x", "--dry-run")
+    assert tried.returncode == 5
+    assert tried.stdout.startswith(f"{len(there)} pods would be moved from n-1\n")
+    assert all(f"{name} would " in tried.stdout for name in there)
+    assert f"\n{len(there)} of {len(there)} would have no place" in tried.stdout
+    assert not any(node["cordons"] for node in up.json("get", "nodes")["items"])
+    done = up.run("drain", "n-1", "--reason", "x", "--timeout", "20")
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert all(f"{name} waits: " in done.stdout for name in there)
+    assert "nothing runs on n-1 any more" in done.stdout
+    assert f"\n{len(there)} of {len(there)} have no place\n" in done.stdout
+    assert "lifts the cordon; pods that moved stay where they are" in done.stdout
     assert not [pod for pod in pods(up).values() if pod["node"] == "n-1"]
     up.json("uncordon", "n-1")
     wait_until(lambda: all(pod["node"] for pod in pods(up).values()), "all to have a place again")

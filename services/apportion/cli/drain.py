@@ -15,13 +15,15 @@ from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.cordon import find
-from apportion.cli.exits import REFUSED, NotFound, Unreachable
+from apportion.cli.exits import NOT_NOW, REFUSED, NotFound, Unreachable
 from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit, of_kubernetes
 from apportion.cli.output import console, plain, print_json
+from apportion.cli.plan import ask
 from apportion.cli.submitting import Submitted
 from apportion.cli.writing import appending, by_whom, open_ledger, person, run, write
 from apportion.core.explain import words
 from apportion.core.explain.answers import GangAnswer, PodAnswer
+from apportion.core.explain.plans import PlanRequest
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.service.kube_options import KubeChoice
@@ -40,8 +42,9 @@ class Report(msgspec.Struct, kw_only=True):
     """What `--json` prints, by `namespace/name`.
 
     `moved`: where the pods are now; empty for those that ended, or whose controllers make new ones.
-    `waiting`: off the target, and why they have no new place yet. `left`: there still, and why.
-    `revision` is that of the cordon, 0 for a dry run.
+    `waiting`: off the target, and why they have no new place yet. `left`: there still, and why;
+    in a dry run what would become of them, and `planned` has the node where each would go, empty
+    for one that would wait. `revision` is that of the cordon, 0 for a dry run.
     """
 
     target: str
@@ -49,6 +52,7 @@ class Report(msgspec.Struct, kw_only=True):
     moved: dict[str, str] = {}
     waiting: dict[str, str] = {}
     left: dict[str, str] = {}
+    planned: dict[str, str] = {}
     seconds: float = 0.0
     stopped: str = ""
 
@@ -71,7 +75,9 @@ class Order(msgspec.Struct, frozen=True):
 @click.option("--reason", required=True, help="Why, for whoever asks later.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(1, 86_400), default=600.0,
               show_default=True, metavar="SECONDS", help="How long to try.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Say what would be moved, and change nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Say what would be moved, and where to, and change nothing."
+)
 @click.option("--force", is_flag=True,
               help="In Kubernetes, also pods that no controller makes again.")  # fmt: skip
 @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path),
@@ -88,10 +94,13 @@ def command(
 
     In Kubernetes pods are evicted, and their controllers make new ones; a pod whose budget does not
     allow it is waited for, and named. Without Kubernetes a pod ends and is submitted anew in the
-    same moment. Ctrl-C stops between two pods; the cordon stays. `apportion uncordon` undoes it.
+    same moment. Ctrl-C stops between two pods; the cordon stays. `apportion uncordon` lifts the
+    cordon; pods that moved stay where they are.
 
     Exit codes: 0 nothing runs there any more; 1 something does, or there is no such node or device;
-    3 the ledger, gateway or API server cannot be reached.
+    3 the ledger, gateway or API server cannot be reached; 5 nothing runs there any more, and a pod
+    that ran there waits for a place (with --dry-run: would wait). What controllers in Kubernetes
+    make anew is not waited for.
     """
     if not reason.strip():
         raise click.UsageError("--reason is empty; say why, whoever asks later will want to know")
@@ -111,6 +120,8 @@ def command(
         _tell(report, dry_run=dry_run)
     if (report.left and not dry_run) or report.stopped:
         sys.exit(REFUSED)
+    if report.waiting or "" in report.planned.values():
+        sys.exit(NOT_NOW)
 
 
 async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_run: bool) -> None:
@@ -127,7 +138,10 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         report.revision = (await write(where.reach(), data, basis=basis)).revision or 0
     units = await asyncio.to_thread(_units, gateway, order, at_least=report.revision)
     report.left = {name: "not moved yet" for unit in units for name in unit.names}
-    if dry_run or not units:
+    if dry_run:
+        await asyncio.to_thread(_plan, where.gateway_url(), order, report)
+        return
+    if not units:
         return
     deadline = time.monotonic() + order.timeout_s
     async with open_ledger(where.reach()) as ledger:
@@ -135,6 +149,20 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
             await _through_kubernetes(gateway, order, report, units, deadline)
         else:
             await _anew(ledger, order, report, units, deadline)
+
+
+def _plan(url: str, order: Order, report: Report) -> None:
+    """Note where each pod would go: what `plan --lose` says, which loses whole nodes alone."""
+    if order.device:
+        unknown = "would be moved; where to is worked out for a whole node alone"
+        report.left = dict.fromkeys(report.left, unknown)
+        return
+    report.left = dict.fromkeys(report.left, "would be moved together with its gang")
+    for pod in ask(url, PlanRequest(lose=(order.node,))).moved if report.left else ():
+        name = f"{pod.namespace}/{pod.name}"
+        if name in report.left:
+            report.left[name] = pod.sentence.removeprefix(f"{name} ")
+            report.planned[name] = pod.node
 
 
 def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
@@ -284,8 +312,11 @@ def _progress(unit: Unit, number: int, total: int) -> None:
 def _tell(report: Report, *, dry_run: bool) -> None:
     out = console()
     if dry_run:
-        out.print(plain(f"{len(report.left)} pods would be moved from {report.target}"))
-        _list(report.left, "")
+        out.print(plain(f"{_pods(len(report.left))} would be moved from {report.target}"))
+        _list(report.left.items(), " ")
+        waits = sum(not node for node in report.planned.values())
+        if waits:
+            out.print(plain(f"{waits} of {len(report.left)} would have no place"))
         return
     out.print(plain(f"{report.target} is cordoned since revision {report.revision}"))
     for name, node in report.moved.items():
@@ -296,10 +327,18 @@ def _tell(report: Report, *, dry_run: bool) -> None:
         out.print(plain(f"stopped {report.stopped}; the same again goes on"))
     elif not report.left:
         out.print(plain(f"nothing runs on {report.target} any more"))
-    out.print(plain(f"`apportion uncordon {report.target}` puts it back on offer"))
+    if report.waiting:
+        total = len(report.moved) + len(report.waiting) + len(report.left)
+        verb = "has" if len(report.waiting) == 1 else "have"
+        out.print(plain(f"{len(report.waiting)} of {total} {verb} no place"))
+    lifts = f"`apportion uncordon {report.target}` lifts the cordon"
+    out.print(plain(f"{lifts}; pods that moved stay where they are"), soft_wrap=True)
 
 
-def _list(items: Iterable[tuple[str, str]] | Iterable[str], said: str) -> None:
-    for item in items:
-        text = item if isinstance(item, str) else f"{item[0]}{said}{item[1]}"
-        console().print(plain(text), soft_wrap=True)
+def _pods(count: int) -> str:
+    return f"{count} pod" if count == 1 else f"{count} pods"
+
+
+def _list(items: Iterable[tuple[str, str]], said: str) -> None:
+    for name, what in items:
+        console().print(plain(f"{name}{said}{what}"), soft_wrap=True)

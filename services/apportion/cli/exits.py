@@ -5,7 +5,7 @@
     2   wrong usage
     3   the ledger or the gateway cannot be reached, or does not let us
     4   a newer build wrote what this one cannot read: upgrade it
-    5   not now: what was planned would wait
+    5   not now: what was planned would wait, or what was drained waits for a place
     6   never: what was planned can have no place on this fleet
     70  internal error
     78  a setting of a service is wrong

@@ -78,7 +78,7 @@ def command(
     request = PlanRequest(files=texts, lose=lose, add=add, policy=policy or "")
     if not texts and problems and not (lose or add or policy):
         raise Wrong("; ".join(problems))
-    answer = _ask(where.gateway_url(), request, at)
+    answer = ask(where.gateway_url(), request, at)
     answer = msgspec.structs.replace(answer, problems=(*problems, *answer.problems))
     if as_json:
         print_json(answer)
@@ -105,7 +105,7 @@ def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return texts, problems
 
 
-def _ask(url: str, request: PlanRequest, at: str | None) -> PlanAnswer:
+def ask(url: str, request: PlanRequest, at: str | None = None) -> PlanAnswer:
     """The gateway's answer; how far it is goes to standard error while that is a terminal."""
     out = console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
