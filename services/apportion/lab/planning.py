@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
 
-from apportion.core.explain import words
 from apportion.core.explain.lines import listed
 from apportion.core.explain.plans import (
     Ahead,
@@ -28,10 +27,12 @@ from apportion.core.explain.plans import (
     PlanProgress,
     Totals,
 )
+from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.why import (
     gang_words,
     gates_words,
     placed_words,
+    refusal_words,
     refused_answer,
     why,
 )
@@ -178,6 +179,7 @@ class _Answering:
         self._without = without
         self._today = today
         self._live = {pod.full_name: pod for pod in state.pods.values()}
+        self._room = Room(self._state)
         self._empty = EmptyFleet(self._state)
         self._empty_without = EmptyFleet(without.course.state) if without is not None else None
         waiting = [pod for pod in self._state.pods.values() if pod.phase is PENDING]
@@ -266,19 +268,19 @@ class _Answering:
         lasting = self._empty.lasting(pod)
         if lasting is None:
             said = f"{pod.full_name} would wait: {self._cause(pod)}"
-            refused = why(self._state, pod).refused
+            refused = why(self._state, pod, room=self._room).refused
             return structs.replace(
                 made, outcome="not-now", sentence=said, refused=refused, ahead=ahead
             )
-        said = f"{pod.full_name} can never fit on this fleet, even if nothing ran there: "
+        never = Explained(lasting, never=True)
+        said = f"{pod.full_name} {refusal_words(never, pod.submitted.shape)}"
         return structs.replace(
-            made, outcome="never", sentence=said + words.refusal(lasting, pod.submitted.shape),
-            refused=refused_answer(pod, lasting), ahead=ahead,
+            made, outcome="never", sentence=said, refused=refused_answer(pod, never), ahead=ahead
         )  # fmt: skip
 
     def _cause(self, pod: PodState) -> str:
         if pod.refusal is not None:
-            return words.refusal(pod.refusal, pod.submitted.shape)
+            return refusal_words(self._room.explained(pod, pod.refusal), pod.submitted.shape)
         if pod.submitted.gates:
             return gates_words(pod)
         return gang_words(self._state, pod) or "nobody has decided yet"

@@ -124,6 +124,10 @@ def test_what_no_empty_node_takes_can_never_fit(wanted: Any) -> None:
     answer = planned(full(), draft("new", shape=wanted))
     assert answer.outcome == only(answer).outcome == "never"
     assert "can never fit on this fleet" in only(answer).sentence
+    refused = only(answer).refused
+    assert refused is not None
+    assert refused.never
+    assert not any("freed" in cause.unblocked_by for cause in refused.causes)
 
 
 def test_cordons_and_failures_pass_and_are_no_never() -> None:

@@ -296,12 +296,17 @@ class MissRow(Answer, frozen=True):
 
 
 class WhyRefused(Answer, frozen=True):
-    """Why no node fits; `revision` is the event since which these causes hold."""
+    """Why no node fits; `revision` is the event since which these causes hold.
+
+    `nearest` are nodes that could hold the pod once what is there has ended. `never`: there is no
+    such node, and `nearest` are those that lack least.
+    """
 
     revision: int
     nodes: int
     causes: tuple[CauseRow, ...]
     nearest: tuple[MissRow, ...] = ()
+    never: bool = False
 
 
 class RunnerUp(Answer, frozen=True):

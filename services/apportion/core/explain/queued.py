@@ -13,7 +13,8 @@ from typing import Final
 from apportion.core.explain import words
 from apportion.core.explain.answers import Answer, CauseRow, MissRow
 from apportion.core.explain.lines import ask_words
-from apportion.core.explain.why import refused_rows
+from apportion.core.explain.room import Explained, Room
+from apportion.core.explain.why import refusal_words, refused_rows
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion_schemas import PodRefused, RefusalCode
 
@@ -50,7 +51,8 @@ class Line(Answer, frozen=True):
     """Pods that ask for the same. `devices` is of one pod; `pods` counts all of the line.
 
     `sentence` says why the first does not go; it is empty while nobody has looked. `lasting`: no
-    end of a pod would help, for no node has such devices. `causes` count `nodes`.
+    end of a pod would help, for no node has such devices, or so much on them. `causes` count
+    `nodes`.
     """
 
     wants: str
@@ -134,7 +136,8 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
             key = wants[pod.shape_key] = wants_words(pod)
         by_wants.setdefault(key, []).append((position, pod))
     ordered = sorted(by_wants.items(), key=lambda item: (-len(item[1]), item[0]))
-    lines = [_line(said, pods, pods_shown) for said, pods in ordered[:LINES_SHOWN]]
+    room = Room(state)
+    lines = [_line(room, said, pods, pods_shown) for said, pods in ordered[:LINES_SHOWN]]
     first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
     return LinesAnswer(
         revision=state.revision,
@@ -143,7 +146,7 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
         gated=len(pending) - len(waiting),
         rejected=len(state.rejected),
         oldest_time=first.submitted_time if first else "",
-        lasting=sum(len(pods) for _, pods in ordered if _lasts(pods)),
+        lasting=sum(len(pods) for _, pods in ordered if _lasts(_explained(room, pods))),
         lines_count=len(ordered),
         lines=tuple(lines),
     )
@@ -173,34 +176,33 @@ def _turn(pod: PodState) -> tuple[int, int]:
     return (-pod.submitted.priority, pod.submitted_revision)
 
 
-def _line(wants: str, pods: list[tuple[int, PodState]], shown: int) -> Line:
+def _line(room: Room, wants: str, pods: list[tuple[int, PodState]], shown: int) -> Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
-    refusal = _refusal(pods)
+    explained = _explained(room, pods)
     shape = pods[0][1].submitted.shape
-    causes, nearest = refused_rows(refusal, shape) if refusal else ((), ())
+    causes, nearest = refused_rows(explained, shape) if explained else ((), ())
     return Line(
         wants=wants,
         devices=devices_wanted(pods[0][1]),
         pods=len(pods),
         oldest_revision=oldest.submitted_revision,
         oldest_time=oldest.submitted_time,
-        lasting=_lasts(pods),
-        sentence=words.refusal(refusal, shape) if refusal else "",
-        nodes=refusal.nodes if refusal else 0,
+        lasting=_lasts(explained),
+        sentence=refusal_words(explained, shape) if explained else "",
+        nodes=explained.refused.nodes if explained else 0,
         causes=causes,
         nearest=nearest,
-        first=tuple(_queued(position, pod) for position, pod in pods[:shown]),
+        first=tuple(_queued(room, position, pod) for position, pod in pods[:shown]),
     )
 
 
-def _refusal(pods: list[tuple[int, PodState]]) -> PodRefused | None:
+def _explained(room: Room, pods: list[tuple[int, PodState]]) -> Explained | None:
     """The answer that a line has, if anybody has looked."""
-    return next((pod.refusal for _, pod in pods if pod.refusal is not None), None)
+    return next((room.explained(pod, pod.refusal) for _, pod in pods if pod.refusal), None)
 
 
-def _lasts(pods: list[tuple[int, PodState]]) -> bool:
-    refusal = _refusal(pods)
-    return refusal is not None and lasting(refusal)
+def _lasts(explained: Explained | None) -> bool:
+    return explained is not None and (explained.never or lasting(explained.refused))
 
 
 def lasting(refusal: PodRefused) -> bool:
@@ -208,8 +210,9 @@ def lasting(refusal: PodRefused) -> bool:
     return bool(refusal.reasons) and refusal.nodes > 0 and refusal.reasons.keys() <= LASTING
 
 
-def _queued(position: int, pod: PodState) -> QueuedPod:
-    near = pod.refusal.nearest[0] if pod.refusal and pod.refusal.nearest else None
+def _queued(room: Room, position: int, pod: PodState) -> QueuedPod:
+    nearest = room.explained(pod, pod.refusal).refused.nearest if pod.refusal else ()
+    near = nearest[0] if nearest else None
     submitted = pod.submitted
     return QueuedPod(
         position=position,

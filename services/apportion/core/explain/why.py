@@ -1,6 +1,7 @@
 """Why a pod is where it is, or why it is nowhere yet: one sentence, then the evidence.
 
-Everything comes from the events that the scheduler wrote when it decided; nothing is guessed
+Everything comes from the events that the scheduler wrote when it decided, and from the state as of
+the revision: which nodes could hold the pod if nothing ran there (`room`). Nothing is guessed
 afterwards, so the answer next week is the answer of today.
 """
 
@@ -22,11 +23,12 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.health import failed_devices, failed_words, moment, silence
 from apportion.core.explain.lines import listed, rejection_words
+from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
-from apportion_schemas import NearMiss, PodRefused, PodRejected, RefusalCode, Score, Shape
+from apportion_schemas import NearMiss, PodRejected, RefusalCode, Score, Shape
 
 ENDED = "ended"
 """The phase of a pod that is gone."""
@@ -34,15 +36,25 @@ CORDONS_NAMED = 3
 """So many cordoned nodes or devices are named with who cordoned them."""
 
 
-def why(state: State, pod: PodState, *, failed: tuple[FailedDevice, ...] | None = None) -> Why:
+def why(
+    state: State,
+    pod: PodState,
+    *,
+    failed: tuple[FailedDevice, ...] | None = None,
+    room: Room | None = None,
+) -> Why:
     """The whole explanation of one live pod, as of the state's revision.
 
-    `failed` are the devices that it holds and that have failed, for whoever knows since when.
+    `failed` are the devices that it holds and that have failed, for whoever knows since when;
+    `room` is that of this state, for whoever asks for many pods.
     """
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
-    refused = refused_answer(pod, pod.refusal) if pod.refusal and not placed else None
-    if refused is not None:
+    explained = None
+    if pod.refusal and not placed:
+        explained = (room or Room(state)).explained(pod, pod.refusal)
+    refused = refused_answer(pod, explained) if explained else None
+    if refused is not None and not refused.never:
         causes = tuple(_with_people(state, row) for row in refused.causes)
         refused = structs.replace(refused, causes=causes)
     waiting = None if placed or refused else _waiting(state, pod)
@@ -53,7 +65,7 @@ def why(state: State, pod: PodState, *, failed: tuple[FailedDevice, ...] | None 
         name=pod.submitted.name,
         uid=pod.uid,
         phase=pod.phase.value,
-        sentence=_sentence(state, pod, waiting, failed),
+        sentence=_sentence(state, pod, waiting or explained, failed),
         history=_history(pod),
         placed=placed,
         refused=refused,
@@ -100,7 +112,10 @@ def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, 
 
 
 def _sentence(
-    state: State, pod: PodState, waiting: WhyWaiting | None, failed: tuple[FailedDevice, ...]
+    state: State,
+    pod: PodState,
+    stands: WhyWaiting | Explained | None,
+    failed: tuple[FailedDevice, ...],
 ) -> str:
     name = pod.full_name
     chooser = pod.submitted.chooser
@@ -112,17 +127,17 @@ def _sentence(
         said += f". Nobody hands out its shares: {silent}" if silent else ""
         evicted = state.evictions.get(pod.uid)
         return f"{said}. It is to go: {words.eviction(evicted)}" if evicted is not None else said
-    if pod.refusal is not None:
+    if isinstance(stands, Explained):
         said = f"{name} is pending since revision {pod.refused_revision}: "
-        said += words.refusal(pod.refusal, pod.submitted.shape)
+        said += ("it " if stands.never else "") + refusal_words(stands, pod.submitted.shape)
     elif pod.submitted.gates:
         said = f"{name} waits {gates_words(pod)}"
     elif chooser:
         said = f"{name} waits until {chooser} has chosen its node"
-    elif waiting is not None:
+    elif stands is not None:
         said = (
-            f"{name} waits for a decision: number {waiting.position:,} of "
-            f"{waiting.pending:,} pending pods, by priority and then by revision"
+            f"{name} waits for a decision: number {stands.position:,} of "
+            f"{stands.pending:,} pending pods, by priority and then by revision"
         )
         gang = gang_words(state, pod)
         said += f"; {gang}" if gang else ""
@@ -209,21 +224,31 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting:
     return WhyWaiting(position=ahead + 1, pending=pending)
 
 
-def refused_answer(pod: PodState, refused: PodRefused) -> WhyRefused:
+def refusal_words(explained: Explained, shape: Shape) -> str:
+    """A refusal in one sentence, which begins with that the pod can never fit where it cannot."""
+    said = words.refusal(explained.refused, shape)
+    return f"{words.NEVER}: {said}" if explained.never else said
+
+
+def refused_answer(pod: PodState, explained: Explained) -> WhyRefused:
     """A refusal as the read API shows it: every cause, and the nearest misses."""
-    causes, nearest = refused_rows(refused, pod.submitted.shape)
+    causes, nearest = refused_rows(explained, pod.submitted.shape)
     return WhyRefused(
-        revision=pod.refused_revision, nodes=refused.nodes, causes=causes, nearest=nearest
+        revision=pod.refused_revision,
+        nodes=explained.refused.nodes,
+        causes=causes,
+        nearest=nearest,
+        never=explained.never,
     )
 
 
 def refused_rows(
-    refused: PodRefused, shape: Shape
+    explained: Explained, shape: Shape
 ) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
     """The causes of a refusal with what would unblock each, and the nodes that nearly fitted."""
-    ranked = words.ranked(refused)
-    causes = tuple(_cause_row(code, count, refused, shape) for code, count in ranked)
-    return causes, tuple(_miss_row(miss, shape) for miss in refused.nearest)
+    ranked = words.ranked(explained.refused)
+    causes = tuple(_cause_row(code, count, explained, shape) for code, count in ranked)
+    return causes, tuple(_miss_row(miss, shape) for miss in explained.refused.nearest)
 
 
 def _with_people(state: State, row: CauseRow) -> CauseRow:
@@ -241,10 +266,10 @@ def _with_people(state: State, row: CauseRow) -> CauseRow:
     return structs.replace(row, unblocked_by=f"{row.unblocked_by} ({', '.join(people)})")
 
 
-def _cause_row(code: RefusalCode, count: int, refused: PodRefused, shape: Shape) -> CauseRow:
+def _cause_row(code: RefusalCode, count: int, explained: Explained, shape: Shape) -> CauseRow:
     """The cure names the node or device where the nearest misses tell which one it is."""
-    cure = words.cure(code)
-    near = [miss for miss in refused.nearest if miss.code is code]
+    cure = words.cure(code, never=explained.never)
+    near = [miss for miss in explained.refused.nearest if miss.code is code]
     if near:
         cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
     return CauseRow(code=code, words=words.named(code, shape), nodes=count, unblocked_by=cure)

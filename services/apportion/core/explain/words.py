@@ -256,6 +256,36 @@ LIMIT_CODES = (
 )  # fmt: skip
 """Refusals that a pod's queue or namespace is the cause of, and no node."""
 
+NEVER: Final = "can never fit on this fleet, even if nothing ran there"
+"""What is said of a pod that no node could hold."""
+_LARGER: Final = "a larger device or node, or a smaller ask"
+NEVER_CURES: Final[dict[RefusalCode, str]] = {
+    **dict.fromkeys(
+        (
+            _C.NODE_NOT_READY, _C.AGENT_SILENT, _C.NODE_CORDONED, _C.NODE_UNSCHEDULABLE,
+            _C.PODS_EXHAUSTED, _C.DEVICE_UNHEALTHY, _C.DEVICE_CORDONED, _C.DEVICE_IN_USE,
+            _C.SLOTS_EXHAUSTED, _C.MIG_SLICES_OCCUPIED, _C.MODULES_IN_USE, _C.NODE_NOMINATED,
+        ),
+        _LARGER,
+    ),
+    **dict.fromkeys(
+        (_C.CORES_INSUFFICIENT, _C.MEMORY_INSUFFICIENT, _C.TEMPLATE_CPU_INSUFFICIENT),
+        "a larger device, or a smaller ask",
+    ),
+    **dict.fromkeys(
+        (_C.CPU_INSUFFICIENT, _C.HOST_MEMORY_INSUFFICIENT), "a larger node, or a smaller request"
+    ),
+    _C.EXTENDED_RESOURCE_INSUFFICIENT: "a node that offers as much of the resource",
+    _C.NUMA_MISMATCH: "a node with more such devices on one NUMA node, or no NUMA binding",
+    _C.DEVICES_TOO_FEW: "a node with more such devices, or fewer devices asked for",
+    _C.CONTAINERS_COLLIDE: "a node with more such devices, or smaller asks",
+    _C.QUEUE_CAPABILITY_EXCEEDED: "a greater capability of the queue",
+    _C.QUEUE_CARDS_EXCEEDED: "a greater volcano.sh/card.quota of the queue",
+    _C.QUOTA_EXCEEDED: "more in spec.hard of the ResourceQuota",
+}  # fmt: skip
+"""The cures of causes whose own cure is that something ends or recovers, where none of that helps.
+"""
+
 
 DEVICE_CHARS = 12
 """`GPU-` and the first eight digits of a UUID."""
@@ -280,9 +310,12 @@ def phrase(code: RefusalCode) -> str:
     return words_of(code).phrase
 
 
-def cure(code: RefusalCode) -> str:
-    """What would unblock it, as in `the pods on the device end`."""
-    return words_of(code).cure
+def cure(code: RefusalCode, *, never: bool = False) -> str:
+    """What would unblock it, as in `the pods on the device end`; where nothing that ends or
+    recovers would (`never`), what else does.
+    """
+    usual = words_of(code).cure
+    return NEVER_CURES.get(code, usual) if never else usual
 
 
 def amount(code: RefusalCode, value: int) -> str:

@@ -86,7 +86,7 @@ class PodPage extends ListPage {
     const lead = waited === null ? "Waits" : `Waits for ${duration(waited)}`;
     if (why.refused) {
       const near = why.refused.nearest.find(miss => miss.missing);
-      return html`${lead}: ${this.reason()}${near ? html`; nearest is ${nodeLink(near.node)}, short by ${near.missing}` : ""}.`;
+      return html`${lead}: ${why.refused.never ? "it can never fit on this fleet, even if nothing ran there: " : ""}${this.reason()}${near ? html`; nearest is ${nodeLink(near.node)}, short by ${near.missing}` : ""}.`;
     }
     return html`${lead}: ${why.sentence.replace(`${this.namespace}/${this.name} `, "")}.`;
   }

@@ -1,0 +1,187 @@
+"""Which nodes could hold a refused pod once what is there has ended, and which never could.
+
+A refusal counts what is free; of two nodes that lack the same, one may be too small for the pod
+whatever ends there. Advice must not point at that one. Invariant: "never" is said only where every
+node is too small or of the wrong kind with nothing on it; `lab.fitting`, which tries an empty fleet
+with the engine, says it then as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from msgspec import structs
+
+from apportion.core.devices.demand import Demand, demand
+from apportion.core.devices.shares import DeviceState, template_cpu_of
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
+from apportion.core.placement.filters import refused_node as refused_now
+from apportion.core.placement.filters.nodes import labels, taints
+from apportion_schemas import Ask, Device, DeviceConstraints, NearMiss, PodRefused, Shape
+
+NEAREST_KEPT: Final = 3
+NODES_WEIGHED: Final = 64  # nodes that could hold a pod of which the nearest are looked for
+
+Build = tuple[tuple[str, str, str, int, int, int, int], ...]
+
+
+class Explained(NamedTuple):
+    """A refusal whose nearest nodes could hold the pod; `never`: none could, whatever ends."""
+
+    refused: PodRefused
+    never: bool
+
+
+class Room:
+    """What the nodes of a state could hold with nothing on them; good for one state as it is."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._geometries = state.configuration.nvidia.known_mig_geometries
+        self._by_build: dict[Build, list[NodeState]] = {}
+        self._known: dict[bytes, tuple[NearMiss, ...] | None] = {}
+
+    def explained(self, pod: PodState, refused: PodRefused) -> Explained:
+        """The refusal with the nearest among the nodes that could hold the pod.
+
+        Where none could, or a gang, queue, quota or volume is what keeps it out, it stays as it is.
+        """
+        if refused.gang or refused.queue or refused.quota or refused.volume or not refused.nodes:
+            return Explained(refused, never=False)
+        shape = pod.submitted.shape
+        near = [self._state.nodes.get(miss.node) for miss in refused.nearest]
+        could = {node.name for node in near if node is not None and self._holds(shape, node)}
+        kept = tuple(miss for miss in refused.nearest if miss.node in could)
+        if kept and len(kept) == len(refused.nearest):
+            return Explained(refused, never=False)
+        if pod.shape_key not in self._known:
+            self._known[pod.shape_key] = self._nearest(shape)
+        found = self._known[pod.shape_key]
+        if found is None:
+            return Explained(refused, never=True)
+        more = tuple(miss for miss in found if miss.node not in could)
+        nearest = (*kept, *more)[:NEAREST_KEPT]
+        return Explained(structs.replace(refused, nearest=nearest), never=False)
+
+    def _nearest(self, shape: Shape) -> tuple[NearMiss, ...] | None:
+        """What the nearest that could hold the pod lack now; None where no node could."""
+        could = list(islice(self._could(shape), NODES_WEIGHED))
+        misses = [found for node in could if (found := self._miss(shape, node)) is not None]
+        misses.sort(key=lambda each: each[0])
+        return tuple(miss for _, miss in misses[:NEAREST_KEPT]) if could else None
+
+    def _could(self, shape: Shape) -> Iterator[NodeState]:
+        if not self._by_build:
+            for node in self._state.nodes.values():
+                self._by_build.setdefault(_build(node), []).append(node)
+        unnamed = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
+        alike = structs.replace(shape, devices=unnamed)
+        for nodes in self._by_build.values():
+            if self._devices_hold(alike, nodes[0]):
+                yield from (
+                    node for node in nodes
+                    if _host_holds(shape, node)
+                    and (unnamed == shape.devices or self._devices_hold(shape, node))
+                )  # fmt: skip
+
+    def _holds(self, shape: Shape, node: NodeState) -> bool:
+        return _host_holds(shape, node) and self._devices_hold(shape, node)
+
+    def _devices_hold(self, shape: Shape, node: NodeState) -> bool:
+        """Whether each ask by itself has enough devices there that would do when empty."""
+        return all(
+            sum(1 for _ in self._would_do(ask, shape.devices, node)) >= ask.count
+            for ask in shape.asks
+        )
+
+    def _would_do(
+        self, ask: Ask, wanted: DeviceConstraints, node: NodeState
+    ) -> Iterator[tuple[Demand, DeviceState]]:
+        """The devices that could meet the ask with nothing on them, with what it comes to there."""
+        for held in node.devices:
+            if refused_kind(ask, wanted, held.device) is not None:
+                continue
+            needs = demand(ask, held.device, self._geometries)
+            if isinstance(needs, Demand) and refused_amount(needs, _empty(held.device)) is None:
+                yield needs, held
+
+    def _miss(self, shape: Shape, node: NodeState) -> tuple[tuple[int, float], NearMiss] | None:
+        """What a node lacks that could hold the pod, with how near that is, measured as in the
+        events: the last filter first, then the least shortage.
+
+        None where nothing that a node or a device has free keeps the pod out.
+        """
+        verdict = refused_now(shape, node)
+        if verdict is not None:
+            return (-_rank(verdict), _shortage(verdict)), _near(node, "", verdict)
+        for ask in shape.asks:
+            found = [
+                (refused_amount(needs, held), held.device.id)
+                for needs, held in self._would_do(ask, shape.devices, node)
+            ]
+            lacking = [(verdict, device) for verdict, device in found if verdict is not None]
+            short = ask.count - (len(found) - len(lacking))
+            if short <= 0:
+                continue
+            lacking.sort(key=lambda each: (-_rank(each[0]), _shortage(each[0]), each[1]))
+            verdict, device = lacking[short - 1]
+            same = (each for each in lacking if each[0].code is verdict.code)
+            verdict, device = next(same)
+            return (-_rank(verdict), _shortage(verdict)), _near(node, device, verdict)
+        return None
+
+
+def _host_holds(shape: Shape, node: NodeState) -> bool:
+    """Whether the node is there, may take such pods and is large enough, whatever runs on it."""
+    if not node.present:
+        return False
+    for facts in (taints, labels):
+        needed, available = facts(shape, node)
+        if available < needed:
+            return False
+    needs, host = shape.node, node.host
+    offered = node.observed.extended if node.observed else {}
+    return (
+        needs.cpu_milli <= host.cpu_milli
+        and needs.memory_mib <= host.memory_mib
+        and host.pods > 0
+        and all(offered.get(name, 0) >= count for name, count in needs.extended.items())
+    )
+
+
+def _build(node: NodeState) -> Build:
+    """What the devices of a node are, which is all that an ask without names depends on."""
+    devices = (held.device for held in node.devices)
+    return tuple(
+        (each.family, each.model, each.mode, each.memory_mib, each.physical_memory_mib,
+         each.cores, each.slots)
+        for each in devices
+    )  # fmt: skip
+
+
+def _empty(device: Device) -> DeviceState:
+    return DeviceState(
+        device=device,
+        memory_free_mib=device.memory_mib,
+        cores_free=device.cores,
+        slots_free=device.slots,
+        template_cpu_free=template_cpu_of(device),
+    )
+
+
+def _rank(verdict: Verdict) -> int:
+    return RANK.get(verdict.code, FITS)
+
+
+def _shortage(verdict: Verdict) -> float:
+    return (verdict.needed - verdict.available) / max(verdict.needed, 1)
+
+
+def _near(node: NodeState, device: str, verdict: Verdict) -> NearMiss:
+    return NearMiss(
+        node=node.name, device=device, code=verdict.code,
+        needed=verdict.needed, available=verdict.available,
+    )  # fmt: skip

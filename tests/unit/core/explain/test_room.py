@@ -1,0 +1,149 @@
+"""What is advised can help: a node that could never hold the pod is no near miss."""
+
+import pytest
+
+from apportion.core.explain.answers import Why
+from apportion.core.explain.queued import lines_answer
+from apportion.core.explain.why import why
+from apportion.lab.fitting import EmptyFleet
+from apportion_schemas import (
+    Ask,
+    DeviceConstraints,
+    Host,
+    NodeConstraints,
+    NodeReported,
+    PodSubmitted,
+    RefusalCode,
+)
+from tests.support.fleet import T4, node, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, pod, shape
+
+L40S, H100 = "NVIDIA L40S", "NVIDIA H100 80GB HBM3"
+
+
+def small(name: str, count: int = 8) -> NodeReported:
+    """A node of cards with 46 GiB, which no ask of 70,000 MiB ever fits."""
+    return rack(name, count, model=L40S, memory_mib=46_068)
+
+
+def large(name: str, count: int = 8) -> NodeReported:
+    """A node of cards with 80 GiB."""
+    return rack(name, count, model=H100, memory_mib=81_559)
+
+
+def held_up(*wanted: Ask, holds: Ask | None = None, **fields: object) -> Ledger:
+    """Four small nodes before one large one that is held, and a pod that waits beside them."""
+    ledger = Ledger(large("z-large")).submit(pod("big", holds or cards(8))).settle()
+    for number in range(4):
+        ledger.play(small(f"a-small-{number}"))
+    return ledger.submit(pod("p", *wanted, **fields)).settle()
+
+
+def answer_of(ledger: Ledger) -> Why:
+    """Why the pod `p` waits."""
+    return why(ledger.state, ledger.pod("p"))
+
+
+@pytest.mark.parametrize(
+    ("holds", "code"),
+    [
+        (cards(8), RefusalCode.SLOTS_EXHAUSTED),
+        (ask(30_000, count=8), RefusalCode.MEMORY_INSUFFICIENT),
+    ],
+)
+def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCode) -> None:
+    """The event names three small nodes; the answer names the large one that is held."""
+    ledger = held_up(ask(70_000, count=8), holds=holds)
+    answer = answer_of(ledger)
+    assert answer.refused is not None
+    assert not answer.refused.never
+    assert [miss.node for miss in answer.refused.nearest] == ["z-large"]
+    near = answer.refused.nearest[0]
+    assert near.code in ledger.pod("p").refusal.reasons  # type: ignore[union-attr]
+    assert answer.refused.causes[0].code is near.code
+    assert "nearest is z-large" in answer.sentence
+    assert "a-small" not in answer.sentence
+    if code is RefusalCode.MEMORY_INSUFFICIENT:
+        assert (near.code, near.needed, near.available) == (code, 70_000, 51_559)
+
+
+def test_the_line_names_the_same_node() -> None:
+    """What waits is told so on every page."""
+    [line] = lines_answer(held_up(ask(70_000, count=8), holds=ask(30_000, count=8)).state).lines
+    assert [miss.node for miss in line.nearest] == ["z-large"]
+    assert (line.first[0].nearest, line.first[0].missing) == ("z-large", "18,441 MiB")
+    assert not line.lasting
+
+
+def test_a_node_that_lacks_less_is_nearer() -> None:
+    """Nodes that could hold the pod come in the order of the events, and take the places of those
+    that never could.
+    """
+    ledger = Ledger(large("m"), small("s1"), small("s2"), small("s3"))
+    ledger.submit(pod("all", ask(30_000, count=8))).settle()
+    ledger.play(large("n"))
+    ledger.submit(pod("some", ask(60_000, count=2))).settle()
+    ledger.submit(pod("p", ask(70_000, count=8))).settle()
+    refused = answer_of(ledger).refused
+    assert refused is not None
+    assert [miss.node for miss in refused.nearest] == ["m", "n"]
+
+
+NEVER = {
+    "memory": ((small("s"), rack("t", 1, model=T4)), pod("p", ask(70_000))),
+    "count": ((large("n", 4),), pod("p", cards(8))),
+    "type": (
+        (large("n"), small("s")),
+        pod("p", shape=shape(ask(70_000), devices=DeviceConstraints(use_types=("L40S",)))),
+    ),
+    "id": (
+        (large("n"), small("s")),
+        pod("p", shape=shape(ask(70_000), devices=DeviceConstraints(use_ids=("s-g1",)))),
+    ),
+    "labels": (
+        (large("n"), small("s")),
+        pod("p", shape=shape(ask(1_000), node=NodeConstraints(selector={"zone": "x"}))),
+    ),
+    "host": (
+        (node("n", host=Host(cpu_milli=4_000, memory_mib=1_000, pods=10)),),
+        pod("p", shape=shape(node=NodeConstraints(cpu_milli=8_000))),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NEVER)
+def test_what_no_node_could_hold_is_said_to_never_fit(kind: str) -> None:
+    """As the plan says it, and nobody is told to free or to mend anything."""
+    fleet, wanted = NEVER[kind]
+    ledger = Ledger(*fleet).submit(wanted).settle()
+    answer = answer_of(ledger)
+    assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is not None
+    assert "it can never fit on this fleet, even if nothing ran there: none of" in answer.sentence
+    assert answer.refused is not None
+    assert answer.refused.never
+    for cause in answer.refused.causes:
+        assert "freed" not in cause.unblocked_by
+        assert "end on" not in cause.unblocked_by
+    [line] = lines_answer(ledger.state).lines
+    assert line.lasting
+    assert line.sentence.startswith("can never fit on this fleet")
+
+
+def waits_for(*fleet: object, wanted: PodSubmitted) -> Why:
+    """The answer for a pod that may have a place later."""
+    ledger = Ledger(*fleet)  # type: ignore[arg-type]
+    ledger.submit(wanted).settle()
+    assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None
+    return answer_of(ledger)
+
+
+def test_a_large_node_that_is_not_ready_may_recover() -> None:
+    """It could hold the pod, so the pod is not told that it never can, and is told what to mend."""
+    answer = waits_for(
+        observed("n", ready=False), large("n"), small("s"), wanted=pod("p", ask(70_000))
+    )
+    assert answer.refused is not None
+    assert not answer.refused.never
+    assert [miss.node for miss in answer.refused.nearest] == ["n"]
+    assert answer.refused.causes[0].unblocked_by == "the node becomes ready"
