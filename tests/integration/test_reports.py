@@ -205,7 +205,13 @@ async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> Non
     [row] = json.loads(await verb(bus, "report", "usage", *now, "--json"))["rows"]
     assert row["used_gib_hours"] == pytest.approx(500 / 1024 / 3600, abs=SLACK_H)
     idle = json.loads(await verb(bus, "report", "idle", *now, "--by", "user", "--json"))
-    assert (idle["found"], idle["shares"]) == (0, [])
+    assert (idle["found"], idle["shares"], idle["reported"]) == (0, [], True)
+    assert ": 0 times a share did nothing" in " ".join(
+        (await verb(bus, "report", "idle", *now)).split()
+    )
+    before = await verb(bus, "report", "idle", "--from", "-3h", "--to", "-2h")
+    assert "none has yet" in " ".join(before.split())
+    assert "times" not in before
     said = await verb(bus, "report", "usage", *now)
     assert "capacity" in said
     assert "default" in said

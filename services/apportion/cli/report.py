@@ -195,9 +195,13 @@ def _show_idle(answer: IdleAnswer) -> None:
     out = console()
     money = bool(answer.currency)
     by = answer.by.upper()
+    period = f"{moment(answer.start)} to {moment(answer.end)}"
+    if not answer.reported:
+        out.print(f"{period}: Nodes tell once an hour what was used; none has yet")
+        return
     out.print(
-        f"{moment(answer.start)} to {moment(answer.end)}: {answer.found:,} times a share did "
-        f"nothing for an hour or more; {_h(answer.total.gpu_hours)} GPU hours"
+        f"{period}: {answer.found:,} times a share did nothing for an hour or more; "
+        f"{_h(answer.total.gpu_hours)} GPU hours"
     )
     if not answer.found:
         return

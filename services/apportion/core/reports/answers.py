@@ -87,7 +87,10 @@ class IdleShare(Answer, frozen=True):
 
 
 class IdleAnswer(Answer, frozen=True):
-    """Shares that did nothing for an hour or more; `shares` are the first, of `found` in all."""
+    """Shares that did nothing for an hour or more; `shares` are the first, of `found` in all.
+
+    `reported`: some node said in that time what was used; else nobody knows what did nothing.
+    """
 
     revision: int
     by: str
@@ -98,3 +101,4 @@ class IdleAnswer(Answer, frozen=True):
     found: int
     total: IdleRow
     currency: str = ""
+    reported: bool = True

@@ -117,6 +117,7 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
         shares=tuple(_idle_share(each, prices) for each in stretches[:IDLE_SHOWN]),
         found=len(stretches),
         total=_idle_row("", stretches, prices),
+        reported=read.account.used.reported,
         currency=prices.currency if prices else "",
     )
 

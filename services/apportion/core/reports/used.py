@@ -58,9 +58,10 @@ _Share = tuple[str, str, str, object]
 
 
 class Used:
-    """What the records of one period come to."""
+    """What the records of one period come to; `reported`: there is one, whatever it says."""
 
     def __init__(self, by: By, meters: Meters) -> None:
+        self.reported = False
         self._by, self._meters = by, meters
         self._rows: dict[str, str] = {}
         self._cells: dict[tuple[int, Key], UsedSums] = {}
@@ -75,6 +76,8 @@ class Used:
 
     def take(self, state: State, data: UsageRecorded, now: int) -> None:
         """One record, which was written `now`."""
+        began = now - data.seconds * SECOND
+        self.reported |= began < self._meters.end and now > self._meters.start
         node = state.nodes.get(data.node)
         for used in data.shares:
             known = node.by_id.get(used.device) if node else None
@@ -87,7 +90,7 @@ class Used:
                 cards = min(used.cores * CARD // device.cores, CARD)
             row = self._row(state, used, data.node)
             most = device.cores if device is not None and device.cores else 100
-            self._add(used, (row, model), (now - data.seconds * SECOND, now), (cards, most))
+            self._add(used, (row, model), (began, now), (cards, most))
             self._watch(used, data.node, (row, model), (now, cards))
 
     def cells(self) -> Iterator[tuple[int, Key, UsedSums]]:

@@ -90,3 +90,11 @@ def test_memory_tells_of_nothing_where_work_is_not_told() -> None:
     """A share that holds memory may be at work."""
     assert running().at(1, told(used(cores=None, mib=0))).idle().found == 1
     assert running().at(1, told(used(cores=None, mib=5))).idle().found == 0
+
+
+def test_where_no_node_has_reported_nobody_knows_what_did_nothing() -> None:
+    """A record that lies outside of the period is none; one without a share is one."""
+    assert not running().idle().reported
+    assert not running().at(90, told(used())).idle().reported
+    assert running().at(1, told()).idle().reported
+    assert running().at(1, told(used())).idle().reported

@@ -127,7 +127,7 @@ class ReportsPage extends ListPage {
   idleCard() {
     const { idle } = this;
     if (idle instanceof Problem) return html`<section class="card"><h2>Idle shares</h2>${problemNote(idle, "what did nothing")}</section>`;
-    if (!idle.found) return html`<section class="card"><h2>Idle shares</h2><p class="faint">${this.usage.total.reported_gpu_hours ? "No share did nothing for an hour." : "Nodes tell once an hour what was used; none has yet."}</p></section>`;
+    if (!idle.found) return html`<section class="card"><h2>Idle shares</h2><p class="faint">${idle.reported ? "No share did nothing for an hour." : "Nodes tell once an hour what was used; none has yet."}</p></section>`;
     return html`<section class="card"><h2>Idle shares <small>did nothing for an hour or more</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col" class="num">Idle</th><th scope="col" class="num">GPU hours</th></tr></thead><tbody>${idle.shares.slice(0, ROWS).map(share => html`<tr data-row tabindex="0"><td class="name">${podLink(share.namespace, share.pod)}</td><td class="num m">${share.hours.toFixed(1)} h</td><td class="num m">${hours(share.gpu_hours)}</td></tr>`)}${idle.found > ROWS ? html`<tr class="more"><td colspan="3">and ${num(idle.found - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
   }
 
