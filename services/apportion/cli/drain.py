@@ -305,14 +305,18 @@ def _progress(unit: Unit, number: int, total: int) -> None:
     """One line for each unit, on a terminal."""
     out = console(stderr=True)
     if out.is_terminal:
-        what = f"gang {unit.gang}, {len(unit.pods)} pods" if unit.gang else unit.names[0]
+        what = (
+            f"gang {unit.gang}, {words.many(len(unit.pods), 'pod')}" if unit.gang else unit.names[0]
+        )
         out.print(f"{number} of {total}:", plain(what))
 
 
 def _tell(report: Report, *, dry_run: bool) -> None:
     out = console()
     if dry_run:
-        out.print(plain(f"{_pods(len(report.left))} would be moved from {report.target}"))
+        out.print(
+            plain(f"{words.many(len(report.left), 'pod')} would be moved from {report.target}")
+        )
         _list(report.left.items(), " ")
         waits = sum(not node for node in report.planned.values())
         if waits:
@@ -333,10 +337,6 @@ def _tell(report: Report, *, dry_run: bool) -> None:
         out.print(plain(f"{len(report.waiting)} of {total} {verb} no place"))
     lifts = f"`apportion uncordon {report.target}` lifts the cordon"
     out.print(plain(f"{lifts}; pods that moved stay where they are"), soft_wrap=True)
-
-
-def _pods(count: int) -> str:
-    return f"{count} pod" if count == 1 else f"{count} pods"
 
 
 def _list(items: Iterable[tuple[str, str]], said: str) -> None:

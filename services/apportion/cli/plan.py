@@ -31,7 +31,7 @@ from apportion.core.explain.plans import (
     PlanRequest,
     Totals,
 )
-from apportion.core.explain.words import device_words
+from apportion.core.explain.words import device_words, many
 from apportion.runtime.files.manifests import Problem, read_manifest_bytes
 from apportion_schemas import Policy
 
@@ -172,7 +172,7 @@ def _show_evidence(out: Console, pod: PlannedPod) -> None:
         show_refused(out, pod.refused)
     _show_beside(out, pod.beside)
     if pod.ahead:
-        out.print(plain(f"{pod.ahead:,} pods would still wait and have their turn before it"))
+        out.print(plain(f"{many(pod.ahead, 'pod')} would still wait and come before it"))
 
 
 def _show_beside(out: Console, beside: Iterable[Beside]) -> None:
@@ -216,7 +216,7 @@ def _show_waiting(out: Console, answer: PlanAnswer) -> None:
     shown_above = sum(not pod.node for pod in (*answer.pods, *answer.moved))
     left = (answer.after.waiting if answer.after else 0) - shown_above - len(answer.waiting)
     if left > 0:
-        out.print(f"and {left:,} pods behind them", style="dim")
+        out.print(f"and {many(left, 'pod')} behind them", style="dim")
 
 
 def _show_totals(out: Console, answer: PlanAnswer) -> None:
@@ -229,5 +229,5 @@ def _show_totals(out: Console, answer: PlanAnswer) -> None:
 def _totals(totals: Totals) -> str:
     return (
         f"{totals.devices_used:,} of {totals.devices:,} devices used, "
-        f"{totals.placed:,} pods placed, {totals.waiting:,} waiting"
+        f"{many(totals.placed, 'pod')} placed, {totals.waiting:,} waiting"
     )

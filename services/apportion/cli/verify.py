@@ -19,6 +19,7 @@ from apportion.cli.output import console, plain, print_json
 from apportion.cli.progress import progress
 from apportion.cli.receipt import read_keys
 from apportion.cli.writing import open_ledger, run
+from apportion.core.explain.words import many
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.receipts import ReceiptInvalid
@@ -342,8 +343,8 @@ def _say(outcome: Verified, *, as_json: bool) -> None:
     if more > 0:
         out.print(f"and {more} more")
     span = f"revisions {outcome.first_revision} to {outcome.last_revision}"
-    compared = f", {len(outcome.snapshots)} snapshots compared" if outcome.snapshots else ""
-    refused = f"{outcome.contradictions} events changed nothing"
+    compared = f", {many(len(outcome.snapshots), 'snapshot')} compared" if outcome.snapshots else ""
+    refused = f"{many(outcome.contradictions, 'event')} changed nothing"
     if outcome.differences:
         counts = ", ".join(f"{kind} {count:,}" for kind, count in outcome.differences.items())
         out.print(f"cluster and ledger were found to differ: {counts}")
@@ -355,9 +356,10 @@ def _say(outcome: Verified, *, as_json: bool) -> None:
         first = outcome.violations[0]
         out.print(f"not sound: {span}; the first violation is at {first.revision}", style="red")
     if outcome.receipts:
+        stand = "stands" if outcome.receipts == 1 else "stand"
         out.print(
-            f"{outcome.receipts} receipts stand for {outcome.proven:,} of them, up to revision "
-            f"{outcome.proven_to:,}, signed at {outcome.signed_at}",
+            f"{many(outcome.receipts, 'receipt')} {stand} for {outcome.proven:,} of them, up to "
+            f"revision {outcome.proven_to:,}, signed at {outcome.signed_at}",
             soft_wrap=True,
         )
     if outcome.unknown:

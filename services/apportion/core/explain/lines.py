@@ -283,7 +283,9 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     NodeGone: lambda e, _: f"node {e.node} left the cluster",
     NodeSilent: lambda e, _: f"the agent of node {e.node} was not heard for {e.grace_s} s",
     NodeHeard: lambda e, _: f"the agent of node {e.node} is heard again",
-    PodGroupObserved: lambda e, _: f"gang {e.group} needs {e.min_available} pods together",
+    PodGroupObserved: lambda e, _: (
+        f"gang {e.group} needs {words.many(e.min_available, 'pod')} together"
+    ),
     PodGroupGone: lambda e, _: f"the declaration of gang {e.group} left the cluster",
     QueueObserved: lambda e, _: (
         f"queue {e.queue}: weight {e.weight}" + ("" if e.open else ", closed")
@@ -310,7 +312,7 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     PodResized: lambda e, name: f"{name} resized on {e.node}: {shares_words(e.shares)}",
     ResizeRefused: lambda e, name: f"{name} is not resized: {words.resize_refused(e)}",
     BudgetObserved: lambda e, _: (
-        f"disruption budget {e.namespace}/{e.budget} lets {e.allowed} pods be evicted"
+        f"disruption budget {e.namespace}/{e.budget} lets {words.many(e.allowed, 'pod')} be evicted"
     ),
     BudgetGone: lambda e, _: f"disruption budget {e.namespace}/{e.budget} left the cluster",
     PodBound: lambda e, name: f"{name} bound to {e.node}",

@@ -441,7 +441,9 @@ def _where(miss: NearMiss) -> str:
 def gang(shortage: GangShortage) -> str:
     """What a gang lacks: members that are not there, or places for those that are."""
     if shortage.present < shortage.needed:
-        return f"its gang needs {shortage.needed:,} pods together and has {shortage.present:,}"
+        return (
+            f"its gang needs {many(shortage.needed, 'pod')} together and has {shortage.present:,}"
+        )
     return f"its gang needs {shortage.needed:,} places together and {shortage.fitting:,} pods fit"
 
 
@@ -510,4 +512,9 @@ def resize_refused(refused: ResizeRefused) -> str:
 
 def nodes(count: int) -> str:
     """`1 node` or `2 nodes`."""
-    return f"{count:,} node" + ("" if count == 1 else "s")
+    return many(count, "node")
+
+
+def many(count: int, noun: str) -> str:
+    """As in `1 pod` or `2,000 pods`, for a noun that takes an s."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -154,3 +154,15 @@ def test_gang_that_lacks_places() -> None:
 def test_device_ids_are_cut(device: str, said: str) -> None:
     """A UUID is cut to what a command accepts again; a short id stays whole."""
     assert words.device_words(device) == said
+
+
+def test_one_of_a_thing_is_said_as_one() -> None:
+    """In the words of a count, and where a sentence is made with it."""
+    assert [words.many(count, "pod") for count in (0, 1, 2_000)] == [
+        "0 pods",
+        "1 pod",
+        "2,000 pods",
+    ]
+    assert words.gang(GangShortage(needed=1, present=0, fitting=0)).startswith(
+        "its gang needs 1 pod together"
+    )
