@@ -94,6 +94,7 @@ class Up:
 
     async def _start(self) -> None:
         wanted, supervisor = self._wanted, self._supervisor
+        supervisor.take_folder()  # first: another `up` on it has the ports as well
         _check_port(self._gateway)
         await supervisor.start_server(remove=wanted.ephemeral)
         self._check_fleet()

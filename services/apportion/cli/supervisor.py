@@ -104,6 +104,10 @@ class Supervisor:
         pids = {child.name: child.process.pid for child in self._children if child.process}
         return {"nats-server": self._server.pid, **pids}
 
+    def take_folder(self) -> None:
+        """Take the data folder. Raises ServerFailed where another `up` has it."""
+        self._server.take()
+
     async def start_server(self, *, remove: bool) -> None:
         """Start the sentinel and the ledger's server; with `remove` the data go at the end.
 

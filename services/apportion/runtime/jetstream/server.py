@@ -210,14 +210,20 @@ class EmbeddedServer:
         """See Credentials.environment_for."""
         return self.credentials.environment_for(role)
 
+    def take(self) -> IO[str]:
+        """The data directory's lock, taken unless it is ours. Raises ServerFailed."""
+        if self._lock is None:
+            self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = self._take_lock()
+        return self._lock
+
     async def start(self) -> None:
         """Start the server and return once it serves. Raises ServerFailed."""
-        self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = self._take_lock()
+        lock = self.take()
         try:
             self._check_port()
             passwords = self._users()
-            self._process = await self._spawn(passwords, self._lock)
+            self._process = await self._spawn(passwords, lock)
             self._port, self._monitor_port = await self._wait_ready()
             users = str(self._data_dir.absolute()) if self._keys else ""
             self._credentials = Credentials(self._host, self._port, passwords, users)
