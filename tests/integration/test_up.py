@@ -1,5 +1,6 @@
 """`apportion up`: everything starts, the samples find places, and nothing is left behind."""
 
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from tests.support.standalone import Standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SMALL = ("--no-samples", "--fleet", "1xT4")
+FROM_MONITOR = ("durability", "disk")
 
 
 def test_samples_find_places() -> None:
@@ -132,6 +134,35 @@ def test_port_that_is_taken(tmp_path: Path, option: str) -> None:
             assert f"127.0.0.1:{port}" in up.output
             assert f"free port with {option}" in up.output
             up.nothing_left()
+
+
+def test_second_up_with_the_same_ports(tmp_path: Path) -> None:
+    """The same command twice: the folder is what is told, not the port that the first has."""
+    with Standalone(tmp_path / "data", *SMALL) as first:
+        first.up()
+        port = json.loads((tmp_path / "data" / "connection.json").read_text())["gateway"]
+        second = Standalone(tmp_path / "data", *SMALL, "--port", port.rpartition(":")[2])
+        second.start()  # no `with`, which ends whatever holds the folder: the first
+        assert second.ended() == 3
+        assert "in use by another apportion" in second.output
+        assert "cannot listen" not in second.output
+
+
+def test_doctor_sees_a_server_that_was_started_again(tmp_path: Path) -> None:
+    """Its monitoring port is the one that the gateway was told of."""
+    with Standalone(tmp_path / "data", *SMALL) as up:
+        up.up()
+        before = _seen_by_doctor(up)
+        assert "durability ok" in before
+        up.started_again("nats-server", up.kill_service("nats-server"))
+        wait_until(lambda: _seen_by_doctor(up) == before, "doctor to see the server's disk again")
+
+
+def _seen_by_doctor(up: Standalone) -> str:
+    """What `doctor` says of durability and the disk."""
+    checks = json.loads(up.run("doctor", "--json").stdout)["checks"]
+    states = [f"{each['id']} {each['state']}" for each in checks if each["id"] in FROM_MONITOR]
+    return "; ".join(sorted(states))
 
 
 def test_other_fleet_on_the_same_ledger(tmp_path: Path) -> None:

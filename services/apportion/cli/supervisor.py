@@ -237,9 +237,12 @@ class Supervisor:
         while True:
             died = await self._server.died()
             self._say(f"{str(died).partition(';')[0]}; starting it again")
-            port = self._server.port
+            port, monitor_port = self._server.port, self._server.monitor_port
             await self._server.stop()
-            server = EmbeddedServer(self._data, port=port, keys=True)
+            # The gateway was told where it tells about itself; a ledger without that is better
+            # than none.
+            monitor_port = monitor_port if _is_free(monitor_port) else -1
+            server = EmbeddedServer(self._data, port=port, monitor_port=monitor_port, keys=True)
             for failures in itertools.count(1):
                 try:
                     await server.start()
@@ -313,6 +316,16 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _is_free(port: int) -> bool:
+    """Whether a server on this machine alone could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return True
+    return False
 
 
 def _ended(code: int) -> str:

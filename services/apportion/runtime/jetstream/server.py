@@ -187,6 +187,11 @@ class EmbeddedServer:
         return self.credentials.port
 
     @property
+    def monitor_port(self) -> int:
+        """The port on which it tells about itself; -1 before start where any would do."""
+        return self._monitor_port
+
+    @property
     def monitor_url(self) -> str:
         """Where the server tells about itself in JSON (`/varz`, `/jsz`, `/healthz`)."""
         return f"http://127.0.0.1:{self._monitor_port}"
