@@ -238,6 +238,22 @@ async def test_a_trimmed_ledger_is_reported_with_its_archive(
         assert after[name] == pytest.approx(before[name], abs=1 / 3600)
 
 
+async def test_a_gateway_without_prices_says_how_to_give_them(bus: Bus) -> None:
+    """Also to whom it was started by `up`, which has no such option, and says so in its help."""
+    url = bus.server.url_for("gateway")
+    async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0") as process:
+        await process.ready()
+        status, body = await get(str((await process.logged("answering"))["url"]), "report/cost")
+    assert status == 404
+    assert "--prices FILE" in body
+    assert "APPORTION_PRICES=FILE" in body
+    command = [sys.executable, "-m", "apportion.cli.main", "up", "--help"]
+    said = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "APPORTION_PRICES=FILE" in said.stdout
+
+
 async def test_wrong_options_are_named(bus: Bus, facts: Facts, tmp_path: Path) -> None:
     """With what to write instead."""
     odd = tmp_path / "odd.toml"

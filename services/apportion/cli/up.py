@@ -57,6 +57,9 @@ def command(
 ) -> None:  # fmt: skip
     """Start everything on this machine, place the sample pods, and stay up until Ctrl-C.
 
+    The services take their settings from the environment as well, as `apportion gateway --help`
+    names them: APPORTION_PRICES=FILE, what an hour of a card costs, for reports of cost.
+
     Exit codes: 0 ended as asked; 1 with --exit-after-samples: a sample was refused; 2 wrong usage;
     3 something could not be started.
     """

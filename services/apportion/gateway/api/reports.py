@@ -83,7 +83,9 @@ class Reports:
             raise RequestRefused(
                 404,
                 "this gateway has no prices",
-                fix="start it with --prices FILE, or use `apportion report cost --prices FILE`",
+                fix="start it with --prices FILE (beneath `apportion up` or `make up`: with "
+                "APPORTION_PRICES=FILE in its environment), or use `apportion report cost --prices "
+                "FILE`",
             )
         return Asked(
             report=report,
