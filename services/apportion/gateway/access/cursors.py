@@ -12,11 +12,13 @@ from __future__ import annotations
 import hmac
 import secrets
 from base64 import urlsafe_b64encode
-from typing import Final
-
-from cryptography.fernet import Fernet, InvalidToken
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from apportion.gateway.api.query import RequestRefused
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
 
 SEALED_MAX: Final = 1_024
 _PURPOSE: Final = b"apportion gateway cursors"
@@ -27,8 +29,14 @@ class Cursors:
     """Seals and opens by a key that is derived from `secret`; without one it is of this object."""
 
     def __init__(self, secret: bytes = b"") -> None:
-        key = hmac.digest(secret or secrets.token_bytes(_KEY_BYTES), _PURPOSE, "sha256")
-        self._fernet = Fernet(urlsafe_b64encode(key))
+        self._key = hmac.digest(secret or secrets.token_bytes(_KEY_BYTES), _PURPOSE, "sha256")
+
+    @cached_property
+    def _fernet(self) -> Fernet:
+        """Where nobody is a tenant, as on one machine, it is never loaded."""
+        from cryptography.fernet import Fernet  # noqa: PLC0415
+
+        return Fernet(urlsafe_b64encode(self._key))
 
     def seal(self, path: str, cursor: str) -> str:
         """What stands for a cursor of the list at `path`; a revision names nothing and stays."""
@@ -40,6 +48,8 @@ class Cursors:
         """The cursor that was sealed for `path`. Raises RequestRefused."""
         if not sealed or _is_revision(sealed):
             return sealed
+        from cryptography.fernet import InvalidToken  # noqa: PLC0415
+
         try:
             if len(sealed) > SEALED_MAX or not sealed.isascii():
                 raise InvalidToken
