@@ -16,7 +16,7 @@ from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.queueing.hints import GANG, REORDERED, SOME, asked
 from apportion.core.placement.queueing.keys import plain_key, wants_key
 from apportion.core.placement.queueing.queue import PendingQueue
-from apportion.core.placement.queueing.shape_queue import Reasons, ShapeQueue
+from apportion.core.placement.queueing.shape_queue import Reasons, ShapeQueue, turn_of
 from apportion.core.placement.queueing.unschedulable import Unschedulable
 from apportion.core.placement.reservations import Reservations
 from apportion_schemas import RefusalCode
@@ -167,7 +167,8 @@ class Waking:
         found = {wants_key(pods[turn.uid]): pods[turn.uid] for turn in turns}
         if not nominated:
             return list(found.values())
-        room = [pods[x.uid] for x in shape_queue.live(self._state) if x.uid in nominated]
+        others = (pods[uid] for uid in nominated if uid in pods)
+        room = [pod for pod in others if shape_queue.has(turn_of(pod))]
         return [*found.values(), *room]
 
     def _outdated(self, shape_queue: ShapeQueue, pods: Iterable[PodState]) -> bool:

@@ -61,12 +61,12 @@ class PendingQueue:
             queue = queue_of(self._state, pod) if named else DEFAULT
             shape_queue = self._shape_queues[key] = ShapeQueue(key, gang, queue)
         shape_queue.add(self._state, turn_of(pod), reported)
-        if shape_queue.unschedulable and not self._has_room(pod):
-            self._unreported[key] = None
-        elif shape_queue.unschedulable:
+        if not shape_queue.unschedulable:
+            self._enqueue(shape_queue)
+        elif self._has_room(pod):
             self.wake(shape_queue)
         else:
-            self._enqueue(shape_queue)
+            self._unreported[key] = None
 
     def _has_room(self, pod: PodState) -> bool:
         """Whether others went for it, from a node that is kept from its like."""

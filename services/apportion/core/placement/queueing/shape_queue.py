@@ -132,6 +132,10 @@ class ShapeQueue:
         if len(self.fresh) > 2 * len(self.waiting) + SLACK:
             self.fresh = {old: None for old in self.fresh if still_waits(state, old)}
 
+    def has(self, turn: Turn) -> bool:
+        """Whether the pod of this turn stands here; one that no longer waits may, too."""
+        return turn in self._turns
+
     def mark_unschedulable(self, state: State, reasons: Reasons) -> None:
         """The head fits nowhere, for these reasons, and so does nobody behind it."""
         self.reasons = reasons
