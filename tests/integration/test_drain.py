@@ -153,6 +153,10 @@ def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
     """While it waits for places, which nobody decides; the cordon stands."""
     submit(up, *(POD.replace("NAME", f"stop-{number}") for number in range(2)))
     node = pods(up)["stop-0"]["node"]
+
+    def there() -> list[str]:
+        return [name for name, pod in pods(up).items() if pod["node"] == node]
+
     scheduler = up.processes()["scheduler"]
     os.kill(scheduler, signal.SIGSTOP)
     try:
@@ -160,7 +164,7 @@ def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
             [*APPORTION, "drain", node, "--reason", "x", "--json"], stdout=subprocess.PIPE,
             env={**os.environ, "APPORTION_DATA": str(up.data)},
         )  # fmt: skip
-        wait_until(lambda: not pods(up)["stop-0"]["node"], "the pod to be submitted anew")
+        wait_until(lambda: not there(), "all its pods to be submitted anew")
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=30)
     finally:

@@ -176,6 +176,7 @@ async def test_line_of_time(gateway: Gateway) -> None:
 
 async def test_log(gateway: Gateway) -> None:
     """The newest first; pages go on backwards; filters keep what they name."""
+    await gateway.ok("/api/v1/timeline?bins=1")  # once the index is there, which has the names
     page = await gateway.ok("/api/v1/log?limit=3")
     assert [row["revision"] for row in page["items"]] == [8, 7, 6]
     assert page["items"][2]["sentence"] == "default/a is gone: finished"

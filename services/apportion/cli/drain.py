@@ -20,7 +20,15 @@ from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit, of_kubernetes
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.plan import ask
 from apportion.cli.submitting import Submitted
-from apportion.cli.writing import appending, by_whom, open_ledger, person, run, write
+from apportion.cli.writing import (
+    appending,
+    by_whom,
+    open_ledger,
+    person,
+    run,
+    to_its_end,
+    write,
+)
 from apportion.core.explain import words
 from apportion.core.explain.answers import GangAnswer, PodAnswer
 from apportion.core.explain.plans import PlanRequest
@@ -219,18 +227,7 @@ async def _anew(
             if time.monotonic() > deadline:
                 report.stopped = f"after {order.timeout_s:g} s"
                 break
-            try:
-                moved = await anew.move(unit, basis=report.revision)
-            except Blocked as error:
-                report.left |= dict.fromkeys(unit.names, str(error))
-                continue
-            submitted += moved.submitted
-            for name in unit.names:
-                report.left.pop(name, None)
-                if name in moved.ended:
-                    report.moved[name] = ""
-                else:
-                    report.waiting[name] = "not decided yet"
+            submitted += await to_its_end(_move(anew, unit, report))
             _progress(unit, number, len(units))
     awaited = Awaited(submitted, lambda: None)
     await awaited.wait(ledger, max(deadline - time.monotonic(), LOOK_EVERY_S))
@@ -241,6 +238,22 @@ async def _anew(
             report.moved[name] = said.placed.node
         elif said.refused is not None:
             report.waiting[name] = words.refusal(said.refused)
+
+
+async def _move(anew: Anew, unit: Unit, report: Report) -> tuple[Submitted, ...]:
+    """The unit's pods under their new uids; none where it stays. The report says which."""
+    try:
+        moved = await anew.move(unit, basis=report.revision)
+    except Blocked as error:
+        report.left |= dict.fromkeys(unit.names, str(error))
+        return ()
+    for name in unit.names:
+        report.left.pop(name, None)
+        if name in moved.ended:
+            report.moved[name] = ""
+        else:
+            report.waiting[name] = "not decided yet"
+    return moved.submitted
 
 
 async def _through_kubernetes(

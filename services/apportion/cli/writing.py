@@ -79,6 +79,15 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         raise Unreachable(str(error)) from None
 
 
+async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
+    """The result of a step that is done whole or not at all: a Ctrl-C meanwhile comes after it."""
+    task = asyncio.ensure_future(step)
+    try:
+        return await asyncio.shield(task)
+    finally:
+        await asyncio.wait([task])
+
+
 @asynccontextmanager
 async def open_ledger(reach: Reach) -> AsyncIterator[JetStreamLedger]:
     """The ledger, checked, for as long as the block lasts. Raises LedgerError.

@@ -8,6 +8,7 @@ from apportion.runtime.jetstream.following import Follower
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, call_api
 from apportion.runtime.ledger.port import LedgerUnavailable, Subscription
 from tests.support.nats import Bus, draft, ignore
+from tests.support.polling import until
 
 SETTINGS = {"ack_policy": "none", "inactive_threshold": 30_000_000_000, "mem_storage": True}
 
@@ -19,8 +20,17 @@ def name_of(reader: Subscription) -> str:
 
 
 async def reading(ledger: JetStreamLedger) -> str:
-    """The consumer of one more reader that has caught up."""
+    """The consumer of one more reader.
+
+    What it delivers may come before the answer that it was made: caught up is not yet named.
+    """
     reader = await ledger.follow(ignore)
+    assert isinstance(reader, Follower)
+
+    async def named() -> bool:
+        return "name" in reader._consumer
+
+    await until(named, "a consumer")
     await reader.caught_up()
     return name_of(reader)
 
