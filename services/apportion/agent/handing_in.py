@@ -85,6 +85,7 @@ class HandingIn:
         if answer.refused in EXPECTED:
             _log.info("%s is passed over, %s", draft.id, said)
             return
-        _log.error("the intake refuses %s of node %s, %s", draft.id, node, said)
+        if self._refused.get(node) != said:  # else it was said a minute ago
+            _log.error("the intake refuses %s of node %s, %s", draft.id, node, said)
         if inventory:
             self._refused[node] = said

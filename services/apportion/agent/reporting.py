@@ -46,13 +46,17 @@ from apportion_schemas.catalogue import SUBJECTS, token
 SUBJECTS_MAX = 32
 """With more subjects than this an agent follows the whole channels and filters for itself."""
 OWN_IDS_KEPT = 256
+REPEAT_S = 60.0
+"""What an intake refuses of a node's inventory is said again so much later, until it is taken."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One node of this agent and its devices as last seen; `written` are our inventory events."""
+    """One node of this agent and its devices as last seen; `written` are our inventory events, and
+    `refused` is set while an intake did not take the last of them.
+    """
 
     name: str
     backend: DeviceBackend
@@ -63,6 +67,7 @@ class Node:
     written: deque[str] = field(default_factory=lambda: deque(maxlen=OWN_IDS_KEPT))
     reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
     overtaken: asyncio.Event = field(default_factory=asyncio.Event)
+    refused: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def subjects(nodes: Sequence[str]) -> list[str]:
@@ -203,17 +208,24 @@ class Agent:
             self._reported.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_devices(node))
-            group.create_task(self._watch_overtaken(node))
+            group.create_task(self._report_after(node.overtaken, node))
+            group.create_task(self._report_after(node.refused, node, pause_s=REPEAT_S))
 
     async def _watch_devices(self, node: Node) -> None:
         while True:
             await node.backend.changed()
             await self._report(node)
 
-    async def _watch_overtaken(self, node: Node) -> None:
+    async def _report_after(self, event: asyncio.Event, node: Node, pause_s: float = 0.0) -> None:
+        """Report the node whenever the event is set, and so much later.
+
+        What is in the way of a report that was refused may be mended where this node does not see
+        it: another node has the card no more, or an intake knows its model now.
+        """
         while True:
-            await node.overtaken.wait()
-            node.overtaken.clear()
+            await event.wait()
+            await asyncio.sleep(pause_s)
+            event.clear()
             await self._report(node)
 
     async def _watch_configuration(self) -> None:
@@ -260,6 +272,8 @@ class Agent:
             )
             if appended.revision is not None:
                 await self._reader.reached(appended.revision)
+            elif not appended.already_there:
+                node.refused.set()
         self._looks += 1
         async with self._looked:
             self._looked.notify_all()

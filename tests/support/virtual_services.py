@@ -1,0 +1,71 @@
+"""Real services on a ledger in memory, in virtual time: what takes minutes takes none.
+
+Invariant: the services are the real ones, and so is what they say to one another; the ledger and
+the time alone are others. For tests of a few of them, without faults; with faults and all of them
+it is `tests.simulation`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TypeVar
+
+from apportion.agent import main as agent
+from apportion.core.intake.answers import Answer, decode_answer, subject_of_node
+from apportion.intake import main as intake
+from apportion.runtime.files.fleets import SimulatedNode
+from apportion.runtime.ledger.port import Ledger
+from apportion.runtime.process.clock import rfc3339
+from apportion.runtime.service.lifecycle import Service
+from apportion_schemas import Event, decode, encode
+from apportion_schemas.quantities import Payload
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest
+from tests.simulation.processes import CONFIG, Body
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+
+T = TypeVar("T", bound=Payload)
+
+
+class Services:
+    """One ledger, and what runs on it until the loop ends."""
+
+    def __init__(self) -> None:
+        self.server = MemoryServer()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._clock = SkewedClock(random.Random(0), skew_s=0.0)
+
+    async def intake(self) -> Service:
+        """Start an intake, and return once it takes what agents say."""
+        service = self._start("intake", intake.body)
+        while service.reasons_against_ready():
+            await rest(0.1)
+        return service
+
+    def agent(self, *nodes: SimulatedNode) -> Service:
+        """Start an agent of these nodes."""
+        backends = agent.Backends(nodes[0].name, nodes)
+        return self._start("agent", lambda service: agent.body(service, backends))
+
+    async def say(self, data: Payload, name: str) -> Answer:
+        """What an intake answers to the agent of the event's node."""
+        node: str = data.node  # type: ignore[attr-defined] # as all that agents say
+        event = Event(id=name, source=f"agent/{node}", time=rfc3339(self._clock.now()), data=data)
+        asker = MemoryLedger(self.server, role="agent")
+        return decode_answer(await asker.request(subject_of_node(node), encode(event), 10))
+
+    def written(self, kind: type[T]) -> list[T]:
+        """What stands on the ledger of this type."""
+        records = [each for each in self.server.records if each is not None]
+        every = [decode(each.payload, subject=each.subject).data for each in records]
+        return [data for data in every if isinstance(data, kind)]
+
+    def _start(self, name: str, body: Body) -> Service:
+        async def connect() -> Ledger:
+            return MemoryLedger(self.server, role=name)
+
+        service = Service(name, CONFIG, clock=self._clock, connect=connect)
+        self._tasks.append(asyncio.create_task(service.run_body(body)))
+        return service

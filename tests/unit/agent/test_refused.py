@@ -1,0 +1,46 @@
+"""What an intake refuses of a node's report: it is said again until it is taken, by a real intake
+in virtual time.
+"""
+
+from apportion.core.devices.simulating import simulated_devices
+from apportion.runtime.files.fleets import SimulatedNode
+from apportion_schemas import Device, Host, NodeReported, ReportRefused
+from tests.simulation.loop import rest, run_virtually
+from tests.support.virtual_services import Services
+
+HOST = Host(cpu_milli=1000, memory_mib=1000, pods=110)
+CARD = simulated_devices("old", "1xT4")
+
+
+def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> None:
+    """The agent of the new node was started first, and nobody starts it again. Another node of the
+    same agent is told of meanwhile, and the refusal once, not once a minute.
+    """
+
+    async def moved() -> None:
+        services = Services()
+        await services.intake()
+        assert (await services.say(report("old", CARD), "with")).revision == 1
+        services.agent(SimulatedNode("new", CARD, HOST), SimulatedNode("other", (), HOST))
+        await rest(200)
+        assert nodes(services) == ["old", "other"]
+        assert [each.cause for each in services.written(ReportRefused)] == [
+            "device-of-another-node"
+        ]
+        assert (await services.say(report("old", ()), "without")).revision is not None
+        await rest(61)
+        assert nodes(services) == ["old", "other", "old", "new"]
+        await rest(200)
+        assert len(nodes(services)) == 4
+
+    run_virtually(moved())
+
+
+def report(node: str, devices: tuple[Device, ...]) -> NodeReported:
+    """What an agent of this node says of these devices."""
+    return NodeReported(node=node, devices=devices, host=HOST, driver="simulated", simulated=True)
+
+
+def nodes(services: Services) -> list[str]:
+    """Whose reports stand on the ledger, in order."""
+    return [each.node for each in services.written(NodeReported)]
