@@ -23,7 +23,7 @@ SHOWS = {
     "why": "allocated on ascend-1",
     "who": "default/ascend-pod",
     "diff": "default/ascend-pod",
-    "plan": "as if: without t4-1",
+    "plan": "default/too-large fits on added-1",
     "tail": "NodeReported",
     "cordon": "DeviceCordoned",
     "drain": "nothing runs on t4-1 any more",
@@ -62,7 +62,7 @@ def test_each_command_shows_what_it_promises(tmp_path: Path) -> None:
             if words[0] == "apportion":
                 done = up.run(*words[1:])
                 assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-                said[words[1]] = done.stdout
+                said[words[1]] = said.get(words[1], "") + done.stdout
     assert said.keys() == SHOWS.keys()
     for verb, part in SHOWS.items():
         assert part in said[verb], f"{verb} says no {part!r}:\n{said[verb]}"

@@ -77,8 +77,14 @@ def test_what_was_planned_then_happens(up: Standalone, tmp_path: Path) -> None:
     }
     waits = {f"default/{name}" for name, outcome in outcomes.items() if outcome != "fits"}
     assert set(report["refused"]) == waits
-    again = up.json("plan", "-f", str(file))
-    assert {row["outcome"] for row in again["pods"]} == {"unchanged"}
+    again = up.json("plan", "-f", str(file), code=6)
+    assert {row["name"]: row["outcome"] for row in again["pods"]} == {
+        name: "unchanged" if outcome == "fits" else outcome for name, outcome in outcomes.items()
+    }, "whoever waits is decided anew"
+    said = up.run("plan", "-f", "-", stdin=pod("p2", 90_000).encode())
+    assert said.returncode == 6
+    assert "default/p2, which waits since revision" in said.stdout
+    assert "can never fit on this fleet" in said.stdout
 
 
 def test_a_lost_node_and_more_nodes(up: Standalone) -> None:

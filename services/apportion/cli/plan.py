@@ -40,7 +40,7 @@ LINE_BYTES_MAX = 1 << 20
 DETAILED_MAX = 3
 """Up to so many pods are shown with all evidence."""
 STYLES = {"fits": "green", "not-now": "yellow", "never": "red", "unchanged": "dim"}
-SHOWN = {"fits": "fits", "not-now": "not now", "never": "never", "unchanged": "unchanged"}
+SHOWN = {"fits": "fits", "not-now": "not now", "never": "never", "unchanged": "has its place"}
 EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
 
 
@@ -64,6 +64,7 @@ def command(
 ) -> None:  # fmt: skip
     """Say what would happen, without doing it: what fits, where, beside whom, and who would go.
 
+    A pod of the manifest that waits already is decided anew; one that has a place keeps it.
     Without -f, what would become of the pods that run and wait. Pods of a node that is lost are
     taken as submitted again, as their controllers would make them. An added node is as large as
     those of its model are, and has the labels and taints that all of them have.
@@ -213,8 +214,8 @@ def _show_waiting(out: Console, answer: PlanAnswer) -> None:
         )  # fmt: skip
     if made.row_count:
         out.print(made)
-    shown_above = sum(not pod.node for pod in (*answer.pods, *answer.moved))
-    left = (answer.after.waiting if answer.after else 0) - shown_above - len(answer.waiting)
+    above = {(pod.namespace, pod.name) for pod in (*answer.pods, *answer.moved) if not pod.node}
+    left = (answer.after.waiting if answer.after else 0) - len(above) - len(answer.waiting)
     if left > 0:
         out.print(f"and {many(left, 'pod')} behind them", style="dim")
 

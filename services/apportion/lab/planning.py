@@ -3,6 +3,8 @@
     state ──► copy ──► changes ──► what waits already ──► the pods of the plan ──► what came of each
 
 The same is done without the changes where there are any, so that an answer says what they make.
+A pod of the plan that waits already is decided anew, or the plan's in its place if that asks for
+something else; one that has a place stays there, as submitting it would leave it.
 Invariants: the state stays as it was, and nothing is appended; pods are decided in the order of
 their turns, as if the plan were submitted now.
 """
@@ -16,6 +18,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
 
+from apportion.core.explain.health import failed_devices, failed_words
 from apportion.core.explain.lines import listed
 from apportion.core.explain.plans import (
     Ahead,
@@ -36,6 +39,8 @@ from apportion.core.explain.why import (
     refused_answer,
     why,
 )
+from apportion.core.explain.words import eviction
+from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.ledger.state import PENDING, PodState, State
 from apportion.core.manifests import PodDraft, submitted
 from apportion.core.placement.queueing.shape_queue import turn_of
@@ -48,8 +53,9 @@ from apportion_schemas import PodGone, PodGroupObserved, PodSubmitted
 PODS_MAX: Final = 5_000
 WAITING_NAMED: Final = 50
 BESIDE_NAMED: Final = 20
-ONE: Final = {"fit": "fits", "are live already": "is live already"}
+ONE: Final = {"fit": "fits", "have their place already": "has its place already"}
 """The words for several pods as those for one."""
+REPLACED: Final = "the manifest takes its place"
 UNTIL_WHEN: Final = (
     "when is not known: the ledger does not say how long the pods run that are in the way"
 )
@@ -68,7 +74,9 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Played(NamedTuple):
-    """One course to its end: the planned pods by their full names, and those that were moved."""
+    """One course to its end: the pods that were submitted in it by their full names, and those
+    that were moved.
+    """
 
     course: Course
     planned: dict[str, PodSubmitted]
@@ -92,17 +100,31 @@ def plan(state: State, wish: Plan, *, time: str = TIME, tell: Tell = lambda _: N
         )
     if not (wish.pods or wish.groups or wish.changes or wish.problems):
         raise WishInvalid("manifest", "the plan is empty", "give a manifest, lose, add or policy")
-    live = {pod.full_name for pod in state.pods.values()}
-    new = [pod for pod in wish.pods if f"{pod.namespace}/{pod.name}" not in live]
-    groups = [group for group in wish.groups if state.groups.get(group.group) is None]
+    live = {pod.full_name: pod for pod in state.pods.values()}
+    new = [pod for pod in wish.pods if _is_new(pod, live.get(f"{pod.namespace}/{pod.name}"))]
     today = without = None
     if wish.changes:
         today = _play(state, Changes(), (), (), time=time, tell=_step(tell, "what waits already"))
         without = today
     if wish.changes and new:
-        without = _play(state, Changes(), new, groups, time=time, tell=_step(tell, "without"))
-    with_it = _play(state, wish.changes, new, groups, time=time, tell=_step(tell, "with the plan"))
+        without = _play(state, Changes(), new, wish.groups, time=time, tell=_step(tell, "without"))
+    with_it = _play(
+        state, wish.changes, new, wish.groups, time=time, tell=_step(tell, "with the plan")
+    )
     return _Answering(state, with_it, without, today).answer(wish)
+
+
+def _is_new(draft: PodDraft, there: PodState | None) -> bool:
+    """Whether the draft is submitted in the course: nobody has its name, or one that waits and
+    asks for something else.
+    """
+    return there is None or (there.placement is None and _differs(draft, there))
+
+
+def _differs(draft: PodDraft, there: PodState) -> bool:
+    """Whether the draft asks for something else than its live pod, as `submit` compares them."""
+    wanted = spec_digest(shape_key(draft.shape), submitted(draft, ""))
+    return wanted != spec_digest(there.shape_key, there.submitted)
 
 
 def _step(tell: Tell, step: str) -> Callable[[int, int], None]:
@@ -123,13 +145,7 @@ def _play(
     for uid in list(course.state.evictions):  # they have been told to go
         course.apply(PodGone(uid=uid))
     moved = lab_changes.apply(course, wanted)
-    for group in groups:
-        course.apply(group)
-    planned = {}
-    for number, draft in enumerate(pods):
-        pod = structs.replace(submitted(draft, f"planned-{number}"), chooser="")
-        planned[f"{pod.namespace}/{pod.name}"] = pod
-        course.apply(pod)
+    planned = _submit(course, pods, groups)
     waiting, done = course.engine.pending, 0
     tell(0, waiting)
     again: dict[str, PodSubmitted] = {}
@@ -145,6 +161,26 @@ def _play(
         seen = len(course.evicted)
         tell(min(done, waiting), waiting)
     return Played(course, planned, moved, again)
+
+
+def _submit(
+    course: Course, pods: Sequence[PodDraft], groups: Iterable[PodGroupObserved]
+) -> dict[str, PodSubmitted]:
+    """Submit these in the course, each in place of whoever waits under its name."""
+    planned = {}
+    for number, draft in enumerate(pods):
+        pod = structs.replace(submitted(draft, f"planned-{number}"), chooser="")
+        planned[f"{pod.namespace}/{pod.name}"] = pod
+    waiting = [pod for pod in course.state.pods.values() if pod.placement is None]
+    for pod_there in waiting:
+        if pod_there.full_name in planned:
+            course.apply(PodGone(uid=pod_there.uid, reason=REPLACED))
+    for group in groups:
+        if course.state.groups.get(group.group) is None:
+            course.apply(group)
+    for pod in planned.values():
+        course.apply(pod)
+    return planned
 
 
 def _comes_again(state: State, pod: PodSubmitted) -> bool:
@@ -179,6 +215,7 @@ class _Answering:
         self._without = without
         self._today = today
         self._live = {pod.full_name: pod for pod in state.pods.values()}
+        self._displaced = {each.before.uid: each for each in played.moved}
         self._room = Room(self._state)
         self._empty = EmptyFleet(self._state)
         self._empty_without = EmptyFleet(without.course.state) if without is not None else None
@@ -194,6 +231,8 @@ class _Answering:
         outcome: Outcome = next((each for each in WORST if each in outcomes), "fits")
         ours = {pod.uid for pod in self._played.planned.values()}
         ours |= {each.again.uid for each in self._played.moved}
+        asked = (self._live.get(f"{pod.namespace}/{pod.name}") for pod in wish.pods)
+        ours |= {pod.uid for pod in asked if pod is not None}
         others = (pod for pod in self._waiting if pod.uid not in ours)
         return PlanAnswer(
             revision=self._before.revision,
@@ -213,17 +252,38 @@ class _Answering:
 
     def _planned(self, draft: PodDraft) -> PlannedPod:
         name = f"{draft.namespace}/{draft.name}"
-        pod = self._played.planned.get(name)
-        if pod is None:
-            return _unchanged(self._live[name])
-        answer = self._of(self._state.pods.get(pod.uid), pod, "")
+        new, there = self._played.planned.get(name), self._live.get(name)
+        if there is not None and there.placement is not None:
+            return self._kept(draft, there, there.placement.node)
+        about = new or (there.submitted if there is not None else submitted(draft, ""))
+        answer = self._of(self._state.pods.get(about.uid), about, waits=there)
         if self._without is None:
             return answer
-        other = self._without.planned[name]
-        return self._compared(answer, self._without.course.state.pods.get(other.uid))
+        other = self._without.planned[name].uid if new is not None else about.uid
+        return self._compared(answer, self._without.course.state.pods.get(other))
+
+    def _kept(self, draft: PodDraft, pod: PodState, node: str) -> PlannedPod:
+        """A pod that has a place: submitting it would change nothing, but the plan may."""
+        if pod.uid in self._displaced:
+            return self._moved(self._displaced[pod.uid])
+        if pod.uid not in self._state.pods:
+            leaves = self._of(None, pod.submitted, was=node)
+            evicted = self._before.evictions.get(pod.uid)
+            said = f"{pod.full_name} is to leave {node}: {eviction(evicted)}" if evicted else ""
+            return structs.replace(leaves, sentence=said or leaves.sentence)
+        said = f"{pod.full_name} has its place already: {pod.phase.value} on {node}"
+        said += "" if self._before.nodes[node].ready else ", which is not ready"
+        failed = failed_words(failed_devices(self._before, pod))
+        said += f"; {failed}" if failed else ""
+        said += "; the manifest asks for something else" if _differs(draft, pod) else ""
+        return PlannedPod(
+            namespace=draft.namespace, name=draft.name, outcome="unchanged", sentence=said,
+            priority=pod.submitted.priority, group=pod.submitted.group, was=node, node=node,
+            placed=why(self._before, pod).placed, beside=tuple(self._beside(pod))[:BESIDE_NAMED],
+        )  # fmt: skip
 
     def _moved(self, each: Displaced) -> PlannedPod:
-        return self._of(self._state.pods.get(each.again.uid), each.again, each.node)
+        return self._of(self._state.pods.get(each.again.uid), each.again, was=each.node)
 
     def _helped(self, ours: set[str]) -> Iterable[PlannedPod]:
         """Pods that would wait without the changes and have a place with them."""
@@ -232,48 +292,56 @@ class _Answering:
             if uid not in ours and pod.placement is not None:
                 before = waited.get(uid)
                 if before is not None and before.placement is None:
-                    yield self._of(pod, pod.submitted, "")
+                    yield self._of(pod, pod.submitted)
 
-    def _of(self, pod: PodState | None, about: PodSubmitted, was: str) -> PlannedPod:
-        """What became of one pod; None where it was evicted again for another of the plan."""
-        if pod is None:
-            return PlannedPod(
-                namespace=about.namespace, name=about.name, outcome="not-now", was=was,
-                sentence=f"{about.namespace}/{about.name} would be evicted for another pod",
-                priority=about.priority, group=about.group,
-            )  # fmt: skip
+    def _of(
+        self, pod: PodState | None, about: PodSubmitted, *, was: str = "",
+        waits: PodState | None = None,
+    ) -> PlannedPod:  # fmt: skip
+        """What became of one pod; None where it was evicted again for another of the plan.
+
+        `waits` is the live one that it is, or whose place the manifest took.
+        """
+        said = f"{about.namespace}/{about.name}"
+        if waits is not None:
+            whose = "which" if waits.uid == about.uid else "in place of the one that"
+            said += f", {whose} waits since revision {waits.submitted_revision},"
         made = PlannedPod(
-            namespace=about.namespace, name=about.name, outcome="fits", sentence="", was=was,
+            namespace=about.namespace, name=about.name, outcome="not-now", was=was,
+            sentence=f"{said} would be evicted for another pod",
             priority=about.priority, group=about.group,
+            pending_since=waits.submitted_revision if waits is not None else 0,
         )  # fmt: skip
-        return self._fits(made, pod) if pod.placement is not None else self._waits(made, pod)
+        if pod is None:
+            return made
+        return self._fits(made, pod, said) if pod.placement else self._waits(made, pod, said)
 
-    def _fits(self, made: PlannedPod, pod: PodState) -> PlannedPod:
+    def _fits(self, made: PlannedPod, pod: PodState, said: str) -> PlannedPod:
         placement = pod.placement
         assert placement is not None  # noqa: S101 - told to mypy
         evicts = tuple(
             f"{each.namespace}/{each.name}" for each in self._played.course.evicted
             if each.beneficiary == pod.uid
         )  # fmt: skip
-        verb = "would move to" if made.was else "fits on"
-        said = f"{pod.full_name} {verb} {placed_words(placement)}"
+        said += f" {'would move to' if made.was else 'fits on'} {placed_words(placement)}"
         said += f", once {listed(list(evicts))} left" if evicts else ""
         return structs.replace(
-            made, sentence=said, node=placement.node, placed=why(self._state, pod).placed,
+            made, outcome="fits", sentence=said, node=placement.node,
+            placed=why(self._state, pod).placed,
             beside=tuple(self._beside(pod))[:BESIDE_NAMED], evicts=evicts,
         )  # fmt: skip
 
-    def _waits(self, made: PlannedPod, pod: PodState) -> PlannedPod:
+    def _waits(self, made: PlannedPod, pod: PodState, said: str) -> PlannedPod:
         ahead = bisect_left(self._turns, turn_of(pod))
         lasting = self._empty.lasting(pod)
         if lasting is None:
-            said = f"{pod.full_name} would wait: {self._cause(pod)}"
+            waits = "would go on waiting" if made.pending_since else "would wait"
             refused = why(self._state, pod, room=self._room).refused
             return structs.replace(
-                made, outcome="not-now", sentence=said, refused=refused, ahead=ahead
+                made, sentence=f"{said} {waits}: {self._cause(pod)}", refused=refused, ahead=ahead
             )
         never = Explained(lasting, never=True)
-        said = f"{pod.full_name} {refusal_words(never, pod.submitted.shape)}"
+        said += f" {refusal_words(never, pod.submitted.shape)}"
         return structs.replace(
             made, outcome="never", sentence=said, refused=refused_answer(pod, never), ahead=ahead
         )  # fmt: skip
@@ -325,18 +393,6 @@ class _Answering:
         return structs.replace(answer, without="never" if never else "not-now")
 
 
-def _unchanged(pod: PodState) -> PlannedPod:
-    """A pod that is live under its name already: submitting it would change nothing."""
-    about, placement = pod.submitted, pod.placement
-    where = f"{pod.phase.value} on {placement.node}" if placement else pod.phase.value
-    return PlannedPod(
-        namespace=about.namespace, name=about.name, outcome="unchanged",
-        sentence=f"{pod.full_name} is live already: {where}", priority=about.priority,
-        group=about.group, was=placement.node if placement else "",
-        node=placement.node if placement else "",
-    )  # fmt: skip
-
-
 def _sentence(wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod]) -> str:
     """All of it in one sentence."""
     parts = []
@@ -353,7 +409,7 @@ def _counted(pods: Sequence[PlannedPod], what: str) -> str:
     fits = "fit" if what == "planned" else "would move"
     texts: dict[Outcome, str] = {
         "fits": fits,
-        "unchanged": "are live already",
+        "unchanged": "have their place already",
         "not-now": "would wait",
         "never": "can never fit on this fleet",
     }

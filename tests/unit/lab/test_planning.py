@@ -150,10 +150,94 @@ def test_a_claim_that_is_not_bound_is_no_never() -> None:
     assert "data" in one.sentence
 
 
-def test_a_pod_that_is_live_is_unchanged() -> None:
-    """As `submit` leaves it alone."""
-    one = only(planned(full(), draft("n1-0", cards())))
-    assert (one.outcome, one.was) == ("unchanged", "n1")
+def test_a_pod_that_has_a_place_is_unchanged() -> None:
+    """As `submit` leaves it alone: it is said where it is, and on which devices."""
+    answer = planned(full(), draft("n1-0", cards()))
+    one = only(answer)
+    assert (one.outcome, one.was, one.node) == ("unchanged", "n1", "n1")
+    assert one.sentence == "default/n1-0 has its place already: placed on n1"
+    assert answer.sentence == "the pod has its place already"
+    assert one.placed is not None
+    assert [held.share.device for held in one.placed.shares] == ["n1-g0"]
+
+
+def test_what_is_wrong_with_the_place_of_a_pod_is_said() -> None:
+    """Its node is not ready, its device has failed, the manifest is another one."""
+    ledger = full()
+    ledger.play(
+        NodeSilent(node="n1", grace_s=40),
+        DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
+    )
+    assert only(planned(ledger, draft("n1-0", ask(4096)))).sentence == (
+        "default/n1-0 has its place already: placed on n1, which is not ready; its device n1-g0 "
+        "has failed (XID 79); the manifest asks for something else"
+    )
+
+
+def waiting() -> Ledger:
+    """One card, and who waits for it."""
+    ledger = full(nodes=1, count=1).submit(pod("late", cards()))
+    while ledger.decide():
+        pass
+    return ledger
+
+
+def test_a_pod_that_waits_already_is_decided_anew() -> None:
+    """Why it waits and since when, never if it never fits, and where it fits with a change."""
+    ledger = waiting()
+    since = ledger.pod("late").submitted_revision
+    answer = planned(ledger, draft("late", cards()))
+    one = only(answer)
+    assert (answer.outcome, one.outcome, one.pending_since) == ("not-now", "not-now", since)
+    assert one.sentence.startswith(
+        f"default/late, which waits since revision {since}, would go on waiting: none of 1 node"
+    )
+    assert one.refused is not None
+    assert answer.waiting == (), "it does not wait for itself"
+    added = planned(ledger, draft("late", cards()), add=("1xA100-80GB",))
+    one = only(added)
+    assert (one.outcome, one.node, one.without) == ("fits", "added-1", "not-now")
+    assert f"since revision {since}, fits on added-1" in one.sentence
+    assert added.helped == (), "it is told among those of the manifest"
+    ledger.submit(pod("huge", cards(9)))
+    assert only(planned(ledger, draft("huge", cards(9)))).outcome == "never"
+
+
+def test_a_manifest_that_asks_for_something_else_takes_the_place_of_what_waits() -> None:
+    """As `submit --replace`: two pods of the name would wait for one another."""
+    ledger = full(nodes=1, count=1)
+    ledger.play(rack("n2", 1, model=T4)).submit(pod("big", ask(60_000)))
+    while ledger.decide():
+        pass
+    since = ledger.pod("big").submitted_revision
+    answer = planned(ledger, draft("big", ask(1000)))
+    assert (only(answer).outcome, only(answer).node, only(answer).pending_since) == (
+        "fits", "n2", since,
+    )  # fmt: skip
+    said = f"default/big, in place of the one that waits since revision {since}, fits on n2"
+    assert only(answer).sentence.startswith(said)
+    assert answer.after is not None
+    assert (answer.after.placed, answer.after.waiting) == (2, 0), "it waits no more"
+
+
+def test_a_pod_of_the_manifest_that_loses_its_place_is_told_so() -> None:
+    """On a lost node it moves or waits; for one of higher priority it goes."""
+    lost = planned(full(), draft("n1-0", cards()), lose=("n1",))
+    assert (only(lost).outcome, only(lost).was) == ("not-now", "n1")
+    assert [each.name for each in lost.moved] == ["n1-0", "n1-1"]
+    moved = only(planned(full(), draft("n1-0", cards()), lose=("n1",), add=("2xA100-80GB",)))
+    assert (moved.outcome, moved.was, moved.node) == ("fits", "n1", "added-1")
+    ledger = full(nodes=1, count=1)
+    urgent = draft("urgent", cards(), priority=10)
+    first, other = planned(ledger, draft("n1-0", cards()), urgent).pods
+    assert (first.outcome, first.was, other.outcome) == ("not-now", "n1", "fits")
+    ledger.submit(pod("urgent", cards(), priority=10))
+    while ledger.decide():
+        pass
+    (told,) = ledger.state.evictions.values()
+    one = only(planned(ledger, draft("n1-0", cards())))
+    assert (told.name, one.outcome) == ("n1-0", "not-now")
+    assert one.sentence.startswith("default/n1-0 is to leave n1: default/n1-0 (priority 0) is ev")
 
 
 def test_whoever_would_be_evicted_is_named() -> None:

@@ -10,7 +10,7 @@ from apportion.core.explain.answers import Answer, ErrorAnswer, WhyPlaced, WhyRe
 
 Outcome = Literal["fits", "not-now", "never", "unchanged"]
 """What becomes of a pod: `fits`; `not-now`, it would wait; `never`, no node of the fleet could
-take it even if all were empty; `unchanged`, it is live already under its name."""
+take it even if all were empty; `unchanged`, it has a place already and keeps it."""
 
 
 class Beside(Answer, frozen=True):
@@ -48,8 +48,9 @@ class Ahead(Answer, frozen=True):
 class PlannedPod(Answer, frozen=True):
     """What would become of one pod. `was` is the node that it has now, where it has one.
 
-    `placed` if it fits, `refused` if not: why, and for one that never fits what an empty fleet
-    lacks. `without` is the outcome without the changes, and empty where the plan has none.
+    `placed` if it fits or keeps its place, `refused` if not: why, and for one that never fits what
+    an empty fleet lacks. `pending_since` is the revision since which a pod of its name waits,
+    or 0. `without` is the outcome without the changes, and empty where the plan has none.
     `evicts` are the names of the pods that would go for it. `ahead` counts the pods that would
     still wait and have their turn before it; the first of them are in the answer's `waiting`.
     """
@@ -69,6 +70,7 @@ class PlannedPod(Answer, frozen=True):
     ahead: int = 0
     without: Outcome | Literal[""] = ""
     node_without: str = ""
+    pending_since: int = 0
 
 
 class Totals(Answer, frozen=True):
@@ -90,11 +92,11 @@ class PlanAnswer(Answer, frozen=True):
     """What would happen, as of `revision`: a sentence, then the pods that it is about.
 
     `outcome` is the worst of them. `changes` are the wishes in words. `pods` are those of the
-    manifest; `moved` held a place on a node that is lost, and are taken as submitted again;
-    `helped` wait now and would have a place. `evicted` would go for others. `waiting` are the first
-    that would wait then, in the order of their turns. `before` is the cluster without the plan and
-    `after` with it. `when`: for pods that would wait, what is known of how long. `problems` are
-    documents that were refused, with field, value and fix.
+    manifest; `moved` held a place on a node that is lost, and are taken as submitted again, also
+    where they are of the manifest; `helped` wait now and would have a place. `evicted` would go for
+    others. `waiting` are the first that would wait then, in the order of their turns. `before` is
+    the cluster without the plan and `after` with it. `when`: for pods that would wait, what is
+    known of how long. `problems` are documents that were refused, with field, value and fix.
     """
 
     revision: int

@@ -168,7 +168,8 @@ class WhatIfPage {
     const lost = new Set(this.lose);
     const ordered = nodes.toSorted((a, b) => lost.has(b.node.node) - lost.has(a.node.node) || byName(a.node.node, b.node.node));
     const coming = new Map();
-    for (const pod of [...plan.pods, ...plan.moved, ...plan.helped]) {
+    // A pod of the manifest that loses its node is among those that move as well.
+    for (const pod of [...plan.pods.filter(each => each.outcome !== "unchanged" && !each.was), ...plan.moved, ...plan.helped]) {
       for (const { share } of pod.placed?.shares ?? []) coming.set(share.device, (coming.get(share.device) ?? 0) + share.memory_mib);
     }
     const { before, after } = plan;
@@ -203,7 +204,7 @@ class WhatIfPage {
   close() { this.main.onclick = null; this.main.onkeydown = null; this.turn += 1; }
 }
 
-const OUTCOMES = { fits: ["allocated", "fits"], "not-now": ["refused", "not now"], never: ["never", "never"], unchanged: ["", "is live already"] };
+const OUTCOMES = { fits: ["allocated", "fits"], "not-now": ["refused", "not now"], never: ["never", "never"], unchanged: ["allocated", "has its place"] };
 
 function outcomeChip(outcome) {
   const [look, words] = OUTCOMES[outcome] ?? ["", outcome];
@@ -213,8 +214,8 @@ function outcomeChip(outcome) {
 /** Those that would wait, by what they wait for: the first of each line, and how many more. */
 function waiters({ waiting: pods, after, ...plan }) {
   if (!pods.length) return "";
-  const above = [...plan.pods, ...plan.moved].filter(pod => !pod.node).length;
-  const left = (after?.waiting ?? 0) - above - pods.length;
+  const above = new Set([...plan.pods, ...plan.moved].filter(pod => !pod.node).map(pod => `${pod.namespace}/${pod.name}`));
+  const left = (after?.waiting ?? 0) - above.size - pods.length;
   const lines = Map.groupBy(pods, pod => pod.cause);
   return html`<section class="card"><h2>Who would wait <small>in their order, by what for</small></h2><ol class="mini">${[...lines].slice(0, ROWS).map(([cause, [first, ...others]]) => html`<li><span>${podLink(first.namespace, first.pod)}${others.length ? ` and ${num(others.length)} more` : ""}: ${cause}</span></li>`)}${lines.size > ROWS ? html`<li class="faint">and ${num(lines.size - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">and ${many(left, "pod")} behind them</li>` : ""}</ol></section>`;
 }
