@@ -14,11 +14,19 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from apportion.core.reports.focus import COLUMNS
+from apportion.gateway.api import reports
+from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.reports import Reports
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.config import Address
+from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.service.http import HttpServer, listening
 from apportion_schemas import (
     DeviceHealthChanged,
     NodeCordoned,
@@ -236,6 +244,43 @@ async def test_a_trimmed_ledger_is_reported_with_its_archive(
     before, after = json.loads(whole)["total"], json.loads(archived)["total"]
     for name in ("granted_gpu_hours", "capacity_gpu_hours"):  # by the clock of who wrote them
         assert after[name] == pytest.approx(before[name], abs=1 / 3600)
+
+
+async def test_reports_and_plans_are_made_by_turns(bus: Bus) -> None:
+    """The gateway sees who asks; here nobody's turn comes."""
+    first = (
+        "from apportion.runtime.service.limits import Turns\n"
+        "Turns.__init__.__kwdefaults__.update(each=0, wait_s=0.1)"
+    )
+    url, listen = bus.server.url_for("gateway"), "127.0.0.1:0"
+    async with ServiceProcess("gateway", url, "--listen", listen, first=first) as process:
+        await process.ready()
+        url = str((await process.logged("answering"))["url"])
+        for name in ("usage", "idle"):
+            status, text = await get(url, f"report/{name}")
+            assert status == 503, text
+            assert "no turn came within 0.1 s: others have reports made" in text
+        async with aiohttp.request("POST", f"{url}plan?at=1", json={}) as answer:
+            assert answer.status == 503
+            assert "others have plans made" in await answer.text()
+
+
+async def test_a_report_that_takes_too_long_is_given_up(
+    bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would be made on, for nobody, while the gateway begins with the next."""
+    del facts  # there is something to read
+    monkeypatch.setattr(reports, "SECONDS", 0.0)
+    metrics = Metrics()
+    made = Reports(
+        await bus.connect("gateway"), measures=Measures(metrics), clock=SystemClock(), prices=None
+    )
+    server = HttpServer(
+        Address("127.0.0.1", 0), metrics=metrics, not_ready=list, routes=made.routes()
+    )
+    async with listening(server) as address:
+        status, text = await get(f"http://{address}/api/v1/", "report/usage")
+    assert (status, json.loads(text)["error"]) == (503, "the report took longer than 0 s")
 
 
 async def test_a_gateway_without_prices_says_how_to_give_them(bus: Bus) -> None:

@@ -1,12 +1,13 @@
 """Attack 3: anyone who reaches the gateway takes what there is for all, and keeps it.
 
-One client held all 64 streams of events. 200 half-sent requests stayed open for 90 seconds. And
-reading `/events` from the beginning, again and again, took a consumer of the ledger each time, of
-which a server has a thousand for everybody.
+One client held all 64 streams of events, and both plans that are made at a time. 200 half-sent
+requests stayed open for 90 seconds. And reading `/events` from the beginning, again and again, took
+a consumer of the ledger each time, of which a server has a thousand for everybody.
 """
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -33,6 +34,17 @@ SHORT = (
 """The guard as it is, on a faster clock."""
 FORGETFUL = "from apportion.gateway.feed import Feed\nFeed.__init__.__kwdefaults__['events'] = 2\n"
 """A gateway that holds two events, as one holds 8,192 of many more."""
+LONG_POD = """
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: p{}}}
+spec:
+  schedulerName: apportion
+  containers: [{{name: c, image: x, resources: {{limits: {{nvidia.com/gpumem: 1000}}}}}}]
+"""
+LONG_PODS = 900
+"""A plan that takes some seconds."""
 GUARDS = pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
 
 
@@ -107,6 +119,33 @@ async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
         assert (len(done), len(open_still)) == ((HALF, 0) if guarded else (0, HALF))
         if guarded:
             assert "was not whole after 1 s" in str((await process.logged("not whole"))["event"])
+
+
+def plan(manifest: str) -> bytes:
+    """A request that tells line by line how far the plan is: its head comes as that begins."""
+    body = json.dumps({"manifest": manifest, "add": ["2x8xT4"]}).encode()
+    head = "POST /api/v1/plan HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: application/x-ndjson\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@GUARDS
+async def test_one_client_has_every_plan_made_for_itself(bus: Bus, guarded: bool) -> None:
+    """Another one is refused, unless one client has one made at a time and waits for the next."""
+    long = plan("".join(LONG_POD.format(number) for number in range(LONG_PODS)))
+    async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
+        first, held = await connect(port, long)
+        assert (await first.readline()).split()[1] == b"200"
+        second, also_held = await connect(port, long)
+        begun = asyncio.create_task(second.readline())
+        if not guarded:
+            assert (await begun).split()[1] == b"200"
+        third, other = await connect(port, plan(""), "127.0.0.2")
+        status = int((await third.readline()).split()[1])
+        assert (status, begun.done()) == ((200, False) if guarded else (503, True))
+        if guarded:  # whoever hangs up has had his turn
+            close([held])
+            assert (await begun).split()[1] == b"200"
+        close([held, also_held, other])
 
 
 async def test_reading_from_the_beginning_takes_consumers(bus: Bus) -> None:

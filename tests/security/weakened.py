@@ -263,14 +263,19 @@ def limits_each_client() -> Iterator[None]:
     """One client may have all that there is for all, and half a request may wait."""
     from apportion.gateway.api import stream  # noqa: PLC0415
     from apportion.runtime.service.http import HttpServer  # noqa: PLC0415
-    from apportion.runtime.service.limits import Limits  # noqa: PLC0415
+    from apportion.runtime.service.limits import Limits, Turns  # noqa: PLC0415
 
     most = 1 << 30
     limits = Limits(
         connections_each=most, each_per_s=0, each_at_once=most, head_s=3600, body_s=3600
     )
     defaults = HttpServer.__init__.__kwdefaults__ or {}
-    with mock.patch.dict(defaults, limits=limits), mock.patch.object(stream, "EACH_MAX", most):
+    turns = Turns.__init__.__kwdefaults__ or {}
+    with (
+        mock.patch.dict(defaults, limits=limits),
+        mock.patch.dict(turns, each=most, waiting=0),
+        mock.patch.object(stream, "EACH_MAX", most),
+    ):
         yield
 
 

@@ -35,7 +35,7 @@ from apportion.core.explain.words import device_words, many
 from apportion.runtime.files.manifests import Problem, read_manifest_bytes
 from apportion_schemas import Policy
 
-TIMEOUT_S = 75.0  # longer than the gateway works at a plan
+TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
 LINE_BYTES_MAX = 1 << 20
 DETAILED_MAX = 3
 """Up to so many pods are shown with all evidence."""

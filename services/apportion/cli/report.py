@@ -26,7 +26,7 @@ from apportion.core.reports.rows import WrongBy, by_of
 
 FORMATS = ("table", "csv", "json", "focus")
 IDLE_LISTED = 40
-TIMEOUT_S = 75.0  # longer than the gateway works at a report
+TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OPTIONS = (
     click.option("--by", default="namespace", show_default=True,

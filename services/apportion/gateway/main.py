@@ -25,12 +25,12 @@ from apportion.gateway.access.options import (
     login_options,
 )
 from apportion.gateway.access.session import Sessions
-from apportion.gateway.api.answering import unknown_path
+from apportion.gateway.api.answering import by_turns, unknown_path
 from apportion.gateway.api.api import Api
 from apportion.gateway.api.doctor import Doctor, Seen
 from apportion.gateway.api.looking_back import LONG_EVENTS, LookingBack, PastOptions
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.api.plans import Plans
+from apportion.gateway.api.plans import AT_ONCE, Plans
 from apportion.gateway.api.reads import PREFIX
 from apportion.gateway.api.stream import EventStream
 from apportion.gateway.console.console import console_routes
@@ -57,6 +57,7 @@ from apportion.runtime.service.http import (
 )
 from apportion.runtime.service.kube_options import kube_choice, kubernetes_options
 from apportion.runtime.service.lifecycle import Service, run_service
+from apportion.runtime.service.limits import Turns
 from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.serving_tls import (
     ServedFiles,
@@ -283,6 +284,7 @@ class _Life:
         )
         stream = EventStream(self._feed, past.records, measures=measures)
         plans = Plans(api.present, measures=measures)
+        plan = by_turns(Turns(AT_ONCE), "plans", api.or_past(plans.handle))
         doctor = Doctor(
             self._feed,
             self._ledger,
@@ -294,7 +296,7 @@ class _Life:
         routes = [
             *api.routes(),
             web.get(f"{PREFIX}/doctor", api.guarded("doctor", doctor.handle)),
-            web.post(f"{PREFIX}/plan", api.guarded("plan", api.or_past(plans.handle))),
+            web.post(f"{PREFIX}/plan", api.guarded("plan", plan)),
             web.get(f"{PREFIX}/events", api.guarded("events", stream.handle)),
             *Sessions(door.gate).routes(api.guarded),
             *Acts(door.gate, lambda: self._feed.state, door.publisher).routes(api.guarded),

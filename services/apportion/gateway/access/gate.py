@@ -38,7 +38,7 @@ from apportion.gateway.api.log import narrowed
 from apportion.gateway.api.plans import LINES
 from apportion.gateway.api.query import LIMIT_MAX, RequestRefused
 from apportion.gateway.api.reads import PREFIX
-from apportion.runtime.service.http import Handle, address_of
+from apportion.runtime.service.http import CLIENT, Handle, address_of
 
 COOKIE = "apportion_token"
 PERSON = web.RequestKey("person", Person)
@@ -107,6 +107,7 @@ class Gate:
         if _OPEN.match(path):
             return await handle(request)
         person = request[PERSON] = await self.known(token_of(request))
+        request[CLIENT] = person.name
         if _OWN.match(path):
             return await handle(request)
         if path == "/metrics":

@@ -19,11 +19,13 @@ from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused
 from apportion.gateway.api.reads import PREFIX
 from apportion.runtime.service.http import CLIENT
-from apportion.runtime.service.limits import AtOnce, TooMany
+from apportion.runtime.service.limits import AtOnce, TooMany, Turns
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 COMPRESSED_BESIDE_BYTES = 16_384
 WRITE_TIMEOUT_S = 30.0
+HUNG_UP = 499
+"""Nobody reads it: it is for the count of requests by status."""
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
@@ -111,6 +113,37 @@ def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Itera
         yield
     finally:
         places.leave(client)
+
+
+def by_turns(turns: Turns, what: str, handle: Handler) -> Handler:
+    """`handle`, which works long, for one request of each client at a time.
+
+    `what` is made, in words for a refusal.
+    """
+
+    async def in_turn(request: web.Request) -> web.StreamResponse:
+        if request.body_exists:
+            await request.read()  # it has a deadline, also while its turn has not come
+        client, fix = request.get(CLIENT, ""), "ask again in a moment, and fewer at once"
+        try:
+            await turns.enter(client)
+        except TooMany as many:
+            whose = f", all of {client}" if many.of_client else ""
+            raise RequestRefused(
+                429 if many.of_client else 503, f"{many.count} {what} wait already{whose}",
+                fix=fix, retry_after_s=1,
+            ) from None  # fmt: skip
+        except TimeoutError:
+            error = f"no turn came within {turns.wait_s:g} s: others have {what} made"
+            raise RequestRefused(503, error, fix="ask again", retry_after_s=1) from None
+        try:
+            if request.transport is None:
+                return web.Response(status=HUNG_UP)
+            return await handle(request)
+        finally:
+            turns.leave(client)
+
+    return in_turn
 
 
 async def write_in_time(request: web.Request, response: web.StreamResponse, data: bytes) -> None:

@@ -19,13 +19,16 @@ from aiohttp import web
 
 from apportion.core.explain.health import failed_devices
 from apportion.core.ledger.state import State
-from apportion.gateway.api.answering import Handler, guarded, json_response
+from apportion.gateway.api.answering import Handler, by_turns, guarded, json_response
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused, fleet_of, wait_of
 from apportion.gateway.api.reads import PREFIX, Answering, explained, reads
+from apportion.gateway.api.reports import AT_ONCE
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
 from apportion.gateway.usage import Uses
+from apportion.runtime.jetstream.reports import REPORTS
+from apportion.runtime.service.limits import Turns
 
 PAST = (
     "moment",
@@ -37,9 +40,6 @@ PAST = (
     "history/devices/{device}",
     "who",
     "diff",
-    "report/usage",
-    "report/cost",
-    "report/idle",
 )
 """What is always about the past."""
 
@@ -77,6 +77,9 @@ class Api:
         for path in PAST:
             what = path.partition("/")[0]
             yield web.get(f"{PREFIX}/{path}", self.guarded(what, self._past))
+        report = by_turns(Turns(AT_ONCE), "reports", self._past)
+        for name in REPORTS:
+            yield web.get(f"{PREFIX}/report/{name}", self.guarded("report", report))
 
     def guarded(self, what: str, handle: Handler) -> Handler:
         """`handle` with its refusals answered as JSON, and counted."""

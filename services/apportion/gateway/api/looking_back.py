@@ -81,7 +81,7 @@ class LookingBack:
                 session = await self.begin()
                 takes = {"Accept-Encoding": request.headers.get("Accept-Encoding", "identity")}
                 takes |= {name: request.headers[name] for name in TAKEN if name in request.headers}
-                sent = request.content if request.can_read_body else None
+                sent = await request.read() if request.body_exists else None
                 asked = session.request(request.method, request.rel_url, headers=takes, data=sent)
                 async with asked as answer:
                     return web.Response(

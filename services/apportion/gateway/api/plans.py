@@ -1,8 +1,8 @@
 """Plans over HTTP: what would happen, worked out by a fork of the process that has the state.
 
 The fork has the whole state at once and copies nothing, so the fold waits for the fork alone.
-Invariants: nothing is appended; so many plans are made at once, each within its time; whoever hangs
-up, or does not read, ends the plan that was made for it.
+Invariants: nothing is appended; each is made within its time; whoever hangs up, or does not read,
+ends the plan that was made for it. How many are made at a time is the gateway's: `AT_ONCE`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aiohttp import web
 from apportion.core.explain.answers import ErrorAnswer
 from apportion.core.explain.plans import PlanLine, PlanProgress, PlanRequest
 from apportion.core.ledger.state import State
-from apportion.gateway.api.answering import json_response, write_in_time
+from apportion.gateway.api.answering import HUNG_UP, json_response, write_in_time
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import COMMON, RequestRefused, only
 from apportion.runtime.process.apart import ApartFailed, Tell, TookTooLong, apart
@@ -30,8 +30,6 @@ AT_ONCE = 2
 SECONDS = 60.0
 TELL_EVERY_S = 0.5
 LINES = "application/x-ndjson"
-HUNG_UP = 499
-"""Nobody reads it: it is for the count of requests by status."""
 LISTED_MAX = 1_000
 """Nodes to lose, or kinds of nodes to add, in one plan."""
 
@@ -59,24 +57,16 @@ class Plans:
         state_of: Callable[[web.Request], Awaitable[State]],
         *,
         measures: Measures,
-        at_once: int = AT_ONCE,
         seconds: float = SECONDS,
     ) -> None:
         self._state_of = state_of
-        self._at_once = at_once
         self._seconds = seconds
-        self._making = 0
         self._measures = measures
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """`POST /api/v1/plan`; who accepts lines of JSON hears how far the plan is."""
         only(request.query, (*COMMON, "at"))
         wanted = await _read(request)
-        if self._making >= self._at_once:
-            raise RequestRefused(
-                503, f"{self._making} plans are being made already", fix="ask again in a moment"
-            )
-        self._making += 1
         began = time.perf_counter()
         try:
             # Its modules bring numpy. They come before the fork, so that the next has them.
@@ -87,7 +77,6 @@ class Plans:
                     return await _streamed(request, lines)
                 return await _whole(request, lines)
         finally:
-            self._making -= 1
             self._measures.plan_seconds.observe(time.perf_counter() - began)
 
     async def _lines(self, state: State, wanted: PlanRequest) -> AsyncGenerator[bytes, None]:

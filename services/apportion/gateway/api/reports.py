@@ -1,11 +1,13 @@
 """`GET /api/v1/report/usage|cost|idle`: what was granted, used and worth, from the ledger.
 
 They are made by the process that looks back, each in pieces that let its other answers go on.
-Invariant: no more than `AT_ONCE` are made at a time, because each holds a state of its own.
+Each holds a state of its own: the gateway asks for no more than `AT_ONCE` at a time.
+Invariant: one that takes longer than `SECONDS` is given up, before the gateway gives up on it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from aiohttp import web
@@ -14,6 +16,7 @@ from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import PriceError, Prices
 from apportion.core.reports.rows import WrongBy, by_of
 from apportion.gateway.api.answering import guarded, json_response
+from apportion.gateway.api.looking_back import LOOK_S
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused, only
 from apportion.gateway.api.reads import PREFIX
@@ -26,6 +29,7 @@ from apportion.runtime.process.clock import Clock
 from apportion_schemas import UnknownEvent
 
 AT_ONCE = 2
+SECONDS = LOOK_S - 10
 FORMATS = ("json", "csv", "focus")
 _PARAMETERS = ("at_least", "wait_s", "by", "from", "to", "step", "format")
 
@@ -45,7 +49,6 @@ class Reports:
         self._measures = measures
         self._clock = clock
         self._prices = prices
-        self._running = 0
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The route of each report, guarded as all others."""
@@ -61,15 +64,14 @@ class Reports:
                 400, f"format is {form[:40]!r}", field="format", fix=f"use {', '.join(FORMATS)}"
             )
         asked = self._asked(request)
-        if self._running >= AT_ONCE:
-            raise RequestRefused(
-                503, f"{AT_ONCE} reports are being made already", fix="ask again in a while"
-            )
-        self._running += 1
         try:
-            return await self._made(asked, form)
-        finally:
-            self._running -= 1
+            async with asyncio.timeout(SECONDS):
+                return await self._made(asked, form)
+        except TimeoutError:
+            raise RequestRefused(
+                503, f"the report took longer than {SECONDS:g} s", field="from",
+                fix="ask for a shorter time, or use `apportion report` with --nats",
+            ) from None  # fmt: skip
 
     def _asked(self, request: web.Request) -> Asked:
         query, report = request.query, request.path.rpartition("/")[2]

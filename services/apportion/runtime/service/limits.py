@@ -1,20 +1,25 @@
 """How much one HTTP surface takes, of all its clients together and of each.
 
 Invariant: what one client asks for leaves room for the others, whatever it asks; who is refused is
-told why and when to come again, and nobody is queued.
+told why and when to come again, and nobody is queued but for long work, by turns.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from msgspec import Struct
 
 KNOWN_CLIENTS_MAX = 4_096
 """Clients whose pace is remembered; who was forgotten begins with a full burst."""
+WAITING_MAX = 32
+WAITING_EACH = 4
+"""Requests that wait for a turn, of all clients and of each."""
+WAIT_S = 60.0
 
 
 class Limits(Struct, frozen=True):
@@ -81,6 +86,65 @@ class AtOnce:
         self._of[client] -= 1
         if self._of[client] <= 0:
             del self._of[client]
+
+
+class Turns:
+    """Long work: so much at a time, one of each client, and whoever waits comes by turns.
+
+    Who had a turn is behind all others who wait. So one client takes no more than one place,
+    however much it asks for, and a few do not keep the places for themselves.
+    """
+
+    def __init__(
+        self, most: int, *, each: int = 1, waiting: int = WAITING_MAX,
+        waiting_each: int = WAITING_EACH, wait_s: float = WAIT_S,
+    ) -> None:  # fmt: skip
+        self._running = AtOnce(most, each=each)
+        self._waiting = AtOnce(waiting, each=waiting_each)
+        self.wait_s = wait_s
+        self._queue: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    async def enter(self, client: str) -> None:
+        """Take a place, until `leave`; wait for it if need be.
+
+        Raises:
+            TooMany: as many wait already as may.
+            TimeoutError: no turn came in time.
+        """
+        try:
+            self._running.enter(client)
+        except TooMany:
+            with self._waiting.one(client):
+                await self._turn(client)
+
+    def leave(self, client: str) -> None:
+        """Give back the place that `enter` took, to whoever is next."""
+        self._running.leave(client)
+        if client in self._queue:
+            self._queue.move_to_end(client)
+        for waits in list(self._queue):
+            with suppress(TooMany):
+                self._running.enter(waits)
+                self._queue[waits].popleft().set_result(None)
+                self._forget_unless_waiting(waits)
+
+    async def _turn(self, client: str) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.setdefault(client, deque()).append(turn)
+        try:
+            async with asyncio.timeout(self.wait_s):
+                await asyncio.shield(turn)
+        except BaseException:
+            if turn.done():  # it came in the very moment
+                self.leave(client)
+            else:
+                self._queue[client].remove(turn)
+                self._forget_unless_waiting(client)
+            raise
+
+    def _forget_unless_waiting(self, client: str) -> None:
+        if not self._queue[client]:
+            del self._queue[client]
 
 
 class Pace:

@@ -12,7 +12,7 @@ from aiohttp import web
 from apportion.runtime.process.config import Address
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.http import HttpServer
-from apportion.runtime.service.limits import AtOnce, Limits, Pace, TooMany
+from apportion.runtime.service.limits import AtOnce, Limits, Pace, TooMany, Turns
 
 HEAD = b"GET /hello HTTP/1.1\r\nHost: x\r\n"
 POST = b"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"
@@ -182,6 +182,106 @@ def test_a_part_of_the_places_is_each_clients() -> None:
     assert not error.value.of_client
     places.enter("c")
     assert places.count == 3
+
+
+class Worked:
+    """Long work of clients, which ends when it is told to; `begun` says whose, in which order."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.begun: list[str] = []
+        self._ends: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def ask(self, *names: str) -> None:
+        """Begin work, whose client is the first letter of its name."""
+        for name in names:
+            self._ends[name] = asyncio.Event()
+            self._tasks[name] = asyncio.create_task(self._work(name))
+            await settled()
+
+    async def end(self, name: str) -> None:
+        """Have it end."""
+        self._ends[name].set()
+        await self._tasks[name]
+        await settled()
+
+    async def cancel(self, name: str) -> None:
+        """Have it end before it is done, or had its turn."""
+        self._tasks[name].cancel()
+        await asyncio.wait([self._tasks[name]])
+        await settled()
+
+    async def _work(self, name: str) -> None:
+        await self.turns.enter(name[0])
+        try:
+            self.begun.append(name)
+            await self._ends[name].wait()
+        finally:
+            self.turns.leave(name[0])
+
+
+async def settled() -> None:
+    """Whatever can go on has gone on: a turn is handed on in a few rounds of the loop."""
+    for _ in range(8):
+        await asyncio.sleep(0)
+
+
+async def test_one_client_has_one_place_and_others_the_rest() -> None:
+    """However much it asks for: its next waits until the one before is done."""
+    worked = Worked(Turns(2))
+    await worked.ask("a1", "a2", "b1")
+    assert worked.begun == ["a1", "b1"]
+    await worked.end("b1")
+    assert worked.begun == ["a1", "b1"], "the free place is for others"
+    await worked.end("a1")
+    assert worked.begun == ["a1", "b1", "a2"]
+    await worked.end("a2")
+
+
+async def test_who_had_a_turn_is_behind_all_others_who_wait() -> None:
+    """Two who always ask for more do not keep a third from its turn, however early they asked."""
+    worked = Worked(Turns(2))
+    await worked.ask("a1", "b1", "a2", "a3", "b2", "c1")
+    await worked.end("a1")
+    assert worked.begun[2:] == ["c1"]
+    await worked.end("c1")
+    assert worked.begun[3:] == ["a2"]
+    await worked.ask("c2")
+    await worked.end("b1")
+    assert worked.begun[4:] == ["c2"]
+
+
+async def test_who_does_not_wait_on_leaves_no_trace() -> None:
+    """Neither in the queue, nor at a place."""
+    turns = Turns(1, wait_s=0.01)
+    worked = Worked(turns)
+    await worked.ask("a1")
+    with pytest.raises(TimeoutError):
+        await turns.enter("c")
+    waits = Worked(Turns(1))
+    await waits.ask("a1", "b1", "b2", "c1")
+    await waits.cancel("b1")
+    await waits.end("a1")
+    assert waits.begun == ["a1", "b2"]
+    await waits.cancel("b2")
+    assert waits.begun == ["a1", "b2", "c1"]
+    await worked.end("a1")
+    await worked.ask("b1")
+    assert worked.begun == ["a1", "b1"]
+
+
+async def test_few_wait_for_a_turn() -> None:
+    """And of one client fewer."""
+    worked = Worked(Turns(1, waiting=3, waiting_each=2))
+    await worked.ask("a1", "a2", "a3")
+    with pytest.raises(TooMany) as error:
+        await worked.turns.enter("a")
+    assert error.value.of_client
+    await worked.ask("b1")
+    with pytest.raises(TooMany) as error:
+        await worked.turns.enter("c")
+    assert not error.value.of_client
 
 
 def test_a_bucket_fills_again_with_time() -> None:
