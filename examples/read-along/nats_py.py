@@ -12,23 +12,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import hashlib
 import json
 import sys
-import uuid
+from urllib.parse import urlsplit
 
 import nats
 from nats.js.api import ConsumerConfig, DeliverPolicy
+from nats.js.errors import NotFoundError
 
 
 async def read_along(url: str, limit: int) -> int:
     """Print each event of `placement.<node>`; how many links of the chain did not hold."""
-    client = await nats.connect(url)
-    # A name of its own: the auditor may make no consumer without one.
-    config = ConsumerConfig(
-        name=f"reader-{uuid.uuid4().hex[:12]}", deliver_policy=DeliverPolicy.ALL
-    )
-    subscription = await client.jetstream().subscribe(
+    # What a user is answered on, and the consumers that it may make, begin with its own name.
+    who = urlsplit(url).username
+    client = await nats.connect(url, inbox_prefix=f"_INBOX_{who}")
+    stream = client.jetstream()
+    config = ConsumerConfig(name=f"{who}-1", deliver_policy=DeliverPolicy.ALL)
+    with contextlib.suppress(NotFoundError):  # of a run that ended a moment ago
+        await stream.delete_consumer("APPORTION", f"{who}-1")
+    subscription = await stream.subscribe(
         "apportion.v1.placement.>", stream="APPORTION", config=config, ordered_consumer=True
     )
     newest: dict[str, str] = {}

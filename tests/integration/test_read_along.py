@@ -1,4 +1,4 @@
-"""The examples of reading along run as they stand, as the auditor whom the docs name.
+"""The examples of reading along run as they stand, as the auditor whom the docs name and another.
 
 Of the nats CLI, which takes minutes to build, a machine that has it runs the command of the README;
 elsewhere what that command says to the server is said, byte by byte.
@@ -16,20 +16,22 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from tests.security.attacked import AUDITOR, attacked
 from tests.support.facts import Facts
 from tests.support.fleet import rack
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.polling import until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "read-along"
 SUBJECT = "apportion.v1.placement.>"
+auditors = pytest.mark.parametrize("who", ["auditor", AUDITOR.name])
 
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
+    """A fresh server, with an auditor of a name of his own beside the one of the docs."""
+    async with attacked(tmp_path / "nats") as running:
         yield running
 
 
@@ -62,12 +64,14 @@ def all_in_order(lines: list[list[str]]) -> None:
     assert revisions == sorted(revisions)
 
 
+@auditors
 @pytest.mark.usefixtures("facts")
-async def test_nats_py(bus: Bus) -> None:
+async def test_nats_py(bus: Bus, who: str) -> None:
     """An ordered consumer gets every placement in order, and the chain of each node holds."""
     example = str(EXAMPLES / "nats_py.py")
-    url = bus.server.url_for("auditor")
-    all_in_order(await printed(sys.executable, example, url, "--limit", "3"))
+    url = bus.server.url_for(who)
+    for _again in range(2):
+        all_in_order(await printed(sys.executable, example, url, "--limit", "3"))
 
 
 def built_with_go(target: Path) -> None:
@@ -87,12 +91,13 @@ def done(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=EXAMPLES / "go", capture_output=True, text=True, check=False)
 
 
+@auditors
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("facts")
-async def test_go(bus: Bus, tmp_path: Path) -> None:
+async def test_go(bus: Bus, tmp_path: Path, who: str) -> None:
     """The same in Go, by a consumer that nobody acknowledges."""
     await asyncio.to_thread(built_with_go, tmp_path / "example")
-    url = bus.server.url_for("auditor")
+    url = bus.server.url_for(who)
     all_in_order(await printed(str(tmp_path / "example"), url, "3"))
 
 

@@ -83,8 +83,9 @@ class AttackedServer(EmbeddedServer):
         async def serves() -> int:
             with contextlib.suppress(FileNotFoundError, ValueError, LookupError):
                 ports = self._folder / f"nats-server_{server.pid}.ports"
-                url: str = json.loads(ports.read_text("utf-8"))["nats"][0]
-                return int(url.rpartition(":")[2])
+                urls: dict[str, list[str]] = json.loads(ports.read_text("utf-8"))
+                self._monitor_port = _port(urls["monitoring"])
+                return _port(urls["nats"])
             return 0
 
         self._client_port = await until(serves, "nats-server to serve", timeout_s=30)
@@ -94,6 +95,10 @@ class AttackedServer(EmbeddedServer):
         if self._server is not None and self._server.returncode is None:
             self._server.terminate()
             await self._server.wait()
+
+
+def _port(urls: list[str]) -> int:
+    return int(urls[0].rpartition(":")[2])
 
 
 @contextlib.asynccontextmanager

@@ -311,8 +311,21 @@ def auditors_apart() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def auditors_by_name() -> Iterator[None]:
+    """Whoever reads along may make, read from and delete any consumer in the auditors' account."""
+    from apportion.core.identity import permissions  # noqa: PLC0415
+
+    with (
+        mock.patch.object(permissions, "consumers_of", return_value=("*",)),
+        mock.patch.object(permissions, "_foreign", return_value=()),
+    ):
+        yield
+
+
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "auditors apart": auditors_apart,
+    "auditors by name": auditors_by_name,
     **INTAKE_GUARDS,
     "asks its book": asks_its_book,
     "asks for its audience": asks_for_its_audience,

@@ -68,7 +68,7 @@ def password_variable(name: str) -> str:
 
 
 _SHARED: Final = frozenset({"agent", "auditor"})
-"""All agents, who have one password, and NATS clients that call their consumers as they like."""
+"""All agents, who have one password, and tools that call consumers and inboxes as they like."""
 WITH_PASSWORDS: Final = tuple(
     User(
         Identity(
@@ -84,15 +84,15 @@ WITH_PASSWORDS: Final = tuple(
 )
 """One user for each role, as the configuration in the package has them."""
 
-WITH_CALLOUT: Final = (
-    *(
-        user
-        for user in WITH_PASSWORDS
-        if user.identity.name in {"bootstrap", "operator", "auditor"}
-    ),
-    User(Identity("callout", "callout"), password_variable=password_variable("callout")),
+WITH_CALLOUT: Final = tuple(
+    User(Identity(name, name), password_variable=password_variable(name))
+    for name in ("bootstrap", "operator", "auditor", "callout")
 )
-"""Those who come with a password where a callout says who all others are."""
+"""Those who come with a password where a callout says who all others are.
+
+Of these the server knows nobody beforehand, so nobody could be kept off their consumers who may
+call his own as he likes: the auditor has those of his name there, as everybody has.
+"""
 _CALLOUT: Final = """
 # Whoever is none of these users comes with a token of a ServiceAccount: the callout says who it is.
 # `apportion callout --write-issuer` makes the file with the key by which it is believed.

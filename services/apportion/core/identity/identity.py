@@ -29,7 +29,8 @@ class Identity(msgspec.Struct, frozen=True):
     """Somebody who connects. `nodes` are those of an agent, by their names in the cluster.
 
     `shared` is one that any number of processes have at once, so that their consumers have names
-    that nobody knows before: for a deployment whose agents share one password.
+    that nobody knows before: for a deployment whose agents share one password, and for the one
+    auditor whom tools without settings use.
     """
 
     role: str

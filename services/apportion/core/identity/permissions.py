@@ -79,6 +79,7 @@ def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permis
         subscribe=(
             f"{identity.inbox}.>",
             *_delivered(role, identity),
+            *_plain_inbox(role, identity),
             *_filled(role.hears, identity),
         ),
         responses=role.answering,
@@ -89,6 +90,12 @@ def _delivered(role: Role, identity: Identity) -> Iterator[str]:
     """Where its consumers deliver: below one subject for all, so that accounts can share it."""
     if role.reads != "nothing":
         yield f"{DELIVERIES}.{identity.name}.>"
+
+
+def _plain_inbox(role: Role, identity: Identity) -> Iterator[str]:
+    """Where a tool without settings is answered: of those who read along one alone may."""
+    if role.reads == "copy" and identity.shared:
+        yield "_INBOX.>"
 
 
 def _filled(subjects: Iterable[str], identity: Identity) -> Iterator[str]:
@@ -127,15 +134,20 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
         yield f"$JS.API.CONSUMER.INFO.{_STREAM}.{name}"
         yield f"$JS.API.CONSUMER.DELETE.{_STREAM}.{name}"
         yield f"$JS.FC.{_STREAM}.{name}.>"
+        if role.reads == "copy":
+            yield f"$JS.API.CONSUMER.MSG.NEXT.{_STREAM}.{name}"
 
 
 def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
     """Of one whose consumers may have any name: the names of others, and of the shared queue."""
-    if not identity.shared or role_of(identity).reads == "copy":
+    if not identity.shared:
         return
-    yield from _touching(QUEUE)
+    copy = role_of(identity).reads == "copy"
+    if not copy:
+        yield from _touching(QUEUE)
     for other in among:
-        if other != identity and role_of(other).reads not in {"nothing", "copy"}:
+        reads = role_of(other).reads
+        if other != identity and reads != "nothing" and (reads == "copy") == copy:
             for name in consumers_of(other.name, role_of(other).consumers):
                 yield from _touching(name)
 

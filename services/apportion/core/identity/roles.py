@@ -171,8 +171,7 @@ ROLES: Final = (
         does="reads along with any NATS client, in a copy of the ledger",
         account=AUDIT,
         reads="copy",
-        sends=("$JS.API.CONSUMER.MSG.NEXT.APPORTION.*",),
-        hears=("_INBOX.>", "apportion.v1.>", "apportion.beat.>", "apportion.usage.*"),
+        hears=("apportion.v1.>", "apportion.beat.>", "apportion.usage.*"),
         consumers=16,
     ),
     Role(

@@ -65,8 +65,9 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> User:
-        """As the configuration has it."""
-        identity = Identity(self.role, self.name, self.nodes, shared=self.role == "auditor")
+        """As the configuration has it; an auditor who was added reads under his own name."""
+        shared = self.role == self.name == "auditor"
+        identity = Identity(self.role, self.name, self.nodes, shared=shared)
         variable = "" if self.nkey else password_variable(self.name)
         return User(identity, self.nkey, variable)
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from apportion.core.identity.configuration import User, accounts
+from apportion.core.identity.configuration import WITH_CALLOUT, User, accounts
 from apportion.core.identity.identity import Identity, InvalidIdentity, check_name
 from apportion.core.identity.permissions import permissions_of
 from apportion.core.identity.roles import ROLES, Role
 from apportion.runtime.jetstream.examining import covers
+from apportion.runtime.jetstream.users import Member
 from apportion_schemas import CATALOGUE
 from tests.nats_configuration import differing
 
@@ -67,6 +68,20 @@ def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
         subject = f"apportion.v1.{row.channel}.x"
         if covers(may.publish, subject):
             assert row.writer in {role.name, stands_in.get(role.name)}, subject
+
+
+def test_one_auditor_alone_has_what_others_call_as_they_like() -> None:
+    """Who was added has his own, and behind a callout, which lets in whom nobody knew, all have."""
+    added = Member("auditor", "eve").user.identity
+    assert not added.shared
+    assert Member("auditor", "auditor").user.identity.shared
+    assert not [user.identity.name for user in WITH_CALLOUT if user.identity.shared]
+    may = permissions_of(added)
+    assert covers(may.publish, "$JS.API.CONSUMER.CREATE.APPORTION.eve-15.apportion.v1.>")
+    assert covers(may.subscribe, "_INBOX_eve.x")
+    for verb in ("CREATE", "INFO", "DELETE", "MSG.NEXT"):
+        assert not covers(may.publish, f"$JS.API.CONSUMER.{verb}.APPORTION.auditor-0")
+    assert not covers(may.subscribe, "_INBOX.x")
 
 
 def test_who_is_answered_is_named() -> None:
