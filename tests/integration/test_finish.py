@@ -1,10 +1,12 @@
 """The finish of the command line, beside a real `apportion up` with twelve nodes."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ spec:
   containers:
   - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 1000}}}
 """
+LONG_NAME = "distributed-training-worker-0"
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +35,21 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     options = ("--no-samples", "--nodes", "12", "--fleet", "2xT4")
     with Standalone(folder / "data", *options) as running:
         running.up()
-        for name, space in (("one", "default"), ("two", "default"), ("trainer", "team-a")):
+        for name, space in (("one", "default"), ("two", "default"), ("trainer", "team-a"),
+                            (LONG_NAME, "team-a")):  # fmt: skip
             submit(running, name, space)
         submit(running, "twin", "team-a")
         submit(running, "twin", "team-b")
         yield running
     running.nothing_left()
+
+
+@pytest.fixture(scope="module")
+def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an hour of a card costs."""
+    file = tmp_path_factory.mktemp("prices") / "prices.toml"
+    file.write_text('currency = "EUR"\n[models]\n"*" = 0.5\n')
+    return file
 
 
 def submit(up: Standalone, name: str, space: str) -> None:
@@ -64,6 +76,31 @@ def test_lists_of_what_is_named(up: Standalone) -> None:
     assert "one" in done.stdout
     assert "did you mean trainer" in done.stderr
     assert "team-a/trainer" not in up.run("get", "pods", "trainer", "-n", "default").stdout
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, prices: Path) -> None:
+    """No line is wider than the terminal, and what names a row, or says when, is never cut."""
+    day = datetime.now(UTC).date().isoformat()
+    cost = ("report", "cost", "--by", "node", "--from", "-1h", "--prices", str(prices))
+    for words, keys, named in (
+        (("get", "pods"), ("NAMESPACE", "NAME", "PHASE", "NODE", "AGE"), LONG_NAME),
+        (("get", "placements"), ("NAMESPACE", "NAME", "NODE", "PHASE"), LONG_NAME),
+        (("get", "nodes"), ("NODE", "STATE", "DEVICES"), "node-12"),
+        (("get", "devices"), ("NODE", "DEVICE", "MEMORY FREE", "STATE", "PODS"), "node-12"),
+        (("who", "node-1", "--since", "1"), ("DEVICE", "POD", "FROM"), f"team-a/{LONG_NAME}"),
+        (cost, ("NODE", "GPU HOURS", "EUR"), "node-12"),
+    ):
+        done = up.run(*words, columns=columns)
+        assert done.returncode == 0, done.stderr
+        lines = [line.rstrip() for line in done.stdout.splitlines()]
+        assert max(map(len, lines)) <= columns, done.stdout
+        assert "…" not in done.stdout
+        head = next(line for line in lines if keys[0] in line)
+        assert all(re.search(rf"(^|  ){key}($|  )", head) for key in keys), head
+        assert any(re.search(rf"(^|  ){named}($|  )", line) for line in lines), done.stdout
+        if words[0] == "who" and datetime.now(UTC).date().isoformat() == day:
+            assert day not in done.stdout
 
 
 def test_other_forms(up: Standalone) -> None:

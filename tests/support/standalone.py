@@ -151,12 +151,12 @@ class Standalone:
         wait_until(lambda: not self.left(), "every process to end", timeout_s=timeout_s)
 
     def run(
-        self, *words: str, stdin: bytes = b"", timeout_s: float = 120
+        self, *words: str, stdin: bytes = b"", timeout_s: float = 120, columns: int = 250
     ) -> subprocess.CompletedProcess[str]:
-        """One verb against this `up`, as from a second terminal."""
+        """One verb against this `up`, as from a second terminal, which is so wide."""
         done = subprocess.run(
             [*APPORTION, *words], input=stdin, capture_output=True, timeout=timeout_s, check=False,
-            env={**os.environ, "APPORTION_DATA": str(self.data), "COLUMNS": "250"},
+            env={**os.environ, "APPORTION_DATA": str(self.data), "COLUMNS": str(columns)},
         )  # fmt: skip
         return subprocess.CompletedProcess(
             done.args, done.returncode, done.stdout.decode(), done.stderr.decode()

@@ -43,6 +43,15 @@ def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], d
     return asked, _time(text, now) or datetime.fromisoformat(meant.time)
 
 
+def clock(time: str, now: datetime | None = None) -> str:
+    """The time of an event, as in `2026-05-01T12:00:00Z`; without the date where that is today's.
+
+    Today is that of UTC, as all times are. Empty without a time.
+    """
+    today = (now or datetime.now(UTC)).date().isoformat()
+    return moment(time).removeprefix(f"{today}T") if time else ""
+
+
 def _time(text: str, now: datetime) -> datetime | None:
     """The time that was written; None for a revision, and where the gateway's clock differs."""
     try:

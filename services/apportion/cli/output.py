@@ -44,7 +44,12 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class _Console(Console):
-    """One on which text of ours may have text from outside in it."""
+    """One on which text of ours may have text from outside in it, and that cuts no rows."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """See rich; lines of rows that are wider than the terminal go on in its next line."""
+        crop = not any(isinstance(each, Rows) for each in objects)
+        super().print(*objects, **{"crop": crop, **how})
 
     def render_str(self, text: str, **how: Any) -> Text:
         """See rich."""
@@ -69,8 +74,8 @@ def table(
 
 
 def show(rows: Rows) -> None:
-    """The rows on standard output; those that are plain lines are not cut at its width."""
-    console().print(rows, soft_wrap=rows.long)
+    """The rows on standard output."""
+    console().print(rows)
 
 
 def phase(name: str) -> Text:

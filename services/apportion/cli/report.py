@@ -17,6 +17,7 @@ import click
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Command, Where, asks_both
 from apportion.cli.exits import Unreachable
+from apportion.cli.moments import clock
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.core.explain.health import moment
@@ -26,6 +27,8 @@ from apportion.core.reports.rows import WrongBy, by_of
 
 FORMATS = ("table", "csv", "json", "focus")
 IDLE_LISTED = 40
+DROPS = ("GiB HOURS USED", "WORK", "BROKEN", "CORDONED", "GiB HOURS", "FREE")
+"""What a narrow terminal does not show, the first one first: whose, GPU hours and money stay."""
 TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OPTIONS = (
@@ -176,9 +179,9 @@ def _table(
     names += [answer.currency] if money else []
     nodes = answer.by == "node"
     names += ["FREE", "CORDONED", "BROKEN"] if nodes else []
-    made = table(*names, right=names[1 + steps :], wraps=(answer.by.upper(),))
+    made = table(*names, right=names[1 + steps :], drops=DROPS)
     for row in rows:
-        cells = [row.start] if steps else []
+        cells = [clock(row.start)] if steps else []
         free = steps and not row.key and row.free_gpu_hours is not None
         cells += [
             "(nobody)" if free else row.key or NOTHING, _h(row.granted_gpu_hours),
@@ -207,17 +210,18 @@ def _show_idle(answer: IdleAnswer) -> None:
         return
     cost = [answer.currency] if money else []
     rows = table(by, "TIMES", "GPU HOURS", "GiB HOURS", *cost,
-                 right=("TIMES", "GPU HOURS", "GiB HOURS", *cost), wraps=(by,))  # fmt: skip
+                 right=("TIMES", "GPU HOURS", "GiB HOURS", *cost), drops=DROPS)  # fmt: skip
     for row in answer.rows:
         rows.add_row(plain(row.key or NOTHING), f"{row.shares:,}", *_amounts(row, money=money))
     show(rows)
     out.print()
     shares = table("POD", "CONTAINER", "DEVICE", "FROM", "HOURS", "GPU HOURS", "NOW",
-                   right=("HOURS", "GPU HOURS"), wraps=("POD",))  # fmt: skip
+                   right=("HOURS", "GPU HOURS"), drops=("CONTAINER", "HOURS"))  # fmt: skip
     for each in answer.shares[:IDLE_LISTED]:
         shares.add_row(
             plain(f"{each.namespace}/{each.pod}"), plain(each.container), plain(each.device[:12]),
-            each.start, _h(each.hours), _h(each.gpu_hours), "idle" if each.idle_now else "over",
+            clock(each.start), _h(each.hours), _h(each.gpu_hours),
+            "idle" if each.idle_now else "over",
         )  # fmt: skip
     show(shares)
     if answer.found > IDLE_LISTED:

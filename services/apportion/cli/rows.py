@@ -2,8 +2,9 @@
 
 The table library takes a millisecond for a row, and eight seconds for the devices of a thousand
 nodes. So what is long is laid out here, in the same columns and colours, but without wrapping.
-Invariant: text of a cell is shown as it is: no markup in it is obeyed, and no control character
-reaches the screen.
+Invariants: text of a cell is shown as it is: no markup in it is obeyed, and no control character
+reaches the screen. No cell is cut, however narrow the terminal is, and no column is left out but
+those that its table names for that.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from rich.text import Text
 LONG_ROWS: Final = 100
 """From so many rows on they are plain lines."""
 GAP: Final = "  "
-WRAPPED_CELLS: Final = 24
-"""With so many a column that wraps can still be read."""
+WRAPPED_CELLS: Final = 26
+"""With so many a column that wraps can be read well: two devices, as in `GPU-1a2b3c4d+GPU-…`."""
+WRAPPED_CELLS_LEAST: Final = 12
+"""And with so many at all, where there is nothing more to leave out."""
 
 Pieces = tuple[tuple[str, str], ...]
 """Text in pieces, each with the name of its style, empty for none."""
@@ -39,8 +42,10 @@ def clean(value: object) -> str:
 class Rows:
     """Columns with rows; `right` are set to the right, and only those in `wraps` may give way.
 
-    `drops` are left out, one after the other, where a table is too wide for the terminal. Without
-    `header` the names of the columns are not shown. Unless it `may_be_long` it is always a table.
+    `drops` are columns that are left out where a table is too wide for the terminal, the first one
+    first; those that the table has not are no matter. All others are its keys: where not even these
+    have room, the lines are longer than the terminal is wide. Without `header` the names of the
+    columns are not shown. Unless it `may_be_long` it is always a table.
     """
 
     def __init__(
@@ -52,7 +57,7 @@ class Rows:
     ) -> None:
         self.header = True
         self.may_be_long = True
-        self._drops = tuple(drops)
+        self._drops = tuple(column for column in drops if column in columns)
         self._columns = columns
         self._right = frozenset(right)
         self._wraps = frozenset(wraps)
@@ -73,31 +78,51 @@ class Rows:
         return self.may_be_long and len(self._rows) >= LONG_ROWS
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = [([_pieces(cell) for cell in cells], style) for cells, style in self._rows]
+        widths = self._widths(cells for cells, _ in rows)
+        left = self._left(widths, options.max_width)
         if self.long:
-            yield from self._lines()
-        else:
-            yield self._table(self._left(options.max_width))
+            yield from self._lines(rows, widths, left)
+            return
+        self._narrow(widths, left, options.max_width)
+        table = self._table(widths, left)
+        yield from console.render(table, options.update_width(_total(widths, left)))
 
-    def _left(self, width: int) -> list[int]:
+    def _left(self, widths: list[int], width: int) -> list[int]:
         """The places of the columns that there is room for; what wraps is content with less."""
-        widths = self._widths([_pieces(cell) for cell in cells] for cells, _ in self._rows)
-        for place, column in enumerate(self._columns):
-            if column in self._wraps:
-                widths[place] = min(widths[place], WRAPPED_CELLS)
-        left = list(range(len(self._columns)))
-        for column in self._drops:
-            if sum(widths[place] for place in left) + len(GAP) * (len(left) - 1) <= width:
-                break
-            left.remove(self._columns.index(column))
+        least = [
+            min(widths[place], WRAPPED_CELLS) if column in self._wraps else widths[place]
+            for place, column in enumerate(self._columns)
+        ]
+        left = [place for place, column in enumerate(self._columns) if column not in self._drops]
+        for column in reversed(self._drops):
+            more = sorted((*left, self._columns.index(column)))
+            left = more if _total(least, more) <= width else left
         return left
 
-    def _table(self, left: list[int]) -> Table:
+    def _narrow(self, widths: list[int], left: list[int], width: int) -> None:
+        """Take from the widest of those that wrap until all have room, or these are narrow."""
+        wrapping = [place for place in left if self._columns[place] in self._wraps]
+        least = list(widths)
+        for place in wrapping:
+            least[place] = min(widths[place], WRAPPED_CELLS_LEAST)
+        narrow = WRAPPED_CELLS_LEAST if _total(least, left) <= width else WRAPPED_CELLS
+        for _ in range(_total(widths, left) - width):
+            widest = max(wrapping, key=widths.__getitem__, default=-1)
+            if widest < 0 or widths[widest] <= narrow:
+                return
+            widths[widest] -= 1
+
+    def _table(self, widths: list[int], left: list[int]) -> Table:
         made = Table(box=None, pad_edge=False, header_style="bold", show_header=self.header)
-        for column in (self._columns[place] for place in left):
+        for place in left:
+            column = self._columns[place]
             made.add_column(
                 column,
                 justify="right" if column in self._right else "left",
                 no_wrap=column not in self._wraps,
+                overflow="fold",
+                width=widths[place],
             )
         for cells, style in self._rows:
             shown = (_text(cells[place]) for place in left if place < len(cells))
@@ -112,23 +137,27 @@ class Rows:
                 widths[place] = max(widths[place], width)
         return widths
 
-    def _lines(self) -> Iterator[Segment]:
-        rows = [([_pieces(cell) for cell in cells], style) for cells, style in self._rows]
-        widths = self._widths(cells for cells, _ in rows)
+    def _lines(
+        self, rows: list[tuple[list[Pieces], str]], widths: list[int], left: list[int]
+    ) -> Iterator[Segment]:
         styles: dict[str, Style | None] = {"": None, "bold": Style.parse("bold")}
         heads: list[Pieces] = [((column, "bold"),) for column in self._columns]
         for cells, style in ((heads, ""), *rows) if self.header else rows:
-            yield from self._line(cells, widths, style, styles)
+            shown = [(place, cells[place]) for place in left if place < len(cells)]
+            yield from self._line(shown, widths, style, styles)
 
     def _line(
-        self, cells: list[Pieces], widths: list[int], style: str, styles: dict[str, Style | None]
-    ) -> Iterator[Segment]:
-        """One row; text that has no style is one segment with what stands around it."""
+        self, cells: list[tuple[int, Pieces]], widths: list[int], style: str,
+        styles: dict[str, Style | None],
+    ) -> Iterator[Segment]:  # fmt: skip
+        """One row, of the places and what stands there; text that has no style is one segment with
+        what stands around it.
+        """
         held, last = "", len(cells) - 1
-        for place, pieces in enumerate(cells):
+        for number, (place, pieces) in enumerate(cells):
             space = " " * (widths[place] - _width(pieces))
             right = self._columns[place] in self._right
-            held += (GAP if place else "") + (space if right else "")
+            held += (GAP if number else "") + (space if right else "")
             for text, named in pieces:
                 name = named or style
                 if not name:
@@ -140,9 +169,14 @@ class Rows:
                     yield Segment(held)
                     held = ""
                 yield Segment(text, styles[name])
-            if not right and place != last:
+            if not right and number != last:
                 held += space
         yield Segment(held.rstrip(" ") + "\n")
+
+
+def _total(widths: list[int], left: list[int]) -> int:
+    """The cells of a line with these columns."""
+    return sum(widths[place] for place in left) + len(GAP) * max(len(left) - 1, 0)
 
 
 def _text(cell: Cell) -> Text:

@@ -18,7 +18,7 @@ from apportion.cli.exits import NotFound
 from apportion.cli.output import phase, plain, table
 from apportion.cli.reading import read_manifests
 from apportion.cli.submitting import append, look_up
-from apportion.cli.tables import shown_phase
+from apportion.cli.tables import short_name, shown_phase
 from apportion.cli.writing import open_ledger
 from apportion.core.configuration import manifest_config
 from apportion.core.explain import words
@@ -114,7 +114,8 @@ def _outcomes(
 
 def show(out: Console, samples: Samples) -> None:
     """A row for each sample, and a line for each that could not be read."""
-    made = table("POD", "PHASE", "NODE", "HOLDS, OR WHY NOT", wraps=("HOLDS, OR WHY NOT",))
+    made = table("POD", "PHASE", "NODE", "HOLDS, OR WHY NOT", wraps=("HOLDS, OR WHY NOT",),
+                 drops=("PHASE",))  # fmt: skip
     for pod in samples.pods:
         why = samples.whys.get(pod.uid)
         if pod.shares:
@@ -126,7 +127,7 @@ def show(out: Console, samples: Samples) -> None:
         else:
             text = why.sentence if why else ""
         made.add_row(
-            plain(f"{pod.namespace}/{pod.name}"), phase(shown_phase(pod)), plain(pod.node),
+            plain(short_name(pod.namespace, pod.name)), phase(shown_phase(pod)), plain(pod.node),
             plain(text),
         )  # fmt: skip
     out.print(made)

@@ -25,7 +25,9 @@ from apportion.core.explain.words import device_words
 
 
 class Look(NamedTuple):
-    """How a list is looked at: with all columns or not, and of which time ages are (None: now)."""
+    """How a list is looked at: with all columns, however narrow the terminal is, or not; and of
+    which time ages are (None: now).
+    """
 
     wide: bool = False
     now: datetime | None = None
@@ -50,12 +52,19 @@ def age(time: str, now: datetime) -> str:
     return f"{seconds}s"
 
 
+def short_name(namespace: str, name: str) -> str:
+    """How a pod is called where there is little room: with its namespace unless that is `default`,
+    as verbs take it.
+    """
+    return name if namespace == "default" else f"{namespace}/{name}"
+
+
 def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
     """One row for each pod: where it is and what it holds, or what it waits for."""
     more = ("UID", "ATTEMPT", "PRIORITY", "DIALECT", "GANG") if look.wide else ()
     made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more, "HOLDS OR WANTS",
                  right=("REVISION", "AGE", "ATTEMPT", "PRIORITY"), wraps=("HOLDS OR WANTS",),
-                 drops=("REVISION", "AGE", "NAMESPACE"))  # fmt: skip
+                 drops=() if look.wide else ("REVISION", "AGE", "HOLDS OR WANTS"))  # fmt: skip
     now = look.now or datetime.now(UTC)
     for pod in items:
         if pod.rejection:
@@ -86,7 +95,7 @@ def placements(items: Iterable[PlacementAnswer], look: Look = PLAIN) -> Rows:
     more = ("UID", "ATTEMPT") if look.wide else ()
     made = table("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "AGE", "SCORE", *more, "SHARES",
                  right=("REVISION", "AGE", "SCORE", "ATTEMPT"), wraps=("SHARES",),
-                 drops=("SCORE", "AGE", "REVISION"))  # fmt: skip
+                 drops=() if look.wide else ("SCORE", "AGE", "REVISION", "SHARES"))  # fmt: skip
     now = look.now or datetime.now(UTC)
     for placed in items:
         made.add_row(
@@ -103,7 +112,7 @@ def nodes(items: Iterable[NodeAnswer], look: Look = PLAIN) -> Rows:
     more = ("DRIVER", "LABELS") if look.wide else ()
     made = table("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY", *more,
                  right=("DEVICES", "PODS", "CPU", "MEMORY"), wraps=("STATE", "MODELS", "LABELS"),
-                 drops=("MEMORY", "CPU", "PODS"))  # fmt: skip
+                 drops=() if look.wide else ("MEMORY", "CPU", "PODS", "MODELS"))  # fmt: skip
     for node in items:
         made.add_row(
             node.node, node_state(node), f"{node.devices_open}/{node.devices}",
@@ -142,7 +151,7 @@ def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:
         *(("FAMILY", "NUMA") if look.wide else ()),
         right=("#", *amounts, "NUMA"),
         wraps=("MODEL", "STATE", "PODS"),
-        drops=("MODE", "SLOTS FREE", "CORES FREE", "MODEL"),
+        drops=() if look.wide else ("MODE", "SLOTS FREE", "CORES FREE", "MODEL"),
     )
     for device in items:
         made.add_row(
@@ -179,7 +188,7 @@ def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
     """One row for each gang; the wide form has no more to tell."""
     del look
     made = table("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
-                 wraps=("PHASES",))  # fmt: skip
+                 wraps=("PHASES",), drops=("QUEUE",))  # fmt: skip
     for gang in items:
         phases = ", ".join(f"{count} {name}" for name, count in gang.phases.items())
         needs = str(gang.min_available) if gang.declared else "not declared"

@@ -17,11 +17,10 @@ from apportion.cli.listing import Listed
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import PHASE_STYLES, console, plain, print_json, table
 from apportion.cli.rows import Rows
-from apportion.cli.tables import device_state
+from apportion.cli.tables import device_state, short_name
 from apportion.cli.top_view import View
 from apportion.core.explain.answers import (
     DeviceAnswer,
-    Holder,
     RevisionAnswer,
     SummaryAnswer,
 )
@@ -171,7 +170,7 @@ def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
             bar(cores_used, device.cores).append(f" {cores_used}"),
             f"{device.slots - device.slots_free}/{device.slots}",
             device_state(device),
-            _cut(" ".join(dict.fromkeys(map(_short_name, device.holders)))),
+            _cut(" ".join(dict.fromkeys(short_name(h.namespace, h.pod) for h in device.holders))),
         )
         node = device.node
     return made
@@ -182,11 +181,6 @@ def _cut(text: str) -> Text:
     cut = plain(text)
     cut.no_wrap, cut.overflow = True, "ellipsis"
     return cut
-
-
-def _short_name(holder: Holder) -> str:
-    """The pod, with its namespace unless that is `default`."""
-    return holder.pod if holder.namespace == "default" else f"{holder.namespace}/{holder.pod}"
 
 
 def bar(used: int, total: int) -> Text:

@@ -8,10 +8,9 @@ from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
 from apportion.cli.listing import Listed
-from apportion.cli.moments import AT, FORMS, pinned
+from apportion.cli.moments import AT, FORMS, clock, pinned
 from apportion.cli.output import console, print_json, show, table
 from apportion.cli.rows import Rows
-from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import WhoPage, WhoRow
 from apportion.core.explain.words import device_words
 
@@ -79,12 +78,12 @@ def _rows(items: list[WhoRow]) -> Rows:
     made = table("NODE", "DEVICE", "POD", *(["CONTAINER"] if containers else []), "MEMORY", "CORES",
                  "FROM", *(["UNTIL"] if ended else []), "DECISION",
                  right=("MEMORY", "CORES", "DECISION"),
-                 drops=("CORES", "MEMORY", "NODE"))  # fmt: skip
+                 drops=("CONTAINER", "CORES", "NODE", "MEMORY", "DECISION"))  # fmt: skip
     for item in items:
-        until = moment(item.to_time) if item.to_revision else ""
+        until = clock(item.to_time) if item.to_revision else ""
         made.add_row(
             item.node, device_words(item.device), f"{item.namespace}/{item.pod}",
             *([item.container] if containers else []), f"{item.memory_mib:,} MiB", f"{item.cores}",
-            moment(item.from_time), *([until] if ended else []), str(item.decision_revision),
+            clock(item.from_time), *([until] if ended else []), str(item.decision_revision),
         )  # fmt: skip
     return made

@@ -114,7 +114,8 @@ def _other_kind(gateway: Gateway, name: str, there: Mapping[str, Any]) -> str:
 
 def show_placed(out: Console, placed: WhyPlaced) -> None:
     """What the pod holds, and the scores that decided it."""
-    held = table("CONTAINER", "HOLDS", "#", "MODEL", right=("#",), wraps=("HOLDS", "MODEL"))
+    held = table("CONTAINER", "HOLDS", "#", "MODEL", right=("#",), wraps=("HOLDS", "MODEL"),
+                 drops=("MODEL", "#"))  # fmt: skip
     for share in placed.shares:
         held.add_row(
             plain(share.share.container), plain(share_words(share.share)),
@@ -123,7 +124,8 @@ def show_placed(out: Console, placed: WhyPlaced) -> None:
     if placed.shares:
         out.print(held)
     parts = list(placed.score.parts)
-    scores = table("NODE", "SCORE", *(part.upper() for part in parts))
+    columns = [part.upper() for part in parts]
+    scores = table("NODE", "SCORE", *columns, drops=reversed(columns))
     row = [f"{placed.score.parts[part]:.1f}" for part in parts]
     scores.add_row(plain(placed.node), f"{placed.score.total:.1f}", *row, style="green")
     for other in placed.runners_up:

@@ -6,19 +6,20 @@ from datetime import datetime, timedelta
 import pytest
 from rich.console import Console
 
-from apportion.cli import tables
+from apportion.cli import samples, tables
 from apportion.cli.output import plain
 from apportion.cli.top import BAR_CELLS, bar
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
+from apportion.core.explain.why import why
 from apportion_schemas import DeviceHealthChanged, NodeCordoned
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, pod
+from tests.support.pods import ask, cards, pod
 
 
-def printed(thing: object) -> str:
-    """What a wide terminal without colours shows."""
-    out = Console(file=io.StringIO(), width=250, color_system=None)
+def printed(thing: object, *, width: int = 250) -> str:
+    """What a terminal of that width without colours shows."""
+    out = Console(file=io.StringIO(), width=width, color_system=None)
     out.print(thing)
     assert isinstance(out.file, io.StringIO)
     return out.file.getvalue()
@@ -64,3 +65,22 @@ def test_tables_say_what_matters() -> None:
     assert "failed: XID 79" in shown
     assert "default/a" in shown
     assert "cordoned: fan" in printed(tables.nodes([node_answer(ledger.node("n1"))]))
+
+
+def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:
+    """What becomes of the samples of `up` can be read at 80 columns: names and nodes are whole."""
+    names = [f"distributed-gpu-training-worker-{number}" for number in range(4)]
+    ledger = Ledger(
+        rack("l40s-mps-1", 8), *(pod(name, cards(2)) for name in names), pod("b", ask(900_000)),
+    ).settle()  # fmt: skip
+    pods = [pod_answer(ledger.state, ledger.pod(name)) for name in (*names, "b")]
+    whys = {"b": why(ledger.state, ledger.pod("b"))}
+    out = io.StringIO()
+    samples.show(Console(file=out, width=80), samples.Samples(pods, whys, [], 0.0))
+    lines = out.getvalue().splitlines()
+    assert len(lines) <= 1 + 2 * len(pods)
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert lines[0].split() == ["POD", "NODE", "HOLDS,", "OR", "WHY", "NOT"]
+    assert [line.split()[:2] for line in lines if "worker" in line] == [
+        [name, "l40s-mps-1"] for name in names
+    ]

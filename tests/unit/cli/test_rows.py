@@ -6,7 +6,10 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from apportion.cli.output import console
 from apportion.cli.rows import LONG_ROWS, Rows
+
+Captured = pytest.CaptureFixture[str]
 
 
 def printed(rows: Rows, *, colours: bool = False, width: int = 250) -> list[str]:
@@ -17,7 +20,7 @@ def printed(rows: Rows, *, colours: bool = False, width: int = 250) -> list[str]
         color_system="standard" if colours else None,
         force_terminal=colours,
     )
-    out.print(rows, soft_wrap=rows.long)
+    out.print(rows, crop=False)
     assert isinstance(out.file, io.StringIO)
     return [line.rstrip() for line in out.file.getvalue().splitlines()]
 
@@ -72,3 +75,71 @@ def test_wide_characters_take_their_cells() -> None:
     for _ in range(LONG_ROWS):
         made.add_row("训练", "ok")
     assert printed(made)[1] == "训练  ok"
+
+
+def wide() -> Rows:
+    """A table of 80 columns and more, with each sort of column."""
+    made = Rows("NAME", "SIZE", "WHY", "NOTE", "NODE", right=("SIZE",), wraps=("WHY",),
+                drops=("NOTE", "SIZE"))  # fmt: skip
+    why = "not enough memory free on the device (5 nodes)"
+    made.add_row("default/distributed-training-worker-0", "4,096 MiB", why, "a note", "a100-mig-1")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("width", "head"),
+    [
+        (130, "NAME SIZE WHY NOTE NODE"),
+        (95, "NAME SIZE WHY NODE"),
+        (85, "NAME WHY NOTE NODE"),
+        (84, "NAME WHY NODE"),
+        (80, "NAME WHY NODE"),
+        (50, "NAME WHY NODE"),
+        (10, "NAME WHY NODE"),
+    ],
+)
+def test_keys_stay_whole_and_the_rest_goes_in_its_order(width: int, head: str) -> None:
+    """What names a row is never cut nor left out, however narrow the terminal is."""
+    lines = printed(wide(), width=width)
+    assert lines[0].split() == head.split()
+    shown = " ".join(" ".join(lines).split())
+    assert "default/distributed-training-worker-0" in shown
+    assert "a100-mig-1" in lines[1]
+    assert "…" not in shown
+    if width > 80:
+        assert max(map(len, lines)) <= width
+
+
+def test_what_has_room_comes_back() -> None:
+    """A column that is worth more goes where it is too wide, and one that is worth less stays."""
+    made = Rows("NAME", "AGE", "HOLDS", drops=("AGE", "HOLDS"))
+    made.add_row("a" * 20, "5m", "x" * 30)
+    assert printed(made, width=30)[0].split() == ["NAME", "AGE"]
+    assert printed(made, width=52)[0].split() == ["NAME", "HOLDS"]
+    assert printed(made, width=57)[0].split() == ["NAME", "AGE", "HOLDS"]
+
+
+@pytest.mark.parametrize("width", [60, 20])
+def test_what_wraps_loses_nothing(width: int) -> None:
+    """Each word is there; one that is too long goes on in the next line."""
+    made = Rows("NAME", "HOLDS", wraps=("HOLDS",))
+    made.add_row("a", "GPU-3a12e60a+GPU-495f962d+GPU-d4210c1f+GPU-a61fd618 46,068 MiB 100 %")
+    lines = printed(made, width=width)
+    held = "".join("".join(line[len("NAME  ") :].split()) for line in lines[1:])
+    assert held == "GPU-3a12e60a+GPU-495f962d+GPU-d4210c1f+GPU-a61fd61846,068MiB100%"
+    assert max(map(len, lines)) <= width
+
+
+def test_many_rows_leave_out_the_same_columns() -> None:
+    """The list of a large fleet has the columns that the list of a small one has."""
+    few, many = (wide() for _ in range(2))
+    for _ in range(LONG_ROWS):
+        many.add_row("b", "1", "c", "d", "e")
+    assert printed(many, width=85)[0].split() == printed(few, width=85)[0].split()
+
+
+def test_our_console_cuts_no_rows(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """A line that is wider than the terminal goes on in its next line, and is not cut there."""
+    monkeypatch.setenv("COLUMNS", "30")
+    console().print(wide())
+    assert "a100-mig-1" in capsys.readouterr().out
