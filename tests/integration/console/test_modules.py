@@ -1,6 +1,7 @@
 """The console's pure modules, one by one, in the browser that runs them."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,9 +31,9 @@ def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
     ("call", "words"),
     [
         ("m.num(1234567.4)", "1,234,567"),
-        ("m.percent(0)", "0 %"),
-        ("m.percent(0.004)", "<1 %"),
-        ("m.percent(0.614)", "61 %"),
+        ("m.percent(0)", "0\N{NO-BREAK SPACE}%"),
+        ("m.percent(0.004)", "<1\N{NO-BREAK SPACE}%"),
+        ("m.percent(0.614)", "61\N{NO-BREAK SPACE}%"),
         ("m.percent(NaN)", "\N{EN DASH}"),
         ("m.many(1, 'pod')", "1 pod"),
         ("m.many(1200, 'pod')", "1,200 pods"),
@@ -222,10 +223,49 @@ def test_zooming_keeps_what_is_under_the_pointer(page: Page) -> None:
     assert len(set(found)) == 1
 
 
+@pytest.mark.parametrize(
+    ("value", "ticks"),
+    [
+        (0, [0, 0.1]),
+        (0.3, [0, 0.1, 0.2, 0.3]),
+        (7, [0, 2, 4, 6, 8]),
+        (50, [0, 10, 20, 30, 40, 50]),
+        (51, [0, 20, 40, 60]),
+        (1480, [0, 500, 1000, 1500]),
+        (81_000, [0, 20_000, 40_000, 60_000, 80_000, 100_000]),
+    ],
+)
+def test_an_axis_has_round_numbers(page: Page, value: float, ticks: list[float]) -> None:
+    """Steps of 1, 2 or 5 times a power of ten, and the last at or above what is drawn."""
+    assert run(page, "ticks.js", "return m.numberTicks(given[0]);", value) == ticks
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "words"),
+    [
+        ("09:58:11", "10:00:13", ["09:58:30", "09:59:00", "09:59:30", "10:00:00"]),
+        ("09:58:11", "10:21:00", ["10:00", "10:05", "10:10", "10:15", "10:20"]),
+        ("22:10:00", "23:59:59", ["22:30", "23:00", "23:30"]),
+    ],
+)
+def test_an_axis_has_round_times(page: Page, start: str, end: str, words: list[str]) -> None:
+    """Whole half minutes, five minutes, half hours: whatever so many ticks have room for."""
+    code = "return m.timeTicks(...given.map(Date.parse), 5).map(tick => tick.words);"
+    found = run(page, "ticks.js", code, *(f"2026-11-20T{at}Z" for at in (start, end)))
+    assert found == words
+
+
+def test_midnight_is_its_day(page: Page) -> None:
+    """Where days change the axis says which it is; so does one of whole days."""
+    code = "return m.timeTicks(...given.map(Date.parse), 5).map(tick => tick.words);"
+    asked = ("2026-11-19T20:00:00Z", "2026-11-20T05:00:00Z")
+    assert run(page, "ticks.js", code, *asked) == ["20:00", "22:00", "11-20", "02:00", "04:00"]
+    days = run(page, "ticks.js", code, "2026-11-18T20:00:00Z", "2026-11-22T05:00:00Z")
+    assert days == ["11-19", "11-20", "11-21", "11-22"]
+
+
 def test_a_chart_holds_its_values_and_its_axis_is_round(page: Page) -> None:
-    """The axis ends at a round number at or above what is drawn; every series has its area."""
-    tops = run(page, "chart.js", "return [0.3, 7, 1480, 8000, 81000].map(v => m.axisOf(v).top);")
-    assert tops == [1, 8, 2000, 8000, 100000]
+    """Words of marks are escaped, every series has its area, and the axis is that of `ticks.js`."""
     text = run(
         page,
         "chart.js",
@@ -237,6 +277,15 @@ def test_a_chart_holds_its_values_and_its_axis_is_round(page: Page) -> None:
                    { name: 'b', colour: '#222222', values: [3, 2, 1] }] }).text;""",
     )
     assert text.count('class="area"') == 2
+    assert re.findall(r'text-anchor="end">([^<]*)<', text) == [
+        "0",
+        "2",
+        "4",
+        "6",
+        "8",
+        "10",
+        "failure",
+    ]
     assert "&lt;b&gt;" in text
     assert "<b>" not in text
 

@@ -1,5 +1,7 @@
 """Every page, wide and narrow, light and dark: it answers, and keeps the rules of access."""
 
+import re
+
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -31,6 +33,61 @@ def test_every_page_answers_and_keeps_the_rules(
             expect(page.locator("#main h1")).to_contain_text(answer)
             expect(page.locator("html")).to_have_attribute("data-theme", theme)
             assert offences(page) == [], address
+
+
+LONG = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: hyperparameter-sweep-of-the-multilingual-reranker-batch-2048-lr-3e-5-warmup-500-seed-42
+  namespace: natural-language-understanding-and-retrieval-research-europe
+spec:
+  schedulerName: apportion
+  containers:
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 900000}}}
+"""
+
+
+def test_a_narrow_screen_has_all_columns_and_long_names(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """What has no column of its own is the second line of its row; nothing is cut."""
+    cluster.run("submit", "--wait", "-f", "-", stdin=LONG.encode())
+    try:
+        with opened(browser, base, size=NARROW) as page:
+            visit(page, "#/pods?q=hami-pod")
+            row = page.locator("tbody tr", has_text="hami-pod").first
+            expect(row.locator("td:nth-child(4)")).to_be_hidden()
+            expect(row.locator(".second a")).to_have_attribute("href", re.compile("q=node:"))
+            visit(page, "#/waiting")
+            row = page.locator("tbody tr", has_text="hyperparameter").first
+            expect(row.locator("td:nth-child(5)")).to_be_hidden()
+            expect(row.locator(".second")).to_have_text(re.compile(r"nearest .+ MiB missing"))
+            for address in ("pods?q=hyper", "waiting", "events?q=hyper"):
+                visit(page, f"#/{address}")
+                expect(page.locator("tbody tr", has_text="seed-42").first).to_be_visible()
+                assert offences(page) == [], address
+            expect(page.locator("tbody tr .second a").first).to_have_class("rev")
+        with opened(browser, base) as page:
+            visit(page, "#/pods?q=hyper")
+            expect(page.locator("tbody .second").first).to_be_hidden()
+            assert offences(page) == []
+    finally:
+        [name] = [
+            each["name"] for each in cluster.json("get", "pods")["items"] if "hyper" in each["name"]
+        ]
+        cluster.run(
+            "delete", f"natural-language-understanding-and-retrieval-research-europe/{name}"
+        )
+
+
+def test_the_first_line_begins_with_number_one(browser: Browser, base: str) -> None:
+    """Lines stand as the queue does, whatever their length."""
+    with opened(browser, base) as page:
+        visit(page, "#/waiting")
+        numbers = page.locator(".line tbody tr:first-child td:first-child").all_inner_texts()
+        assert numbers[0] == "1"
+        assert numbers == sorted(numbers, key=int)
 
 
 def test_links_lead_from_a_pod_to_its_node_and_line(browser: Browser, base: str) -> None:

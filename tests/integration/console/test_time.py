@@ -126,3 +126,10 @@ def test_events_are_found_and_lead_on(browser: Browser, base: str, cluster: Stan
     with opened(browser, base, size=NARROW) as page:
         visit(page, "#/events")
         assert offences(page) == []
+        expect(page.locator("#detail")).to_be_hidden()
+        page.locator("tbody tr").nth(2).click(position={"x": 60, "y": 8})
+        expect(page.locator("#detail pre")).to_be_in_viewport()
+        assert offences(page) == []
+        page.get_by_role("button", name="Close").click()
+        expect(page.locator("#detail")).to_be_hidden()
+        assert "rev=" not in page.url

@@ -1,4 +1,4 @@
-"""What a page must keep for everybody: names of controls, landmarks, one heading, no sideways.
+"""What a page must keep for everybody: names, landmarks, one heading, nothing cut, text to read.
 
 Small and ours: the rules that a program can judge without a library of a megabyte.
 """
@@ -41,12 +41,68 @@ SCRIPT = """
   const main = document.getElementById("main");
   if (root.scrollWidth > root.clientWidth) found.push(`scrolls sideways: ${root.scrollWidth}`);
   if (main.scrollWidth > main.clientWidth) found.push(`main scrolls sideways: ${main.scrollWidth}`);
+  const cuts = new Set(["auto", "scroll", "hidden", "clip"]);
+  const own = "pre, textarea, input, canvas, .unseen, [title]";  // scroll, or say the rest
+  for (const element of main.querySelectorAll("*")) {
+    if (element.scrollWidth <= element.clientWidth + 1 || element.matches(own)) continue;
+    if (seen(element) && cuts.has(getComputedStyle(element).overflowX)) {
+      found.push(`cut: ${element.outerHTML.slice(0, 120)}`);
+    }
+  }
+  const pen = document.createElement("canvas").getContext("2d");
+  for (const field of document.querySelectorAll("input[placeholder]")) {
+    const style = getComputedStyle(field);
+    pen.font = style.font;
+    const room = field.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+    if (seen(field) && pen.measureText(field.placeholder).width > room) {
+      found.push(`placeholder cut: ${field.placeholder}`);
+    }
+  }
   return found;
 }
 """
 
+CONTRAST = """
+() => {
+  const channels = text => {
+    const [r, g, b, a = 1] = text.match(/[\\d.]+(e-\\d+)?/g).map(Number);
+    return text.startsWith("color(") ? [r, g, b, a] : [r / 255, g / 255, b / 255, a];
+  };
+  const over = ([r, g, b, a], below) => [r, g, b].map((c, at) => c * a + below[at] * (1 - a));
+  const light = colour => colour
+    .map(c => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+  const found = new Set();
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement;
+    const words = texts.currentNode.textContent.trim();
+    const box = element.getBoundingClientRect();
+    if (!words || !box.width || element.closest("noscript, :disabled, .unseen")) continue;
+    const line = [];
+    for (let each = element; each; each = each.parentElement) line.unshift(getComputedStyle(each));
+    if (line.at(-1).visibility === "hidden") continue;
+    let [ground, opacity] = [[1, 1, 1], 1];
+    for (const style of line) {
+      ground = over(channels(style.backgroundColor), ground);
+      opacity *= Number(style.opacity);
+    }
+    const style = line.at(-1);
+    const [r, g, b, a] = channels(element.closest("svg") ? style.fill : style.color);
+    const text = over([r, g, b, a * opacity], ground);
+    const [low, high] = [light(text), light(ground)].sort((one, other) => one - other);
+    const size = parseFloat(style.fontSize);
+    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 600);
+    const ratio = (high + 0.05) / (low + 0.05);
+    if (ratio < (large ? 3 : 4.5)) found.add(`${ratio.toFixed(2)} to 1: ${words.slice(0, 60)}`);
+  }
+  return [...found];
+}
+"""
+"""Text against what its elements paint behind it (WCAG 2, AA); what is drawn beside is not seen."""
+
 
 def offences(page: Page) -> list[str]:
     """What the page that is shown does not keep, in words."""
-    found: Any = page.evaluate(SCRIPT)
+    found: list[Any] = [*page.evaluate(SCRIPT), *page.evaluate(CONTRAST)]
     return [str(each) for each in found]

@@ -21,7 +21,7 @@ from apportion_schemas import PodRefused, RefusalCode
 PODS_SHOWN: Final = 20
 """How many pods of a line an answer names, unless asked for more."""
 LINES_SHOWN: Final = 100
-"""How many lines an answer describes; those with most pods."""
+"""How many lines an answer describes; those whose turn comes first."""
 
 _C = RefusalCode
 LASTING: Final = frozenset((
@@ -69,10 +69,10 @@ class Line(Answer, frozen=True):
 
 
 class LinesAnswer(Answer, frozen=True):
-    """All lines, the longest first, and what they add up to.
+    """All lines and what they add up to.
 
-    `gated` pods wait for somebody to take their gates away; `rejected` ones cannot be read. They
-    stand in no line.
+    A line has the place in the queue of the first that stands in it. `gated` pods wait for
+    somebody to take their gates away; `rejected` ones cannot be read. They stand in no line.
     """
 
     revision: int
@@ -135,7 +135,7 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
         if key is None:
             key = wants[pod.shape_key] = wants_words(pod)
         by_wants.setdefault(key, []).append((position, pod))
-    ordered = sorted(by_wants.items(), key=lambda item: (-len(item[1]), item[0]))
+    ordered = list(by_wants.items())  # as their first pods stand in the queue
     room = Room(state)
     lines = [_line(room, said, pods, pods_shown) for said, pods in ordered[:LINES_SHOWN]]
     first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)

@@ -22,6 +22,15 @@ def test_equal_asks_stand_in_one_line_by_their_turn() -> None:
     assert large.oldest_revision == ledger.pod("a").submitted_revision
 
 
+def test_lines_stand_as_their_first_pods_in_the_queue() -> None:
+    """However long they are: the first line begins with number 1."""
+    ledger = Ledger(
+        rack("n1", 1), pod("a", cards(8)), *(pod(name, ask(900_000)) for name in "bcd"),
+    ).settle()  # fmt: skip
+    lines = lines_answer(ledger.state).lines
+    assert [[each.position for each in line.first] for line in lines] == [[1], [2, 3, 4]]
+
+
 def test_a_line_says_why_with_the_words_of_why() -> None:
     """The causes count the nodes, and the nearest says what is missing."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(60_000)), pod("b", ask(60_000))).settle()

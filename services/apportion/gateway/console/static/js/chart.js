@@ -1,24 +1,20 @@
 // A stack over time as SVG: what each of a few had, and a line for what there was. Pure: text only.
 //
 // The table beside a chart has the figures; the drawing says so to whoever cannot see it.
-import { clock, day, num, when } from "./format.js";
+import { num, when } from "./format.js";
 import { html } from "./html.js";
+import { numberTicks, timeTicks } from "./ticks.js";
 
 const AXIS_FOOT = 22;
+const AXIS_HEAD = 18;
 const LEFT = 40;
 const LABELS = 110;
 const LABEL_HEIGHT = 13;
 const MARK_ROOM = 80;
 const LINE_ROOM = 12;
+const TIME_ROOM = 90;
 
-/** A round number at or above `value`, and how many parts an axis up to it has. */
-export function axisOf(value) {
-  const power = 10 ** Math.floor(Math.log10(Math.max(1, value)));
-  const top = [1, 2, 4, 5, 8, 10].map(each => each * power).find(each => each >= value) ?? value;
-  return { top, parts: 4 };
-}
-
-const short = value => (value >= 1000 ? `${num(value / 100) / 10}k` : value < 10 && value % 1 ? value.toFixed(1) : num(value));
+const short = value => (value >= 1000 ? `${Math.round(value / 100) / 10}k` : value < 10 && value % 1 ? value.toFixed(1) : num(value));
 
 /**
  * `times` are the beginnings of the steps in ms and `end` that of the last; `series` are
@@ -29,18 +25,18 @@ export function stackChart({ width, times, end, series, line, marks, label }) {
   const height = width < 500 ? 190 : 236;
   const right = width < 500 ? 8 : LABELS;
   const highest = Math.max(1e-9, ...line, ...times.map((_, at) => series.reduce((sum, each) => sum + each.values[at], 0)));
-  const { top, parts } = axisOf(highest);
+  const grid = numberTicks(highest);
+  const top = grid.at(-1);
   const x = ms => LEFT + (ms - times[0]) / Math.max(1, end - times[0]) * (width - LEFT - right);
-  const y = value => height - AXIS_FOOT - value / top * (height - AXIS_FOOT - 12);
+  const y = value => height - AXIS_FOOT - value / top * (height - AXIS_FOOT - AXIS_HEAD);
   const inside = marks.filter(mark => mark.ms > times[0] && mark.ms < end);
-  const grid = Array.from({ length: parts + 1 }, (_, at) => at * top / parts);
   return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="${label}">
     ${grid.map(value => html`<line class="gl" x1="${LEFT}" x2="${width - right}" y1="${y(value)}" y2="${y(value)}"/><text class="ax" x="${LEFT - 6}" y="${y(value) + 3}" text-anchor="end">${short(value)}</text>`)}
     ${areas(series, times, end, { x, y })}
     <path class="cap" d="${steps(line, times, end, { x, y })}"/>
-    ${apart(inside, x, LINE_ROOM).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="12" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
-    ${width < 500 ? "" : apart(inside, x, MARK_ROOM).map(mark => html`<text class="ax mkw k-${mark.look}" x="${x(mark.ms) - 4}" y="22" text-anchor="end">${mark.kind}</text>`)}
-    ${ticks(times[0], end, width < 500 ? 3 : 6).map(({ ms, words, anchor }) => html`<text class="ax" x="${x(ms)}" y="${height - 6}" text-anchor="${anchor}">${words}</text>`)}
+    ${apart(inside, x, LINE_ROOM).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="4" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
+    ${width < 500 ? "" : apart(inside, x, MARK_ROOM).map(mark => html`<text class="ax mkw k-${mark.look}" x="${x(mark.ms) + (x(mark.ms) < LEFT + MARK_ROOM ? 4 : -4)}" y="11" text-anchor="${x(mark.ms) < LEFT + MARK_ROOM ? "start" : "end"}">${mark.kind}</text>`)}
+    ${timeTicks(times[0], end, (width - LEFT - right) / TIME_ROOM).filter(({ ms }) => x(ms) < width - TIME_ROOM / 4).map(({ ms, words }) => html`<line class="gl" x1="${x(ms)}" x2="${x(ms)}" y1="${height - AXIS_FOOT}" y2="${height - AXIS_FOOT + 4}"/><text class="ax" x="${x(ms)}" y="${height - 6}" text-anchor="middle">${words}</text>`)}
     ${right > 40 ? labels(series, times.length - 1, { y, x: width - right + 8, foot: height - AXIS_FOOT }) : ""}</svg>`;
 }
 
@@ -82,14 +78,5 @@ function labels(series, last, { y, x, foot }) {
     place.at = Math.min(place.at, room);
     room = place.at - LABEL_HEIGHT;
   }
-  return places.map(place => html`<text class="lb" x="${x}" y="${place.at}"><tspan fill="${place.colour}">■</tspan> ${place.name.length > 14 ? `${place.name.slice(0, 13)}…` : place.name}</text>`);
-}
-
-function ticks(from, to, parts) {
-  const long = to - from > 36 * 3_600_000;
-  const short = to - from < 600_000;
-  return Array.from({ length: parts + 1 }, (_, at) => {
-    const ms = from + at * (to - from) / parts;
-    return { ms, words: long ? day(ms).slice(5) : clock(ms, !short), anchor: at === 0 ? "start" : at === parts ? "end" : "middle" };
-  });
+  return places.map(place => html`<rect x="${x}" y="${place.at - 9}" width="8" height="8" rx="1" fill="${place.colour}"/><text class="lb" x="${x + 13}" y="${place.at - 1}">${place.name.length > 14 ? `${place.name.slice(0, 13)}…` : place.name}</text>`);
 }

@@ -5,10 +5,10 @@ const two = number => String(number).padStart(2, "0");
 /** 1,234: whole numbers with separators. */
 export const num = value => Math.round(value).toLocaleString("en-US");
 
-/** 61 %, <1 %. */
+/** 61 %, <1 %: the sign never goes to another line. */
 export function percent(part) {
   if (!Number.isFinite(part)) return "–";
-  return part > 0 && part < 0.01 ? "<1 %" : `${Math.round(part * 100)} %`;
+  return part > 0 && part < 0.01 ? "<1\u00A0%" : `${Math.round(part * 100)}\u00A0%`;
 }
 
 /** 1 pod, 2 pods. */

@@ -46,7 +46,7 @@ export function openKeys({ pages, bar, flipTheme, main }) {
       return;
     }
     if (event.key === "Escape") {
-      $(".panel .x", main)?.click();
+      $(".x", main)?.click();
       if (event.target.closest(WRITING)) event.target.blur();
       return;
     }

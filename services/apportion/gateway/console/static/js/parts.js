@@ -46,6 +46,9 @@ export function cures(causes) {
 export const segments = (name, label, options, chosen) => html`<div class="seg" role="group" aria-label="${label}">${
   options.map(([value, words]) => html`<button data-${name}="${value}" aria-pressed="${String(value === chosen)}">${words}</button>`)}</div>`;
 
+/** What a narrow screen has no columns for, as a second line of the row; a wide one does not show it. */
+export const second = said => html`<div class="second">${said.filter(Boolean).map(each => html`<span>${each}</span>`)}</div>`;
+
 /** The field that `/` goes to. */
 export const searchField = (value, placeholder, label) => html`<label class="search">${ICONS.find}<input
   id="q" type="search" value="${value}" placeholder="${placeholder}" aria-label="${label}" autocomplete="off" spellcheck="false"><kbd>/</kbd></label>`;

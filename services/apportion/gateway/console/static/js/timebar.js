@@ -8,6 +8,7 @@ import { $, html, mount } from "./html.js";
 import { ICONS } from "./icons.js";
 import { isLive, moment, revisionWords, shownTime } from "./moment.js";
 import { href } from "./route.js";
+import { timeTicks } from "./ticks.js";
 
 const SPEEDS = [30, 120, 600, 3600];
 const REFRESH_MS = 4000;
@@ -15,6 +16,7 @@ const RED = /Failed|Refused|Voided|Evicted|NodeGone|NodeSilent|HealthChanged/; /
 const MARKS = { failure: "broken", recovery: "ok", cordon: "cordon", uncordon: "ok", policy: "policy", configuration: "policy" };
 const LABEL_ROOM = 90;
 const MARK_ROOM = 20;
+const TICK_ROOM = 70;
 
 export class TimeBar {
   constructor(element, setMoment) {
@@ -225,9 +227,6 @@ function read(answer) {
   return { from: Date.parse(answer.first_time), to: Date.parse(answer.last_time), first: answer.first_revision, bins, marks };
 }
 
-const HOUR = 3_600_000;
-const STEPS = [60_000, 300_000, 600_000, 1_800_000, HOUR, 2 * HOUR, 6 * HOUR, 12 * HOUR, 24 * HOUR, 7 * 24 * HOUR];
-
 function drawHistogram(canvas, bar) {
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
   const scale = Math.min(2, devicePixelRatio);
@@ -256,13 +255,10 @@ function drawHistogram(canvas, bar) {
   paint.fillRect(0, base + 0.5, width, 1);
   paint.font = `10px ${colour("--mono")}`;
   paint.fillStyle = colour("--faint");
-  const [from, to] = [bar.line.from, bar.end()];
-  const step = STEPS.find(each => (to - from) / each * 70 < width) ?? STEPS.at(-1);
-  const zone = new Date(from).getTimezoneOffset() * 60_000;
-  for (let ms = Math.ceil((from - zone) / step) * step + zone; ms <= to; ms += step) {
+  for (const { ms, words } of timeTicks(bar.line.from, bar.end(), width / TICK_ROOM)) {
     const x = bar.place(ms) * width;
     paint.fillRect(x, base, 1, 3);
-    const words = step >= 24 * HOUR ? day(ms).slice(5) : clock(ms, true);
-    if (x > 14 && x < width - 14) paint.fillText(words, x - 15, height - 1);
+    const half = paint.measureText(words).width / 2;
+    if (x > half && x < width - half) paint.fillText(words, x - half, height - 1);
   }
 }

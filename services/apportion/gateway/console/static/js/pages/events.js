@@ -3,10 +3,11 @@
 import { get, getNow } from "../api.js";
 import { instant, num, when } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
+import { ICONS } from "../icons.js";
 import { countKinds, kindOf, KINDS } from "../kinds.js";
 import { link, receipt } from "../links.js";
 import { isLive, moment, shownTime } from "../moment.js";
-import { answer, copyFrom, searchField } from "../parts.js";
+import { answer, copyFrom, searchField, second } from "../parts.js";
 import { linked } from "../sentence.js";
 import { openDiff } from "./diff.js";
 
@@ -71,7 +72,7 @@ class EventsPage {
 
   show() {
     mount(this.main, html`<div class="page wide"><div id="answer"></div>
-      <div class="bar">${searchField(this.text, "pod, node, card or word", "Find events")}<div class="chips" id="kinds" role="group" aria-label="Kinds of events"></div><span class="grow"></span><a class="btn" href="${this.diffAddress()}">Compare two moments</a></div>
+      <div class="bar">${searchField(this.text, "pod, node or word", "Find events")}<div class="chips" id="kinds" role="group" aria-label="Kinds of events"></div><a class="btn end" href="${this.diffAddress()}">Compare two moments</a></div>
       <div class="split"><div class="tablebox" id="box" tabindex="-1"><button class="newpill" id="pill" hidden></button><table class="t ev"><caption class="unseen">Events, the newest first</caption><thead><tr><th scope="col" class="num hide-s">Revision</th><th scope="col">Time</th><th scope="col">What happened</th></tr></thead><tbody id="rows"></tbody></table></div><aside class="card detail" id="detail" aria-label="The chosen event" aria-live="polite"></aside></div></div>`);
     this.answer();
     this.list();
@@ -108,6 +109,7 @@ class EventsPage {
   async detail() {
     const revision = this.chosen || this.rows[0]?.revision;
     const box = $("#detail");
+    box.classList.toggle("chosen", Boolean(this.chosen));
     for (const row of $$("#rows tr")) row.classList.toggle("sel", Number(row.dataset.revision) === revision);
     if (!revision) { mount(box, html`<p class="faint">Choose an event, and it stands here as it is in the ledger.</p>`); return; }
     if (this.detailed === revision) return;
@@ -115,7 +117,7 @@ class EventsPage {
     const { row, event } = await getNow(`log/${revision}`);
     if (this.closed || this.detailed !== revision) return;
     const ms = instant(row.time);
-    mount(box, html`<h2>${row.type || "No event"} <small class="m">#${num(revision)}</small></h2><p class="say">${linked(row.sentence, row.subject)}.</p>
+    mount(box, html`<button class="x" aria-label="Close">${ICONS.close}</button><h2>${row.type || "No event"} <small class="m">#${num(revision)}</small></h2><p class="say">${linked(row.sentence, row.subject)}.</p>
       <div class="kv"><span>at</span><b class="m">${ms === null ? row.time : new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC")}</b><span>written by</span><b class="m">${row.source}</b><span>subject</span><b class="m">${row.subject.replace(/^apportion\.v1\./, "")}</b></div>
       <pre class="m" tabindex="0" aria-label="The event itself">${JSON.stringify(event, null, 1)}</pre>
       <div class="acts">${link("fleet", "See the fleet then", { at: String(revision) }, "btn")}${podOf(row, event)}</div>`);
@@ -141,7 +143,10 @@ class EventsPage {
     $("#pill").addEventListener("click", () => this.again(true));
     $("#rows").addEventListener("click", event => this.choose(event));
     $("#rows").addEventListener("focusin", event => { if (event.target.matches("tr")) this.choose(event); });
-    $("#detail").addEventListener("click", copyFrom);
+    $("#detail").addEventListener("click", event => {
+      if (event.target.closest(".x")) this.unchoose();
+      else copyFrom(event);
+    });
   }
 
   async toggle(kind) {
@@ -158,6 +163,13 @@ class EventsPage {
     event.preventDefault();
     this.chosen = Number(row.dataset.revision);
     this.context.setParameters({ rev: String(this.chosen) });
+    this.detail();
+  }
+
+  unchoose() {
+    this.chosen = 0;
+    this.context.setParameters({ rev: "" });
+    if ($("#detail").contains(document.activeElement)) $("#box").focus();
     this.detail();
   }
 
@@ -208,7 +220,7 @@ function folded(rows) {
 
 function eventRow({ row, count }, chosen) {
   const ms = instant(row.time);
-  return html`<tr data-row tabindex="0" data-revision="${row.revision}" class="k-${kindOf(row.type)} ${row.revision === chosen ? "sel" : ""}"><td class="num hide-s">${receipt(row.revision)}</td><td class="m" title="${row.time}">${ms === null ? "" : when(ms, shownTime())}</td><td><i class="kd"></i><span class="say">${linked(row.sentence, row.subject)}${count > 1 ? html` <em>×${count}</em>` : ""}</span></td></tr>`;
+  return html`<tr data-row tabindex="0" data-revision="${row.revision}" class="k-${kindOf(row.type)} ${row.revision === chosen ? "sel" : ""}"><td class="num hide-s">${receipt(row.revision)}</td><td class="m" title="${row.time}">${ms === null ? "" : when(ms, shownTime())}${second([receipt(row.revision)])}</td><td><i class="kd"></i><span class="say">${linked(row.sentence, row.subject)}${count > 1 ? html` <em>×${count}</em>` : ""}</span></td></tr>`;
 }
 
 /** The pod that an event is about, by the name that stands in it or in its sentence. */

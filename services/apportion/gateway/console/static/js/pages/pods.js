@@ -5,7 +5,7 @@ import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, phaseChip, podLink } from "../links.js";
 import { meetNamespaces } from "../colours.js";
 import { shownTime } from "../moment.js";
-import { answer, searchField, segments } from "../parts.js";
+import { answer, searchField, second, segments } from "../parts.js";
 import { holds, since, wants } from "../words.js";
 import { ListPage } from "./list_page.js";
 
@@ -44,7 +44,7 @@ class PodsPage extends ListPage {
       : "No pod is live.";
     mount(this.main, html`<div class="page">${answer(sentence, [html`<span id="matching" role="status"></span>`, html`<button class="newer" hidden></button>`])}
       <div class="bar">${searchField(this.text, "name, namespace, node or ask", "Find pods")}${segments("phase", "Phase", PHASES.map(phase => [phase, phase || "all"]), this.phase)}</div>
-      <div class="tablebox"><table class="t"><caption class="unseen">Live pods, the newest first</caption><thead><tr><th scope="col">Pod</th><th scope="col">Phase</th><th scope="col">Wants or holds</th><th scope="col" class="hide-s">Node</th><th scope="col" class="hide-s num">Since</th></tr></thead><tbody id="rows"></tbody></table></div></div>`);
+      <div class="tablebox"><table class="t"><caption class="unseen">Live pods, the newest first</caption><thead><tr><th scope="col">Pod</th><th scope="col">Phase</th><th scope="col" class="hide-s">Wants or holds</th><th scope="col" class="hide-s">Node</th><th scope="col" class="hide-s num">Since</th></tr></thead><tbody id="rows"></tbody></table></div></div>`);
     $("#q").addEventListener("input", event => {
       this.text = event.target.value;
       this.context.setParameters({ q: this.text.trim() });
@@ -76,5 +76,8 @@ class PodsPage extends ListPage {
 
 function row(pod, now) {
   const seconds = since(pod.placed_time || pod.submitted_time, now);
-  return html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}</td><td>${phaseChip(shown(pod))}</td><td>${holds(pod.shares) || (pod.asks.length ? wants(pod.asks) : pod.rejection)}</td><td class="hide-s">${pod.node ? nodeLink(pod.node) : html`<span class="faint">–</span>`}</td><td class="num m hide-s">${seconds === null ? "" : duration(seconds)}</td></tr>`;
+  const has = holds(pod.shares) || (pod.asks.length ? wants(pod.asks) : pod.rejection);
+  const node = pod.node ? nodeLink(pod.node) : "";
+  const age = seconds === null ? "" : duration(seconds);
+  return html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([has, node, age])}</td><td>${phaseChip(shown(pod))}</td><td class="hide-s">${has}</td><td class="hide-s">${node || html`<span class="faint">–</span>`}</td><td class="num m hide-s">${age}</td></tr>`;
 }

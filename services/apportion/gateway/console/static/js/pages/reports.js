@@ -6,7 +6,7 @@ import { instant, many, num, percent, when } from "../format.js";
 import { $, html, mount } from "../html.js";
 import { link, podLink } from "../links.js";
 import { isLive, shownTime } from "../moment.js";
-import { answer, problemNote, segments } from "../parts.js";
+import { answer, problemNote, second, segments } from "../parts.js";
 import { ListPage } from "./list_page.js";
 
 const BYS = [["namespace", "namespace"], ["queue", "queue"], ["user", "user"], ["node", "node"]];
@@ -112,7 +112,8 @@ class ReportsPage extends ListPage {
     const priced = cost?.total?.cost !== undefined && cost.total.cost !== null;
     const told = usage.total.reported_gpu_hours > 0;
     const whole = usage.total;
-    const row = (each, at) => html`<tr data-row tabindex="0"><td class="name"><i class="nsdot" data-s="background:${this.by === "namespace" || at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"></i>${this.keyLink(each.key)}</td><td class="num m">${hours(each.granted_gpu_hours)}</td><td class="num m hide-s">${percent(each.granted_gpu_hours / Math.max(1e-9, whole.granted_gpu_hours))}</td>${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${100 * each.used_gpu_hours / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}</tr>`;
+    const part = each => percent(each.granted_gpu_hours / Math.max(1e-9, whole.granted_gpu_hours));
+    const row = (each, at) => html`<tr data-row tabindex="0"><td class="name"><i class="nsdot" data-s="background:${this.by === "namespace" || at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"></i>${this.keyLink(each.key)}${second([`${part(each)} of all`])}</td><td class="num m">${hours(each.granted_gpu_hours)}</td><td class="num m hide-s">${part(each)}</td>${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${100 * each.used_gpu_hours / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}</tr>`;
     return html`<section class="card"><h2>${priced ? "Cost" : "Hours"} <small>by ${this.by}</small></h2><table class="t tight"><thead><tr><th scope="col">${this.by[0].toUpperCase() + this.by.slice(1)}</th><th scope="col" class="num">GPU hours</th><th scope="col" class="num hide-s">Of all</th>${told ? html`<th scope="col" class="num">Used</th>` : ""}${priced ? html`<th scope="col" class="num">Cost</th>` : ""}</tr></thead><tbody>${usage.rows.slice(0, ROWS).map(row)}${usage.rows.length > ROWS ? html`<tr class="more"><td colspan="5">and ${num(usage.rows.length - ROWS)} more in the CSV</td></tr>` : ""}</tbody>
       <tfoot><tr><td>All</td><td class="num m">${hours(whole.granted_gpu_hours)}</td><td class="num m hide-s">100 %</td>${told ? html`<td class="num m">${percent(whole.used_gpu_hours / whole.reported_gpu_hours)}</td>` : ""}${priced ? html`<td class="num m">${amount(cost.total.cost, cost.currency)}</td>` : ""}</tr>
       ${[["Free", whole.free_gpu_hours], ["Cordoned", whole.cordoned_gpu_hours], ["Broken", whole.broken_gpu_hours]].map(([words, value]) => html`<tr class="faint"><td>${words}</td><td class="num m">${hours(value ?? 0)}</td><td class="hide-s"></td>${told ? html`<td></td>` : ""}${priced ? html`<td></td>` : ""}</tr>`)}</tfoot></table>${cost instanceof Problem ? html`<div class="foot">${problemNote(cost, "what it cost")}</div>` : ""}</section>`;

@@ -5,7 +5,7 @@ import { duration, instant, many, num, when } from "../format.js";
 import { html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, podLink } from "../links.js";
 import { shownTime } from "../moment.js";
-import { answer, copyFrom, cures, sentenceCase } from "../parts.js";
+import { answer, copyFrom, cures, second, sentenceCase } from "../parts.js";
 import { href } from "../route.js";
 import { lineWords, since } from "../words.js";
 import { causeBar } from "./pod.js";
@@ -38,7 +38,7 @@ class WaitingPage extends ListPage {
       all.pods ? "order: priority, then who came first" : "",
       html`<button class="newer" hidden></button>`])}
       ${all.lines.map((line, at) => lineCard(line, at))}
-      ${all.lines_count > all.lines.length ? html`<p class="faint">and ${num(all.lines_count - all.lines.length)} shorter lines</p>` : ""}
+      ${all.lines_count > all.lines.length ? html`<p class="faint">and ${num(all.lines_count - all.lines.length)} lines behind them</p>` : ""}
       ${all.pods ? "" : html`<section class="card"><p class="lead">Every pod that can have a place has one. ${link("whatif", "Try what would happen")} with another.</p></section>`}</div>`);
   }
 
@@ -71,5 +71,6 @@ function reasons(line) {
 
 function podRow(pod, now) {
   const waited = since(pod.since_time, now);
-  return html`<tr data-row tabindex="0"><td class="num m">${num(pod.position)}</td><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}</td><td class="m">${waited === null ? "" : duration(waited)}</td><td class="hide-s">${pod.nearest ? nodeLink(pod.nearest) : ""}</td><td class="hide-s">${pod.missing}</td></tr>`;
+  const nearest = pod.nearest ? nodeLink(pod.nearest) : "";
+  return html`<tr data-row tabindex="0"><td class="num m">${num(pod.position)}</td><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([nearest ? html`nearest ${nearest}` : "", pod.missing ? `${pod.missing} missing` : ""])}</td><td class="m">${waited === null ? "" : duration(waited)}</td><td class="hide-s">${nearest}</td><td class="hide-s">${pod.missing}</td></tr>`;
 }

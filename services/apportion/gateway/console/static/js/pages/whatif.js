@@ -7,7 +7,7 @@ import { byName, many, num, shortModel } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, podLink } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
-import { answer, command, copyFrom, problemNote, segments, sentenceCase } from "../parts.js";
+import { answer, command, copyFrom, problemNote, second, segments, sentenceCase } from "../parts.js";
 import { compared } from "./diff.js";
 import { causeBar } from "./pod.js";
 
@@ -196,7 +196,7 @@ class WhatIfPage {
 
   table(words, pods, about) {
     if (!pods.length) return "";
-    return html`<section class="card"><h2>${words} <small>${many(pods.length, "pod")} that ${about}</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col">From</th><th scope="col">Would go to</th><th scope="col" class="num hide-s">Score</th></tr></thead><tbody>${pods.slice(0, ROWS).map(pod => html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}</td><td>${pod.was ? nodeLink(pod.was) : html`<span class="faint">waits</span>`}</td><td>${pod.node ? nodeLink(pod.node) : html`<span class="c-bad">${pod.outcome === "never" ? "nowhere" : "waits"}${pod.refused?.nearest.find(miss => miss.missing) ? `: ${pod.refused.nearest.find(miss => miss.missing).missing} missing` : ""}</span>`}</td><td class="num m hide-s">${pod.placed?.score.total?.toFixed(1) ?? ""}</td></tr>`)}${pods.length > ROWS ? html`<tr class="more"><td colspan="4">and ${num(pods.length - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
+    return html`<section class="card"><h2>${words} <small>${many(pods.length, "pod")} that ${about}</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col">From</th><th scope="col">Would go to</th><th scope="col" class="num hide-s">Score</th></tr></thead><tbody>${pods.slice(0, ROWS).map(pod => html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([pod.placed?.score.total ? `score ${pod.placed.score.total.toFixed(1)}` : ""])}</td><td>${pod.was ? nodeLink(pod.was) : html`<span class="faint">waits</span>`}</td><td>${pod.node ? nodeLink(pod.node) : html`<span class="c-bad">${pod.outcome === "never" ? "nowhere" : "waits"}${pod.refused?.nearest.find(miss => miss.missing) ? `: ${pod.refused.nearest.find(miss => miss.missing).missing} missing` : ""}</span>`}</td><td class="num m hide-s">${pod.placed?.score.total?.toFixed(1) ?? ""}</td></tr>`)}${pods.length > ROWS ? html`<tr class="more"><td colspan="4">and ${num(pods.length - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
   }
 
   async update(live) { if (!live) await this.run(); }
