@@ -1,6 +1,7 @@
 """The gateway over HTTPS, as its users reach it: a certificate of a CA that they were told of."""
 
 import asyncio
+import contextlib
 import http.client
 import os
 import ssl
@@ -23,12 +24,12 @@ HOST = "127.0.0.1"
 class Gateway:
     """A gateway that shows a certificate, and asks its clients for one."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, *, first: str = "") -> None:
         self.authority = Authority(folder)
         self.pair = self.authority.issue("gateway", HOST)
         options = ["--listen", f"{HOST}:0", "--tls-cert", str(self.pair.certificate)]
         options += ["--tls-key", str(self.pair.key), "--tls-client-ca", str(self.authority.ca)]
-        self.process = ServiceProcess("gateway", url, *options)
+        self.process = ServiceProcess("gateway", url, *options, first=first)
         self.url = ""
 
     async def ready(self) -> None:
@@ -51,6 +52,11 @@ class Gateway:
             command, env=os.environ | told, capture_output=True, text=True, check=False, timeout=50
         )
         return done.returncode, done.stdout + done.stderr
+
+
+def close(writer: asyncio.StreamWriter) -> None:
+    """Hang up."""
+    writer.transport.abort()
 
 
 @pytest.fixture
@@ -81,6 +87,34 @@ async def test_a_verb_believes_the_ca_it_was_told_of(gateway: Gateway, tmp_path:
     assert code == 2
     assert "APPORTION_GATEWAY_CA is" in said
     assert "cannot be read" in said
+
+
+async def test_half_handshakes_keep_nobody_else_out(tmp_path: Path) -> None:
+    """They count against whoever makes them, as all his connections do."""
+    first = (
+        "from apportion.runtime.service.http import HttpServer\n"
+        "from apportion.runtime.service.limits import Limits\n"
+        "HttpServer.__init__.__kwdefaults__['limits'] = Limits(connections_each=3, head_s=60.0)\n"
+    )
+    async with running_bus(tmp_path / "bus") as bus:
+        made = Gateway(bus.server.url_for("gateway"), tmp_path, first=first)
+        async with made.process, contextlib.AsyncExitStack() as held:
+            await made.ready()
+            port = int(made.url.rstrip("/").rpartition(":")[2])
+
+            readers: list[asyncio.StreamReader] = []
+            for _ in range(4):
+                opened = asyncio.open_connection(HOST, port, local_addr=("127.0.0.2", 0))
+                reader, writer = await opened
+                readers.append(reader)
+                held.callback(close, writer)
+            *halves, fourth = readers
+            async with asyncio.timeout(20):
+                assert await fourth.read() == b"", "it is hung up on"
+            assert not any(half.at_eof() for half in halves)
+            ours = made.authority.issue("person")
+            code, said = await asyncio.to_thread(made.asked, made.authority.ca, ours)
+            assert code == 0, said
 
 
 async def test_a_renewed_certificate_is_served_without_a_restart(gateway: Gateway) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from apportion.runtime.service.limits import AtOnce, Limits, TooMany
+from apportion.runtime.service.limits import AtOnce, Limits, TooMany, client_of
 
 SAID_EVERY_S = 10.0
 _log = logging.getLogger(__name__)
@@ -64,17 +64,33 @@ class Watched(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._phase = _Phase.HEAD
+        self._has_place = False
         self.address = ""
 
-    def connection_made(self, transport: Any) -> None:
-        """Hand it on, unless there are too many."""
-        peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if isinstance(peer, tuple) else "local"
+    def admit(self, peer: object) -> bool:
+        """Take a place for the client at this address of a socket, and say whether there was one.
+
+        It is given back when the connection is lost, or by `release` where it was never made.
+        """
+        self.address = client_of(str(peer[0])) if isinstance(peer, tuple) else "local"
         try:
             self._connections.at_once.enter(self.address)
         except TooMany as many:
             whose = f"{self.address} has" if many.of_client else "there are"
             self._connections.ended(self.address, f"{whose} {many.count} connections already")
+            return False
+        self._has_place = True
+        return True
+
+    def release(self) -> None:
+        """Give the place back, if there is one."""
+        if self._has_place:
+            self._has_place = False
+            self._connections.at_once.leave(self.address)
+
+    def connection_made(self, transport: Any) -> None:
+        """Hand it on, unless there are too many."""
+        if not self._has_place and not self.admit(transport.get_extra_info("peername")):
             transport.abort()
             return
         self._transport = transport
@@ -96,10 +112,10 @@ class Watched(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Hand it on, and forget it."""
+        self.release()
         if self._transport is None:
             return
         self._stop_timer()
-        self._connections.at_once.leave(self.address)
         del self._connections.watched[self._transport]
         self._transport = None
         self._handler.connection_lost(exc)

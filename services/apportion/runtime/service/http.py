@@ -18,8 +18,9 @@ from aiohttp import web
 from apportion.core.explain.answers import ErrorAnswer
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.metrics import CONTENT_TYPE, Metrics
+from apportion.runtime.service.accepting import TlsListener
 from apportion.runtime.service.connections import Connections, Watched
-from apportion.runtime.service.limits import AtOnce, Limits, Pace, TooMany
+from apportion.runtime.service.limits import AtOnce, Limits, Pace, TooMany, client_of
 
 PROBES = ("/healthz", "/readyz")
 """What the machine that runs us asks, and nobody has to wait for."""
@@ -35,8 +36,8 @@ Guard = Callable[[web.Request, Handle], Awaitable[web.StreamResponse]]
 
 
 def address_of(request: web.BaseRequest) -> str:
-    """The client as far as a connection tells: its address."""
-    return request.remote or "local"
+    """The client as far as a connection tells: who is at its address."""
+    return client_of(request.remote) if request.remote else "local"
 
 
 class HttpServer:
@@ -79,7 +80,7 @@ class HttpServer:
             shutdown_timeout=_CLOSE_TIMEOUT_S,
             keepalive_timeout=limits.idle_s,
         )
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsListener | None = None
 
     def _common(self) -> Iterable[web.AbstractRouteDef]:
         yield web.get("/healthz", self._healthz)
@@ -92,13 +93,15 @@ class HttpServer:
         made = self._runner.server
         assert made is not None  # noqa: S101 - it is there after the setup
         loop, address = asyncio.get_running_loop(), self._address
-        handshake_s = None if self._tls is None else self._limits.head_s
         try:
-            self._server = await loop.create_server(
-                lambda: Watched(made(), self._connections),
-                address.host, address.port, ssl=self._tls, backlog=_BACKLOG,
-                ssl_handshake_timeout=handshake_s,
-            )  # fmt: skip
+            if self._tls is not None:
+                self._server = TlsListener(self._tls, self._connections, made)
+                await self._server.start(address, backlog=_BACKLOG)
+            else:
+                self._server = await loop.create_server(
+                    lambda: Watched(made(), self._connections),
+                    address.host, address.port, backlog=_BACKLOG,
+                )  # fmt: skip
         except OSError as failure:
             await self._runner.cleanup()
             raise ConfigError(

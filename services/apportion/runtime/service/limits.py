@@ -7,6 +7,7 @@ told why and when to come again, and nobody is queued but for long work, by turn
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from msgspec import Struct
 
 KNOWN_CLIENTS_MAX = 4_096
 """Clients whose pace is remembered; who was forgotten begins with a full burst."""
+NETWORK_BITS = 64
+"""Of an address of IPv6; the rest each may choose as he likes."""
 WAITING_MAX = 32
 WAITING_EACH = 4
 """Requests that wait for a turn, of all clients and of each."""
@@ -25,8 +28,8 @@ WAIT_S = 60.0
 class Limits(Struct, frozen=True):
     """What a surface takes. 0 for `each_per_s` is any number.
 
-    A client is an address, or a person where there is a login. `heavy_bytes`: a body from there on
-    counts among those of which `heavy_at_once` are read at a time.
+    A client is an address (see `client_of`), or a person where there is a login. `heavy_bytes`: a
+    body from there on counts among those of which `heavy_at_once` are read at a time.
     """
 
     body_bytes: int = 1 << 20
@@ -40,6 +43,16 @@ class Limits(Struct, frozen=True):
     head_s: float = 10.0
     body_s: float = 30.0
     idle_s: float = 75.0
+
+
+def client_of(address: str) -> str:
+    """Who is at this address: of IPv6 the network, for whoever has one has all of it."""
+    if ":" not in address:
+        return address
+    ip = ipaddress.IPv6Address(address)
+    if ip.is_loopback:
+        return address
+    return str(ip.ipv4_mapped or ipaddress.IPv6Network((int(ip), NETWORK_BITS), strict=False))
 
 
 class TooMany(Exception):

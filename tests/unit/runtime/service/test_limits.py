@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -11,8 +13,11 @@ from aiohttp import web
 
 from apportion.runtime.process.config import Address
 from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.service.connections import Connections, Watched
 from apportion.runtime.service.http import HttpServer
-from apportion.runtime.service.limits import AtOnce, Limits, Pace, TooMany, Turns
+from apportion.runtime.service.limits import AtOnce, Limits, Pace, TooMany, Turns, client_of
+from tests.support.authority import Authority
+from tests.support.polling import until
 
 HEAD = b"GET /hello HTTP/1.1\r\nHost: x\r\n"
 POST = b"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"
@@ -21,7 +26,7 @@ POST = b"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"
 class Surface:
     """A server with a route that answers, one that waits for a word, and one that reads."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
         self.release = asyncio.Event()
         self.writers: dict[asyncio.StreamReader, asyncio.StreamWriter] = {}
         self.waiting = asyncio.Semaphore(0)
@@ -31,6 +36,7 @@ class Surface:
             metrics=Metrics(),
             not_ready=list,
             limits=limits,
+            tls=tls,
             routes=[
                 web.get("/hello", self._hello),
                 web.get("/wait", self._wait),
@@ -69,6 +75,14 @@ class Surface:
         self.writers[reader] = writer
         return reader
 
+    async def until_connections(self, count: int) -> None:
+        """Wait until there are so many."""
+
+        async def so_many() -> bool:
+            return self.server._connections.at_once.count == count
+
+        await until(so_many, f"{count} connections")
+
 
 async def until_end(reader: asyncio.StreamReader) -> bytes:
     """What comes until the other side has ended the connection."""
@@ -80,9 +94,9 @@ async def until_end(reader: asyncio.StreamReader) -> bytes:
 
 
 @asynccontextmanager
-async def surface(**limits: float) -> AsyncIterator[Surface]:
+async def surface(tls: ssl.SSLContext | None = None, **limits: float) -> AsyncIterator[Surface]:
     """A surface with these limits."""
-    made = Surface(Limits(**limits))  # type: ignore[arg-type]
+    made = Surface(Limits(**limits), tls)  # type: ignore[arg-type]
     made.address = await made.server.start()
     try:
         yield made
@@ -124,6 +138,66 @@ async def test_one_address_has_no_more_connections_than_its_part() -> None:
         assert await until_end(third) == b""
         made.writers[first].write(b"Connection: close\r\n\r\n")
         assert b"hello" in await until_end(first)
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """That of a server, and that of a client who believes it."""
+    authority = Authority(tmp_path)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*authority.issue("server", "127.0.0.1"))
+    return server, ssl.create_default_context(cafile=authority.ca)
+
+
+async def test_half_a_handshake_counts_among_its_clients_connections(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    """Whoever makes one after the other does not take the sockets of all."""
+    server, client = tls
+    async with surface(server, connections=10, connections_each=2, head_s=60) as made:
+        first, _second = await made.connect(b""), await made.connect(b"\x16\x03\x01")
+        third = await made.connect(b"")
+        assert await until_end(third) == b""
+        made.writers[first].transport.abort()
+        await made.until_connections(1)
+        url = f"https://{made.address}/hello"
+        async with aiohttp.request("GET", url, ssl=client) as answer:
+            assert await answer.text() == "hello"
+        assert made.server._connections.at_once.count <= 2, "one that was made counts once"
+
+
+async def test_a_handshake_has_its_time(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Then its place is free, and the log says whose it was."""
+    async with surface(tls[0], head_s=0.2) as made:
+        assert await until_end(await made.connect(b"\x16\x03\x01")) == b""
+        await made.until_connections(0)
+    assert "127.0.0.1 was ended: its TLS handshake was not done after 0.2 s" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("::1", "::1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+    ],
+)
+async def test_who_has_one_address_of_ipv6_has_its_network(address: str, client: str) -> None:
+    """Or a client would be as many as it likes: it has 2^64 addresses."""
+    assert client_of(address) == client
+    places = Connections(Limits(connections_each=1))
+    first, second = (Watched(asyncio.Protocol(), places) for _ in range(2))
+    assert first.admit((address, 40_000, 0, 0))
+    assert not second.admit((address, 40_001, 0, 0))
+    assert places.at_once.count == 1
+    first.release()
+    assert second.admit((address, 40_001, 0, 0))
 
 
 async def test_who_asks_too_much_at_once_is_told_when_to_come_again() -> None:
