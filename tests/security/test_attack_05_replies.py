@@ -15,6 +15,7 @@ import pytest
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import BUCKET
 from apportion.runtime.jetstream.wire import STREAM
+from apportion.runtime.ledger.port import NotPermitted
 from tests.security.attacked import AGENT, AUDITOR, attacked
 from tests.security.weakened import GUARDS
 from tests.support.facts import Facts
@@ -29,7 +30,7 @@ EMPTY = f"DIRECT.GET.OBJ_{BUCKET}"
 KEPT = f"{EMPTY}.$O.{BUCKET}.C.configuration"
 """And so is this, as long as no configuration is kept; the webhook may ask it."""
 FENCE = "apportion.v1.placement.n1"
-BESIDE = [AGENT.name, AUDITOR.name, "admission"]
+BESIDE = [AGENT.name, AUDITOR.name, "admission", "extender"]
 """Who is beside the ledger's account."""
 
 
@@ -89,3 +90,40 @@ async def test_guarded_an_answer_goes_back_to_the_askers_account(tmp_path: Path,
         assert (await watcher.first_revision(), await watcher.last_revision()) == (1, 1)
         await facts.write(rack("n2", 1))
         assert await watcher.last_revision() == 2
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
+async def test_a_scheduler_gives_itself_no_leave_by_what_it_hears(
+    tmp_path: Path, *, guarded: bool
+) -> None:
+    """Whoever may answer whatever he hears, and speaks where he listens, may send anywhere.
+
+    A scheduler hears its own beats, and answers extenders, who are in another account.
+    """
+    answering = GUARDS["schedulers answer where the server says"]
+    with contextlib.nullcontext() if guarded else answering():
+        async with attacked(tmp_path / "nats") as bus:
+            facts = Facts(bus)
+            await facts.open()
+            await facts.write(rack("n1", 1))
+            watcher, scheduler = await bus.connect("watcher"), await bus.connect("scheduler")
+            heard = asyncio.Event()
+
+            async def hear(_subject: str, _payload: bytes) -> None:
+                heard.set()
+
+            beat = "apportion.beat.scheduler.mine"
+            await scheduler.serve(beat, hear)
+            await scheduler.wire.publish(beat, b"", reply=PURGE, headers={})
+            await asyncio.wait_for(heard.wait(), 5)
+            if not guarded:
+                await scheduler.publish(PURGE, b"")
+
+                async def purged() -> bool:
+                    return await watcher.first_revision() == 2
+
+                await until(purged, "the ledger to be gone")
+                return
+            with pytest.raises(NotPermitted, match="PURGE"):
+                await scheduler.request(PURGE, b"", 5)
+            assert await watcher.first_revision() == 1

@@ -198,7 +198,7 @@ async def test_each_account_gets_its_role(bus: Bus) -> None:
     for ledger in appends:
         for owner, subject in appends.items():
             assert await _may(ledger, subject) is (ledger is owner), subject
-    gateway = await bus.start("gateway", name="gateway")
+    gateway = await bus.start("gateway")
     assert await gateway.last_revision() == len(appends)
     assert not await _may(gateway, "workload.p")
     lines = [each for each in bus.callout.log if each.get("event") == "taken"]

@@ -10,21 +10,31 @@ import msgspec
 
 @contextlib.contextmanager
 def answers_into_the_askers_account() -> Iterator[None]:
-    """Agents and auditors are users of the ledger's own account."""
+    """All are users of the ledger's own account."""
     from apportion.core.identity import configuration  # noqa: PLC0415
     from apportion.core.identity.identity import Identity  # noqa: PLC0415
     from apportion.core.identity.permissions import role_of  # noqa: PLC0415
-    from apportion.core.identity.roles import LEDGER, Role  # noqa: PLC0415
+    from apportion.core.identity.roles import AUTH, LEDGER, Role  # noqa: PLC0415
 
     def together(identity: Identity) -> Role:
         role = role_of(identity)
-        return msgspec.structs.replace(role, account=LEDGER) if role.account != "AUTH" else role
+        return msgspec.structs.replace(role, account=LEDGER) if role.account != AUTH else role
 
     with (
         mock.patch.object(configuration, "role_of", together),
         mock.patch.object(configuration, "BESIDE", ()),
         mock.patch.object(configuration, "sharing", return_value=()),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def schedulers_answer_where_the_server_says() -> Iterator[None]:
+    """A scheduler may send to the reply of whatever it hears."""
+    from apportion.core.identity import roles  # noqa: PLC0415
+
+    answering = msgspec.structs.replace(roles.BY_NAME["scheduler"], answering=True)
+    with mock.patch.dict(roles.BY_NAME, {"scheduler": answering}):
         yield
 
 
@@ -115,6 +125,7 @@ INTAKE_GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "knows what is yet to come": knows_what_is_yet_to_come,
     "knows whose cards are": knows_whose_cards_are,
     "looks at the signature": looks_at_the_signature,
+    "schedulers answer where the server says": schedulers_answer_where_the_server_says,
     "takes the sender for the node": takes_the_sender_for_the_node,
 }
 """Rows of `weakened.GUARDS`."""

@@ -1,4 +1,4 @@
-"""Choices over the bus: the gateway says where kube-scheduler wants a pod, and that it was heard.
+"""Choices over the bus: the extender says where kube-scheduler wants a pod, and that it was heard.
 
 What comes of a choice is not in the answer but in the ledger, as PodPlaced or PodRefused, which
 only a scheduler writes. Every scheduler hears every choice; that of the pod's shard decides.

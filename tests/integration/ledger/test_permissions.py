@@ -44,6 +44,9 @@ NO_READERS = {"bootstrap", "admission"}
 FOLDS = [role for role in ROLES if role != "auditor"]
 """All but auditors, who read a copy, in an account without the ledger's consumers."""
 
+SPEAKERS = ("agent", "extender", "gateway", "scheduler", "watcher")
+"""Roles of every account that say to all that they are there."""
+
 API_OF_NOBODY = (
     f"STREAM.DELETE.{STREAM}",
     f"STREAM.MSG.DELETE.{STREAM}",
@@ -160,6 +163,7 @@ async def test_nobody_reads_the_replies_of_another(bus: Bus, role: str) -> None:
     for other in ROLES:
         assert await _may_listen(ledger, f"_INBOX_{other}.x") == (other == role), other
     assert await _may_listen(ledger, "_INBOX.x") == (role == "auditor")
+    assert not await _may_listen(ledger, "_R_.>"), "where the server wants answers for others"
     assert not await _may_listen(ledger, ">")
     assert not await _may_listen(ledger, "$JS.>")
     assert await _may_listen(ledger, "apportion.v1.>") == (role == "auditor")
@@ -235,22 +239,22 @@ async def test_commands_go_from_the_operator_to_agents_and_back(bus: Bus) -> Non
         assert not await _may_listen(await bus.connect(role), "apportion.command.agent.n1")
 
 
-async def test_choices_go_from_the_gateway_to_schedulers_and_back(bus: Bus) -> None:
-    """Where a pod is to be placed is asked by the gateway alone, and heard by schedulers alone."""
-    scheduler, gateway = await bus.connect("scheduler"), await bus.connect("gateway")
+async def test_choices_go_from_the_extender_to_schedulers_and_back(bus: Bus) -> None:
+    """Where a pod is to be placed is asked by the extender alone, and heard by schedulers alone."""
+    scheduler, extender = await bus.connect("scheduler"), await bus.connect("extender")
 
     async def answer(_subject: str, payload: bytes) -> bytes:
         return b"heard " + payload
 
     await scheduler.serve(CHOICES, answer)
-    assert await gateway.request(CHOICES, b"n1", 5) == b"heard n1"
-    for role in set(ROLES) - {"gateway", "extender"}:
+    assert await extender.request(CHOICES, b"n1", 5) == b"heard n1"
+    for role in set(ROLES) - {"extender"}:
         assert not await _may_send(await bus.connect(role), CHOICES), role
     for role in set(ROLES) - {"scheduler"}:
         assert not await _may_listen(await bus.connect(role), CHOICES), role
 
 
-@pytest.mark.parametrize("role", ["agent", "watcher", "scheduler", "binder", "gateway"])
+@pytest.mark.parametrize("role", ["agent", "watcher", "scheduler", "binder", "gateway", "extender"])
 async def test_a_beat_is_sent_by_its_own_role_and_heard_by_all(bus: Bus, role: str) -> None:
     """Liveness of a service cannot be faked by another role."""
     ledger = await bus.connect(role)
@@ -310,28 +314,34 @@ async def test_an_auditor_reads_a_copy_that_follows(bus: Bus) -> None:
     assert await watcher.last_revision() == 301
 
 
-async def test_an_auditor_hears_what_agents_and_services_say_each_once(bus: Bus) -> None:
-    """Use and beats, which nobody stores; those of agents come from an account of their own."""
-    auditor, agent = await bus.connect("auditor"), await bus.connect("agent")
+@pytest.mark.parametrize(
+    "role", ["auditor", "extender", "gateway", "operator", "scheduler", "watcher"]
+)
+async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
+    """Use and beats, which nobody stores, from whichever account they come."""
+    listener = await bus.connect(role)
     heard: list[str] = []
 
     async def hear(subject: str, _payload: bytes) -> None:
         heard.append(subject)
 
-    for subject in ("apportion.usage.*", "apportion.beat.>"):
-        await auditor.serve(subject, hear)
-    said = ["apportion.usage.n1", "apportion.beat.agent.n1", "apportion.beat.scheduler.one"]
-    for subject in said[:2]:
-        await agent.publish(subject, b"{}")
-    await (await bus.connect("scheduler")).publish(said[2], b"{}")
-    await agent.publish("apportion.usage.last", b"{}")
-    last = {said[2], "apportion.usage.last"}
+    hears_use = role in {"auditor", "gateway", "operator"}
+    for subject in ("apportion.beat.>", *(["apportion.usage.*"] if hears_use else [])):
+        await listener.serve(subject, hear)
+    said = [f"apportion.beat.{each}.one" for each in SPEAKERS]
+    said += ["apportion.usage.n1"] if hears_use else []
+    last = {f"apportion.beat.{each}.last" for each in SPEAKERS}
+    for name in SPEAKERS:
+        speaker = await bus.connect(name)
+        for subject in [*said, *last]:
+            if f".beat.{name}." in subject or (name == "agent" and ".usage." in subject):
+                await speaker.publish(subject, b"{}")
 
     async def all_came() -> bool:
         return last <= set(heard)
 
-    await until(all_came, "the auditor to hear the last of each")
-    assert sorted(heard) == sorted([*said, "apportion.usage.last"])
+    await until(all_came, "the last of each to be heard")
+    assert sorted(heard) == sorted([*said, *last])
 
 
 async def test_a_rollup_header_is_refused(bus: Bus) -> None:

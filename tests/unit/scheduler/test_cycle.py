@@ -187,8 +187,8 @@ def test_a_choice_is_served_once_the_prices_are_known() -> None:
         await rest(10.0)
         for uid, model in (("early", "T4"), ("late", "A10")):
             choice = choosing.Choice(pod=uid, node=f"of-{uid}")
-            gateway = MemoryLedger(scheduler.server, role="operator")
-            await gateway.request(choosing.SUBJECT, msgspec.json.encode(choice), 5.0)
+            extender = MemoryLedger(scheduler.server, role="operator")
+            await extender.request(choosing.SUBJECT, msgspec.json.encode(choice), 5.0)
             scheduler.write(rack(f"of-{uid}", 8, model=model), pod(uid, ask(1000, cores=1)))
             await rest(10.0)
         assert not running.done()

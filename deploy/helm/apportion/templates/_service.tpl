@@ -30,7 +30,7 @@
 {{- $parts := splitList "://" $url -}}
 {{- $user := printf "%s:$(PASSWORD)" .role -}}
 {{- if include "apportion.byToken" . -}}
-{{- $user = ternary .role "$(POD_NAME)" (has .role (list "gateway" "extender")) -}}
+{{- $user = "$(POD_NAME)" -}}
 {{- end -}}
 {{ first $parts }}://{{ $user }}@{{ last $parts }}
 {{- end }}

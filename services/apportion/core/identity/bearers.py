@@ -1,8 +1,8 @@
 """Who somebody is that shows a ServiceAccount's token, once the API server has said whose it is.
 
 Invariants: a role comes of the account alone, the nodes of an agent of its pod's node alone, and
-the name is that of the pod, so that no replica speaks as another; but replicas of a role whose
-questions others answer share the role's. What is asked for beyond is refused with the reason.
+the name is that of the pod, so that no replica speaks as another. What is asked for beyond is
+refused with the reason.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from apportion.core.identity.identity import Identity, InvalidIdentity, check_name
-from apportion.core.identity.roles import BY_NAME, ROLES
+from apportion.core.identity.roles import BY_NAME
 
 OFFLINE: Final = frozenset({"bootstrap", "callout"})
 """Roles that no token gives: who makes the ledger, and who says who is who."""
-_ANSWERED: Final = frozenset(asker for role in ROLES for asker in role.answers)
-"""Roles whose questions others answer, who must know the inbox before the replica is there."""
 
 
 class Given(NamedTuple):
@@ -65,7 +63,7 @@ def identity_of(bearer: Bearer, asked: str, accounts: Accounts) -> Identity:
     if given is None:
         raise InvalidIdentity(f"ServiceAccount {bearer.namespace}/{bearer.account} has no role")
     role = given.role
-    name = role if role in _ANSWERED else given.before + (bearer.pod or bearer.account)
+    name = given.before + (bearer.pod or bearer.account)
     if asked != name:
         raise InvalidIdentity(
             f"name {asked!r}: a token of {bearer.namespace}/{bearer.account} connects as {name}"

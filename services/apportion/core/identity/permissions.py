@@ -60,8 +60,7 @@ def role_of(identity: Identity) -> Role:
 def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permissions:
     """What it may do. `among` are all that the same server knows.
 
-    Those of the roles that it answers are answered, and nobody touches the consumers of another.
-    Raises InvalidIdentity.
+    Nobody touches the consumers of another of them. Raises InvalidIdentity.
     """
     role = role_of(identity)
     return Permissions(
@@ -70,7 +69,6 @@ def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permis
                 [
                     *_filled([f"{SUBJECTS}.{each}" for each in role.appends], identity),
                     *_filled(role.sends, identity),
-                    *_answers(role, among),
                     *_reads(role, identity),
                 ]
             )
@@ -109,13 +107,6 @@ def _filled(subjects: Iterable[str], identity: Identity) -> Iterator[str]:
 
 def _node(node: str) -> str:
     return node if node == EVERY_NODE else token(node)
-
-
-def _answers(role: Role, among: Sequence[Identity]) -> Iterator[str]:
-    for asker in role.answers:
-        names = [each.name for each in among if each.role == asker]
-        for name in names or [asker]:
-            yield f"{Identity(asker, name).inbox}.>"
 
 
 def _reads(role: Role, identity: Identity) -> Iterator[str]:

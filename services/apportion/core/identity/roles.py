@@ -1,6 +1,13 @@
 """The table: what each role does, reads, sends and hears.
 
 Subjects hold `{name}`, which is the identity's, and `{node}`, once for each of its nodes.
+
+Whoever is in one account with the ledger can have the server's answers sent into it, or to its API
+(see `sharing`); so who need not be there is beside it. Agents, on machines where tenants are, have
+an account to themselves: an answer that one of them sends astray reaches other agents, who take no
+such command, and none of those who answer people, kube-schedulers and the API server. These have
+another one, and what they have in common is that nobody asks them anything over NATS.
+
 Invariants: an event has one writer, as the catalogue says; nobody who is `answering`, and so may
 send to whatever a request names as its reply, can send a request to himself.
 """
@@ -22,27 +29,35 @@ _KEPT_CONFIGURATION: Final = (
 
 LEDGER: Final = "APPORTION"
 """The account that has the ledger."""
+NODES: Final = "NODES"
+"""That of agents."""
+FRONT: Final = "FRONT"
+"""That of those whom the world outside reaches, over HTTP."""
 AUDIT: Final = "AUDIT"
 """That of those who only read along: in it is a copy of the stream, with limits of its own."""
+AUTH: Final = "AUTH"
+"""That of who says who somebody is."""
+_ANSWERS_BESIDE: Final = "_R_.>"
+"""Where the server wants the answers to those in other accounts: below it, every request has a
+subject that the server makes of 64 random bits, that nobody hears, and that no request may name."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
     """One row.
 
-    `appends` are subjects below `apportion.v1`, `sends` and `hears` are whole ones. `answers`: the
-    roles to whose inboxes it may send, `answering`: it may send to the reply of any message that it
-    was sent. `consumers`: how many readers of the ledger it may have at once.
+    `appends` are subjects below `apportion.v1`, `sends` and `hears` are whole ones. `answering`: it
+    may send to the reply of any message that it was sent. `consumers`: how many readers of the
+    ledger it may have at once.
     """
 
     name: str
     does: str
-    account: str = "APPORTION"
+    account: str = LEDGER
     reads: Reads = "everything"
     consumers: int = 4
     appends: tuple[str, ...] = ()
     sends: tuple[str, ...] = ()
     hears: tuple[str, ...] = ()
-    answers: tuple[str, ...] = ()
     answering: bool = False
 
 
@@ -68,7 +83,7 @@ ROLES: Final = (
     Role(
         name="agent",
         does="tells of its nodes, and hands out their shares",
-        account="NODES",
+        account=NODES,
         sends=(
             # what the intake is to append for it, and what is used now, which nobody stores
             "apportion.intake.{node}",
@@ -103,10 +118,10 @@ ROLES: Final = (
             # snapshots: any scheduler writes them, and frees the old ones
             "$O.APPORTION_SNAPSHOTS.>",
             "$JS.API.STREAM.PURGE.OBJ_APPORTION_SNAPSHOTS",
+            # not `answering`: it hears its own beats, whose reply it could choose
+            _ANSWERS_BESIDE,
         ),
         hears=("apportion.command.scheduler.>", "apportion.beat.>"),
-        # where kube-scheduler wants a pod is handed on by these
-        answers=("gateway", "extender"),
         consumers=16,
     ),
     Role(
@@ -131,8 +146,6 @@ ROLES: Final = (
         appends=("operator.node.*", "operator.device.*"),
         sends=(
             "apportion.beat.gateway.>",
-            # where kube-scheduler wants a pod; what comes of it a scheduler writes
-            "apportion.command.scheduler.place",
             "$SYS.REQ.USER.INFO",
         ),
         hears=("apportion.beat.>", "apportion.usage.*"),
@@ -141,13 +154,14 @@ ROLES: Final = (
     Role(
         name="extender",
         does="answers kube-scheduler, and hands on where it wants a pod",
+        account=FRONT,
         sends=("apportion.beat.extender.>", "apportion.command.scheduler.place"),
         hears=("apportion.beat.>",),
     ),
     Role(
         name="admission",
         does="the webhook: reads the configuration, and appends nothing",
-        account="NODES",
+        account=FRONT,
         reads="configuration",
     ),
     Role(
@@ -177,7 +191,7 @@ ROLES: Final = (
     Role(
         name="callout",
         does="says who a ServiceAccount is, and what it may do: the server asks it",
-        account="AUTH",
+        account=AUTH,
         reads="nothing",
         hears=("$SYS.REQ.USER.AUTH",),
         answering=True,

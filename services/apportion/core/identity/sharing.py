@@ -1,10 +1,10 @@
-"""What the account of the ledger shares with that of agents and admission, and that of auditors.
+"""What the account of the ledger shares with those beside it, and with that of auditors.
 
 The server sends the answer to a request to whatever subject the request names, and asks nobody
 whether its sender may send there: one who may ask for the stream's state could have the answer sent
 into the ledger, or to the API that purges it. So whoever is not trusted with that has an account
 beside the ledger's. What he asks comes over as a service, and the answer goes back into his own
-account whatever he wrote; what he hears comes over as a stream.
+account whatever he wrote, and to nobody but who is there; what he hears comes over as a stream.
 
 Auditors have a copy of the stream in their account, and JetStream with limits of its own: what
 they ask and use up is theirs. What the server itself needs to make the copy comes over, and what is
@@ -21,24 +21,21 @@ from typing import Final
 
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import DELIVERIES, permissions_of
-from apportion.core.identity.roles import AUDIT, LEDGER, ROLES, Role
+from apportion.core.identity.roles import AUDIT, AUTH, LEDGER, ROLES, Role
 
-BESIDE: Final = tuple(role for role in ROLES if role.account == "NODES")
-"""Roles that are not in the ledger's account."""
+BESIDE: Final = tuple(role for role in ROLES if role.account not in (LEDGER, AUDIT, AUTH))
+"""Roles that use the ledger and are not in its account."""
 BETWEEN: Final = "BETWEEN"
 """The account through which bootstrap reaches the auditors' copy."""
 _MADE: Final = ("INFO", "CREATE", "PURGE")
 """What bootstrap may do with the auditors' copy."""
 _COPYING: Final = ("$JS.API.CONSUMER.CREATE.APPORTION", "$JS.FC.APPORTION.>")
 """What the server needs to copy the stream; no user may send on it."""
-_LIVE: Final = {
-    LEDGER: ("copy.audit.>", "apportion.v1.>", "apportion.beat.>"),
-    "NODES": ("apportion.usage.*", "apportion.beat.agent.*"),
-}
-"""What auditors hear as it is said, by the account of who says it, behind what comes of the stream
-for the copy. From the ledger's account alone they would hear no agent: what came into an account as
-a service, the server gives to no other as a stream.
-"""
+_LIVE: Final = ("copy.audit.>", "apportion.v1.>", "apportion.beat.>")
+"""What auditors hear of the ledger's account as it is said, behind what comes of the stream for the
+copy."""
+_SAID: Final = ("apportion.beat.", "apportion.usage.")
+"""The beginnings of what is said to all, and that nobody answers."""
 _API: Final = "$JS.API."
 _WHOLE_API: Final = f"{_API}>"
 """An account without JetStream imports this from the server's own account, to be told that it has
@@ -62,18 +59,25 @@ def _gives(account: str) -> Iterator[str]:
         if account == role.account:
             for subject in _answered(role):
                 yield f'{{ service: "{subject}", accounts: [{LEDGER}] }}'
+    yield from _gives_for_the_copy(account)
+    if account == LEDGER:
+        yield from _gives_beside()
+    for subject in _said(account):
+        if listening := [each for each in _listening() if subject in _overheard(each, account)]:
+            yield f'{{ stream: "{subject}", accounts: [{", ".join(listening)}] }}'
+
+
+def _gives_for_the_copy(account: str) -> Iterator[str]:
+    """See `_takes_for_the_copy`."""
     for verb in _MADE:
         if account == AUDIT:
             yield f'{{ service: "$JS.API.STREAM.{verb}.APPORTION", accounts: [{BETWEEN}] }}'
         elif account == BETWEEN:
             yield f'{{ service: "audit.STREAM.{verb}.APPORTION", accounts: [{LEDGER}] }}'
     if account == LEDGER:
-        for subject in _COPYING:
-            yield f'{{ service: "{subject}", accounts: [{AUDIT}] }}'
-    for subject in _LIVE.get(account, ()):
-        yield f'{{ stream: "{subject}", accounts: [{AUDIT}] }}'
-    if account == LEDGER:
-        yield from _gives_beside()
+        for kind, subjects in (("service", _COPYING), ("stream", _LIVE)):
+            for subject in subjects:
+                yield f'{{ {kind}: "{subject}", accounts: [{AUDIT}] }}'
 
 
 def _gives_beside() -> Iterator[str]:
@@ -86,6 +90,21 @@ def _gives_beside() -> Iterator[str]:
 
 
 def _takes(account: str) -> Iterator[str]:
+    yield from _takes_for_the_copy(account)
+    for role in BESIDE:
+        if account == LEDGER:
+            yield from _imports("service", role.account, _answered(role))
+    for kind, of in (("service", _asked), ("stream", _heard)):
+        for subject, accounts in _by_subject(of).items():
+            if account in accounts:
+                yield from _imports(kind, LEDGER, [subject])
+    if account in _listening():
+        for giver in _beside():
+            yield from _imports("stream", giver, _overheard(account, giver))
+
+
+def _takes_for_the_copy(account: str) -> Iterator[str]:
+    """What it takes for bootstrap to make the auditors' copy, and for the server to keep it."""
     for verb in _MADE:
         subject = f"STREAM.{verb}.APPORTION"
         if account == LEDGER:
@@ -99,15 +118,47 @@ def _takes(account: str) -> Iterator[str]:
             here = subject.replace("$JS.API.", f"$JS.{LEDGER}.API.")
             there = f'{{ account: {LEDGER}, subject: "{subject}" }}'
             yield f'{{ service: {there}, to: "{here}" }}'
-        for giver, subjects in _LIVE.items():
-            yield from _imports("stream", giver, subjects)
-    for role in BESIDE:
-        if account == LEDGER:
-            yield from _imports("service", role.account, _answered(role))
-    for kind, of in (("service", _asked), ("stream", _heard)):
-        for subject, accounts in _by_subject(of).items():
-            if account in accounts:
-                yield from _imports(kind, LEDGER, [subject])
+        yield from _imports("stream", LEDGER, _LIVE)
+
+
+def _beside() -> Iterable[str]:
+    """The accounts of those beside the ledger's, each once."""
+    return dict.fromkeys(role.account for role in BESIDE)
+
+
+def _listening() -> Iterable[str]:
+    """Those in which is heard, as a stream, what is said in another."""
+    return (AUDIT, *_beside())
+
+
+def _said(account: str) -> tuple[str, ...]:
+    """What those of an account beside the ledger's say to all.
+
+    It comes into the ledger's account as a service, and what does, the server gives to no other as
+    a stream. So whoever is to hear it in a third account gets it from this one.
+    """
+    return tuple(
+        subject
+        for role in BESIDE
+        if role.account == account
+        for subject in _sent(role)
+        if subject.startswith(_SAID)
+    )
+
+
+def _overheard(account: str, giver: str) -> tuple[str, ...]:
+    """What of that is heard in another account."""
+    hears = [each for role in ROLES if role.account == account for each in _heard(role)]
+    return tuple(
+        subject
+        for subject in _said(giver)
+        if account != giver and any(_within(subject, pattern) for pattern in hears)
+    )
+
+
+def _within(subject: str, pattern: str) -> bool:
+    """Whether all of the subject is of the pattern."""
+    return subject == pattern or (pattern.endswith(".>") and subject.startswith(pattern[:-1]))
 
 
 def _by_subject(of: Callable[[Role], Iterable[str]]) -> dict[str, list[str]]:
@@ -125,10 +176,14 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 
 def _asked(role: Role) -> Iterable[str]:
+    """What anybody of this role sends to the ledger's account."""
+    return dict.fromkeys(_WHOLE_API if each.startswith(_API) else each for each in _sent(role))
+
+
+def _sent(role: Role) -> tuple[str, ...]:
     """What anybody of this role may send."""
     anybody = Identity(role.name, role.name, nodes=(EVERY_NODE,), shared=True)
-    publish = permissions_of(anybody).publish
-    return dict.fromkeys(_WHOLE_API if each.startswith(_API) else each for each in publish)
+    return permissions_of(anybody).publish
 
 
 def _answered(role: Role) -> Iterable[str]:

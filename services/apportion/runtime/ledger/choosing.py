@@ -1,4 +1,4 @@
-"""What gateway and schedulers say to one another of pods whose node is chosen elsewhere.
+"""What extender and schedulers say to one another of pods whose node is chosen elsewhere.
 
 A plain request, not an event: nothing is so until a scheduler has written it. Invariant: either
 side reads what the other one writes, and nothing larger than a few names.

@@ -24,6 +24,8 @@ def test_an_identity_has_the_name_of_its_pod_and_an_agent_its_node() -> None:
     )
     agent = Bearer("apportion", "agent", "agent-x", "n1")
     assert identity_of(agent, "agent-x", ACCOUNTS) == Identity("agent", "agent-x", nodes=("n1",))
+    extender = Bearer("apportion", "extender", "extender-x", "n1")
+    assert identity_of(extender, "extender-x", ACCOUNTS) == Identity("extender", "extender-x")
     billing = Bearer("monitoring", "billing")
     assert identity_of(billing, "monitoring_billing", ACCOUNTS) == Identity(
         "auditor", "monitoring_billing"
@@ -77,14 +79,3 @@ def test_an_account_that_is_written_wrongly_is_named(text: str) -> None:
     """With what to write."""
     with pytest.raises(InvalidIdentity, match="write NAMESPACE/NAME=ROLE"):
         accounts_of("apportion", (text,))
-
-
-def test_who_is_answered_has_the_name_that_answers_go_to() -> None:
-    """A scheduler may answer the inbox of an extender that was not there when it connected."""
-    extender = identity_of(
-        Bearer("apportion", "extender", "extender-x", "n1"), "extender", ACCOUNTS
-    )
-    may = permissions_of(Identity("scheduler", "scheduler-x"))
-    assert f"{extender.inbox}.>" in may.publish
-    with pytest.raises(InvalidIdentity, match="connects as extender"):
-        identity_of(Bearer("apportion", "extender", "extender-x", "n1"), "extender-x", ACCOUNTS)
