@@ -190,7 +190,7 @@ CATALOGUE: tuple[EventType, ...] = (
         "intake",
         _node,
         "intake",
-        "operator",
+        "all",
         "what a node's agent said was not taken",
     ),
     EventType(

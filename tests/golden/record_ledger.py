@@ -43,7 +43,7 @@ from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.rationale import Rationale
 from apportion.core.ledger.rules import rules_of
-from apportion.core.ledger.state import Placement, PodState, RefusedEvent, State
+from apportion.core.ledger.state import Placement, PodState, RefusedEvent, RefusedReport, State
 from apportion.runtime.jetstream.client import JetStreamLedger, check_stream
 from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.archive import ArchiveWriter, read_archive, read_said
@@ -563,7 +563,7 @@ def write_snapshot(path: Path, state: State) -> None:
 def snapshot_fields() -> dict[str, list[str]]:
     """What snapshots hold by position, where another field would be read in place of one."""
     parts = (snapshot._Part, snapshot._Head, snapshot._Node, snapshot._Device)
-    held = (*parts, PodState, Placement, Rationale, RefusedEvent)
+    held = (*parts, PodState, Placement, Rationale, RefusedEvent, RefusedReport)
     return {of.__name__: list(of.__struct_fields__) for of in held}
 
 

@@ -19,11 +19,14 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def news(view: NodeView, now: NodeReported) -> list[Payload]:
-    """What to append: nothing, the health changes if nothing else differs, or a whole report."""
+    """What to append: nothing, the health changes if nothing else differs, or a whole report.
+
+    It is whole, too, where people are told that one was refused: it ends that.
+    """
     said = view.said
-    if said == now:
+    if said == now and not view.refused:
         return []
-    if said is None or _as_if_well(said) != _as_if_well(now):
+    if view.refused or said is None or _as_if_well(said) != _as_if_well(now):
         return [now]
     return [
         DeviceHealthChanged(

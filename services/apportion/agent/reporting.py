@@ -279,7 +279,7 @@ class Agent:
             self._looked.notify_all()
 
     def _noticed(self, node_name: str) -> None:
-        """Look at an inventory event that was just folded for one of our nodes.
+        """Look at what was just folded of the inventory of one of our nodes.
 
         Two agents under one node's name would outwrite each other for ever, so this one never
         answers another's report: it says so, and reports again only when its own devices change.
@@ -290,11 +290,12 @@ class Agent:
         if node is None or node.report is None:
             return
         view = self._view.nodes[node_name]
-        if view.said_id in node.written or view.said == node.report:
-            return
-        if view.said_basis < self._begun:
+        ours = view.said_id in node.written or view.said == node.report
+        if view.refused:
+            node.refused.set()
+        elif not ours and view.said_basis < self._begun:
             node.overtaken.set()
-        else:
+        elif not ours:
             self._contradictions.inc()
             _log.error(
                 "revision %d: another agent reports different devices for node %s; "

@@ -42,13 +42,14 @@ from apportion_schemas import (
     PodBound,
     PodPlaced,
     PodResized,
+    ReportRefused,
     RevisionSetAside,
     Score,
     Share,
     SharesAllocated,
 )
 
-CHANNELS = ("inventory", "placement", "binding", "allocation")
+CHANNELS = ("inventory", "intake", "placement", "binding", "allocation")
 """The channels below `apportion.v1` that an agent follows, each for its own nodes."""
 ADOPTIONS = "adoption"
 """One more, whose subjects name the pod as well."""
@@ -114,6 +115,7 @@ class Claim:
 class NodeView:
     """One node: what was last said of its inventory, and what is placed there without an answer.
 
+    `refused`: something that was said of it since was not taken, and the ledger has it so.
     `placed` has by pod and attempt, and by revision, each placement; `bound` the pods and attempts
     whose binding was seen. `held` are the claims of the pods that were bound last, answered or
     not: a container is started again long after its pod was answered for. Nobody tells an agent
@@ -127,6 +129,7 @@ class NodeView:
     said_revision: int = 0
     said_id: str = ""
     said_basis: int = 0
+    refused: bool = False
     placed: dict[_Key, dict[int, PodPlaced]] = field(default_factory=dict)
     bound: set[_Key] = field(default_factory=set)
     held: dict[str, Claim] = field(default_factory=dict)
@@ -136,6 +139,17 @@ class NodeView:
     voided: dict[_Key, set[tuple[Share, ...]]] = field(default_factory=dict)
     resized: set[str] = field(default_factory=set)
     was_resized: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(
+        self, data: NodeReported | DeviceHealthChanged | ReportRefused, event: Event, revision: int
+    ) -> None:
+        """Take what was said of the inventory, or that something was refused of it."""
+        self.refused = isinstance(data, ReportRefused)
+        if isinstance(data, ReportRefused):
+            return
+        self.said = _said(self.said, data)
+        self.said_revision = revision
+        self.said_id, self.said_basis = event.id, event.basis
 
     def hold(self, claim: Claim) -> None:
         """Remember the claim, for whoever asks or waits for it."""
@@ -225,11 +239,12 @@ class FleetView:
                     node.reported, devices=tuple(_as_said(device) for device in node.devices)
                 )
                 view.said_revision = state.revision
+            view.refused = node.refused is not None
             for pod in node.pods.values():
                 self._hold(view, pod)
 
     def apply(self, record: Record, event: Event) -> str:
-        """Fold one event; the name of the node whose inventory it changed, else nothing."""
+        """Fold one event; the node of whose inventory it tells, else nothing."""
         data, revision = event.data, record.revision
         if isinstance(data, ConfigurationChanged):
             self._configure(data, revision)
@@ -242,12 +257,9 @@ class FleetView:
         if node is None:
             return ""
         match data:
-            case NodeReported() | DeviceHealthChanged():
-                node.said = _said(node.said, data)
-                node.said_revision = revision
-                node.said_id = event.id
-                node.said_basis = event.basis
-                return str(data.node)
+            case NodeReported() | DeviceHealthChanged() | ReportRefused():
+                node.take(data, event, revision)
+                return data.node
             case PodPlaced():
                 placements = node.placed.setdefault((data.pod, data.attempt), {})
                 placements[revision] = data

@@ -126,7 +126,15 @@ def nodes(items: Iterable[NodeAnswer], look: Look = PLAIN) -> Rows:
 
 
 def node_state(node: NodeAnswer) -> Text:
-    """In one word, or the reason why not."""
+    """In one word, or the reason why not; and what was refused of its agent."""
+    said = _node_state(node)
+    if node.refused is not None:
+        said.append(f"; its report is refused ({node.refused.cause}): ", "red")
+        said.append_text(plain(node.refused.message))
+    return said
+
+
+def _node_state(node: NodeAnswer) -> Text:
     if node.gone:
         return Text("gone", "red")
     if node.cordon:

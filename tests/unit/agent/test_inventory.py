@@ -28,6 +28,13 @@ def test_nothing_differs_nothing_is_written() -> None:
     assert news(NodeView(said=WELL), WELL) == []
 
 
+def test_what_people_are_told_is_refused_is_ended_by_a_whole_report() -> None:
+    """Where all is as it was before, and where a card fails beside it."""
+    refused = NodeView(said=WELL, refused=True)
+    for now in (WELL, with_failed(WELL, 1)):
+        assert news(refused, now) == [now]
+
+
 def test_an_unknown_node_is_reported_whole() -> None:
     """The first event of a node is its whole inventory, failed devices included."""
     now = with_failed(WELL, 1)

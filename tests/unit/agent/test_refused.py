@@ -36,6 +36,27 @@ def test_a_card_that_was_moved_is_taken_once_its_old_node_is_without_it() -> Non
     run_virtually(moved())
 
 
+def test_what_people_are_told_ends_though_all_is_as_it_was_before() -> None:
+    """A card was put into another node and back, so that node's agent has nothing new to say."""
+
+    async def put_back() -> None:
+        services = Services()
+        await services.intake()
+        await services.say(report("old", CARD), "with")
+        services.agent(SimulatedNode("new", (), HOST))
+        await rest(1)
+        assert (await services.say(report("new", CARD), "put in")).refused
+        await rest(1)
+        assert len(services.written(ReportRefused)) == 1
+        assert nodes(services) == ["old", "new"]
+        await rest(60)
+        assert nodes(services) == ["old", "new", "new"]
+        await rest(200)
+        assert nodes(services) == ["old", "new", "new"]
+
+    run_virtually(put_back())
+
+
 def report(node: str, devices: tuple[Device, ...]) -> NodeReported:
     """What an agent of this node says of these devices."""
     return NodeReported(node=node, devices=devices, host=HOST, driver="simulated", simulated=True)

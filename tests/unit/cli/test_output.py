@@ -11,7 +11,7 @@ from apportion.cli.output import plain
 from apportion.cli.top import BAR_CELLS, bar
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.why import why
-from apportion_schemas import DeviceHealthChanged, NodeCordoned
+from apportion_schemas import DeviceHealthChanged, NodeCordoned, ReportRefused
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, pod
@@ -65,6 +65,10 @@ def test_tables_say_what_matters() -> None:
     assert "failed: XID 79" in shown
     assert "default/a" in shown
     assert "cordoned: fan" in printed(tables.nodes([node_answer(ledger.node("n1"))]))
+    ledger.play(ReportRefused(node="n1", cause="implausible-device", message="a T4 of 16 TiB"))
+    shown = " ".join(printed(tables.nodes([node_answer(ledger.node("n1"))])).split())
+    assert "its report is refused" in shown
+    assert "16 TiB" in shown
 
 
 def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:

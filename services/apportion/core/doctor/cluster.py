@@ -25,6 +25,11 @@ def cluster_facts(state: State) -> ClusterFacts:
         simulated=tuple(
             node.name for node in there if node.silent and node.reported and node.reported.simulated
         ),
+        refused=tuple(
+            (name, node.refused.cause)
+            for name, node in sorted(state.nodes.items())
+            if node.refused is not None
+        ),
         without_agent=tuple(node.name for node in there if _offers(node) and not node.reported),
         without_node=tuple(
             name

@@ -9,6 +9,17 @@ from apportion.core.explain.health import moment
 from apportion.core.explain.words import nodes
 
 FOLD_BEHIND_SOON: Final = 1_000
+CURE: Final = (
+    "look at the agent's log on that node; what nobody can explain may be the work of somebody who "
+    "has taken the node over"
+)
+CURES: Final[dict[str, str]] = {
+    "device-of-another-node": "start the agent of the node that had the card, or delete that node",
+    "implausible-device": "a model that is new goes into the device catalogue; another card lies",
+    "implausible-time": "set the clock of that node",
+    "unknown-format": "upgrade the intakes, which come before the agents",
+}
+"""What to do about a report that an intake refuses, by its cause."""
 OLDEST_DRIVER: Final = 450
 """The first branch of NVIDIA's driver that knows MIG."""
 
@@ -74,6 +85,21 @@ def agents(facts: Facts) -> Found | None:
             f"lost it; else {fix}"
         )
     return broken(f"not heard: {counted(said, 'agent')}", fix)
+
+
+def reports(facts: Facts) -> Found | None:
+    """Whether what agents say is taken."""
+    cluster = facts.cluster
+    if cluster is None:
+        return None
+    if not cluster.refused:
+        return ok("no report of an agent is refused")
+    said = [f"{node} ({cause})" for node, cause in cluster.refused]
+    cure = CURES.get(cluster.refused[0][1], CURE)
+    return soon(
+        f"refused what the agents say of {counted(said, 'node')}",
+        f"`apportion get nodes` shows why; {cure}. An agent reports again within a minute",
+    )
 
 
 def devices(facts: Facts) -> Found | None:

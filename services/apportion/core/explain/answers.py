@@ -132,11 +132,21 @@ class CordonAnswer(Answer, frozen=True):
     revision: int
 
 
+class RefusedReportAnswer(Answer, frozen=True):
+    """What an intake did not take of a node's agent: the name of the reason, and it in words."""
+
+    cause: str
+    message: str
+    revision: int
+    time: str
+
+
 class NodeAnswer(Answer, frozen=True):
     """One node. Used amounts are what the pods placed there ask for.
 
     `cordon` is in words why nothing new goes there; `cordons` are the reasons of the ledger.
     `silent` is since when its agent is not heard, empty while it is; such a node is not ready.
+    `refused` is what was last refused of its agent, until a report of the node is taken.
     """
 
     node: str
@@ -145,6 +155,7 @@ class NodeAnswer(Answer, frozen=True):
     cordon: str = ""
     cordons: tuple[CordonAnswer, ...] = ()
     silent: str = ""
+    refused: RefusedReportAnswer | None = None
     simulated: bool = False
     driver: str = ""
     devices: int = 0
@@ -299,7 +310,8 @@ class WhyRefused(Answer, frozen=True):
     """Why no node fits; `revision` is the event since which these causes hold.
 
     `nearest` are nodes that could hold the pod once what is there has ended. `never`: there is no
-    such node, and `nearest` are those that lack least.
+    such node, and `nearest` are those that lack least. `unbelieved` are nodes that might hold it,
+    were what their agents say of their devices not refused.
     """
 
     revision: int
@@ -307,6 +319,7 @@ class WhyRefused(Answer, frozen=True):
     causes: tuple[CauseRow, ...]
     nearest: tuple[MissRow, ...] = ()
     never: bool = False
+    unbelieved: tuple[str, ...] = ()
 
 
 class RunnerUp(Answer, frozen=True):

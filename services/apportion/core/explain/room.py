@@ -43,6 +43,7 @@ class Room:
         self._geometries = state.configuration.nvidia.known_mig_geometries
         self._by_build: dict[Build, list[NodeState]] = {}
         self._known: dict[bytes, tuple[NearMiss, ...] | None] = {}
+        self._unbelieved: list[NodeState] | None = None
 
     def explained(self, pod: PodState, refused: PodRefused) -> Explained:
         """The refusal with the nearest among the nodes that could hold the pod.
@@ -65,6 +66,20 @@ class Room:
         more = tuple(miss for miss in found if miss.node not in could)
         nearest = (*kept, *more)[:NEAREST_KEPT]
         return Explained(structs.replace(refused, nearest=nearest), never=False)
+
+    def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
+        """The nodes that the pod may use and whose agents are not believed: what devices they have
+        is not known, or was known before something was refused of them.
+        """
+        if refused.gang or refused.queue or refused.quota or refused.volume:
+            return ()
+        if self._unbelieved is None:
+            nodes = self._state.nodes.values()
+            self._unbelieved = [each for each in nodes if each.refused and not each.gone]
+        shape = pod.submitted.shape
+        return tuple(
+            node.name for node in self._unbelieved if not node.present or _host_holds(shape, node)
+        )
 
     def _nearest(self, shape: Shape) -> tuple[NearMiss, ...] | None:
         """What the nearest that could hold the pod lack now; None where no node could."""

@@ -19,13 +19,21 @@ from apportion.core.explain.answers import (
     NodeAnswer,
     PlacementAnswer,
     PodAnswer,
+    RefusedReportAnswer,
     SummaryAnswer,
 )
 from apportion.core.explain.health import failed_devices
 from apportion.core.explain.lines import rejection_words
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.shaping import spec_digest
-from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State
+from apportion.core.ledger.state import (
+    GroupState,
+    NodeState,
+    Phase,
+    PodState,
+    RefusedReport,
+    State,
+)
 from apportion_schemas import PodRejected
 
 REFUSED = "refused"
@@ -145,6 +153,7 @@ def node_answer(node: NodeState) -> NodeAnswer:
         cordon=node_cordon_words(node),
         cordons=_cordons(node.cordons),
         silent=node.silent,
+        refused=_refused(node.refused),
         simulated=node.reported.simulated if node.reported else False,
         driver=node.reported.driver if node.reported else "",
         devices=len(present),
@@ -158,6 +167,14 @@ def node_answer(node: NodeState) -> NodeAnswer:
         memory_used_mib=node.memory_used_mib,
         labels=host.labels,
         placement_revision=node.fence,
+    )
+
+
+def _refused(report: RefusedReport | None) -> RefusedReportAnswer | None:
+    if report is None:
+        return None
+    return RefusedReportAnswer(
+        cause=report.cause, message=report.message, revision=report.revision, time=report.time
     )
 
 

@@ -51,9 +51,12 @@ def why(
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     explained = None
+    unbelieved: tuple[str, ...] = ()
     if pod.refusal and not placed:
-        explained = (room or Room(state)).explained(pod, pod.refusal)
-    refused = refused_answer(pod, explained) if explained else None
+        room = room or Room(state)
+        explained = room.explained(pod, pod.refusal)
+        unbelieved = room.unbelieved(pod, pod.refusal)
+    refused = refused_answer(pod, explained, unbelieved) if explained else None
     if refused is not None and not refused.never:
         causes = tuple(_with_people(state, row) for row in refused.causes)
         refused = structs.replace(refused, causes=causes)
@@ -65,7 +68,7 @@ def why(
         name=pod.submitted.name,
         uid=pod.uid,
         phase=pod.phase.value,
-        sentence=_sentence(state, pod, waiting or explained, failed),
+        sentence=_sentence(state, pod, waiting or explained, failed) + _unbelieved(unbelieved),
         history=_history(pod),
         placed=placed,
         refused=refused,
@@ -153,6 +156,21 @@ def _sentence(
     return said
 
 
+def _unbelieved(nodes: tuple[str, ...]) -> str:
+    """That more may fit there than is known; empty where all agents are believed."""
+    if not nodes:
+        return ""
+    whose = (
+        "the agent of that node says of its devices"
+        if len(nodes) == 1
+        else "the agents of those nodes say of their devices"
+    )
+    return (
+        f". It might fit on {listed(list(nodes))}, but what {whose} is refused: "
+        "`apportion get nodes` shows why"
+    )
+
+
 def placed_words(placement: Placement) -> str:
     """Where, and what decided it, as in `node-3 (score 91.0), ahead of node-7 (88.0) by …`."""
     if not placement.rationale:
@@ -230,8 +248,12 @@ def refusal_words(explained: Explained, shape: Shape) -> str:
     return f"{words.NEVER}: {said}" if explained.never else said
 
 
-def refused_answer(pod: PodState, explained: Explained) -> WhyRefused:
-    """A refusal as the read API shows it: every cause, and the nearest misses."""
+def refused_answer(
+    pod: PodState, explained: Explained, unbelieved: tuple[str, ...] = ()
+) -> WhyRefused:
+    """A refusal as the read API shows it: every cause, the nearest misses, and the nodes whose
+    agents are not believed.
+    """
     causes, nearest = refused_rows(explained, pod.submitted.shape)
     return WhyRefused(
         revision=pod.refused_revision,
@@ -239,6 +261,7 @@ def refused_answer(pod: PodState, explained: Explained) -> WhyRefused:
         causes=causes,
         nearest=nearest,
         never=explained.never,
+        unbelieved=unbelieved,
     )
 
 

@@ -61,7 +61,8 @@ def judge(state: State, node: str, event: Event) -> Verdict:
 
 def _report(state: State, event: Event, data: NodeReported) -> Verdict:
     known = state.nodes.get(data.node)
-    if known is not None and known.reported == data and _as_reported(known):
+    same = known is not None and known.reported == data and _as_reported(known)
+    if known is not None and same and known.refused is None:  # else one that is taken ends that
         return Known(known.reported_revision)
     if elsewhere := _elsewhere(state, data):
         return Refusal("device-of-another-node", elsewhere)

@@ -99,6 +99,7 @@ def _device(state: DeviceState) -> dict[str, Any]:
 
 def _node(node: NodeState) -> dict[str, Any]:
     presence = {"presence": [node.presence, node.silent]} if node.presence else {}
+    refused = {"refused": node.refused} if node.refused else {}
     return {
         "devices": [_device(device) for device in node.devices],
         "pods": sorted(node.pods),
@@ -109,6 +110,7 @@ def _node(node: NodeState) -> dict[str, Any]:
         "used": [node.cpu_used_milli, node.memory_used_mib, node.extended_used],
         "fence": [node.fence, node.chain],
         **presence,
+        **refused,
     }
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import force_setattr
 from apportion.core.devices import chains
 from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, release, template_cpu_of
-from apportion.core.ledger import cordoning, presence, resizing
+from apportion.core.ledger import cordoning, presence, refused_reports, resizing
 from apportion.core.ledger.adoption import charged, hold, settle
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.change import Context as _Context
@@ -179,6 +179,7 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
     node = _node(state, data.node)
     previous = node.by_id
     node.reported, node.reported_revision = data, context.revision
+    node.refused = None
     node.gone = state.of_kubernetes and node.observed is None
     node.host = host_of(node)
     devices = [_merged(state, previous.get(device.id), device) for device in data.devices]
@@ -259,6 +260,7 @@ def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
     if node is None or device is None:
         raise _Refused(f"device {data.device} is not one of node {data.node}")
     device.agent_health = (data.healthy, data.reason)
+    node.refused = None
     _judge(node)
     return Change(data, node=node)
 
@@ -282,7 +284,7 @@ def _node_observed(context: _Context, data: NodeObserved) -> Change:
 
 def _node_gone(context: _Context, data: NodeGone) -> Change:
     node = _node(context.state, data.node)
-    node.observed, node.gone = None, True
+    node.observed, node.gone, node.refused = None, True, None
     node.host = host_of(node)
     _judge(node)
     return Change(data, node=node)
@@ -541,7 +543,7 @@ def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
 # ------------------------------------------------------------------ operations
 
 
-def _noted(context: _Context, data: UsageRecorded | ReportRefused) -> Change:  # noqa: ARG001 - nothing of the state
+def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - nothing of the state
     """What reports read from the ledger, and no decision turns on."""
     return Change(data)
 
@@ -577,5 +579,5 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     NodeUncordoned: cordoning.node,
     NodeCordonLifted: cordoning.node,
     UsageRecorded: _noted,
-    ReportRefused: _noted,
+    ReportRefused: refused_reports.refused,
 }

@@ -24,7 +24,15 @@ from apportion.core.devices.cordons import Cordon
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.fold import Change, host_of
 from apportion.core.ledger.rules import Rules
-from apportion.core.ledger.state import GroupState, NodeState, PodState, RefusedEvent, Resize, State
+from apportion.core.ledger.state import (
+    GroupState,
+    NodeState,
+    PodState,
+    RefusedEvent,
+    RefusedReport,
+    Resize,
+    State,
+)
 from apportion_schemas import (
     BudgetObserved,
     Configuration,
@@ -44,7 +52,7 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
-FORMAT = 10
+FORMAT = 11
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
 
 MAGIC = b"apportion snapshot\n"
@@ -101,6 +109,7 @@ class _Node(Struct, array_like=True):
     chain: str
     silent: str
     presence: int
+    refused: RefusedReport | None
 
 
 class _Part(Struct, array_like=True, tag=0):

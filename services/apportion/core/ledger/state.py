@@ -67,6 +67,15 @@ ALLOCATED: Final = Phase.ALLOCATED
 """The members themselves: to ask the class for one takes Python as long as ten other attributes."""
 
 
+class RefusedReport(Struct, frozen=True, array_like=True):
+    """What an intake did not take of a node's agent, and when that was said."""
+
+    cause: str
+    message: str
+    revision: int
+    time: str
+
+
 class NodeState(Struct, eq=False):
     """One node: its devices in the order of their index, and what of its host is free.
 
@@ -76,6 +85,7 @@ class NodeState(Struct, eq=False):
     message: the next placement expects the one and names the other.
     `silent` is since when its agent is not heard, empty while it is; `presence` is the revision at
     which that was last told, and the fence for telling it anew.
+    `refused` is what was last refused of its agent, until a report of the node is taken.
     """
 
     name: str
@@ -96,6 +106,7 @@ class NodeState(Struct, eq=False):
     chain: str = ""
     silent: str = ""
     presence: int = 0
+    refused: RefusedReport | None = None
 
     @property
     def present(self) -> bool:

@@ -20,7 +20,13 @@ from apportion.core.doctor.facts import (
     Skew,
 )
 from apportion.core.explain.doctor_answers import CheckAnswer
-from apportion_schemas import DeviceHealthChanged, NodeHeard, NodeReported, NodeSilent
+from apportion_schemas import (
+    DeviceHealthChanged,
+    NodeHeard,
+    NodeReported,
+    NodeSilent,
+    ReportRefused,
+)
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
@@ -138,6 +144,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "3 of 9 devices failed, on 2 nodes: n1, n2; 1 pod is on them",
     ),
     ("devices", "soon", cluster(devices=8, failed=(FailedDevices("n1", 8, 0),)), "no pod is on"),
+    ("reports", "soon", cluster(refused=(("n7", "late-ish"),)), "1 node: n7 (late-ish)"),
     ("nodes-without-agent", "soon", cluster(without_agent=("n9",)), "1 node: n9"),
     ("agents-without-node", "soon", cluster(without_node=("n8", "n9")), "2 agents: n8, n9"),
     ("drivers", "soon", cluster(drivers={"440.33.01": ("n1",)}), "440.33.01 on n1"),
@@ -208,7 +215,7 @@ def test_nothing_is_said_of_what_nobody_gathered() -> None:
     """No facts, no checks: nothing is green that nobody looked at."""
     assert examined(Facts()) == ()
     assert {check.id for check in examined(Facts(cluster=CALM))} == {
-        "agents", "devices", "nodes-without-agent", "agents-without-node", "drivers",
+        "agents", "reports", "devices", "nodes-without-agent", "agents-without-node", "drivers",
         "refused-events",
     }  # fmt: skip
 
@@ -232,6 +239,17 @@ def test_what_a_fold_says_of_nodes_and_agents() -> None:
     assert facts.without_node == ("n2",)
     assert facts.drivers == {"550.54.15": ("n4",)}
     assert facts.nodes == 3
+
+
+def test_a_refused_report_is_told_with_what_to_do_until_one_is_taken() -> None:
+    """Of a node that nobody knows as well; what to do depends on the cause."""
+    refused = ReportRefused(node="n7", cause="device-of-another-node", message="it is on n1")
+    ledger = Ledger(rack("n1", 1), refused)
+    told = found(others(cluster=cluster_facts(ledger.state)), "reports")
+    assert "1 node: n7 (device-of-another-node)" in told.words
+    assert "start the agent of the node that had the card" in told.fix
+    ledger.play(rack("n7", 1))
+    assert found(others(cluster=cluster_facts(ledger.state)), "reports").state == "ok"
 
 
 def test_a_fold_tells_lost_nodes_that_are_simulated_apart() -> None:

@@ -9,7 +9,7 @@ from apportion.core.explain.views import (
     shown_phase,
     summary_answer,
 )
-from apportion_schemas import DeviceCordoned, DeviceHealthChanged, NodeCordoned
+from apportion_schemas import DeviceCordoned, DeviceHealthChanged, NodeCordoned, ReportRefused
 from tests.support.fleet import node, npu, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, pod
@@ -49,6 +49,19 @@ def test_node_counts_open_devices() -> None:
     failed, cordoned, _ = device_answers(ledger.node("n1"))
     assert (failed.healthy, failed.health_reason) == (False, "XID 79")
     assert cordoned.cordon == "fan (ann, 2026-01-01 00:00)"
+
+
+def test_node_says_what_is_refused_of_its_agent() -> None:
+    """The newest of it, with where it stands; until a report is taken, of health alone as well."""
+    ledger = Ledger(rack("n1", 1))
+    for cause in ("too-many", "implausible-device"):
+        ledger.play(ReportRefused(node="n1", cause=cause, message="why"))
+    answer = node_answer(ledger.node("n1"))
+    assert answer.refused
+    assert (answer.refused.cause, answer.refused.revision) == ("implausible-device", 3)
+    assert answer.ready, "it goes on with what is known of it"
+    ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False))
+    assert node_answer(ledger.node("n1")).refused is None
 
 
 def test_summary_adds_up() -> None:

@@ -4,10 +4,17 @@ import pytest
 
 from apportion.core.explain.answers import Why
 from apportion.core.explain.why import why
-from apportion_schemas import NodeCordoned, PodAdopted, RefusalCode
-from tests.support.fleet import T4, rack
+from apportion_schemas import (
+    Host,
+    NodeConstraints,
+    NodeCordoned,
+    PodAdopted,
+    RefusalCode,
+    ReportRefused,
+)
+from tests.support.fleet import T4, gpu, node, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, gang, member, placed, pod, share
+from tests.support.pods import ask, cards, gang, member, placed, pod, shape, share
 
 
 def explained(ledger: Ledger, uid: str) -> Why:
@@ -134,3 +141,26 @@ def test_an_adopted_pod_was_there_before() -> None:
     data = PodAdopted(pod="a", node="n1", submitted=pod("a", ask(1)), shares=(share("n1-g0"),))
     answer = explained(Ledger(rack("n1", 1), data), "a")
     assert answer.sentence == "default/a is bound on n1, where it ran before this ledger held it"
+
+
+def test_a_node_whose_agent_is_not_believed_is_named_where_it_might_fit() -> None:
+    """Nobody knows what an n9 has; n3 is too small, whatever cards it has."""
+    small = node("n3", gpu("n3-g0"), host=Host(cpu_milli=1_000, memory_mib=1_000, pods=9))
+    ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4), small)
+    ledger.play(*(refused(name) for name in ("n2", "n3", "n9")))
+    needs = NodeConstraints(cpu_milli=2_000)
+    ledger.submit(pod("p1", shape=shape(ask(900_000), node=needs))).settle()
+    told = explained(ledger, "p1")
+    assert told.refused
+    assert told.refused.unbelieved == ("n2", "n9")
+    assert told.sentence.endswith(
+        "It might fit on n2, n9, but what the agents of those nodes say of their devices is "
+        "refused: `apportion get nodes` shows why"
+    )
+    ledger.play(rack("n2", 2, model=T4), rack("n9", 1, model=T4))
+    assert "might fit" not in explained(ledger, "p1").sentence
+
+
+def refused(node: str) -> ReportRefused:
+    """What an intake says of this node's agent."""
+    return ReportRefused(node=node, cause="implausible-device", message="a T4 of 16 TiB")

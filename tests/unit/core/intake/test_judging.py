@@ -16,6 +16,7 @@ from apportion_schemas import (
     NodeGone,
     PlacementVoided,
     PodBound,
+    ReportRefused,
     SharesAllocated,
     UsageRecorded,
 )
@@ -65,8 +66,14 @@ def test_what_honest_agents_say_passes(ledger: Ledger) -> None:
 
 
 def test_what_stands_there_is_not_said_again(ledger: Ledger) -> None:
-    """Unless a card's health was told of since: then the report says that it is well."""
+    """Unless a card's health was told of since: then the report says that it is well; or people
+    are told that one was refused, which one that is taken ends.
+    """
     assert said(ledger, rack("n1", 2)) == Known(1)
+    ledger.play(ReportRefused(node="n1", cause="implausible-device", message="a T4 of 16 TiB"))
+    assert said(ledger, rack("n1", 2)) is None
+    ledger.play(rack("n1", 2))
+    assert said(ledger, rack("n1", 2)) == Known(ledger.state.revision)
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="x"))
     assert said(ledger, rack("n1", 2)) is None
 

@@ -7,7 +7,7 @@ import pytest
 
 from apportion.core.devices.cordons import Cordon
 from apportion.core.ledger.digest import canonical, digest
-from apportion.core.ledger.state import State
+from apportion.core.ledger.state import RefusedReport, State
 from apportion_schemas import (
     DeviceCordoned,
     NodeCordoned,
@@ -21,6 +21,8 @@ from tests.support.pods import ask, gang, member, pod, share
 from tests.support.pods import placed as placement
 
 EVENTS = (rack("n1", 2), rack("n2", 1), pod("p1", ask(1000)), pod("p2"), member("p3"), gang())
+
+REFUSED = RefusedReport("implausible-device", "a T4 of 16 TiB", 9, "2026-01-01T00:00:00Z")
 
 
 def state() -> State:
@@ -44,6 +46,7 @@ CHANGES: list[tuple[str, Callable[[State], object]]] = [
     ("a fence", lambda s: setattr(s.nodes["n1"], "fence", 1)),
     ("a chain", lambda s: setattr(s.nodes["n1"], "chain", "x")),
     ("a node that left", lambda s: setattr(s.nodes["n1"], "gone", True)),
+    ("a report that is refused", lambda s: setattr(s.nodes["n1"], "refused", REFUSED)),
     ("a node's cordon", lambda s: setattr(s.nodes["n1"], "cordon", "x")),
     ("CPU in use", lambda s: setattr(s.nodes["n1"], "cpu_used_milli", 1)),
     ("an observation", lambda s: setattr(s.nodes["n1"], "observed", observed("n1"))),

@@ -16,6 +16,7 @@ from apportion_schemas import (
     PodGone,
     PodPlaced,
     PodRejected,
+    ReportRefused,
 )
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import gpu, node
@@ -37,6 +38,11 @@ def folded(*events: Payload) -> State:
 def on(uid: str, at: str = "n1", device: str = "g0", attempt: int = 1) -> PodPlaced:
     """A placement."""
     return placed(uid, at, [share(device)], attempt=attempt)
+
+
+def refused(name: str) -> ReportRefused:
+    """What an intake says of this node's agent."""
+    return ReportRefused(node=name, cause="implausible-device", message="a T4 of 16 TiB")
 
 
 BETWEEN: dict[str, tuple[list[Payload], list[Payload]]] = {
@@ -78,6 +84,10 @@ BETWEEN: dict[str, tuple[list[Payload], list[Payload]]] = {
     "an agent falls silent and another is back": (
         [N1, NodeSilent(node="n1", grace_s=40)],
         [NodeHeard(node="n1"), NodeSilent(node="n2", grace_s=40)],
+    ),
+    "a report is refused, and another is taken": (
+        [N1, refused("n1"), refused("n2")],
+        [N1, refused("n2"), refused("n3")],
     ),
     "a pod is rejected": (
         [],

@@ -1,0 +1,19 @@
+"""The fold of what an intake did not take of a node's agent.
+
+Invariant: a refusal stands from the event that tells of it until a report of the node is taken, or
+the node leaves.
+"""
+
+from apportion.core.ledger.change import Change, Context
+from apportion.core.ledger.state import NodeState, RefusedReport
+from apportion_schemas import ReportRefused
+
+
+def refused(context: Context, data: ReportRefused) -> Change:
+    """The newest is kept; of a node that never reported, it is all that is known."""
+    state = context.state
+    node = state.nodes.setdefault(data.node, NodeState(data.node))
+    if node.reported is None and node.observed is None:
+        node.gone = state.of_kubernetes
+    node.refused = RefusedReport(data.cause, data.message, context.revision, context.time)
+    return Change(data, node=node)
