@@ -4,8 +4,8 @@
     python -m tests.kustomize --check    say which would change, and write none
 
 Each template becomes the file of its name, with the values of deploy/helm/kustomize.yaml; those of
-`dra/`, `extender/` and `monitoring/` as with these on. The ledger server's configuration in the
-chart is the one of the services.
+`dra/`, `extender/`, `monitoring/` and `receipts/` as with these on. The ledger server's
+configuration in the chart is the one of the services.
 Invariant: what is rendered is a function of the tree alone.
 """
 
@@ -31,6 +31,7 @@ ALONE = {
     "extender/": ("extender.enabled",),
     "monitoring/": ("monitoring.dashboards.enabled", "monitoring.rules.enabled",
                     "monitoring.scrape.enabled"),
+    "receipts/": ("receipts.enabled",),
 }  # fmt: skip
 """Templates that are there with settings alone, and so in folders of their own."""
 GENERATED = "# Rendered from deploy/helm/apportion by tests/kustomize.py; do not edit.\n"

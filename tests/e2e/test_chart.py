@@ -24,7 +24,7 @@ from apportion.runtime.process.reach import LEDGER_KEY_BYTES_MIN
 from tests import kustomize
 from tests.support.authority import Authority
 from tests.support.control_plane import ControlPlane, find_binaries, free_port
-from tests.support.helm import CHART, helm, rendered
+from tests.support.helm import CHART, documents, helm, rendered
 from tests.support.nats import draft
 from tests.support.polling import until
 
@@ -46,12 +46,6 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
         running.stop()
 
 
-def documents(text: str) -> dict[tuple[str, str], Any]:
-    """What was rendered, by kind and name."""
-    found = (each for each in yaml.safe_load_all(text) if each)
-    return {(each["kind"], each["metadata"]["name"]): each for each in found}
-
-
 def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane) -> None:
     """With nothing said; passwords are random, outlive upgrades, and the release itself."""
 
@@ -70,9 +64,11 @@ def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane)
     first, certificate = passwords(), of_secret("nats-tls")
     assert len(set(first.values())) == len(ROLES) + 4  # routes, callout, what it signs by, ledger
     more = "scheduler.replicas=3,agent.simulate=8xH100-80GB,monitoring.dashboards.enabled=true"
+    more += ",receipts.enabled=true"
     notes = helm("upgrade", *chart, "--set", more, kubeconfig=plane.kubeconfig)
     assert "pretend to have 8xH100-80GB" in notes
-    plane.kubectl("get", "daemonset/agent-simulated", "configmap/apportion-dashboards", "-n", SPACE)
+    made = ("daemonset/agent-simulated", "configmap/apportion-dashboards", "cronjob/receipts")
+    plane.kubectl("get", *made, "-n", SPACE)
     assert passwords() == first
     assert of_secret("nats-tls") == certificate
     helm("upgrade", *chart, "--set", "callout.enabled=false", kubeconfig=plane.kubeconfig)
@@ -84,6 +80,7 @@ def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane)
     assert passwords() == first
     left = plane.kubectl("get", KINDS, "-n", SPACE, "-l", "app", "-o", "name")
     assert not left
+    plane.kubectl("get", "pvc/receipts", "-n", SPACE)
     left = plane.kubectl("get", "clusterroles,mutatingwebhookconfigurations", "-o", "name")
     assert "apportion" not in left
 
@@ -116,6 +113,8 @@ def test_every_setting_has_its_rule() -> None:
         ("agent.simulate=many", "agent/simulate"),
         ("agent.noCdi=true,dra.enabled=true", "agent.noCdi and dra.enabled"),
         ("monitoring.rule.enabled=true", "monitoring"),
+        ("receipts.schedule=hourly", "receipts/schedule"),
+        ("receipts.keySecret=", "receipts/keySecret"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> None:

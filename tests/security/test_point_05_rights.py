@@ -4,20 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.support.control_plane import ROOT
+from tests.support.applied import objects
 
-MANIFESTS = ROOT / "deploy" / "kubernetes"
 ROLES = {"Role", "ClusterRole"}
 LEADS_TO_MORE = {"*", "escalate", "bind", "impersonate"}
 RULE = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
-
-
-def objects() -> Iterator[dict[str, Any]]:
-    """Everything that kustomize would apply."""
-    for path in sorted(MANIFESTS.rglob("*.yaml")):
-        yield from filter(None, yaml.safe_load_all(path.read_text()))
 
 
 def offences(role: dict[str, Any]) -> Iterator[str]:

@@ -4,17 +4,13 @@ The API server itself judges it, by the strictest of the Pod Security standards.
 """
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.support.control_plane import ROOT
+from tests.support.applied import objects, pods
 from tests.support.kube_world import KubeWorld
 
-MANIFESTS = ROOT / "deploy" / "kubernetes"
-RUNNING = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 SPACE = "restricted"
 EXCEPTIONS = {
     "host namespaces": "hostPID=true",
@@ -24,14 +20,6 @@ EXCEPTIONS = {
     "runAsUser=0": "runAsUser=0",
 }
 """What of the standard an agent does not keep, and how the API server says so."""
-
-
-def pods() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The pods of the manifests, by name."""
-    for path in sorted(MANIFESTS.rglob("*.yaml")):
-        for each in filter(None, yaml.safe_load_all(path.read_text())):
-            if each["kind"] in RUNNING:
-                yield each["metadata"]["name"], each["spec"]["template"]
 
 
 async def judged(world: KubeWorld, template: dict[str, Any], *, ok: bool) -> str:
@@ -97,8 +85,7 @@ def test_who_asks_no_api_server_has_no_token_of_it() -> None:
     }
     accounts = {
         each["metadata"]["name"]
-        for path in MANIFESTS.rglob("accounts.yaml")
-        for each in yaml.safe_load_all(path.read_text())
+        for each in objects("accounts.yaml")
         if each.get("automountServiceAccountToken") is not False
     }
     assert mounted & accounts == {"watcher", "binder", "gateway", "admission"}

@@ -3,25 +3,16 @@
 Tried on what is applied, for the network that would obey it is not here.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.support.control_plane import ROOT
+from tests.support import applied
+from tests.support.applied import objects
 
-MANIFESTS = ROOT / "deploy" / "kubernetes"
-RUNNING = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 API = [{"port": 443}, {"port": 6443}]
 OPEN = {"gateway": [8470], "extender": [3456], "admission": [8443]}
 """What others than ours ask, and of whom."""
-
-
-def objects() -> Iterator[dict[str, Any]]:
-    """Everything that kustomize would apply."""
-    for path in sorted(MANIFESTS.rglob("*.yaml")):
-        yield from filter(None, yaml.safe_load_all(path.read_text()))
 
 
 def policies() -> dict[str, dict[str, Any]]:
@@ -32,7 +23,7 @@ def policies() -> dict[str, dict[str, Any]]:
 
 def pods() -> dict[str, dict[str, Any]]:
     """The pods, by their label."""
-    templates = (each["spec"]["template"] for each in objects() if each["kind"] in RUNNING)
+    templates = (template for _, template in applied.pods())
     return {each["metadata"]["labels"]["app"]: each["spec"] for each in templates}
 
 
@@ -69,7 +60,7 @@ def test_every_pod_has_its_flows_and_no_more(app: str) -> None:
     assert ledger["to"] == [{"podSelector": {"matchLabels": {"app": "nats"}}}]
     asks = "APPORTION_KUBERNETES" in names or app == "gateway"
     assert [each["ports"] for each in more] == ([API] if asks else [])
-    health = [8480] if app != "ledger" else []
+    health = [8480] if app not in {"ledger", "receipts"} else []
     assert ports(spec.get("ingress", [])) == [*OPEN.get(app, []), *health]
 
 

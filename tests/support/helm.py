@@ -11,8 +11,10 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.control_plane import BUILD, ROOT
 
@@ -57,3 +59,9 @@ def helm(*words: str, kubeconfig: Path | None = None, ok: bool = True) -> str:
 def rendered(*words: str) -> str:
     """The manifests of the chart with these options, as for namespace apportion."""
     return helm("template", "apportion", str(CHART), "--namespace", "apportion", *words)
+
+
+def documents(text: str) -> dict[tuple[str, str], Any]:
+    """What was rendered, by kind and name."""
+    found = (each for each in yaml.safe_load_all(text) if each)
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}

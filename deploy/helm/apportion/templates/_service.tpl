@@ -140,6 +140,9 @@ securityContext:
   runAsUser: 10001 # the image's user, in a number: not every runtime tells the kubelet
   runAsGroup: 10001
   {{- end }}
+  {{- if .group }}
+  fsGroup: 10001 # writes to a volume, and reads a Secret that is not everybody's
+  {{- end }}
   seccompProfile: {type: RuntimeDefault}
 {{- with .settings.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
