@@ -75,6 +75,63 @@ def test_the_past_is_shown_and_says_that_it_is(
         cluster.run("simulate", "recover", card["device"])
 
 
+APART = """() => {
+  const boxes = [...document.querySelectorAll(".mk")].map(mark =>
+    [mark, ...mark.children].map(each => each.getBoundingClientRect()));
+  const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1;
+  return boxes.every((one, at) => boxes.slice(at + 1).every(other =>
+    one.every(a => other.every(b => !meet(a, b)))));
+}"""
+
+
+def as_one(page: Page, count: int) -> bool:
+    """Whether the last mark is one of at least so many, as the ledger grows longer."""
+    page.reload()
+    page.wait_for_selector(".mk")
+    told = page.locator(".mk").last.get_attribute("aria-label") or ""
+    found = re.match(r"(\d+) marks, ", told)
+    return found is not None and int(found[1]) >= count
+
+
+def test_marks_that_would_overlap_are_one_that_lists_them(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """It says how many, opens by mouse and keyboard, and each of the list leads to its moment."""
+    cards = [
+        each["device"] for each in cluster.json("get", "devices", "--node", "h100-10")["items"]
+    ]
+    try:
+        for card in cards[:3]:
+            assert cluster.run("simulate", "fail", card, "--reason", "XID 48").returncode == 0
+        when = revision(cluster, "h100-10", "XID 48")
+        with opened(browser, base, size=NARROW) as page:
+            visit(page, "")
+            several = page.locator(".mk").last
+            wait_until(lambda: as_one(page, 3), "what failed together to stand as one mark")
+            assert page.evaluate(APART)
+            several.focus()
+            page.keyboard.press("Enter")
+            marks = page.locator("#t-list")
+            expect(marks.locator("button").first).to_be_focused()
+            expect(marks).to_be_in_viewport(ratio=1)
+            assert offences(page) == []
+            page.keyboard.press("Escape")
+            expect(marks).to_be_hidden()
+            expect(several).to_be_focused()
+            several.click()
+            marks.locator("button", has_text="XID 48").last.click()
+            expect(page.locator("html")).to_have_class("past")
+            expect(marks).to_be_hidden()
+            assert page.url.endswith(f"at={when}")
+        with opened(browser, base) as page:
+            visit(page, "")
+            expect(page.locator(".mk").first).to_be_visible()
+            assert page.evaluate(APART)
+    finally:
+        for card in cards[:3]:
+            cluster.run("simulate", "recover", card)
+
+
 def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
     """A real slider with a spoken value; playing goes forwards from there, to now."""
     with opened(browser, base) as page:

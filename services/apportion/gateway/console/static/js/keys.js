@@ -46,6 +46,7 @@ export function openKeys({ pages, bar, flipTheme, main }) {
       return;
     }
     if (event.key === "Escape") {
+      if (event.target.closest("[popover]")) return; // it closes by itself
       $(".x", main)?.click();
       if (event.target.closest(WRITING)) event.target.blur();
       return;

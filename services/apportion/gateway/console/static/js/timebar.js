@@ -6,16 +6,17 @@ import { getNow, Problem } from "./api.js";
 import { clock, day, duration, num } from "./format.js";
 import { $, html, mount } from "./html.js";
 import { ICONS } from "./icons.js";
+import { groupWords, grouped, MARK_ROOM, markButtons, markList } from "./marks.js";
 import { isLive, moment, revisionWords, shownTime } from "./moment.js";
 import { href } from "./route.js";
 import { timeTicks } from "./ticks.js";
 
 const SPEEDS = [30, 120, 600, 3600];
 const REFRESH_MS = 4000;
+const REDRAW_MS = 10_000;
 const RED = /Failed|Refused|Voided|Evicted|NodeGone|NodeSilent|HealthChanged/; // what people look for
 const MARKS = { failure: "broken", recovery: "ok", cordon: "cordon", uncordon: "ok", policy: "policy", configuration: "policy" };
-const LABEL_ROOM = 90;
-const MARK_ROOM = 20;
+const LIST_WIDTH = 340; // as in frame.css
 const TICK_ROOM = 70;
 
 export class TimeBar {
@@ -28,7 +29,7 @@ export class TimeBar {
     this.speed = 1;
     mount(element, html`<div class="t-now"><div class="t-clock"><output id="t-clock"></output><span id="t-ago"></span></div><a id="t-rev" class="m"></a></div>
       <div class="t-ctl"><button id="t-before" aria-label="The mark before" title="The mark before  [">${ICONS.before}</button><button id="t-play" aria-label="Play" title="Play  space">${ICONS.play}</button><button id="t-next" aria-label="The next mark" title="The next mark  ]">${ICONS.next}</button><button id="t-speed" title="Speed" aria-label="Speed" class="m"></button></div>
-      <div class="t-track" id="t-track"><canvas id="t-hist" aria-hidden="true"></canvas><div class="t-marks" id="t-marks"></div><input id="t-range" type="range" step="1000" aria-label="Moment that every page shows"><i class="t-head" id="t-head"></i><i class="t-ghost" id="t-ghost" hidden></i><span class="t-tip" id="t-tip" hidden></span><p class="t-none faint" id="t-none" hidden></p></div>
+      <div class="t-track" id="t-track"><canvas id="t-hist" aria-hidden="true"></canvas><div class="t-marks" id="t-marks"></div><input id="t-range" type="range" step="1000" aria-label="Moment that every page shows"><i class="t-head" id="t-head"></i><i class="t-ghost" id="t-ghost" hidden></i><span class="t-tip" id="t-tip" hidden></span><div class="t-list" id="t-list" popover aria-label="Marks"></div><p class="t-none faint" id="t-none" hidden></p></div>
       <button id="t-live" class="t-live" title="Back to now  n"><i></i>Now</button>`);
     this.range = $("#t-range");
     $("#t-before").addEventListener("click", () => this.mark(-1));
@@ -38,13 +39,30 @@ export class TimeBar {
     $("#t-speed").addEventListener("click", () => { this.speed = (this.speed + 1) % SPEEDS.length; this.draw(); });
     $("#t-marks").addEventListener("click", event => {
       const button = event.target.closest(".mk");
-      if (button) this.seek(button.dataset.revision);
+      if (!button) return;
+      const group = this.groups[button.dataset.at];
+      if (group.marks.length > 1) this.openList(group, button); // and the button itself shows it
+      else this.seek(button.dataset.revision);
     });
+    $("#t-list").addEventListener("click", event => {
+      const button = event.target.closest("button");
+      if (!button) return;
+      $("#t-list").hidePopover();
+      this.seek(button.dataset.revision);
+    });
+    $("#t-list").addEventListener("toggle", event => { if (event.newState === "closed") this.draw(); });
     this.range.addEventListener("input", () => { this.stop(); this.seekTime(Number(this.range.value)); });
     const track = $("#t-track");
     track.addEventListener("pointermove", event => this.ghost(event));
     track.addEventListener("pointerleave", () => { $("#t-ghost").hidden = true; $("#t-tip").hidden = true; });
-    setInterval(() => { if (isLive()) this.drawClock(); }, 1000);
+    setInterval(() => this.tick(), 1000);
+  }
+
+  /** The clock goes on; and what happened moves back, though nothing new does. */
+  tick() {
+    if (!isLive()) return;
+    if (this.line && performance.now() - this.drawn > REDRAW_MS) this.draw();
+    else this.drawClock();
   }
 
   /** Something happened: the line is asked for again, not more often than it can be read. */
@@ -137,6 +155,7 @@ export class TimeBar {
   }
 
   draw() {
+    this.drawn = performance.now();
     this.drawClock();
     this.drawPlay();
     $("#t-live").setAttribute("aria-pressed", String(isLive()));
@@ -172,28 +191,21 @@ export class TimeBar {
     $("#t-head").style.left = `${this.place(time) * 100}%`;
   }
 
+  /** Nothing moves while a list of marks is open, and the keyboard stays where it is. */
   drawMarks() {
+    if ($("#t-list").matches(":popover-open")) return;
     const width = $("#t-track").clientWidth;
-    const groups = this.grouped(width);
-    let free = width;
-    for (const group of groups.toReversed()) { // the newest has the first right to its words
-      if (free - group.x > LABEL_ROOM) group.side = "";
-      else if (free === width) { group.side = "left"; free = group.x - LABEL_ROOM; continue; }
-      if (free - group.x > 12) free = group.x;
-    }
-    mount($("#t-marks"), groups.map(({ mark, x, count, side }) => html`<button class="mk k-${mark.look}" data-revision="${mark.revision}" data-s="left:${x / width * 100}%" aria-label="${clock(mark.ms)} ${mark.sentence}${count > 1 ? `, and ${count - 1} like it` : ""}"><i></i>${side === undefined ? "" : html`<b class="${side}">${count > 1 ? `${count} × ${mark.label}` : mark.label}</b>`}</button>`));
+    this.groups = grouped(this.line.marks, mark => this.place(mark.ms) * width, width);
+    const held = document.activeElement.closest("#t-marks .mk")?.dataset.revision;
+    mount($("#t-marks"), markButtons(this.groups, width));
+    if (held) $(`#t-marks [data-revision="${held}"]`)?.focus();
   }
 
-  /** Marks of one kind that would overlap are one mark, which leads to the first of them. */
-  grouped(width) {
-    const groups = [];
-    for (const mark of this.line.marks) {
-      const x = this.place(mark.ms) * width;
-      const last = groups.at(-1);
-      if (last && last.mark.look === mark.look && x - last.end < MARK_ROOM) Object.assign(last, { end: x, count: last.count + 1 });
-      else groups.push({ mark, x, end: x, count: 1 });
-    }
-    return groups;
+  openList(group, button) {
+    const list = mount($("#t-list"), markList(group));
+    const { left, top } = button.getBoundingClientRect();
+    list.style.left = `${Math.max(8, Math.min(left, innerWidth - LIST_WIDTH - 8))}px`;
+    list.style.bottom = `${innerHeight - top + 4}px`;
   }
 
   ghost(event) {
@@ -201,14 +213,14 @@ export class TimeBar {
     const box = $("#t-track").getBoundingClientRect();
     const part = Math.max(0, Math.min(1, (event.clientX - box.left) / box.width));
     const ms = this.line.from + part * (this.end() - this.line.from);
-    const mark = this.line.marks.find(each => Math.abs(this.place(each.ms) - part) * box.width < 6);
+    const group = this.groups?.find(each => Math.abs(each.x - part * box.width) < MARK_ROOM / 2);
     const tip = $("#t-tip");
     const ghost = $("#t-ghost");
     ghost.hidden = false;
     tip.hidden = false;
     ghost.style.left = `${part * 100}%`;
     const bin = this.line.bins.find(each => ms < each.to) ?? this.line.bins.at(-1);
-    tip.textContent = mark ? `${clock(mark.ms)}  ${mark.sentence}` : `${clock(ms)}  ·  rev ${revisionWords(bin?.last ?? 0).slice(1)}`;
+    tip.textContent = group ? groupWords(group) : `${clock(ms)}  ·  rev ${revisionWords(bin?.last ?? 0).slice(1)}`;
     tip.style.left = `${Math.max(tip.offsetWidth / 2, Math.min(box.width - tip.offsetWidth / 2, part * box.width))}px`;
   }
 }
