@@ -25,9 +25,12 @@ from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import (
     DeviceHealthChanged,
     NodeCordoned,
+    NodeSilent,
     PodGone,
+    PodSubmitted,
     PolicyChanged,
     RevisionSetAside,
+    Shape,
 )
 from tests.integration.test_gateway import Gateway
 from tests.support.control_plane import free_port
@@ -407,6 +410,54 @@ async def test_what_changed_and_who_did_it(gateway: Gateway) -> None:
     ]
 
 
+async def test_a_difference_has_the_event_that_made_just_that(
+    gateway: Gateway, facts: Facts
+) -> None:
+    """Not the newest one that names the thing: a card that is used has not become well by that."""
+    await facts.write(rack("n2", 1))  # 9
+    await facts.write(NodeSilent(node="n1", grace_s=40))  # 10
+    await facts.place("b", "n2", "n2-g0")  # 11
+    await facts.submit("bare")  # 12
+    await facts.place("bare", "n2")  # 13
+    await facts.write(PolicyChanged(by="bob", node_policy="spread"))  # 14: which it was
+    diff = await gateway.ok("/api/v1/diff?from=7")
+    found = {
+        (row["name"], row["what"]): (row["before"], row["after"], row["revision"])
+        for name in ("nodes", "devices", "placements", "policy")
+        for row in diff[name]
+    }
+    assert found == {
+        ("n1", "state"): ("ready", "not ready", 10),
+        ("n2", "state"): ("", "ready", 9),
+        ("n2-g0", "health"): ("", "ok", 9),
+        ("default/b", "placement"): ("", "n2: n2-g0 16 MiB", 11),
+        ("default/bare", "placement"): ("", "n2: no device", 13),
+        ("policy", "policy"): ("nodes price, devices price", "nodes spread, devices price", 8),
+    }
+    long = await gateway.ok(f"/api/v1/diff?from=1&to={facts.revision}")
+    assert all(row["revision"] for name in ("nodes", "devices", "placements") for row in long[name])
+
+
+async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> None:
+    """One that was drained comes anew under its name; two of a name at once stay two."""
+    await facts.place("b", "n1", "n1-g1")  # 9
+    await facts.write(PodGone(uid="b", reason="drained"))  # 10
+    again = [PodSubmitted(uid=uid, namespace="default", name="b", shape=Shape(), dialect="plain")
+             for uid in ("b2", "b3")]  # fmt: skip
+    await facts.write(*again)  # 11, 12
+    await facts.write(rack("n2", 2))  # 13
+    await facts.place("b2", "n2", "n2-g0", name="b")  # 14
+    [moved] = (await gateway.ok("/api/v1/diff?from=9&to=14"))["placements"]
+    assert (moved["before"], moved["after"]) == ("n1: n1-g1 16 MiB", "n2: n2-g0 16 MiB")
+    assert (moved["name"], moved["revision"]) == ("default/b", 14)
+    await facts.place("b3", "n2", "n2-g1", name="b")  # 15
+    rows = (await gateway.ok("/api/v1/diff?from=9"))["placements"]
+    assert [(row["before"], row["after"], row["revision"]) for row in rows] == [
+        ("n1: n1-g1 16 MiB", "n2: n2-g0 16 MiB", 14),
+        ("", "n2: n2-g1 16 MiB", 15),
+    ]
+
+
 async def test_why_of_a_pod_that_has_ended(gateway: Gateway, facts: Facts) -> None:
     """As it was just before its end, with what has failed under it; then another of its name."""
     why = await gateway.ok("/api/v1/pods/default/a/why")
@@ -480,7 +531,7 @@ async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
     assert "PodPlaced" in await said("history", "n1-g0")
     assert "never was" in await said("history", "nothing", code=1)
     diff = await said("diff", "--from", "4", "--to", "8")
-    assert re.search(r"default/a +placement +n1: n1-g0 16 MiB +- +6 ", diff)
+    assert re.search(r"default/a +n1: n1-g0 16 MiB +- +6 ", diff)
     assert re.search(r"n1 +cordon +- +fan +7 .* ann", diff)
     assert diff.index("NODES") < diff.index("PLACEMENTS"), "the few come before the many"
     assert "nothing differs" in await said("diff", "--from", "3", "--to", "3")

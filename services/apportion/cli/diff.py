@@ -8,7 +8,7 @@ import click
 
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
-from apportion.cli.moments import FORMS
+from apportion.cli.moments import FORMS, clock
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow
@@ -16,6 +16,8 @@ from apportion.core.explain.words import device_words
 
 LISTS = ("nodes", "devices", "configuration", "policy", "placements")
 """The few that explain the many come first: a busy span has hundreds of placements."""
+SIDED = ("nodes", "devices")
+"""Things of which more than one side can differ."""
 
 
 @click.command(epilog="Example:  apportion diff --from -2h --to -1h")
@@ -26,6 +28,9 @@ LISTS = ("nodes", "devices", "configuration", "policy", "placements")
 @asks_gateway
 def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: int) -> None:
     """Placements, nodes, devices, configuration and policy that differ: what was, and what is.
+
+    Each with the newest event that made it so. A pod that was submitted anew under its name, as a
+    drained one is, is one row.
 
     Exit codes: 0 shown, also if nothing differs; 1 nothing is known of a moment; 2 a moment cannot
     be read; 3 the gateway cannot be reached.
@@ -49,13 +54,14 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
 
 
 def _show(name: str, rows: Sequence[DiffRow], more: int) -> None:
-    made = table(name.upper(), "WHAT", "WAS", "IS", "REVISION", "TIME", "BY",
-                 right=("REVISION",), wraps=("WAS", "IS"))  # fmt: skip
+    sided = name in SIDED
+    made = table(name.upper(), *(["WHAT"] if sided else []), "WAS", "IS", "REVISION", "TIME", "BY",
+                 right=("REVISION",), wraps=("WAS", "IS"), drops=("TIME", "BY"))  # fmt: skip
     named = device_words if name == "devices" else str
     for row in rows:
         made.add_row(
-            named(row.name), row.what, row.before or "-", row.after or "-", str(row.revision or ""),
-            moment(row.time) if row.time else "", row.by,
+            named(row.name), *([row.what] if sided else []), row.before or "-", row.after or "-",
+            str(row.revision or ""), clock(row.time), row.by,
         )  # fmt: skip
     show(made)
     if more:

@@ -1,11 +1,12 @@
 """What differs between two states: placements, nodes, devices, configuration and policy.
 
-A picture holds what of a state can differ; taking one costs a look at each thing, and words are
-made for what differs alone. Invariant: two pictures of equal states have no difference, and a
-difference between pictures is one between the states.
+A picture holds what of a state can differ, of all of it or of a part; taking one costs a look at
+each thing of it, and words are made for what differs alone. Invariants: two pictures of equal
+states have no difference, and a difference between pictures is one between the states; an event
+makes no difference outside of what `touched` names.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,8 +15,31 @@ from msgspec import structs
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.health import failure
 from apportion.core.explain.lines import policy_words, shares_words
+from apportion.core.explain.natural import natural
 from apportion.core.ledger.state import NodeState, State
-from apportion_schemas import Configuration, PolicyChanged, Share
+from apportion_schemas import (
+    Configuration,
+    ConfigurationChanged,
+    DeviceCordoned,
+    DeviceCordonLifted,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeCordonLifted,
+    NodeGone,
+    NodeHeard,
+    NodeObserved,
+    NodeReported,
+    NodeSilent,
+    NodeUncordoned,
+    PlacementVoided,
+    PodAdopted,
+    PodGone,
+    PodPlaced,
+    PodResized,
+    PolicyChanged,
+    Share,
+)
 
 VALUE_CHARS_MAX = 200
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -34,6 +58,9 @@ class Held(NamedTuple):
         return f"{self.node}: {shares_words(self.shares)}" if self.node else ""
 
 
+_NOTHING = Held("", "", ())
+
+
 class Picture(NamedTuple):
     """What of a state can differ from another one."""
 
@@ -42,13 +69,21 @@ class Picture(NamedTuple):
     nodes: dict[str, dict[str, str]]
     devices: dict[str, dict[str, str]]
     configuration: Configuration
-    configuration_revision: int
     policy: PolicyChanged
-    policy_revision: int
+
+
+class Part(NamedTuple):
+    """These things of a state: pods by uid, nodes by name, devices by id; and its settings."""
+
+    pods: Collection[str] = ()
+    nodes: Collection[str] = ()
+    devices: Collection[str] = ()
 
 
 class Difference(NamedTuple):
-    """One thing, what of it changed, and what that was and is; `key` is a uid for a pod."""
+    """One thing, what of it changed, and what that was and is; `key` is a uid for a pod, that of
+    the newer one where two had the name.
+    """
 
     key: str
     name: str
@@ -57,36 +92,66 @@ class Difference(NamedTuple):
     after: str
 
 
-def picture(state: State) -> Picture:
-    """What of this state can differ; it stays as it is when the state goes on."""
+def picture(state: State, part: Part | None = None) -> Picture:
+    """What of this state, or of a part of it, can differ; it stays when the state goes on."""
+    pods, nodes, owners = state.pods, state.nodes, state.node_of_device
+    if part is not None:
+        pods = {uid: pods[uid] for uid in part.pods if uid in pods}
+        nodes = {name: nodes[name] for name in part.nodes if name in nodes}
+        owners = {device: owners[device] for device in part.devices if device in owners}
     return Picture(
         revision=state.revision,
         placements={
             uid: Held(pod.full_name, pod.placement.node, pod.placement.shares)
-            for uid, pod in state.pods.items()
+            for uid, pod in pods.items()
             if pod.placement is not None
         },
-        nodes={name: _node(node) for name, node in state.nodes.items()},
+        nodes={name: _node(node) for name, node in nodes.items()},
         devices={
-            device.device.id: _device(device)
-            for node in state.nodes.values()
-            for device in node.devices
+            device: _device(state.nodes[owner].by_id[device]) for device, owner in owners.items()
         },
         configuration=state.configuration,
-        configuration_revision=state.configuration_revision,
         policy=state.policy,
-        policy_revision=state.policy_revision,
     )
 
 
+def touched(state: State, data: Any) -> Part | None:
+    """Of what the event may make a difference once it is folded; None where of nothing."""
+    found = _TOUCHED.get(type(data))
+    return found(state, data) if found is not None else None
+
+
 def placements(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Pods that hold something else, or hold it elsewhere."""
-    nothing = Held("", "", ())
+    """Pods that hold something else, or hold it elsewhere, by name.
+
+    A pod that was submitted anew under its name, as one that was drained is, has moved.
+    """
+    pairs: dict[str, tuple[list[str], list[str]]] = {}
     for uid in before.placements | after.placements:
-        was = before.placements.get(uid, nothing)
-        now = after.placements.get(uid, nothing)
-        if was != now:
-            yield Difference(uid, now.name or was.name, "placement", was.words, now.words)
+        was, now = before.placements.get(uid), after.placements.get(uid)
+        if was == now:
+            continue
+        left, came = pairs.setdefault((now or was or _NOTHING).name, ([], []))
+        if was is not None:
+            left.append(uid)
+        if now is not None:
+            came.append(uid)
+    for name in sorted(pairs, key=natural):
+        yield from _moves(name, *pairs[name], before, after)
+
+
+def _moves(
+    name: str, left: list[str], came: list[str], before: Picture, after: Picture
+) -> Iterator[Difference]:
+    """Those of one name: who is in both is the same pod, all others are paired as they stand."""
+    both = [uid for uid in came if uid in before.placements]
+    left = both + [uid for uid in left if uid not in both]
+    came = both + [uid for uid in came if uid not in both]
+    for at in range(max(len(left), len(came))):
+        was = before.placements[left[at]] if at < len(left) else _NOTHING
+        now = after.placements[came[at]] if at < len(came) else _NOTHING
+        key = came[at] if at < len(came) else left[at]
+        yield Difference(key, name, "placement", was.words, now.words)
 
 
 def nodes(before: Picture, after: Picture) -> Iterator[Difference]:
@@ -101,6 +166,8 @@ def devices(before: Picture, after: Picture) -> Iterator[Difference]:
 
 def configuration(before: Picture, after: Picture) -> Iterator[Difference]:
     """The keys of the configuration that have another value."""
+    if before.configuration is after.configuration:
+        return
     was, now = structs.asdict(before.configuration), structs.asdict(after.configuration)
     for key, value in now.items():
         if was[key] != value:
@@ -109,15 +176,27 @@ def configuration(before: Picture, after: Picture) -> Iterator[Difference]:
 
 def policy(before: Picture, after: Picture) -> Iterator[Difference]:
     """How nodes and devices are preferred."""
+    if before.policy is after.policy:
+        return
     was, now = policy_words(before.policy), policy_words(after.policy)
     if was != now:
         yield Difference("policy", "policy", "policy", was, now)
 
 
+LISTS: Mapping[str, Callable[[Picture, Picture], Iterator[Difference]]] = {
+    "placements": placements,
+    "nodes": nodes,
+    "devices": devices,
+    "configuration": configuration,
+    "policy": policy,
+}
+"""Everything that can differ, by its name in answers."""
+
+
 def _sides(
     before: Mapping[str, dict[str, str]], after: Mapping[str, dict[str, str]]
 ) -> Iterator[Difference]:
-    for name in sorted({**before, **after}):
+    for name in sorted({**before, **after}, key=natural):
         was, now = before.get(name, {}), after.get(name, {})
         if was is now or was == now:
             continue
@@ -128,9 +207,16 @@ def _sides(
 
 def _node(node: NodeState) -> dict[str, str]:
     return {
-        "state": "gone" if not node.present else "ready" if node.ready else "not ready",
+        "state": _node_state(node),
         "cordon": node.cordoned,
     }
+
+
+def _node_state(node: NodeState) -> str:
+    """Empty for one of which nobody has told yet, as for one that is not there."""
+    if not node.present:
+        return "gone" if node.gone else ""
+    return "ready" if node.ready else "not ready"
 
 
 def _device(device: DeviceState) -> dict[str, str]:
@@ -141,3 +227,58 @@ def _device(device: DeviceState) -> dict[str, str]:
 def _value(value: Any) -> str:
     text: str = _encode(value).decode()
     return text if len(text) <= VALUE_CHARS_MAX else text[:VALUE_CHARS_MAX] + "…"
+
+
+# ------------------------------------------------------------------ what an event touches
+
+
+def _pod(_: State, data: PodPlaced | PodResized | PlacementVoided) -> Part:
+    return Part(pods=(data.pod,))
+
+
+def _adopted(_: State, data: PodAdopted) -> Part:
+    """Devices of which nobody has told come with whoever holds them."""
+    return Part(pods=(data.pod,), devices=[share.device for share in data.shares])
+
+
+def _report(state: State, data: NodeReported) -> Part:
+    """Those that it reports now, and those that it did before."""
+    devices = [device.id for device in data.devices]
+    return Part(nodes=(data.node,), devices=[*devices, *_devices_of(state, data.node)])
+
+
+def _observed(state: State, data: NodeObserved) -> Part:
+    """Once an API server has told of one, all others of which it does not tell are gone."""
+    others = state.nodes if data.version and not state.of_kubernetes else ()
+    return Part(nodes=(*others, data.node), devices=_devices_of(state, data.node))
+
+
+def _left(state: State, data: NodeGone) -> Part:
+    return Part(nodes=(data.node,), devices=_devices_of(state, data.node))
+
+
+def _devices_of(state: State, node: str) -> tuple[str, ...]:
+    known = state.nodes.get(node)
+    return tuple(known.by_id) if known is not None else ()
+
+
+_TOUCHED: dict[type, Callable[[State, Any], Part]] = {
+    PodPlaced: _pod,
+    PodResized: _pod,
+    PlacementVoided: _pod,
+    PodAdopted: _adopted,
+    PodGone: lambda _, data: Part(pods=(data.uid,)),
+    NodeReported: _report,
+    NodeObserved: _observed,
+    NodeGone: _left,
+    **dict.fromkeys(
+        (NodeSilent, NodeHeard, NodeCordoned, NodeUncordoned, NodeCordonLifted),
+        lambda _, data: Part(nodes=(data.node,)),
+    ),
+    **dict.fromkeys(
+        (DeviceHealthChanged, DeviceCordoned, DeviceUncordoned, DeviceCordonLifted),
+        lambda _, data: Part(devices=(data.device,)),
+    ),
+    ConfigurationChanged: lambda *_: Part(),
+    PolicyChanged: lambda *_: Part(),
+}

@@ -1,32 +1,30 @@
 """What changed between two moments, and by which event: the states compared, the index asked.
 
-Invariant: every row is a difference of the two states; its event is the newest one in between that
-can have made it, or none.
+Of a short span only what the index says was changed in it is compared; of a long one all that there
+is. Invariants: every row is a difference of the two states; its event is the newest one in between
+that made just that of it otherwise, as the index saw when it was folded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 
 import msgspec
 
-from apportion.core.explain import differences
-from apportion.core.explain.differences import Difference, Picture, picture
+from apportion.core.explain.differences import LISTS, Part, Picture, picture
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
 from apportion.gateway.api.log import row_of
 from apportion.gateway.api.moments import Moments
 from apportion.gateway.api.query import LIMIT_MAX, WAITING, RequestRefused, only, whole
-from apportion.gateway.past.index import DEVICE, NODE
+from apportion.gateway.past.index import DEVICE, NODE, POD
+from apportion.gateway.past.indexing import KINDS
 from apportion.gateway.past.past import Past
 
 LIMIT_DEFAULT = 200
-_MARKS = {
-    "state": ("failure", "recovery"),
-    "health": ("failure", "recovery"),
-    "cordon": ("cordon", "uncordon"),
-}
+SHORT_EVENTS = 20_000
+"""Up to so many, what changed is looked up; of more it may well be more than there is."""
 
 
 class _By(msgspec.Struct):
@@ -38,7 +36,6 @@ class _Said(msgspec.Struct):
 
 
 _decode_by = msgspec.json.Decoder(_Said).decode
-Cause = Callable[[Difference], int]
 
 
 class Differing:
@@ -61,22 +58,26 @@ class Differing:
                 400, f"from is revision {first}, which is behind to, {last}", field="from",
                 fix="name the earlier moment first",
             )  # fmt: skip
-        before = picture(await self._past.states.at(first))
-        after = picture(await self._past.states.at(last))
+        part = self._changed(first, last)
+        before = picture(await self._past.states.at(first), part)
+        after = picture(await self._past.states.at(last), part)
         found = _Found(self._past, before, after, limit)
+        rows = {name: await found.rows(name) for name in LISTS}
         return DiffAnswer(
             revision=newest,
             begin=await self._moment(first),
             end=await self._moment(last),
-            placements=await found.rows("placements", differences.placements, found.placed_by),
-            nodes=await found.rows("nodes", differences.nodes, found.node_by),
-            devices=await found.rows("devices", differences.devices, found.device_by),
-            configuration=await found.rows(
-                "configuration", differences.configuration, lambda _: after.configuration_revision
-            ),
-            policy=await found.rows("policy", differences.policy, lambda _: after.policy_revision),
             more=found.more,
+            **rows,
         )
+
+    def _changed(self, first: int, last: int) -> Part | None:
+        """All that can differ between these two; None for all that there is."""
+        index = self._past.index
+        if last - first > SHORT_EVENTS or first < index.begins:
+            return None
+        found = index.changed(after=first, upto=last)
+        return Part(*(found.get(kind, ()) for kind in (POD, NODE, DEVICE)))
 
     async def _moment(self, revision: int) -> MomentAnswer:
         time = await self._past.chronicle.time_at(revision)
@@ -94,52 +95,31 @@ class _Found:
         self._teller = Teller(past.index.name_of)
         self.more: dict[str, int] = {}
 
-    async def rows(
-        self,
-        name: str,
-        differ: Callable[[Picture, Picture], Iterable[Difference]],
-        cause: Cause,
-    ) -> tuple[DiffRow, ...]:
-        """The first of these differences, each with its event."""
-        every = iter(differ(self._before, self._after))
+    async def rows(self, name: str) -> tuple[DiffRow, ...]:
+        """The first differences of this list, each with its event."""
+        every = LISTS[name](self._before, self._after)
         shown = list(islice(every, self._limit))
         hidden = sum(1 for _ in every)
         if hidden:
             self.more[name] = hidden
-        causes = [cause(each) for each in shown]
-        revisions = sorted({revision for revision in causes if revision})
-        records = await self._past.chronicle.records(revisions)
+        causes = self._past.index.changed_by(
+            KINDS[name],
+            {each.key for each in shown},
+            after=self._before.revision,
+            upto=self._after.revision,
+        )
+        records = await self._past.chronicle.records(sorted(set(causes.values())))
         rules = self._past.indexer.rules
-        found = {each.revision: (row_of(each, self._teller, rules), each) for each in records}
+        said = {each.revision: (row_of(each, self._teller, rules), each) for each in records}
         rows = []
-        for each, revision in zip(shown, causes, strict=True):
+        for each in shown:
             row = DiffRow(name=each.name, what=each.what, before=each.before, after=each.after)
-            if revision in found:
-                said, record = found[revision]
+            revision = causes.get((each.key, each.what), 0)
+            if revision in said:
+                words, record = said[revision]
                 row = msgspec.structs.replace(
-                    row, revision=revision, time=said.time, sentence=said.sentence,
-                    by=_decode_by(record.payload).data.by or said.source,
+                    row, revision=revision, time=words.time, sentence=words.sentence,
+                    by=_decode_by(record.payload).data.by or words.source,
                 )  # fmt: skip
             rows.append(row)
         return tuple(rows)
-
-    def placed_by(self, each: Difference) -> int:
-        """The event that gave the pod what it holds, or took it."""
-        return self._past.index.holding_changed(each.key, upto=self._after.revision)
-
-    def node_by(self, each: Difference) -> int:
-        """The event that made the node so."""
-        return self._marked(NODE, each)
-
-    def device_by(self, each: Difference) -> int:
-        """The event that made the device so."""
-        return self._marked(DEVICE, each)
-
-    def _marked(self, kind: int, each: Difference) -> int:
-        after, upto = self._before.revision, self._after.revision
-        index = self._past.index
-        mark = index.newest_mark(kind, each.key, _MARKS[each.what], after=after, upto=upto)
-        if mark is not None:
-            return mark.revision
-        newest = index.newest_facts(kind, each.key, after=after, upto=upto, limit=1)
-        return newest[0] if newest else 0

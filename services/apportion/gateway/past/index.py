@@ -2,7 +2,8 @@
 
 `facts` has a row for each pod, node and device that an event is about; `holds` one for each share
 from the decision that gave it to the event that freed it; `marks` one for each event that people
-look for on a line of time. Everything is found by key, whatever the length of the ledger. It can be
+look for on a line of time; `changes` one for each thing that an event made otherwise, and what of
+it. Everything is found by key, whatever the length of the ledger. It can be
 thrown away: it is made again from the ledger.
 
 Invariant: what is committed is of exactly the events up to `revision`; a process that dies takes
@@ -18,9 +19,9 @@ from typing import NamedTuple
 
 import msgspec
 
-FORMAT = 1
+FORMAT = 2
 BUFFERED = 5_000
-POD, NODE, DEVICE = 1, 2, 3
+POD, NODE, DEVICE, CONFIGURATION, POLICY = 1, 2, 3, 4, 5
 NAMES_MAX = 200_000
 
 _SCHEMA = """
@@ -36,6 +37,9 @@ CREATE INDEX holds_of_pod ON holds (pod);
 CREATE INDEX holds_on_node ON holds (node, decision);
 CREATE INDEX holds_on_device ON holds (device, decision);
 CREATE TABLE marks (revision INTEGER PRIMARY KEY, time TEXT, kind TEXT, sentence TEXT);
+CREATE TABLE changes (
+    revision INTEGER, thing INTEGER, what TEXT, PRIMARY KEY (revision, thing, what)
+) WITHOUT ROWID;
 CREATE TABLE kept (name TEXT PRIMARY KEY, value BLOB);
 """
 
@@ -106,7 +110,7 @@ class Index:
         except sqlite3.DatabaseError:
             version = -1
         if version not in (0, FORMAT):
-            self._remake()
+            self.clear()
             return
         self._db.execute("BEGIN")
         if version == 0:
@@ -116,16 +120,14 @@ class Index:
             self._commit()
         self._ids: dict[tuple[int, str], int] = {}
         self._facts: list[tuple[int, int]] = []
+        self._changes: list[tuple[int, int, str]] = []
 
-    def _remake(self) -> None:
+    def clear(self) -> None:
+        """Forget everything: it is of another ledger, or does not fit the checkpoints."""
         self._db.close()
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         self._open()
-
-    def clear(self) -> None:
-        """Forget everything: it is of another ledger, or does not fit the checkpoints."""
-        self._remake()
 
     def restart(self) -> None:
         """Forget what was noted, but for which ledger it is of."""
@@ -138,6 +140,11 @@ class Index:
     def revision(self) -> int:
         """The revision up to which everything is committed; 0 where nothing is."""
         return int(self.kept("revision") or b"0")
+
+    @property
+    def begins(self) -> int:
+        """Behind which revision everything has been noted; 0 for the ledger's very beginning."""
+        return int(self.kept("begins") or b"0")
 
     def kept(self, name: str) -> bytes:
         """What was kept under this name; empty if nothing was."""
@@ -197,6 +204,12 @@ class Index:
     def mark(self, mark: Mark) -> None:
         """Note an event that people look for."""
         self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?)", mark)
+
+    def change(self, revision: int, kind: int, key: str, what: str) -> None:
+        """The event at this revision made that of it otherwise."""
+        self._changes.append((revision, self._thing(kind, key), what))
+        if len(self._changes) >= BUFFERED:
+            self._flush()
 
     def forget_pod(self, uid: str) -> None:
         """No event will be about it soon: its number need not be at hand."""
@@ -280,14 +293,34 @@ class Index:
         )
         return [revision for (revision,) in rows]
 
-    def holding_changed(self, uid: str, *, upto: int) -> int:
-        """The newest event up to a revision that gave the pod shares or freed them; 0 if none."""
-        (found,) = self._db.execute(
-            "SELECT max(max(CASE WHEN decision <= ? THEN decision ELSE 0 END, "
-            "CASE WHEN until <= ? THEN until ELSE 0 END)) FROM holds WHERE pod = ?",
-            (upto, upto, self._find(POD, uid) or 0),
-        ).fetchone()
-        return int(found or 0)
+    def changed(self, *, after: int, upto: int) -> dict[int, list[str]]:
+        """The keys of all that was made otherwise behind `after` up to `upto`, by kind."""
+        self._flush()
+        rows = self._db.execute(
+            "SELECT kind, key FROM things WHERE id IN "
+            "(SELECT thing FROM changes WHERE revision > ? AND revision <= ?) ORDER BY id",
+            (after, upto),
+        )
+        found: dict[int, list[str]] = {}
+        for kind, key in rows:
+            found.setdefault(kind, []).append(key)
+        return found
+
+    def changed_by(
+        self, kind: int, keys: Iterable[str], *, after: int, upto: int
+    ) -> dict[tuple[str, str], int]:
+        """The newest events behind `after` up to `upto` that made these otherwise, by key and what
+        of it.
+        """
+        self._flush()
+        ids = {found: key for key in keys if (found := self._find(kind, key)) is not None}
+        rows = self._db.execute(
+            "SELECT thing, what, max(revision) FROM changes "
+            "WHERE revision > ? AND revision <= ? AND thing IN (SELECT value FROM json_each(?)) "
+            "GROUP BY thing, what",
+            (after, upto, msgspec.json.encode(list(ids)).decode()),
+        )
+        return {(ids[thing], what): revision for thing, what, revision in rows}
 
     def holds(
         self, kind: int, key: str, *, since: int, upto: int, skip: int, limit: int
@@ -332,6 +365,8 @@ class Index:
     def _flush(self) -> None:
         self._db.executemany("INSERT OR IGNORE INTO facts VALUES (?, ?)", self._facts)
         self._facts.clear()
+        self._db.executemany("INSERT OR IGNORE INTO changes VALUES (?, ?, ?)", self._changes)
+        self._changes.clear()
 
     def _commit(self) -> None:
         self._db.execute("COMMIT")

@@ -13,13 +13,23 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from apportion.core.explain import differences
+from apportion.core.explain.differences import Picture, picture, touched
 from apportion.core.explain.lines import Teller
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway.past.cells import Cells
 from apportion.gateway.past.checkpoints import Checkpoints
-from apportion.gateway.past.index import DEVICE, NODE, POD, Index, Mark
+from apportion.gateway.past.index import (
+    CONFIGURATION,
+    DEVICE,
+    NODE,
+    POD,
+    POLICY,
+    Index,
+    Mark,
+)
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion.runtime.process.logs import get_logger
@@ -52,6 +62,14 @@ from apportion_schemas import (
 
 _log = get_logger(__name__)
 _NS = 1_000_000_000
+KINDS = {
+    "placements": POD,
+    "nodes": NODE,
+    "devices": DEVICE,
+    "configuration": CONFIGURATION,
+    "policy": POLICY,
+}
+"""Under which kind the things of each list of differences are in the index."""
 _MARKS: dict[type, str] = {
     DeviceCordoned: "cordon",
     NodeCordoned: "cordon",
@@ -107,11 +125,15 @@ class Indexer:
         """See `runtime.ledger.reader.Fold`."""
         data = event.data
         before = self._before(data)
+        part = touched(self.state, data)
+        was = picture(self.state, part) if part is not None else None
         change = self._fold.apply(record, event)
         self._count(record.revision, event.time, type(data).__name__)
         if not change.refused and not self.failed:
             try:
                 self._note(record.revision, event, change, before)
+                if was is not None:
+                    self._note_changes(record.revision, was, picture(self.state, part))
             except sqlite3.Error as error:
                 self._fail(error)
         self._perhaps_keep(record)
@@ -156,6 +178,7 @@ class Indexer:
 
     def _begin(self, state: State) -> None:
         """A ledger whose beginning is gone: what is there at first is noted as it is."""
+        self._index.keep("begins", str(state.revision).encode())
         for pod in state.pods.values():
             self._index.name_pod(pod.uid, pod.full_name)
             self._index.note(pod.submitted_revision, [(POD, pod.uid)])
@@ -193,6 +216,11 @@ class Indexer:
             self._index.mark(Mark(revision, event.time, kind, self._teller.line(data)))
         if isinstance(data, PodGone):
             self._index.forget_pod(data.uid)
+
+    def _note_changes(self, revision: int, was: Picture, now: Picture) -> None:
+        for name, differ in differences.LISTS.items():
+            for each in differ(was, now):
+                self._index.change(revision, KINDS[name], each.key, each.what)
 
     def _note_holds(self, revision: int, time: str, data: Any, change: Change) -> None:
         pod = change.pod

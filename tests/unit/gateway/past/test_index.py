@@ -54,7 +54,22 @@ def test_holds(tmp_path: Path) -> None:
     assert held(0, 99) == [("u1", 11, 15), ("u2", 21, 0)]
     [hold] = index.holds(NODE, "n1", since=0, upto=99, skip=1, limit=9)
     assert (hold.namespace, hold.pod, hold.device, hold.memory_mib) == ("default", "a", "g0", 16)
-    assert [index.holding_changed("u1", upto=upto) for upto in (10, 12, 99)] == [0, 11, 15]
+
+
+def test_what_changed_and_by_which_event(tmp_path: Path) -> None:
+    """The newest event in between that made that very side otherwise, once for all it did."""
+    index = filled(tmp_path / "i")
+    for revision, what in ((11, "health"), (13, "health"), (14, "cordon"), (14, "cordon")):
+        index.change(revision, DEVICE, "g0", what)
+    index.change(21, POD, "u2", "placement")
+    assert index.changed_by(DEVICE, ["g0", "g1"], after=0, upto=20) == {
+        ("g0", "health"): 13,
+        ("g0", "cordon"): 14,
+    }
+    assert index.changed_by(DEVICE, ["g0"], after=0, upto=12) == {("g0", "health"): 11}
+    assert index.changed_by(NODE, ["g0"], after=0, upto=99) == {}
+    assert index.changed(after=13, upto=21) == {POD: ["u2"], DEVICE: ["g0"]}
+    assert index.changed(after=14, upto=20) == {}
 
 
 def test_failures_under_a_pod(tmp_path: Path) -> None:

@@ -7,17 +7,21 @@ import pytest
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.state import State
 from apportion.gateway.past.checkpoints import Checkpoints
-from apportion.gateway.past.index import DEVICE, NODE, POD, Index
+from apportion.gateway.past.index import CONFIGURATION, DEVICE, NODE, POD, POLICY, Index
 from apportion.gateway.past.indexing import Indexer, open_index
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import (
+    Configuration,
+    ConfigurationChanged,
     DeviceCordoned,
     NodeGone,
     NodeHeard,
     NodeSilent,
     PlacementVoided,
+    PodAdopted,
     PodGone,
+    PolicyChanged,
     decode,
     encode,
     subject_of,
@@ -68,6 +72,43 @@ def test_whom_events_are_about(tmp_path: Path) -> None:
     ]
     [hold] = index.holds(DEVICE, "g0", since=0, upto=99, skip=0, limit=9)
     assert (hold.uid, hold.decision, hold.until) == ("p1", 4, 5)
+
+
+def test_what_each_event_made_otherwise(tmp_path: Path) -> None:
+    """Just that side of that thing: also of others than it names, and of pods without a share."""
+    index, checkpoints = open_index(tmp_path, "c")
+    running = PodAdopted(
+        pod="old", submitted=pod("old", ask(1000)), node="n1", attempt=1, running=True,
+        shares=(share("unseen"),), evidence="annotations",
+    )  # fmt: skip
+    asks_for = ConfigurationChanged(by="ann", configuration=Configuration(scheduler_names=("a",)))
+    read(Indexer(State(), index, checkpoints), (
+        node("n1", gpu("g0")),  # 1
+        node("n2", gpu("g1")),  # 2
+        observed("n1", version=1),  # 3: from now on there are no others than Kubernetes tells of
+        pod("p1"),  # 4
+        placed("p1", "n1", []),  # 5
+        running,  # 6
+        DeviceCordoned(device="g0", by="ann", reason="fan"),  # 7
+        NodeSilent(node="n1", grace_s=40),  # 8
+        NodeSilent(node="n1", grace_s=40),  # 9: it was silent already
+        PolicyChanged(by="ann", node_policy="spread"),  # 10
+        asks_for,  # 11
+        PolicyChanged(by="bob", node_policy="spread"),  # 12: which it was
+        PodGone(uid="p1"),  # 13
+    ))  # fmt: skip
+
+    def by(kind: int, *keys: str) -> dict[tuple[str, str], int]:
+        return index.changed_by(kind, keys, after=0, upto=99)
+
+    assert by(NODE, "n1", "n2") == {("n1", "state"): 8, ("n2", "state"): 3}
+    assert by(DEVICE, "g0", "g1", "unseen") == {
+        ("g0", "health"): 1, ("g0", "cordon"): 7, ("g1", "health"): 2, ("unseen", "health"): 6,
+    }  # fmt: skip
+    assert by(POD, "p1", "old") == {("p1", "placement"): 13, ("old", "placement"): 6}
+    assert index.changed_by(POD, ["p1"], after=0, upto=12) == {("p1", "placement"): 5}
+    assert by(POLICY, "policy") == {("policy", "policy"): 10}
+    assert by(CONFIGURATION, "scheduler_names") == {("scheduler_names", "scheduler_names"): 11}
 
 
 def test_what_was_kept_goes_on(tmp_path: Path) -> None:
