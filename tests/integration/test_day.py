@@ -176,7 +176,7 @@ def drained(day: Day) -> None:
     pods = day.said("get", "pods")
     for name in MOVABLE:
         assert re.search(rf"serving +{name} +\w+ +h100-\d", pods), pods
-    assert re.search(r"bio +fold-0 +refused", pods), pods
+    assert re.search(r"bio +fold-0 +waiting", pods), pods
     assert re.search(rf"{BROKEN} .*{REASON}.*ada", day.said("get", "nodes")), day.said(
         "get", "nodes"
     )

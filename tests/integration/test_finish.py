@@ -103,6 +103,29 @@ def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, price
             assert day not in done.stdout
 
 
+def test_a_pod_without_a_place_waits_in_every_verb(up: Standalone) -> None:
+    """One word for people, whatever the events and the JSON call it; and an extended resource that
+    is short has its name and its amounts in the list as in `submit`.
+    """
+    manifest = POD.replace("NAME", "fpga").replace("SPACE", "lab")
+    manifest = manifest.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, example.com/fpga: 2")
+    said = [up.run("submit", "-f", "-", "--wait", stdin=manifest.encode()).stdout]
+    for words in (
+        ("get", "pods"), ("get", "pods", "--phase", "waiting"), ("top", "--once"),
+        ("why", "lab/fpga"), ("history", "lab/fpga"), ("tail", "--from", "1", "--no-follow"),
+        ("plan", "-f", "-"), ("plan", "--lose", "node-1"),
+    ):  # fmt: skip
+        said.append(up.run(*words, stdin=manifest.encode()).stdout)
+        assert re.search(r"\b(waiting|waits|wait)\b", said[-1]), (words, said[-1])
+        assert not re.search(r"\b(refused|pending|not now)\b", said[-1]), (words, said[-1])
+    assert "1 submitted, 1 waiting" in said[0]
+    for text in said[:3]:
+        assert "not enough of example.com/fpga on the node (12 nodes)" in text
+    assert "0 of the 2 needed" in said[0]
+    assert "2 needed, 0 free" in said[1]
+    up.json("delete", "lab/fpga")
+
+
 def test_other_forms(up: Standalone) -> None:
     """YAML is the JSON, wide has the uid, and two forms at once are refused."""
     as_json = up.json("get", "pods", "one")

@@ -22,9 +22,9 @@ from apportion.cli.listing import (
     Listing,
 )
 from apportion.cli.moments import AT, dated
-from apportion.cli.tables import Look
+from apportion.cli.tables import WAITING, Look
 
-PHASES = ("pending", "refused", "placed", "bound", "allocated", "rejected")
+PHASES = (WAITING, "placed", "bound", "allocated", "rejected")
 _NODE = click.option(
     "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completing.NODES
 )
@@ -58,7 +58,7 @@ def _lists(metavar: str, complete: completing.Complete) -> Callable[[Command], C
     return decorate
 
 
-@click.group(epilog="Example:  apportion get pods --phase refused")
+@click.group(epilog="Example:  apportion get pods --phase waiting")
 def command() -> None:
     """List what there is, all of it or what is named.
 
@@ -67,7 +67,7 @@ def command() -> None:
     """
 
 
-@command.command(epilog="Example:  apportion get pods -n training --phase refused")
+@command.command(epilog="Example:  apportion get pods -n training --phase waiting")
 @_NAMESPACE
 @_PHASE
 @_NODE
@@ -117,6 +117,8 @@ def _list(
         raise click.UsageError(f"--json and -o {form}: choose one")
     if watch and query.get("at") is not None:
         raise click.UsageError("--watch and --at: the past does not change")
+    if query.get("phase") == WAITING:
+        query["phase"] = "pending"
     gateway = Gateway(where.gateway_url())
     asked, now = dated(gateway, query)
     look = Look(wide=form == "wide", now=None if watch else now)

@@ -25,8 +25,7 @@ PIPE_WIDTH = 220
 """Columns where there is no terminal and COLUMNS does not tell: rows are not cut for `grep`."""
 
 PHASE_STYLES = {
-    "pending": "yellow",
-    "refused": "red",
+    "waiting": "yellow",
     "rejected": "red",
     "placed": "cyan",
     "bound": "blue",

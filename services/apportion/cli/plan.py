@@ -40,7 +40,7 @@ LINE_BYTES_MAX = 1 << 20
 DETAILED_MAX = 3
 """Up to so many pods are shown with all evidence."""
 STYLES = {"fits": "green", "not-now": "yellow", "never": "red", "unchanged": "dim"}
-SHOWN = {"fits": "fits", "not-now": "not now", "never": "never", "unchanged": "has its place"}
+SHOWN = {"fits": "fits", "not-now": "waiting", "never": "never", "unchanged": "has its place"}
 EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
 
 
@@ -69,7 +69,7 @@ def command(
     taken as submitted again, as their controllers would make them. An added node is as large as
     those of its model are, and has the labels and taints that all of them have.
 
-    Exit codes: 0 all would have a place; 5 not now, some would wait; 6 some never can, whatever
+    Exit codes: 0 all would have a place; 5 some would wait; 6 some never can, whatever
     ends on this fleet; 1 a document was wrong, or a node is not known; 2 wrong usage; 3 the gateway
     cannot be reached.
     """

@@ -31,6 +31,7 @@ from apportion.cli.submitting import (
     stands,
 )
 from apportion.cli.submitting import replace as replace_pods
+from apportion.cli.tables import WAITING
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain import words
 from apportion.core.explain.lines import limit_name, shares_words
@@ -82,7 +83,7 @@ class Choice(msgspec.Struct, frozen=True):
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The trace's first N pods.")
 @click.option("--replace", is_flag=True, help="Submit live pods that changed anew.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
-@click.option("--wait", is_flag=True, help="Wait until each pod is placed or refused.")
+@click.option("--wait", is_flag=True, help="Wait until each pod has a place, or is found to wait.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0.1, 86_400), default=60.0,
               show_default=True, metavar="SECONDS", help="How long to wait.")  # fmt: skip
 @asks_both
@@ -97,7 +98,7 @@ def command(
     is named with its field, value and fix; the others go on.
 
     Exit codes: 0 all submitted, with --wait all placed; 1 a document was wrong, a live pod has
-    another spec and was not replaced, or with --wait a pod was refused or not decided in time; 2
+    another spec and was not replaced, or with --wait a pod waits or is not decided in time; 2
     wrong usage; 3 the ledger or gateway is away; 4 with --wait, a newer build decides and this one
     cannot read it.
     """
@@ -199,7 +200,7 @@ def _tell_problems(problems: list[Problem]) -> None:
 
 
 def _once(refused: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What pods were refused for, the same for several, as of a gang, once."""
+    """What pods wait for, the same for several, as of a gang, once."""
     by_text: dict[str, list[str]] = {}
     for name, text in refused.items():
         by_text.setdefault(text, []).append(name)
@@ -220,7 +221,7 @@ def _tell(report: Report, *, waited: bool) -> None:
     if report.seconds and count > NAMED_MAX:
         parts.append(f"{count / report.seconds:,.0f} per second")
     for what, number in (
-        ("placed", len(report.placed)), ("refused", len(report.refused)),
+        ("placed", len(report.placed)), (WAITING, len(report.refused)),
         ("undecided", len(report.undecided)), ("unchanged", len(report.unchanged)),
         ("changed and left as they are", len(report.changed)),
         ("replaced", len(report.replaced)), ("ended", len(report.ended)),
@@ -243,7 +244,7 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
         for name, text in report.placed.items():
             made.add_row(plain(name), plain(text))
         for names, text in _once(report.refused):
-            made.add_row(names, text, style="red")
+            made.add_row(names, f"{WAITING}: {text}", style="yellow")
         for name in report.undecided:
             made.add_row(plain(name), "no decision yet: is a scheduler running?", style="yellow")
     else:

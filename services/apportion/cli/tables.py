@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -10,7 +11,6 @@ from rich.text import Text
 
 from apportion.cli.output import phase, plain, table
 from apportion.cli.rows import Rows
-from apportion.core.explain import words
 from apportion.core.explain.answers import (
     DeviceAnswer,
     GangAnswer,
@@ -34,11 +34,22 @@ class Look(NamedTuple):
 
 
 PLAIN = Look()
+WAITING = "waiting"
+"""What people are told of both phases of a pod without a place that the read API knows."""
+_SHOWN = {"pending": WAITING, "refused": WAITING}
 
 
 def shown_phase(pod: PodAnswer) -> str:
-    """The phase, or `refused` for a pending pod that has been looked at in vain."""
-    return "refused" if pod.phase == "pending" and pod.refused_revision else pod.phase
+    """What people are told of its phase: a pod without a place waits, looked at or not yet."""
+    return _SHOWN.get(pod.phase, pod.phase)
+
+
+def shown_phases(phases: Mapping[str, int]) -> dict[str, int]:
+    """How many pods are in each phase, in the words that people are told."""
+    shown = Counter[str]()
+    for name, count in phases.items():
+        shown[_SHOWN.get(name, name)] += count
+    return shown
 
 
 def age(time: str, now: datetime) -> str:
@@ -72,9 +83,8 @@ def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
         elif pod.shares:
             held = shares_words(pod.shares)
             held += f"; {failed_words(pod.failed_devices)}" if pod.failed_devices else ""
-        elif pod.reasons:
-            code, count = next(iter(pod.reasons.items()))
-            held = f"{words.phrase(code)} ({words.nodes(count)})"
+        elif pod.cause:
+            held = pod.cause
         else:
             held = listed([ask_words(ask) for ask in pod.asks]) or "no device"
         newest = max(
@@ -198,7 +208,8 @@ def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
     made = table("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
                  wraps=("PHASES",), drops=("QUEUE",))  # fmt: skip
     for gang in items:
-        phases = ", ".join(f"{count} {name}" for name, count in gang.phases.items())
+        counts = shown_phases(gang.phases)
+        phases = ", ".join(f"{count} {name}" for name, count in counts.items())
         needs = str(gang.min_available) if gang.declared else "not declared"
         name = gang.namespace if gang.group == NOT_TOLD else gang.group
         made.add_row(name, needs, str(gang.pods), phases, plain(gang.queue))

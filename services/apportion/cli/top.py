@@ -17,7 +17,7 @@ from apportion.cli.listing import Listed
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import PHASE_STYLES, console, plain, print_json, table
 from apportion.cli.rows import Rows
-from apportion.cli.tables import device_state, short_name
+from apportion.cli.tables import device_state, short_name, shown_phases
 from apportion.cli.top_view import View
 from apportion.core.explain.answers import (
     DeviceAnswer,
@@ -144,7 +144,7 @@ def _headline(summary: SummaryAnswer) -> Text:
         f"{summary.devices_open:,} of {summary.devices:,} devices open   "
         f"memory {used / 1024:,.0f} of {summary.memory_mib / 1024:,.0f} GiB allocated   "
     )
-    for name, count in summary.phases.items():
+    for name, count in shown_phases(summary.phases).items():
         line.append(f"{count:,} {name}  ", PHASE_STYLES.get(name, ""))
     return line
 

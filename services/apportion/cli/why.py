@@ -16,6 +16,7 @@ from apportion.cli.exits import NotFound
 from apportion.cli.listing import is_device
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, table
+from apportion.cli.tables import WAITING
 from apportion.core.explain.answers import (
     DeviceAnswer,
     NodeDetail,
@@ -153,9 +154,13 @@ def show_refused(out: Console, refused: WhyRefused) -> None:
     out.print(misses)
 
 
+def _step(phase: str) -> str:
+    return f"{WAITING} since" if phase == "refused" else f"{phase} at"
+
+
 def _history(out: Console, why: Why) -> None:
     steps = ", ".join(
-        f"{step.phase} at revision {step.revision}" + (f" ({step.time})" if step.time else "")
+        f"{_step(step.phase)} revision {step.revision}" + (f" ({step.time})" if step.time else "")
         for step in why.history
     )
     out.print(plain(f"{steps}; as of revision {why.revision}"), style="dim", soft_wrap=True)

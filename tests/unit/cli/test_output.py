@@ -47,7 +47,7 @@ def test_bar(used: int, total: int, cells: int) -> None:
 
 
 def test_tables_say_what_matters() -> None:
-    """A refused pod its first cause, a failed device its reason, a cordoned node its own."""
+    """A pod that waits its first cause, a failed device its reason, a cordoned node its own."""
     ledger = Ledger(
         rack("n1", 2), pod("a", ask(4000)), pod("b", ask(900_000)),
     ).settle()  # fmt: skip
@@ -56,7 +56,8 @@ def test_tables_say_what_matters() -> None:
         NodeCordoned(node="n1", by="ann", reason="fan"),
     )
     shown = printed(tables.pods([pod_answer(ledger.state, ledger.pod(uid)) for uid in "ab"]))
-    assert "refused" in shown
+    assert " waiting " in shown
+    assert "refused" not in shown
     now = datetime.fromisoformat(ledger.pod("a").submitted_time) + timedelta(minutes=5)
     then = tables.pods([pod_answer(ledger.state, ledger.pod("a"))], tables.Look(now=now))
     assert " 5m " in printed(then)

@@ -91,7 +91,7 @@ class FailedDevice(Answer, frozen=True):
 
 class PodAnswer(Answer, frozen=True):
     """One live pod. `reasons` counts nodes per cause while the pod is refused, the
-    nearest cause first.
+    nearest cause first; `cause` is that one in words, or the limit that keeps the pod out.
 
     A pod that cannot be read has the phase `rejected`, no revisions, and the words in `rejection`.
     `spec` is a digest of what it asks for, its labels, gang and queue: equal for equal manifests.
@@ -117,6 +117,7 @@ class PodAnswer(Answer, frozen=True):
     allocated_revision: int = 0
     refused_revision: int = 0
     reasons: dict[RefusalCode, int] = {}
+    cause: str = ""
     last_failure: str = ""
     failed_devices: tuple[FailedDevice, ...] = ()
     rejection: str = ""

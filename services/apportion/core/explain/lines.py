@@ -306,7 +306,7 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     QuotaGone: lambda e, _: f"quota {e.quota} of namespace {e.namespace} left the cluster",
     PodPlaced: _placed,
     PlacementVoided: lambda e, name: f"{name}: placement on {e.node} voided: {e.reason}",
-    PodRefused: lambda e, name: f"{name} refused: {words.refusal(e)}",
+    PodRefused: lambda e, name: f"{name} waits: {words.refusal(e)}",
     PodEvicted: lambda e, _: words.eviction(e),
     ResizeAsked: _resize_asked,
     PodResized: lambda e, name: f"{name} resized on {e.node}: {shares_words(e.shares)}",

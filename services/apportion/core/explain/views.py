@@ -105,6 +105,7 @@ def pod_answer(state: State, pod: PodState) -> PodAnswer:
         allocated_revision=pod.allocated_revision,
         refused_revision=pod.refused_revision,
         reasons=dict(words.ranked(pod.refusal)) if pod.refusal else {},
+        cause=words.cause(pod.refusal, submitted.shape) if pod.refusal else "",
         last_failure=pod.last_failure,
         failed_devices=failed_devices(state, pod),
     )

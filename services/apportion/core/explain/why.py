@@ -131,7 +131,7 @@ def _sentence(
         evicted = state.evictions.get(pod.uid)
         return f"{said}. It is to go: {words.eviction(evicted)}" if evicted is not None else said
     if isinstance(stands, Explained):
-        said = f"{name} is pending since revision {pod.refused_revision}: "
+        said = f"{name} is waiting since revision {pod.refused_revision}: "
         said += ("it " if stands.never else "") + refusal_words(stands, pod.submitted.shape)
     elif pod.submitted.gates:
         said = f"{name} waits {gates_words(pod)}"
@@ -140,7 +140,7 @@ def _sentence(
     elif stands is not None:
         said = (
             f"{name} waits for a decision: number {stands.position:,} of "
-            f"{stands.pending:,} pending pods, by priority and then by revision"
+            f"{stands.pending:,} waiting pods, by priority and then by revision"
         )
         gang = gang_words(state, pod)
         said += f"; {gang}" if gang else ""

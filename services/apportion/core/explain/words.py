@@ -360,13 +360,35 @@ def refusal(refused: PodRefused, shape: Shape | None = None) -> str:
         return gang(refused.gang)
     if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
         return f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods"
-    limits = [volume(refused.volume)] if refused.volume is not None else []
-    limits += [queue(refused.queue)] if refused.queue is not None else []
-    limits += [quota(refused.quota)] if refused.quota is not None else []
+    limits = _limits(refused)
     if not limits or not refused.reasons.keys() <= {*LIMIT_CODES, *_CLAIM_CODES}:
         limits.append(_of_nodes(refused, shape))
     said = "; ".join(limits)
     return f"{gang(refused.gang)}; for the first that does not, {said}" if refused.gang else said
+
+
+def cause(refused: PodRefused, shape: Shape | None = None) -> str:
+    """The first cause of a refusal, for a list: with its count of nodes, or the limit.
+
+    As in `not enough of example.com/fpga on the node (8 nodes): 2 needed, 0 free`.
+    """
+    limits = [gang(refused.gang)] if refused.gang is not None else _limits(refused)
+    if limits:
+        return limits[0]
+    for code, count in ranked(refused):
+        said = f"{named(code, shape)} ({nodes(count)})"
+        near = next((miss for miss in refused.nearest if miss.code is code), None)
+        if near is not None and code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
+            said += f": {near.needed:,} needed, {near.available:,} free"
+        return said
+    return "there is no node yet"
+
+
+def _limits(refused: PodRefused) -> list[str]:
+    """What keeps the pod from every node, and is no node's fault."""
+    limits = [volume(refused.volume)] if refused.volume is not None else []
+    limits += [queue(refused.queue)] if refused.queue is not None else []
+    return limits + ([quota(refused.quota)] if refused.quota is not None else [])
 
 
 def volume(shortage: VolumeShortage) -> str:
@@ -386,6 +408,9 @@ def _of_nodes(refused: PodRefused, shape: Shape | None) -> str:
     nearest = refused.nearest[0]
     if nearest.code is _C.DEVICE_IN_USE:
         return f"{said}; {_empty_cards(shape)}nearest is {_where(nearest)}"
+    if nearest.code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
+        have, want = nearest.available, nearest.needed
+        return f"{said}; nearest is {_where(nearest)}, with {have:,} of the {want:,} needed"
     if missing(nearest):
         said += f"; nearest is {_where(nearest)}, short by {missing(nearest)}"
     return said

@@ -32,7 +32,7 @@ def test_waiting_counts_by_priority_then_revision() -> None:
     positions = {uid: part.position for uid, part in waiting.items() if part}
     assert positions == {"c": 1, "a": 2, "b": 3}
     assert explained(ledger, "b").sentence == (
-        "default/b waits for a decision: number 3 of 3 pending pods, by priority and then by "
+        "default/b waits for a decision: number 3 of 3 waiting pods, by priority and then by "
         "revision"
     )
 

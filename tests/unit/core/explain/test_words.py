@@ -4,7 +4,14 @@ import pytest
 
 from apportion.core.explain import words
 from apportion.core.explain.words import WORDS, Unit
-from apportion_schemas import GangShortage, NearMiss, PodRefused, RefusalCode
+from apportion_schemas import (
+    GangShortage,
+    NearMiss,
+    NodeConstraints,
+    PodRefused,
+    RefusalCode,
+)
+from tests.support.pods import shape
 
 
 def refused(
@@ -166,3 +173,31 @@ def test_one_of_a_thing_is_said_as_one() -> None:
     assert words.gang(GangShortage(needed=1, present=0, fitting=0)).startswith(
         "its gang needs 1 pod together"
     )
+
+
+def test_an_extended_resource_has_its_name_and_amounts() -> None:
+    """In a list as in the sentence: which one, how many are needed, and how many there are."""
+    code = RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT
+    few = refused({code: 8}, miss(code, 2, 0, device=""))
+    wants = shape(node=NodeConstraints(extended={"example.com/fpga": 2}))
+    named = "not enough of example.com/fpga on the node (8 nodes)"
+    assert words.cause(few, wants) == f"{named}: 2 needed, 0 free"
+    assert words.refusal(few, wants) == (
+        f"none of 8 nodes fits: {named}; nearest is n1, with 0 of the 2 needed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (refused({RefusalCode.NODE_CORDONED: 2, RefusalCode.MEMORY_INSUFFICIENT: 1},
+                 miss(RefusalCode.MEMORY_INSUFFICIENT, 9, 5)),
+         "not enough memory free on the device (1 node)"),
+        (refused({RefusalCode.GANG_INCOMPLETE: 1}, gang=GangShortage(4, 1, 0)),
+         "its gang needs 4 pods together and has 1"),
+        (refused({}), "there is no node yet"),
+    ],
+)  # fmt: skip
+def test_the_cause_in_a_list_is_the_first_of_the_sentence(what: PodRefused, said: str) -> None:
+    """What the nearest lacks, or what keeps the pod from every node."""
+    assert words.cause(what) == said

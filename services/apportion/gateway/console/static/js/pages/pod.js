@@ -144,7 +144,7 @@ class PodPage extends ListPage {
   told({ sentence, subject }) {
     const own = `${this.namespace}/${this.name}`;
     const rest = sentence.startsWith(own) ? sentence.slice(own.length).replace(/^:? /, "") : sentence;
-    return linked(sentenceCase(rest.replace(/^(submitted|refused|rejected): /, "").replace(/^(placed|bound|adopted) /, "")), subject);
+    return linked(sentenceCase(rest.replace(/^(submitted|waits|rejected): /, "").replace(/^(placed|bound|adopted) /, "")), subject);
   }
 
   stepWords(phase) {
