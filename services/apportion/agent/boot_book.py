@@ -1,7 +1,9 @@
 """What an agent has noted of its node and must know again after it was killed: a file of entries.
 
 Invariant: what is in the book is on the disk, whoever writes at once and whatever write fails, and
-is of this boot of the machine: of an earlier one no container and no command runs any more.
+is of this boot of the machine: of an earlier one no container and no command runs any more. What
+proves something of a pod, and not that it runs, is kept: a kubelet starts the containers of the
+same pod again after a reboot.
 """
 
 from __future__ import annotations
@@ -30,11 +32,14 @@ class _File(Struct, Generic[T]):
 
 
 class BootBook(Generic[T]):
-    """Entries by name; they are lost with the boot that they are of."""
+    """Entries by name; they are lost with the boot that they are of, unless they outlive it."""
 
-    def __init__(self, path: Path, proc: Path, kind: type[T]) -> None:
+    def __init__(
+        self, path: Path, proc: Path, kind: type[T], *, outlives_boot: bool = False
+    ) -> None:
         """`proc` is where the kernel tells of its boot; without it no boot is told from another."""
         self._path = path
+        self._outlives_boot = outlives_boot
         self._kind: Any = _File[kind]  # type: ignore[valid-type]
         try:
             boot = (proc / _BOOT).read_text("ascii").strip()
@@ -76,4 +81,4 @@ class BootBook(Generic[T]):
         except (OSError, msgspec.DecodeError) as error:
             _log.warning("%s cannot be read, so nothing in it is known: %s", self._path, error)
             return _File(boot)
-        return file if file.boot == boot else _File(boot)
+        return file if self._outlives_boot or file.boot == boot else _File(boot)

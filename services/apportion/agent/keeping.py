@@ -69,7 +69,7 @@ class Keeping:
         self._books = books
         self._clock = clock
         self._view = view = agent.view_of(node.name)
-        self._handed = BootBook(places.state / _HANDED, places.proc, str)
+        self._handed = BootBook(places.state / _HANDED, places.proc, str, outlives_boot=True)
         self._hands = hands = Hands(
             Regions(places.state / "shares"),
             Instances(node.backend),
@@ -147,7 +147,11 @@ class Keeping:
         hands = self._hands
         pods = await self.look()
         await asyncio.to_thread(hands.regions.keep, pods)
-        await asyncio.to_thread(self._handed.strike, *(self._handed.entries.keys() - pods))
+        # After a reboot the books have a pod with claims alone only once it is prepared anew, which
+        # one that is doubtful cannot be without its entry.
+        doubtful = {pod for pod, claim in self._view.held.items() if claim.doubtful}
+        over = self._handed.entries.keys() - pods - doubtful
+        await asyncio.to_thread(self._handed.strike, *over)
         needed = await hands.needed.shares()
         modes = {device.id: device.mode for device in self._node.devices.values()}
         await hands.instances.keep([card for card in modes if modes[card] == "mig"], needed)

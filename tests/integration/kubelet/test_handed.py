@@ -4,6 +4,8 @@ The ledger was lost and written anew from annotations and phases of pods, which 
 have written.
 """
 
+import json
+
 import pytest
 
 from apportion_schemas import (
@@ -63,10 +65,13 @@ async def placed(facts: Facts, kubelet: FakeKubelet, share: Share) -> None:
     await facts.count(SharesAllocated, 1)
 
 
+@pytest.mark.parametrize("rebooted", [False, True], ids=["killed", "rebooted"])
 async def test_what_was_handed_out_is_handed_out_again(
-    bus: Bus, kubelet: FakeKubelet, facts: Facts
+    bus: Bus, kubelet: FakeKubelet, facts: Facts, *, rebooted: bool
 ) -> None:
-    """Also by an agent that was killed, to a pod that the ledger knows by its annotations alone."""
+    """Also by an agent that was killed, to a pod that the ledger knows by its annotations alone;
+    and after a reboot, when the kubelet starts all containers of the same pods anew.
+    """
     async with agent_of(bus, kubelet) as agent:
         await agent.ready()
         (report,) = await facts.count(NodeReported, 1)
@@ -76,6 +81,11 @@ async def test_what_was_handed_out_is_handed_out_again(
         await facts.write(PodGone(uid="uid-a"))
         await facts.write(adopted("a", held))
         await agent.kill()
+        if rebooted:
+            book = kubelet.folder / "state" / "handed.json"
+            noted = json.loads(book.read_text())
+            assert noted["entries"]
+            book.write_text(json.dumps(noted | {"boot": "the one before"}))
         await agent.start()
         await agent.ready()
         again = await kubelet.begin("uid-a", "main")
