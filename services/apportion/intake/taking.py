@@ -157,7 +157,7 @@ class Taking:
         if lane.may_change(self._clock.monotonic()):
             return _draft(lane.node, event)
         why = "its inventory changes more often than once a second"
-        self._note(lane.node, Refusal("too-many", why))
+        self._note(lane.node, Refusal("flapping", why))
         return self._again(why)
 
     async def _reach(self, lane: Lane, basis: int) -> Answer | None:

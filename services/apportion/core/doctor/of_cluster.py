@@ -15,6 +15,7 @@ CURE: Final = (
 )
 CURES: Final[dict[str, str]] = {
     "device-of-another-node": "start the agent of the node that had the card, or delete that node",
+    "flapping": "`apportion history NODE` tells which card fails and recovers: cordon it",
     "implausible-device": "a model that is new goes into the device catalogue; another card lies",
     "implausible-time": "set the clock of that node",
     "unknown-format": "upgrade the intakes, which come before the agents",
@@ -94,8 +95,9 @@ def reports(facts: Facts) -> Found | None:
         return None
     if not cluster.refused:
         return ok("no report of an agent is refused")
-    said = [f"{node} ({cause})" for node, cause in cluster.refused]
-    cure = CURES.get(cluster.refused[0][1], CURE)
+    said = [f"{name} ({why})" for name, why in cluster.refused]
+    node, cause = cluster.refused[0]
+    cure = CURES.get(cause, CURE).replace("NODE", node)
     return soon(
         f"refused what the agents say of {counted(said, 'node')}",
         f"`apportion get nodes` shows why; {cure}. An agent reports again within a minute",

@@ -29,6 +29,7 @@ Cause = Literal[
     "unreadable",
     "too-large",
     "too-many",
+    "flapping",
     "unknown-format",
     "invalid",
     "not-an-agents",
@@ -45,7 +46,7 @@ Cause = Literal[
     "late",
     "stale",
 ]
-"""Why an event is not appended."""
+"""Why an event is not appended. `ReportRefused` takes any name, so one more is no new version."""
 EXPECTED: Final = frozenset(("late", "stale"))
 """What honest agents meet as well: the world moved on while they wrote. Nobody is told of these."""
 
