@@ -197,6 +197,19 @@ def test_the_gateway_is_over_https_where_it_has_a_certificate() -> None:
     assert not any("tls" in each for each in plain["containers"][0]["args"])
 
 
+def test_the_gateway_is_told_where_browsers_reach_it() -> None:
+    """What is no URL, and one where nobody logs in, is refused by name."""
+    named = "gateway.publicUrl=https://apportion.example.com"
+    pod = documents(rendered("--set", named))["Deployment", "gateway"]["spec"]["template"]["spec"]
+    assert "--public-url=https://apportion.example.com" in pod["containers"][0]["args"]
+    plain = documents(rendered())["Deployment", "gateway"]["spec"]["template"]["spec"]
+    assert not any("public" in each for each in plain["containers"][0]["args"])
+    chart = ("template", "apportion", str(CHART), "--namespace", "apportion")
+    assert "publicUrl" in helm(*chart, "--set", "gateway.publicUrl=apportion", ok=False)
+    said = helm(*chart, "--set", named, "--set", "gateway.login=open", ok=False)
+    assert "gateway.publicUrl is for a login" in said
+
+
 def test_the_ledger_is_encrypted_unless_it_is_said() -> None:
     """Clients and routes, by a certificate of the chart, of cert-manager, or of a Secret there."""
     found = documents(rendered())

@@ -39,6 +39,8 @@ name = "prometheus"
 sha256 = "{prometheus}"
 may = ["metrics"]
 """
+NAMES = ("olga", "mei", "prometheus")
+"""Each is the token of who has it."""
 READS = (
     "pods", "placements", "nodes", "devices", "gangs", "lines", "namespaces", "fleet", "summary",
     "nodes/n1", "pods/ml/mine", "pods/ml/mine/why", "who?node=n1&since=1", "timeline",
@@ -116,8 +118,7 @@ async def asked(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Asked]:
     """A gateway that knows three tokens, which are the names of who has them."""
     del facts  # is there first
     tokens = tmp_path / "tokens.toml"
-    names = ("olga", "mei", "prometheus")
-    tokens.write_text(ROWS.format(**{name: sha256(name.encode()).hexdigest() for name in names}))
+    tokens.write_text(ROWS.format(**{name: sha256(name.encode()).hexdigest() for name in NAMES}))
     options = ("--listen", "127.0.0.1:0", "--tokens", str(tokens))
     async with ServiceProcess("gateway", bus.server.url_for("gateway"), *options) as process:
         await process.ready()
@@ -319,6 +320,39 @@ async def test_a_browser_logs_in_with_a_token(asked: Asked) -> None:
         assert answer.status == 415
     own = asked.url.removesuffix("/api/v1")
     assert (await asked.post(*act, **sent, Origin=own))[0] == 200
+
+
+async def test_behind_a_proxy_the_cookie_is_for_https_alone(bus: Bus, tmp_path: Path) -> None:
+    """The gateway is told where browsers reach it; pages of that origin act, and no others."""
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text(ROWS.format(**{name: sha256(name.encode()).hexdigest() for name in NAMES}))
+    public = "https://apportion.example.com"
+    url, options = bus.server.url_for("gateway"), ("--tokens", str(tokens), "--public-url")
+    async with ServiceProcess(
+        "gateway", url, "--listen", "127.0.0.1:0", *options, f"{public}/"
+    ) as process:
+        await process.ready()
+        base = str((await process.logged("answering"))["url"]).removesuffix("/")
+        async with aiohttp.ClientSession() as session:
+            for origin, status in {public: 200, base.removesuffix("/api/v1"): 403}.items():
+                sent = {"Origin": origin, "Host": "apportion.example.com"}
+                login = session.post(f"{base}/login", json={"token": "olga"}, headers=sent)
+                async with login as answer:
+                    assert answer.status == status
+                    if status == 200:
+                        assert "Secure" in answer.headers["Set-Cookie"]
+                    else:
+                        assert (await answer.json())["fix"] == f"open {public} instead"
+    command = [sys.executable, "-m", "apportion.cli.main", "gateway", "--nats", url, "--public-url"]
+    for given, said in (
+        (("apportion.example.com", "--tokens", str(tokens)), "write scheme, host"),
+        ((public,), "it is for a login: give one (--kubernetes or --tokens FILE), too"),
+    ):
+        ended = await asyncio.to_thread(
+            subprocess.run, [*command, *given], capture_output=True, text=True
+        )
+        assert (ended.returncode, "--public-url" in ended.stderr) == (78, True)
+        assert said in ended.stderr
 
 
 async def test_without_a_login_it_listens_on_its_own_machine_alone(bus: Bus) -> None:

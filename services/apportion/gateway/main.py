@@ -132,6 +132,7 @@ def command(
     opened: bool,
     audiences: tuple[str, ...],
     tokens: Path | None,
+    public_url: str | None,
     kubernetes: bool,
     kubeconfig: Path | None,
     context: str | None,
@@ -155,7 +156,14 @@ def command(
         )
         places = Places(
             api=api,
-            login=login_choice(api, kube=kube, audiences=audiences, tokens=tokens, opened=opened),
+            login=login_choice(
+                api,
+                kube=kube,
+                audiences=audiences,
+                tokens=tokens,
+                public_url=public_url,
+                opened=opened,
+            ),
             files=served_files(tls["tls_cert"], tls["tls_key"], tls["tls_client_ca"]),
             seen=Seen(monitor and monitor_url("--monitor", monitor), archives),
         )

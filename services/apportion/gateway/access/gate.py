@@ -25,6 +25,7 @@ from apportion.gateway.access.people import (
     Wish,
     read_namespace,
 )
+from apportion.gateway.access.public_url import PublicUrl
 from apportion.gateway.access.sight import look_at, namespace_at, planned_namespaces, shown
 from apportion.gateway.api.answering import (
     SIGHT,
@@ -52,16 +53,26 @@ SAFE = ("GET", "HEAD")
 
 
 class Gate:
-    """The gate of one gateway; `cursors` are by the key that all gateways of a cluster share."""
+    """The gate of one gateway; `cursors` are by the key that all gateways of a cluster share.
 
-    def __init__(self, login: Remembered, cursors: Cursors) -> None:
+    `public` is where browsers reach it, if somebody has told that.
+    """
+
+    def __init__(
+        self, login: Remembered, cursors: Cursors, public: PublicUrl | None = None
+    ) -> None:
         self._login = login
         self._cursors = cursors
+        self._public = public
 
     def client(self, request: web.BaseRequest) -> str:
         """Who asks, for limits: a person who was known lately, else an address."""
         person = self._login.known(token_of(request))
         return address_of(request) if person is None else person.name
+
+    def secure(self, request: web.Request) -> bool:
+        """Whether the browser that asks came over HTTPS, to us or to a proxy."""
+        return request.secure if self._public is None else self._public.secure
 
     async def guard(self, request: web.Request, handle: Handle) -> web.StreamResponse:
         """The answer to whoever may have it."""
@@ -103,7 +114,7 @@ class Gate:
     async def _guarded(self, request: web.Request, handle: Handle) -> web.StreamResponse:
         path = request.path
         if request.method not in SAFE and hdrs.AUTHORIZATION not in request.headers:
-            _refuse_other_sites(request)
+            self._refuse_other_sites(request)
         if _OPEN.match(path):
             return await handle(request)
         person = request[PERSON] = await self.known(token_of(request))
@@ -120,6 +131,25 @@ class Gate:
         if await self.may(person, READ_ALL):
             return await handle(request)
         return await self._of_tenant(request, person, handle)
+
+    def _refuse_other_sites(self, request: web.Request) -> None:
+        """Raise RequestRefused for what a page of another site makes a browser send.
+
+        Browsers send the cookie with requests of this site alone (SameSite=Strict); an old one
+        might.
+        """
+        origin, public = request.headers.get(hdrs.ORIGIN), self._public
+        if origin is not None and not _is_own(origin, public, request.host):
+            raise RequestRefused(
+                403, f"a page of {origin[:200]} asks for this", field="Origin",
+                fix=f"open {public.origin} instead" if public
+                else "behind a proxy, tell the gateway where browsers reach it: --public-url",
+            )  # fmt: skip
+        if request.can_read_body and request.content_type != "application/json":
+            raise RequestRefused(
+                415, f"the body is {request.content_type[:80]}", field="Content-Type",
+                fix="send application/json",
+            )  # fmt: skip
 
     async def _may_go_on(self, request: web.Request) -> bool:
         """Whether his token is still good, and he reads as much as at the beginning."""
@@ -221,16 +251,6 @@ def token_of(request: web.BaseRequest) -> str:
     return "" if kind else request.cookies.get(COOKIE, "")
 
 
-def _refuse_other_sites(request: web.Request) -> None:
-    """Raise RequestRefused for what a page of another site makes a browser send.
-
-    Browsers send the cookie with requests of this site alone (SameSite=Strict); an old one might.
-    """
-    origin = request.headers.get(hdrs.ORIGIN)
-    if origin is not None and urlsplit(origin).netloc != request.host:
-        raise RequestRefused(403, f"a page of {origin[:200]} asks for this", field="Origin")
-    if request.can_read_body and request.content_type != "application/json":
-        raise RequestRefused(
-            415, f"the body is {request.content_type[:80]}", field="Content-Type",
-            fix="send application/json",
-        )  # fmt: skip
+def _is_own(origin: str, public: PublicUrl | None, host: str) -> bool:
+    """Whether a page of this origin is ours; where nobody told, by the host that was asked."""
+    return urlsplit(origin).netloc == host if public is None else origin == public.origin

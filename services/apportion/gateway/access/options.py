@@ -20,22 +20,29 @@ from aiohttp import hdrs, web
 from apportion.gateway.access.cursors import Cursors
 from apportion.gateway.access.gate import Gate
 from apportion.gateway.access.people import Remembered
+from apportion.gateway.access.public_url import KEY as PUBLIC_URL
+from apportion.gateway.access.public_url import PublicUrl, parse_public_url
 from apportion.gateway.access.token_file import TokenFile, read_rows
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.service.http import Handle, refused
 from apportion.runtime.service.kube_options import KubeChoice
 
 AUDIENCE = "apportion"
+LOGINS = "--kubernetes or --tokens FILE"
 Command = Callable[..., Any]
 
 
 class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Where people are known, if anywhere. `public`: somebody said `--open`."""
+    """Where people are known, if anywhere, and where their browsers come.
+
+    `public`: somebody said `--open`.
+    """
 
     kube: KubeChoice
     public: bool = False
     audiences: tuple[str, ...] = (AUDIENCE,)
     tokens: Path | None = None
+    url: PublicUrl | None = None
 
     @property
     def wanted(self) -> bool:
@@ -46,22 +53,26 @@ class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
     async def opened(self, cursors: Cursors) -> AsyncIterator[Gate | None]:
         """The gate, until the block ends; None where everybody is let in. Raises ConfigError."""
         if self.tokens is not None:
-            yield Gate(Remembered(TokenFile(self.tokens)), cursors)
+            yield Gate(Remembered(TokenFile(self.tokens)), cursors, self.url)
         elif self.kube.wanted:
             from apportion.gateway.access.kube_login import KubeLogin  # noqa: PLC0415 - kube_options
 
             async with self.kube.open() as api:
-                yield Gate(Remembered(KubeLogin(api, self.audiences)), cursors)
+                yield Gate(Remembered(KubeLogin(api, self.audiences)), cursors, self.url)
         else:
             yield None
 
 
 def login_options(command: Command) -> Command:
-    """Add `--tokens`, `--audience` and `--open`."""
+    """Add `--tokens`, `--audience`, `--public-url` and `--open`; see `login_choice`."""
     for option in (
         click.option(
             "--open", "opened", is_flag=True, envvar="APPORTION_OPEN", show_envvar=True,
             help="Everybody who reaches it may read everything, also from elsewhere.",
+        ),
+        click.option(
+            "--public-url", envvar="APPORTION_PUBLIC_URL", show_envvar=True, metavar="URL",
+            help="Where browsers reach it, as behind a proxy that ends TLS; needs a login.",
         ),
         click.option(
             "--audience", "audiences", multiple=True, envvar="APPORTION_AUDIENCE",
@@ -80,23 +91,26 @@ def login_options(command: Command) -> Command:
 
 def login_choice(
     listen: Address, *, kube: KubeChoice, audiences: tuple[str, ...], tokens: Path | None,
-    opened: bool,
+    public_url: str | None, opened: bool,
 ) -> LoginChoice:  # fmt: skip
     """The options together. Raises ConfigError."""
+    url = None if public_url is None else parse_public_url(public_url)
     known = tokens is not None or kube.wanted
     if tokens is not None and kube.wanted:
         raise ConfigError("--tokens", str(tokens), "give that or --kubernetes, not both")
     if opened and known:
         raise ConfigError("--open", "with a login", "give --open or a login, not both")
+    if url is not None and not known:
+        raise ConfigError(PUBLIC_URL, public_url, f"it is for a login: give one ({LOGINS}), too")
     if tokens is not None:
         read_rows(tokens)  # better told before anything begins
     if not known and not opened and not _own_machine(listen.host):
         raise ConfigError(
             "--listen", str(listen),
-            "others reach this: give a login (--kubernetes or --tokens FILE), listen on 127.0.0.1, "
+            f"others reach this: give a login ({LOGINS}), listen on 127.0.0.1, "
             "or say --open if something else keeps them out",
         )  # fmt: skip
-    return LoginChoice(kube=kube, public=opened, audiences=audiences, tokens=tokens)
+    return LoginChoice(kube=kube, public=opened, audiences=audiences, tokens=tokens, url=url)
 
 
 def _own_machine(host: str) -> bool:

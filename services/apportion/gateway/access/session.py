@@ -62,8 +62,9 @@ class Sessions:
         _audit.info("logged in", person=person.name, address=request.remote)
         response = json_response(await self._about(self._gate, person))
         response.set_cookie(
-            COOKIE, token, httponly=True, samesite="Strict", secure=request.secure, path="/"
-        )
+            COOKIE, token, httponly=True, samesite="Strict", secure=self._gate.secure(request),
+            path="/",
+        )  # fmt: skip
         return response
 
     async def logout(self, request: web.Request) -> web.StreamResponse:

@@ -1,0 +1,50 @@
+"""Where browsers reach a gateway: written as they write it, or refused by name."""
+
+import pytest
+
+from apportion.gateway.access.public_url import PublicUrl, parse_public_url
+from apportion.runtime.process.config import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("found", "origin"),
+    [
+        ("https://apportion.example.com", "https://apportion.example.com"),
+        ("HTTPS://Apportion.Example.com:443/", "https://apportion.example.com"),
+        ("https://apportion.example.com:8443", "https://apportion.example.com:8443"),
+        ("http://gateway:80", "http://gateway"),
+        ("https://[2001:DB8::1]:8443", "https://[2001:db8::1]:8443"),
+    ],
+)
+def test_an_origin_is_as_a_browser_writes_it(found: str, origin: str) -> None:
+    """In small letters, and without the port that its scheme has anyway."""
+    public = parse_public_url(found)
+    assert public == PublicUrl(origin)
+    assert public.secure == origin.startswith("https")
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ("", "write scheme, host"),
+        ("apportion.example.com", "write scheme, host"),
+        ("ftp://apportion.example.com", "write scheme, host"),
+        ("https://", "write scheme, host"),
+        ("https://a b", "write scheme, host"),
+        ("https://apportion.exämple.com", "write scheme, host"),
+        ("https://apportion.example.com:0", "write scheme, host"),
+        ("https://apportion.example.com:70000", "out of range"),
+        ("https://[2001", "Invalid IPv6"),
+        ("https://example.com/apportion", "the console is at the root"),
+        ("https://example.com?x=1", "the console is at the root"),
+        ("https://mei@example.com", "the console is at the root"),
+    ],
+)
+def test_what_is_no_such_url_is_refused_by_name(found: str, why: str) -> None:
+    """With what was found, and how it is written."""
+    with pytest.raises(ConfigError) as error:
+        parse_public_url(found)
+    assert error.value.key == "--public-url"
+    assert repr(found) in str(error.value)
+    assert why in str(error.value)
+    assert "https://apportion.example.com" in error.value.fix
