@@ -20,7 +20,7 @@ from apportion.gateway.access.cursors import Cursors
 from apportion.gateway.access.gate import Gate
 from apportion.gateway.access.options import (
     LoginChoice,
-    from_own_machine,
+    LoginOptions,
     login_choice,
     login_options,
 )
@@ -55,10 +55,10 @@ from apportion.runtime.service.http import (
     listening,
     refused,
 )
-from apportion.runtime.service.kube_options import kube_choice, kubernetes_options
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.limits import Turns
 from apportion.runtime.service.options import service_options, stop_with
+from apportion.runtime.service.own_machine import own_machine_only
 from apportion.runtime.service.serving_tls import (
     ServedFiles,
     given_tls,
@@ -67,6 +67,7 @@ from apportion.runtime.service.serving_tls import (
 )
 
 LISTEN = "127.0.0.1:8470"
+ELSE = "; behind a proxy give the gateway a login, or --open"
 
 
 class Places(Struct, frozen=True, kw_only=True):
@@ -123,19 +124,12 @@ class Places(Struct, frozen=True, kw_only=True):
     help="What an hour of a card costs, by model (TOML), for reports of cost.  [default: none]",
 )
 @login_options
-@kubernetes_options
 @serving_tls_options
 @service_options
 def command(
     *,
     listen: str,
-    opened: bool,
-    audiences: tuple[str, ...],
-    tokens: Path | None,
-    public_url: str | None,
-    kubernetes: bool,
-    kubeconfig: Path | None,
-    context: str | None,
+    login: LoginOptions,
     archives: Path | None,
     past: Path | None,
     prices: Path | None,
@@ -150,20 +144,10 @@ def command(
     cluster's API server whose a token is and what he may, --tokens a file.
     """
     try:
-        api, kube = (
-            parse_address("--listen", listen),
-            kube_choice(kubernetes=kubernetes, kubeconfig=kubeconfig, context=context),
-        )
+        api = parse_address("--listen", listen)
         places = Places(
             api=api,
-            login=login_choice(
-                api,
-                kube=kube,
-                audiences=audiences,
-                tokens=tokens,
-                public_url=public_url,
-                opened=opened,
-            ),
+            login=login_choice(api, login),
             files=served_files(tls["tls_cert"], tls["tls_key"], tls["tls_client_ca"]),
             seen=Seen(monitor and monitor_url("--monitor", monitor), archives),
         )
@@ -324,5 +308,5 @@ class _Life:
             key="--listen",
             tls=self.tls,
             client=address_of if gate is None else gate.client,
-            guard=gate.guard if gate else None if self._public else from_own_machine,
+            guard=gate.guard if gate else None if self._public else own_machine_only(ELSE),
         )

@@ -6,30 +6,40 @@ said `--open`.
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import functools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 import msgspec
-from aiohttp import hdrs, web
 
 from apportion.gateway.access.cursors import Cursors
 from apportion.gateway.access.gate import Gate
-from apportion.gateway.access.people import Remembered
+from apportion.gateway.access.people import Login, Remembered
 from apportion.gateway.access.public_url import KEY as PUBLIC_URL
 from apportion.gateway.access.public_url import PublicUrl, parse_public_url
 from apportion.gateway.access.token_file import TokenFile, read_rows
 from apportion.runtime.process.config import Address, ConfigError
-from apportion.runtime.service.http import Handle, refused
-from apportion.runtime.service.kube_options import KubeChoice
+from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
+from apportion.runtime.service.options import Command
+from apportion.runtime.service.own_machine import is_own_machine
 
 AUDIENCE = "apportion"
 LOGINS = "--kubernetes or --tokens FILE"
-Command = Callable[..., Any]
+
+
+class LoginOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options as they were given; see `login_choice`."""
+
+    tokens: Path | None
+    audiences: tuple[str, ...]
+    public_url: str | None
+    opened: bool
+    kubernetes: bool
+    kubeconfig: Path | None
+    context: str | None
 
 
 class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,10 +49,10 @@ class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kube: KubeChoice
-    public: bool = False
-    audiences: tuple[str, ...] = (AUDIENCE,)
-    tokens: Path | None = None
-    url: PublicUrl | None = None
+    public: bool
+    audiences: tuple[str, ...]
+    tokens: Path | None
+    url: PublicUrl | None
 
     @property
     def wanted(self) -> bool:
@@ -52,97 +62,78 @@ class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
     @asynccontextmanager
     async def opened(self, cursors: Cursors) -> AsyncIterator[Gate | None]:
         """The gate, until the block ends; None where everybody is let in. Raises ConfigError."""
-        if self.tokens is not None:
-            yield Gate(Remembered(TokenFile(self.tokens)), cursors, self.url)
-        elif self.kube.wanted:
-            from apportion.gateway.access.kube_login import KubeLogin  # noqa: PLC0415 - kube_options
+        async with AsyncExitStack() as held:
+            login = await self._login(held)
+            yield None if login is None else Gate(Remembered(login), cursors, self.url)
 
-            async with self.kube.open() as api:
-                yield Gate(Remembered(KubeLogin(api, self.audiences)), cursors, self.url)
-        else:
-            yield None
+    async def _login(self, held: AsyncExitStack) -> Login | None:
+        if self.tokens is not None:
+            return TokenFile(self.tokens)
+        if not self.kube.wanted:
+            return None
+        from apportion.gateway.access.kube_login import KubeLogin  # noqa: PLC0415 - kube_options
+
+        return KubeLogin(await held.enter_async_context(self.kube.open()), self.audiences)
+
+
+_OPTIONS = (
+    click.option(
+        "--tokens", type=click.Path(dir_okay=False, path_type=Path), envvar="APPORTION_TOKENS",
+        show_envvar=True, metavar="FILE",
+        help="Who may ask, by token (TOML; `apportion token` makes it).",
+    ),
+    click.option(
+        "--audience", "audiences", multiple=True, envvar="APPORTION_AUDIENCE",
+        show_envvar=True, default=(AUDIENCE,), show_default=True, metavar="NAME",
+        help="What tokens of the cluster must be meant for.",
+    ),
+    click.option(
+        "--public-url", envvar="APPORTION_PUBLIC_URL", show_envvar=True, metavar="URL",
+        help="Where browsers reach it, as behind a proxy that ends TLS; needs a login.",
+    ),
+    click.option(
+        "--open", "opened", is_flag=True, envvar="APPORTION_OPEN", show_envvar=True,
+        help="Everybody who reaches it may read everything, also from elsewhere.",
+    ),
+    kubernetes_options,
+)  # fmt: skip
 
 
 def login_options(command: Command) -> Command:
-    """Add `--tokens`, `--audience`, `--public-url` and `--open`; see `login_choice`."""
-    for option in (
-        click.option(
-            "--open", "opened", is_flag=True, envvar="APPORTION_OPEN", show_envvar=True,
-            help="Everybody who reaches it may read everything, also from elsewhere.",
-        ),
-        click.option(
-            "--public-url", envvar="APPORTION_PUBLIC_URL", show_envvar=True, metavar="URL",
-            help="Where browsers reach it, as behind a proxy that ends TLS; needs a login.",
-        ),
-        click.option(
-            "--audience", "audiences", multiple=True, envvar="APPORTION_AUDIENCE",
-            show_envvar=True, default=(AUDIENCE,), show_default=True, metavar="NAME",
-            help="What tokens of the cluster must be meant for.",
-        ),
-        click.option(
-            "--tokens", type=click.Path(dir_okay=False, path_type=Path),
-            envvar="APPORTION_TOKENS", show_envvar=True, metavar="FILE",
-            help="Who may ask, by token (TOML; `apportion token` makes it).",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+    """Add the options, and hand the command the `login` that they make, as it was given."""
+
+    def run(**given: Any) -> None:
+        names = LoginOptions.__struct_fields__
+        command(login=LoginOptions(**{name: given.pop(name) for name in names}), **given)
+
+    wrapped: Command = functools.update_wrapper(run, command)
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
 
 
-def login_choice(
-    listen: Address, *, kube: KubeChoice, audiences: tuple[str, ...], tokens: Path | None,
-    public_url: str | None, opened: bool,
-) -> LoginChoice:  # fmt: skip
-    """The options together. Raises ConfigError."""
-    url = None if public_url is None else parse_public_url(public_url)
-    known = tokens is not None or kube.wanted
-    if tokens is not None and kube.wanted:
-        raise ConfigError("--tokens", str(tokens), "give that or --kubernetes, not both")
-    if opened and known:
+def login_choice(listen: Address, given: LoginOptions) -> LoginChoice:
+    """What the options mean together. Raises ConfigError."""
+    choice = LoginChoice(
+        kube=kube_choice(
+            kubernetes=given.kubernetes, kubeconfig=given.kubeconfig, context=given.context
+        ),
+        public=given.opened, audiences=given.audiences, tokens=given.tokens,
+        url=None if given.public_url is None else parse_public_url(given.public_url),
+    )  # fmt: skip
+    if choice.tokens is not None and choice.kube.wanted:
+        raise ConfigError("--tokens", str(choice.tokens), "give that or --kubernetes, not both")
+    if choice.public and choice.wanted:
         raise ConfigError("--open", "with a login", "give --open or a login, not both")
-    if url is not None and not known:
-        raise ConfigError(PUBLIC_URL, public_url, f"it is for a login: give one ({LOGINS}), too")
-    if tokens is not None:
-        read_rows(tokens)  # better told before anything begins
-    if not known and not opened and not _own_machine(listen.host):
+    if choice.url is not None and not choice.wanted:
+        fix = f"it is for a login: give one ({LOGINS}), too"
+        raise ConfigError(PUBLIC_URL, given.public_url, fix)
+    if choice.tokens is not None:
+        read_rows(choice.tokens)  # better told before anything begins
+    if not choice.wanted and not choice.public and not is_own_machine(listen.host):
         raise ConfigError(
             "--listen", str(listen),
-            f"others reach this: give a login ({LOGINS}), listen on 127.0.0.1, "
-            "or say --open if something else keeps them out",
+            f"others reach this: give a login ({LOGINS}), listen on 127.0.0.1, or say --open if "
+            "something else keeps them out",
         )  # fmt: skip
-    return LoginChoice(kube=kube, public=opened, audiences=audiences, tokens=tokens, url=url)
-
-
-def _own_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-async def from_own_machine(request: web.Request, handle: Handle) -> web.StreamResponse:
-    """The answer of a gateway without a login, unless a page of another site asks.
-
-    Its server may say that its name is this machine's address (DNS rebinding): then the browser
-    lets it read all, but names the site as the host.
-    """
-    named = request.headers.get(hdrs.HOST, "")
-    try:
-        host = urlsplit(f"//{named}").hostname or ""
-    except ValueError:
-        host = named
-    if host == "localhost" or host.endswith(".localhost") or not named or _is_address(host):
-        return await handle(request)
-    return refused(
-        403, f"the host is {host[:253]}, and this gateway answers its own machine alone",
-        "ask 127.0.0.1 or localhost; behind a proxy give it a login, or --open",
-        field="Host",
-    )  # fmt: skip
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return choice

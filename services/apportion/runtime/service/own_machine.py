@@ -1,0 +1,53 @@
+"""Surfaces that answer this machine alone, and ask nobody who he is.
+
+Invariant: a page of another site reads nothing there, whatever its name is said to mean.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+
+from apportion.runtime.service.http import Guard, Handle, refused
+
+
+def is_own_machine(host: str) -> bool:
+    """Whether nobody reaches this host but who is on the same machine."""
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def own_machine_only(fix: str = "") -> Guard:
+    """Answers unless a page of another site asks; `fix` is what its owner may do about it.
+
+    Its server may say that its name is this machine's address (DNS rebinding): then the browser
+    lets it read all, but names the site as the host.
+    """
+
+    async def guard(request: web.Request, handle: Handle) -> web.StreamResponse:
+        named = request.headers.get(hdrs.HOST, "")
+        try:
+            host = urlsplit(f"//{named}").hostname or ""
+        except ValueError:
+            host = named
+        if not named or _is_local_name(host) or _address(host) is not None:
+            return await handle(request)
+        return refused(
+            403, f"the host is {host[:253]}, and this machine alone is answered here",
+            f"ask 127.0.0.1 or localhost{fix}", field="Host",
+        )  # fmt: skip
+
+    return guard
+
+
+def _is_local_name(host: str) -> bool:
+    return host == "localhost" or host.endswith(".localhost")
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
