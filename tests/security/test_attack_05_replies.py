@@ -18,6 +18,7 @@ from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.port import NotPermitted
 from tests.security.attacked import AGENT, AUDITOR, attacked
 from tests.security.weakened import GUARDS
+from tests.simulation.hostile import NODE
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus
@@ -30,7 +31,7 @@ EMPTY = f"DIRECT.GET.OBJ_{BUCKET}"
 KEPT = f"{EMPTY}.$O.{BUCKET}.C.configuration"
 """And so is this, as long as no configuration is kept; the webhook may ask it."""
 FENCE = "apportion.v1.placement.n1"
-BESIDE = [AGENT.name, AUDITOR.name, "admission", "extender"]
+BESIDE = [AGENT.name, AUDITOR.name, "admission", "extender", "gateway"]
 """Who is beside the ledger's account."""
 
 
@@ -90,6 +91,47 @@ async def test_guarded_an_answer_goes_back_to_the_askers_account(tmp_path: Path,
         assert (await watcher.first_revision(), await watcher.last_revision()) == (1, 1)
         await facts.write(rack("n2", 1))
         assert await watcher.last_revision() == 2
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
+async def test_the_answer_of_a_service_is_an_event_and_an_order(
+    tmp_path: Path, *, guarded: bool
+) -> None:
+    """And not the server's alone: an intake's, to an agent, and that a gateway's event is stored.
+
+    What comes back into another account is not handed on to a second service of the ledger's.
+    """
+    with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
+        async with attacked(tmp_path / "nats") as bus:
+            facts = Facts(bus)
+            await facts.open()
+            await facts.write(rack("n1", 1))
+            watcher, gateway = await bus.connect("watcher"), await bus.connect("gateway")
+            agent, intake = await bus.connect(AGENT.name), await bus.connect("intake")
+            asked = asyncio.Event()
+
+            async def answer(_subject: str, _payload: bytes) -> bytes:
+                asked.set()
+                return b""
+
+            await gateway.wire.publish(
+                "apportion.v1.operator.node.n1", b"{}", reply=FENCE, headers={}
+            )
+            await gateway.last_revision()
+            await intake.serve("apportion.intake.*", answer)
+            await agent.wire.publish(f"apportion.intake.{NODE}", b"", reply=PURGE, headers={})
+            await asyncio.wait_for(asked.wait(), 5)
+            await intake.last_revision()
+            if guarded:
+                await facts.write(rack("n2", 1))
+                assert await watcher.last_on_subject(FENCE) == 0
+                assert (await watcher.first_revision(), await watcher.last_revision()) == (1, 3)
+                return
+
+            async def purged() -> bool:
+                return await watcher.first_revision() == 4
+
+            await until(purged, "the ledger to be gone, with what was stored at the fence")
 
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.examining import USER_INFO
 from apportion.runtime.jetstream.kept_configuration import CONFIGURATION
 from apportion.runtime.jetstream.server import ROLES
 from apportion.runtime.jetstream.snapshots import BUCKET
@@ -342,6 +343,42 @@ async def test_what_is_said_to_all_is_heard_once(bus: Bus, role: str) -> None:
 
     await until(all_came, "the last of each to be heard")
     assert sorted(heard) == sorted([*said, *last])
+
+
+async def test_an_auditor_hears_each_event_once_as_it_is_written(bus: Bus) -> None:
+    """Without a consumer: those of writers in the ledger's account, and of those beside it."""
+    auditor = await bus.connect("auditor")
+    heard: list[str] = []
+
+    async def hear(subject: str, _payload: bytes) -> None:
+        heard.append(subject)
+
+    await auditor.serve("apportion.v1.>", hear)
+    written = {
+        "watcher": "workload.a",
+        "gateway": "operator.node.n1",
+        "operator": "operator.policy",
+    }
+    for role, subject in written.items():
+        ledger = await bus.connect(role)
+        await ledger.append([draft(subject)])
+        await ledger.append([draft(subject)])
+    expected = sorted(f"apportion.v1.{subject}" for subject in written.values() for _ in range(2))
+
+    async def all_came() -> bool:
+        return len(heard) >= len(expected)
+
+    await until(all_came, "the auditor to hear all")
+    assert sorted(heard) == expected
+
+
+@pytest.mark.parametrize(("role", "account"), [("gateway", "FRONT"), ("operator", "APPORTION")])
+async def test_who_asks_what_he_may_is_told_so(bus: Bus, role: str, account: str) -> None:
+    """By the server itself, in his own account: what `apportion doctor` goes by."""
+    ledger = await bus.connect(role)
+    said = msgspec.json.decode(await ledger.request(USER_INFO, b"", 5))["data"]
+    assert (said["user"], said["account"]) == (role, account)
+    assert USER_INFO in said["permissions"]["publish"]["allow"]
 
 
 async def test_a_rollup_header_is_refused(bus: Bus) -> None:

@@ -143,6 +143,7 @@ ROLES: Final = (
     Role(
         name="gateway",
         does="answers people and programs from a fold of its own; writes what they cordon",
+        account=FRONT,
         appends=("operator.node.*", "operator.device.*"),
         sends=(
             "apportion.beat.gateway.>",

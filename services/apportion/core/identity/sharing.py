@@ -22,6 +22,7 @@ from typing import Final
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import DELIVERIES, permissions_of
 from apportion.core.identity.roles import AUDIT, AUTH, LEDGER, ROLES, Role
+from apportion_schemas.catalogue import SUBJECTS
 
 BESIDE: Final = tuple(role for role in ROLES if role.account not in (LEDGER, AUDIT, AUTH))
 """Roles that use the ledger and are not in its account."""
@@ -31,11 +32,13 @@ _MADE: Final = ("INFO", "CREATE", "PURGE")
 """What bootstrap may do with the auditors' copy."""
 _COPYING: Final = ("$JS.API.CONSUMER.CREATE.APPORTION", "$JS.FC.APPORTION.>")
 """What the server needs to copy the stream; no user may send on it."""
-_LIVE: Final = ("copy.audit.>", "apportion.v1.>", "apportion.beat.>")
+_LIVE: Final = ("copy.audit.>", f"{SUBJECTS}.>", "apportion.beat.>")
 """What auditors hear of the ledger's account as it is said, behind what comes of the stream for the
 copy."""
-_SAID: Final = ("apportion.beat.", "apportion.usage.")
-"""The beginnings of what is said to all, and that nobody answers."""
+_SAID: Final = ("apportion.beat.", "apportion.usage.", f"{SUBJECTS}.")
+"""The beginnings of what is said to all: what nobody answers, and events."""
+_OWN: Final = "$SYS."
+"""The beginning of what the server answers to each account by itself."""
 _API: Final = "$JS.API."
 _WHOLE_API: Final = f"{_API}>"
 """An account without JetStream imports this from the server's own account, to be told that it has
@@ -177,7 +180,8 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 def _asked(role: Role) -> Iterable[str]:
     """What anybody of this role sends to the ledger's account."""
-    return dict.fromkeys(_WHOLE_API if each.startswith(_API) else each for each in _sent(role))
+    sent = (each for each in _sent(role) if not each.startswith(_OWN))
+    return dict.fromkeys(_WHOLE_API if each.startswith(_API) else each for each in sent)
 
 
 def _sent(role: Role) -> tuple[str, ...]:
