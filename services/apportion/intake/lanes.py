@@ -1,14 +1,15 @@
 """What each node's agent has asked and was not answered yet: a bounded, paced queue for each.
 
-Invariant: a lane holds no more than its share whatever is sent to it, nor all of them together more
-than a process has, and what does not fit is dropped before anybody reads it; so a flood fills the
-lane of its own node alone.
+Invariants: a lane holds no more than its share whatever is sent to it, nor all of them together
+more than a process has, and what does not fit is dropped before anybody reads it; so a flood fills
+the lane of its own node alone. What a request costs does not depend on how many nodes there are.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import islice
 from typing import Final
 
 from apportion.core.intake.buckets import Bucket
@@ -29,12 +30,17 @@ CHANGES_BURST: Final = 128.0
 BYTES_OF_A_TOKEN: Final = 4_096
 LANES_MAX: Final = 20_000
 """More than the nodes of the largest cluster; idle ones make room for others."""
+LOOKED_AT: Final = 4
+"""So many of those that asked longest ago are looked at for one that is idle."""
+HELD_S: Final = 600.0
+"""For so long it is remembered that a report was held."""
 
 
 class Room:
-    """How many bytes the lanes hold together."""
+    """How many bytes the lanes hold together, of how many requests."""
 
     taken = 0
+    unanswered = 0
 
 
 class Lane:
@@ -61,6 +67,7 @@ class Lane:
             return False
         self._unanswered += 1
         self._bytes += size
+        self._room.unanswered += 1
         self._room.taken += size
         self._waiting.append(request)
         return True
@@ -73,6 +80,7 @@ class Lane:
         """It was answered, or never will be."""
         self._unanswered -= 1
         self._bytes -= len(request.payload)
+        self._room.unanswered -= 1
         self._room.taken -= len(request.payload)
 
     def pace(self, request: Request, now_s: float) -> float:
@@ -85,11 +93,13 @@ class Lane:
 
     def idle(self, now_s: float) -> bool:
         """Whether nothing would be forgotten with it."""
-        return not self._unanswered and not self.held and self._bucket.full(now_s)
+        held = self.held and now_s - self.held_s <= HELD_S
+        full = self._bucket.full(now_s) and self._changes.full(now_s)
+        return full and not held and not self._unanswered
 
 
 class Lanes:
-    """The lane of each node that asked lately."""
+    """The lane of each node that asked lately, in the order in which they last did."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, Lane] = {}
@@ -97,19 +107,25 @@ class Lanes:
 
     def of(self, node: str, now_s: float) -> Lane | None:
         """Its lane; None where there are too many, which only an intruder could bring about."""
-        lane = self._lanes.get(node)
+        lane = self._lanes.pop(node, None)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
                 self._forget_idle(now_s)
             if len(self._lanes) >= LANES_MAX:
                 return None
-            lane = self._lanes[node] = Lane(node, now_s, self._room)
+            lane = Lane(node, now_s, self._room)
+        self._lanes[node] = lane
         return lane
 
     @property
     def unanswered(self) -> int:
         """How many requests wait, of all nodes together."""
-        return sum(lane._unanswered for lane in self._lanes.values())  # noqa: SLF001 - of one module
+        return self._room.unanswered
 
     def _forget_idle(self, now_s: float) -> None:
-        self._lanes = {node: lane for node, lane in self._lanes.items() if not lane.idle(now_s)}
+        """Forget one that is idle of those that asked longest ago; the rest go to the end."""
+        for lane in list(islice(self._lanes.values(), LOOKED_AT)):
+            del self._lanes[lane.node]
+            if lane.idle(now_s):
+                return
+            self._lanes[lane.node] = lane

@@ -26,7 +26,7 @@ from apportion.core.intake.answers import (
 from apportion.core.intake.inventory import jump
 from apportion.core.intake.judging import Known, Refusal, judge
 from apportion.core.ledger.state import State
-from apportion.intake.lanes import Lane, Lanes
+from apportion.intake.lanes import HELD_S, Lane, Lanes
 from apportion.intake.reading import read
 from apportion.intake.refusing import Refusals
 from apportion.runtime.ledger.port import (
@@ -49,7 +49,6 @@ HOLD_S: Final = 3.0
 """A jump is believed when it is seen again so much later."""
 EARLY: Final = 0.5
 """Of it: whoever asks again does so at a time of its own."""
-HELD_S: Final = 600.0
 
 
 class Taking:

@@ -2,7 +2,16 @@
 
 from dataclasses import dataclass
 
-from apportion.intake.lanes import BYTES_OF_ALL_MAX, UNANSWERED_BYTES_MAX, Lane, Lanes
+import pytest
+
+from apportion.intake import lanes as lanes_module
+from apportion.intake.lanes import (
+    BYTES_OF_ALL_MAX,
+    LOOKED_AT,
+    UNANSWERED_BYTES_MAX,
+    Lane,
+    Lanes,
+)
 
 
 @dataclass
@@ -34,6 +43,32 @@ def test_a_lane_and_all_of_them_together_hold_no_more_than_their_share() -> None
     first.over(LARGEST)
     assert other.put(Sent(b"x"))
     assert lanes.unanswered == many
+
+
+def test_room_for_one_more_node_is_made_without_a_look_at_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All wait for answers but the eighth, which makes room; whoever waits is not forgotten."""
+    monkeypatch.setattr(lanes_module, "LANES_MAX", 1_000)
+    looked: list[str] = []
+    idle = Lane.idle
+
+    def counted(lane: Lane, now_s: float) -> bool:
+        looked.append(lane.node)
+        return idle(lane, now_s)
+
+    monkeypatch.setattr(Lane, "idle", counted)
+    lanes = Lanes()
+    for number in range(1_000):
+        lane = lane_of(lanes, f"n{number}")
+        assert number == 7 or lane.put(Sent(b"x"))
+    tries = 0
+    while lanes.of("other", 1.0) is None:
+        tries += 1
+        assert len(looked) == LOOKED_AT * tries
+    assert looked == [f"n{number}" for number in range(8)]
+    assert lanes.unanswered == 999
+    assert not any(lane_of(lanes, f"n{number}").idle(1.0) for number in range(1_000) if number != 7)
 
 
 def lane_of(lanes: Lanes, node: str) -> Lane:
