@@ -42,6 +42,7 @@ from apportion.runtime.process.interrupting import interrupt_nobody
 from apportion.runtime.process.logs import Logger, configure_logs, get_logger
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.http import Guard, HttpServer
+from apportion.runtime.service.own_machine import both, is_own_machine, own_machine_only
 from apportion.runtime.service.soundness import Examined, Soundness
 
 EXIT_OK = 0
@@ -148,7 +149,8 @@ def run_service(
 ) -> int:
     """Run the service until it is told to stop, and return the exit code.
 
-    `guard` stands before the metrics of its health port; `small`: on asyncio's own loop, which is
+    `guard` stands before the metrics of its health port, which gives a page of another site none
+    where it listens to its own machine alone; `small`: on asyncio's own loop, which is
     slower and three megabytes smaller.
     """
     configure_logs(service=name, level=config.log_level, form=config.log_format)
@@ -192,6 +194,8 @@ async def _serve(
 ) -> int:
     service = Service(name, config, clock=clock)
     _stop_on_signals(service)
+    if is_own_machine(config.health.host):
+        guard = both(own_machine_only(), guard)
     server = HttpServer(
         config.health,
         metrics=service.metrics,

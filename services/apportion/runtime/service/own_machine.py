@@ -42,6 +42,17 @@ def own_machine_only(fix: str = "") -> Guard:
     return guard
 
 
+def both(first: Guard, second: Guard | None) -> Guard:
+    """What passes the one and then, if there is one, the other."""
+    if second is None:
+        return first
+
+    async def guard(request: web.Request, handle: Handle) -> web.StreamResponse:
+        return await first(request, lambda passed: second(passed, handle))
+
+    return guard
+
+
 def _is_local_name(host: str) -> bool:
     return host == "localhost" or host.endswith(".localhost")
 

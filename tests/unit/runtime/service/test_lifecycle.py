@@ -91,6 +91,35 @@ async def main(service):
 """
 
 
+ELSEWHERE = """
+import msgspec
+from apportion.runtime.process.config import Address
+config = msgspec.structs.replace(config, health=Address("0.0.0.0", 0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "host", "status"),
+    [
+        ("", "elsewhere.example", 403),
+        ("", "localhost", 200),
+        ("", "127.0.0.1", 200),
+        (ELSEWHERE, "10.0.0.7", 200),
+        (ELSEWHERE, "scheduler.apportion.svc", 200),
+    ],
+)
+async def test_a_site_that_calls_itself_this_machine_reads_no_metrics(
+    run: Run, first: str, host: str, status: int
+) -> None:
+    """A health port of this machine alone; one of a pod is asked by any name, and probes always."""
+    process = await run(first + FOREVER)
+    port = str((await process.logged("started"))["health"]).split(":")[2].split("/")[0]
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        for path, expected in (("/metrics", status), ("/healthz", 200)):
+            async with session.get(path, headers={"Host": f"{host}:{port}"}) as answer:
+                assert answer.status == expected, path
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_service_cleanly(run: Run, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM: loops clean up, exit code 0."""
