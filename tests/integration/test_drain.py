@@ -105,6 +105,10 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
     ]
     told = up.run("tail", "--from", "1", "--no-follow").stdout
     assert f"drained from {node} by ada: firmware" in told
+    story = [row["sentence"] for row in up.json("history", "alone")["items"]]
+    before_it = next(at for at, said in enumerate(story) if "drained" in said)
+    assert story[before_it].startswith("default/alone: the one before is gone: drained from")
+    assert story[before_it + 1].startswith(f"default/alone placed on {OTHER[node]}")
     refused = up.run("uncordon", node, "--by", "bob")
     assert "drain: firmware (ada)" in refused.stderr
     assert up.json("uncordon", node, "--by", "ada")["event"] == "NodeCordonLifted"

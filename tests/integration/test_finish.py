@@ -163,6 +163,22 @@ def test_why_looks_in_all_namespaces(up: Standalone) -> None:
     assert up.run("why", "trainer", "-n", "default").returncode == 1
 
 
+def test_history_looks_in_all_namespaces(up: Standalone) -> None:
+    """As `why` does, behind nodes and devices."""
+    story = up.json("history", "trainer")
+    assert story["kind"] == "pod"
+    assert "team-a/trainer placed" in up.run("history", "trainer").stdout
+    several = up.run("history", "twin")
+    assert several.returncode == 1
+    assert "team-a/twin, team-b/twin" in several.stderr
+    near = up.run("history", "trianer")
+    assert near.returncode == 1
+    assert "never was a node or device 'trianer'" in near.stderr
+    assert "did you mean team-a/trainer" in near.stderr
+    assert up.run("history", "trainer", "-n", "default").returncode == 1
+    assert up.json("history", "node-1")["kind"] == "node"
+
+
 def test_keys_of_top(up: Standalone) -> None:
     """On a real terminal: sorted, scrolled, filtered, and quit, all by keys."""
     with Terminal("top", data=up.data) as screen:

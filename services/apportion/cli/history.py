@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
 import click
 import msgspec
@@ -12,7 +14,7 @@ from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json
-from apportion.cli.why import split_name
+from apportion.cli.why import namespace_of, split_name
 from apportion.core.explain.past_answers import HistoryPage, HistoryRow
 
 PAGE = 1_000
@@ -30,7 +32,8 @@ class Story(msgspec.Struct, frozen=True):
 
 @click.command(epilog="Example:  apportion history training/worker-0")
 @click.argument("target", metavar="[NAMESPACE/]POD|NODE|DEVICE")
-@click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pod is.  [default]")
+@click.option("-n", "--namespace", metavar="NAMESPACE",
+              help="Where the pod is.  [default, else wherever it is]")  # fmt: skip
 @AT
 @asks_gateway
 def command(
@@ -38,45 +41,47 @@ def command(
 ) -> None:
     """What happened to a pod, a node or a device, the oldest fact first, with the time between.
 
-    A name is looked for among nodes, then devices (the beginning of an id will do), then pods;
-    NAMESPACE/POD and -n mean a pod. Of a pod it also says what failed under it.
+    A name is looked for among nodes, then devices (the beginning of an id will do), then pods: in
+    `default`, then wherever one is that has not ended. NAMESPACE/POD and -n mean a pod. Of a pod it
+    also says what failed under it, and of all that had the name, one after the other.
 
     Exit codes: 0 shown; 1 there never was such a thing, or nothing is known of the moment; 3 the
     gateway cannot be reached.
     """
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at": at})
-    places: list[tuple[str, ...]] = [("pods", *split_name(target, namespace))]
-    if not namespace and "/" not in target:
-        places = [("nodes", target), ("devices", target), *places]
-    story = _story(gateway, places, query)
-    if story is None:
-        raise NotFound(f"there never was a node, device or pod {target!r}; for a pod of another "
-                       "namespace write NAMESPACE/POD")  # fmt: skip
+    if namespace or "/" in target:
+        story = _story(gateway, ("pods", *split_name(target, namespace)), query)
+    else:
+        story = _anywhere(gateway, target, query)
     if as_json:
         print_json(story)
         return
     _show(story)
 
 
-def _story(
-    gateway: Gateway, places: list[tuple[str, ...]], query: dict[str, object]
-) -> Story | None:
-    """The story at the first of these places where there is one."""
-    for place in places:
-        items: list[HistoryRow] = []
-        asked = {**query, "limit": PAGE}
-        try:
-            while True:
-                page = gateway.ask("history", *place, answer=HistoryPage, query=asked)
-                items += page.items
-                if not page.next:
-                    return Story(page.revision, place[0].removesuffix("s"), items)
-                asked["continue"] = page.next
-        except NotFound:
-            if place == places[-1] and len(places) == 1:
-                raise
-    return None
+def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:
+    """The story of whatever has that name. Raises NotFound, which names what is near."""
+    for place in (("nodes", name), ("devices", name), ("pods", "default", name)):
+        with suppress(NotFound):
+            return _story(gateway, place, query)
+    problem = (
+        f"there never was a node or device {name!r}, nor a pod of that name in namespace default; "
+        "for one that has ended in another write NAMESPACE/POD"
+    )
+    return _story(gateway, ("pods", namespace_of(gateway, name, query, problem), name), query)
+
+
+def _story(gateway: Gateway, place: tuple[str, ...], query: dict[str, Any]) -> Story:
+    """All pages of the story of the thing at that place. Raises NotFound."""
+    items: list[HistoryRow] = []
+    asked = {**query, "limit": PAGE}
+    while True:
+        page = gateway.ask("history", *place, answer=HistoryPage, query=asked)
+        items += page.items
+        if not page.next:
+            return Story(page.revision, place[0].removesuffix("s"), items)
+        asked["continue"] = page.next
 
 
 def _show(story: Story) -> None:
@@ -97,6 +102,8 @@ def _show(story: Story) -> None:
 
 def between(seconds: float) -> str:
     """The time between two facts, as in `+2h05m`, `+13s` or `+0.2s`."""
+    if round(seconds, 1) == 0:
+        return "+0.0s"
     if seconds < 0:
         return f"-{between(-seconds)[1:]}"
     if seconds < 10:  # noqa: PLR2004 - seconds that are told apart by a tenth

@@ -86,18 +86,30 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
         if namespace is not None or "/" in pod:
             raise
         there = {key: value for key, value in query.items() if key == "at"}
-        _, pods = gateway.items("pods", PodAnswer, there)
-        spaces = sorted({each.namespace for each in pods if each.name == name})
-        if len(spaces) > 1:
-            several = listed([f"{each}/{name}" for each in spaces])
-            raise NotFound(f"pods of this name: {several}; write NAMESPACE/{name}") from None
-        if not spaces:
-            near = get_close_matches(name, {each.name for each in pods}, n=3)
-            full = [f"{p.namespace}/{p.name}" for p in pods if p.name in near]
-            hint = f"did you mean {listed(full)}?" if full else ""
-            hint = _other_kind(gateway, name, there) or hint
-            raise NotFound("; ".join(filter(None, (error.message, hint)))) from None
-    return gateway.ask("pods", spaces[0], name, "why", answer=Why, query=query)
+        other = _other_kind(gateway, name, there)
+        if other:
+            raise NotFound(f"{error.message}; {other}") from None
+        space = namespace_of(gateway, name, there, error.message)
+    return gateway.ask("pods", space, name, "why", answer=Why, query=query)
+
+
+def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
+    """The namespace of the only live pod of that name, of the moment `there`.
+
+    Raises:
+        NotFound: there is none, with the problem and those that are near; or several, named.
+    """
+    _, pods = gateway.items("pods", PodAnswer, there)
+    spaces = sorted({each.namespace for each in pods if each.name == name})
+    if len(spaces) > 1:
+        several = listed([f"{each}/{name}" for each in spaces])
+        raise NotFound(f"pods of this name: {several}; write NAMESPACE/{name}") from None
+    if not spaces:
+        near = get_close_matches(name, {each.name for each in pods}, n=3)
+        full = [f"{p.namespace}/{p.name}" for p in pods if p.name in near]
+        hint = f"; did you mean {listed(full)}?" if full else ""
+        raise NotFound(f"{problem}{hint}") from None
+    return spaces[0]
 
 
 def _other_kind(gateway: Gateway, name: str, there: Mapping[str, Any]) -> str:

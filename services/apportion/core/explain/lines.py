@@ -74,11 +74,13 @@ class Teller:
 
     Most events name a pod by its uid alone; whoever was told of its submission or placement before
     hears its name instead. It remembers the newest `NAMES_MAX` names, and of others asks `find`,
-    which says the name of a uid, or the empty text.
+    which says the name of a uid, or the empty text. A pod that goes after another one was given its
+    name, as where a drain submitted it anew, is `the one before`.
     """
 
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}
+        self._newest: dict[str, str] = {}
         self._find = find
 
     def line(self, data: Any) -> str:
@@ -91,7 +93,10 @@ class Teller:
             case PodPlaced() | PodRefused() | PodEvicted() | PodResized() | ResizeRefused():
                 self._remember(data.pod, f"{data.namespace}/{data.name}")
         uid = getattr(data, "uid", "") or getattr(data, "pod", "")
-        return _LINES[type(data)](data, (self.name_of(uid) or f"pod {uid}") if uid else "")
+        name = (self.name_of(uid) or f"pod {uid}") if uid else ""
+        if isinstance(data, PodGone) and self._newest.get(name, uid) != uid:
+            name += ": the one before"
+        return _LINES[type(data)](data, name)
 
     def name_of(self, uid: str) -> str:
         """What the pod of this uid is called, as `namespace/name`; empty where nobody said."""
@@ -101,9 +106,14 @@ class Teller:
         return found or ""
 
     def _remember(self, uid: str, name: str) -> None:
+        if uid not in self._names:
+            self._newest[name] = uid
         self._names[uid] = name
         if len(self._names) > NAMES_MAX:
-            del self._names[next(iter(self._names))]
+            oldest = next(iter(self._names))
+            name = self._names.pop(oldest)
+            if self._newest.get(name) == oldest:
+                del self._newest[name]
 
 
 def share_words(share: Share) -> str:

@@ -80,6 +80,18 @@ def test_names_are_remembered() -> None:
     assert teller.line(PodGone(uid="u1", reason="done")) == "default/trainer is gone: done"
 
 
+def test_a_pod_that_goes_after_its_successor_came_is_the_one_before() -> None:
+    """A drain submits anew and ends in one batch: the story must not say that the new one went."""
+    teller = Teller()
+    teller.line(pod("u1", name="a"))
+    teller.line(pod("u2", name="a"))
+    assert teller.line(PodGone(uid="u1", reason="drained")) == (
+        "default/a: the one before is gone: drained"
+    )
+    assert teller.line(placed("u2", "n2", name="a")).startswith("default/a placed on n2")
+    assert teller.line(PodGone(uid="u2", reason="done")) == "default/a is gone: done"
+
+
 def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so() -> None:
     """And its name is known from then on."""
     teller = Teller()
