@@ -280,6 +280,26 @@ def limits_each_client() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def reads_the_past_by_turns() -> Iterator[None]:
+    """Whoever reads along from far back has it read in the ledger for himself, at once."""
+    from apportion.gateway.past.chronicle import Chronicle  # noqa: PLC0415
+    from apportion.gateway.past.pieces import PIECE_EVENTS, Pieces  # noqa: PLC0415
+    from apportion.runtime.ledger.port import Record  # noqa: PLC0415
+
+    async def behind(pieces: Pieces, revision: int) -> list[Record]:
+        chronicle = pieces._records
+        assert isinstance(chronicle, Chronicle)
+        _, last = await chronicle.span()
+        found: list[Record] = []
+        upto = min(last, revision + PIECE_EVENTS)
+        await chronicle._read_ledger(found.append, after=revision, upto=upto)
+        return found
+
+    with mock.patch.object(Pieces, "behind", behind):
+        yield
+
+
+@contextlib.contextmanager
 def shows_what_is_seen() -> Iterator[None]:
     """Whoever is let in reads everything."""
     from apportion.gateway.access import gate  # noqa: PLC0415
@@ -341,6 +361,7 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "limits of the webhook": functools.partial(limits_of, "apportion.admission.webhook"),
     "looks at the ledger": looks_at_the_ledger,
     "looks for what is set aside": looks_for_what_is_set_aside,
+    "reads the past by turns": reads_the_past_by_turns,
     "says nothing before TLS": says_nothing_before_tls,
     "asks what is enabled": asks_what_is_enabled,
     "believes its CA alone": believes_its_ca_alone,
