@@ -25,6 +25,7 @@ from apportion.runtime.process.reach import Reach
 from apportion_schemas import PodPlaced
 from tests.security.weakened import without
 from tests.support.control_plane import NAMESPACE, ControlPlane
+from tests.support.ended_tokens import a_day_later
 from tests.support.facts import Facts
 from tests.support.helm import rendered
 from tests.support.nats import draft
@@ -290,6 +291,17 @@ async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:
     gone = await bus.cluster.token("scheduler", "scheduler-x3")
     await bus.cluster.delete("scheduler-x3")
     await bus.refused("scheduler-x3", gone, "the API server does not take the token")
+
+
+async def test_a_token_that_has_ended_is_refused_and_told_so(
+    bus: Bus, control_plane: ControlPlane
+) -> None:
+    """A day later the same token is nobody's, in the API server's words; today's is a scheduler."""
+    await bus.cluster.pod("scheduler-x1", "scheduler")
+    token = await bus.cluster.token("scheduler", "scheduler-x1")
+    ended = a_day_later(token, control_plane.accounts_key)
+    await bus.refused("scheduler-x1", ended, "token has expired")
+    assert await _may(await bus.come("scheduler-x1", token), "placement.n")
 
 
 async def test_without_the_callout_who_is_there_goes_on_and_others_wait(bus: Bus) -> None:

@@ -85,11 +85,15 @@ class ControlPlane:
 
     # -------------------------------------------------------------- life
 
+    @property
+    def accounts_key(self) -> Path:
+        """The private key that signs the tokens of ServiceAccounts."""
+        return self._folder / "accounts.key"
+
     def start(self) -> None:
         """Start both, and install the CRDs and the project's RBAC."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        key = self._folder / "accounts.key"
-        openssl = ["openssl", "genpkey", "-algorithm", "RSA", "-out", str(key)]
+        openssl = ["openssl", "genpkey", "-algorithm", "RSA", "-out", str(self.accounts_key)]
         subprocess.run(openssl, check=True, capture_output=True)
         tokens = self._folder / "tokens.csv"
         tokens.write_text(f'{ADMIN_TOKEN},admin,admin,"system:masters"\n')
@@ -115,7 +119,7 @@ class ControlPlane:
 
     def start_server(self) -> None:
         """Start the API server and wait until it serves."""
-        key = self._folder / "accounts.key"
+        key = self.accounts_key
         self._server = self._spawn(
             "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{self._ports[0]}",

@@ -12,6 +12,7 @@ from apportion.core.explain.lens import OTHERS
 from apportion.gateway.access.kube_login import AUDIENCE
 from apportion_schemas import NodeCordoned
 from tests.support.control_plane import ControlPlane, free_port
+from tests.support.ended_tokens import a_day_later
 from tests.support.fleet import rack
 from tests.support.kube_world import KubeWorld
 from tests.support.pods import ask, pod
@@ -122,6 +123,18 @@ async def test_a_token_for_somebody_else_is_nobodys(
         status, error = await get(session, f"{url}pods", bearer)
         assert status == 401, error
         assert "token" in error["fix"]
+
+
+async def test_a_token_that_has_ended_is_refused_and_told_so(
+    world: KubeWorld, people: ControlPlane, session: aiohttp.ClientSession
+) -> None:
+    """What was an operator's yesterday opens nothing, and the answer says what may be wrong."""
+    url = await begun(world, people.kubeconfig_of("gateway"))
+    today = token(people, "olga", AUDIENCE)
+    ended = a_day_later(today, people.accounts_key)
+    status, error = await get(session, f"{url}pods", ended)
+    assert (status, error["error"]) == (401, "this token is nobody's here, or it has ended")
+    assert (await get(session, f"{url}pods", today))[0] == 200
 
 
 async def test_the_event_of_an_act_has_the_name_that_the_api_server_knows(

@@ -104,7 +104,9 @@ class Gate:
         except LoginUnavailable as error:
             raise _nobody_says(error) from None
         if person is None:
-            said = "this token is nobody's here" if token else "who asks is not known"
+            said = (
+                "this token is nobody's here, or it has ended" if token else "who asks is not known"
+            )
             raise RequestRefused(
                 401, said, field="Authorization",
                 fix="send Authorization: Bearer TOKEN; for verbs, --token FILE or APPORTION_TOKEN",

@@ -1,0 +1,32 @@
+"""A token of a ServiceAccount that has ended, as it is a while after it was made.
+
+No API server makes one that lives for less than ten minutes, and no test waits so long. Invariant:
+it is signed by the API server's own key, so that nothing is wrong with it but its time.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
+DAY_S = 86_400
+
+
+def a_day_later(token: str, key: Path) -> str:
+    """The token as it would be had it been made a day before; `key` signs for the API server."""
+    head, text, _ = token.split(".")
+    claims = json.loads(base64.urlsafe_b64decode(f"{text}=="))
+    claims |= {name: claims[name] - DAY_S for name in ("exp", "iat", "nbf")}
+    signed = f"{head}.{_encoded(json.dumps(claims).encode())}"
+    signing = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    assert isinstance(signing, RSAPrivateKey)
+    return f"{signed}.{_encoded(signing.sign(signed.encode(), PKCS1v15(), hashes.SHA256()))}"
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
