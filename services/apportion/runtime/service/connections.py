@@ -13,11 +13,12 @@ import asyncio
 import enum
 import logging
 import time
+from collections import OrderedDict
 from typing import Any
 
 from aiohttp import web
 
-from apportion.runtime.service.limits import AtOnce, Limits, TooMany, client_of
+from apportion.runtime.service.limits import KNOWN_CLIENTS_MAX, AtOnce, Limits, TooMany, client_of
 
 SAID_EVERY_S = 10.0
 _log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Connections:
         self.limits = limits
         self.at_once = AtOnce(limits.connections, each=limits.connections_each)
         self.watched: dict[asyncio.BaseTransport, Watched] = {}
+        self._silent: OrderedDict[str, None] = OrderedDict()
         self._ended = 0
         self._said_s = 0.0
 
@@ -48,6 +50,17 @@ class Connections:
             more = f" ({self._ended - 1} more before it)" if self._ended > 1 else ""
             _log.warning("a connection from %s was ended: %s%s", address, why, more)
             self._ended, self._said_s = 0, now
+
+    def silent(self, address: str, seconds: float) -> None:
+        """Tell once of a client of whose connections one was ended on which nothing had come.
+
+        Browsers open some ahead of what they may ask: that is no sign of trouble.
+        """
+        if address not in self._silent:
+            _log.debug("a connection from %s was ended: silent for %g s", address, seconds)
+        self._silent[address] = None
+        if len(self._silent) > KNOWN_CLIENTS_MAX:
+            self._silent.popitem(last=False)
 
     def of(self, request: web.BaseRequest) -> Watched | None:
         """The connection that a request came over; None where it is gone."""
@@ -65,6 +78,7 @@ class Watched(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._phase = _Phase.HEAD
         self._has_place = False
+        self._heard = False
         self.address = ""
 
     def admit(self, peer: object) -> bool:
@@ -102,6 +116,7 @@ class Watched(asyncio.Protocol):
         """Hand it on; the first byte of a request sets its deadline."""
         if self._transport is None:
             return
+        self._heard = True
         if self._phase is _Phase.IDLE:
             self._enter(_Phase.HEAD)
         self._handler.data_received(data)
@@ -165,7 +180,9 @@ class Watched(asyncio.Protocol):
     def _late(self, seconds: float) -> None:
         if self._transport is None:
             return
-        if self._phase is not _Phase.IDLE:
+        if not self._heard:
+            self._connections.silent(self.address, seconds)
+        elif self._phase is not _Phase.IDLE:
             why = f"{self._phase.value} after {seconds:g} s"
             self._connections.ended(self.address, why)
         self._transport.abort()

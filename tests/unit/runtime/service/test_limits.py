@@ -107,7 +107,25 @@ async def surface(tls: ssl.SSLContext | None = None, **limits: float) -> AsyncIt
         await made.server.stop()
 
 
-@pytest.mark.parametrize("sent", [b"", HEAD, POST], ids=["nothing", "half a head", "half a body"])
+async def test_a_connection_that_says_nothing_is_no_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Browsers open them ahead of what they may ask; it is told once of each client, for whom it
+    may concern.
+    """
+    caplog.set_level("DEBUG", "apportion")
+    async with surface(head_s=0.1) as made:
+        for _ in range(2):
+            assert await until_end(await made.connect(b"")) == b""
+        assert await until_end(await made.connect(HEAD)) == b""
+    ended = "a connection from 127.0.0.1 was ended: "
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        ("DEBUG", f"{ended}silent for 0.1 s"),
+        ("WARNING", f"{ended}the head of its request was not whole after 0.1 s"),
+    ]
+
+
+@pytest.mark.parametrize("sent", [HEAD, POST], ids=["half a head", "half a body"])
 async def test_a_request_that_does_not_become_whole_ends_its_connection(
     sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
