@@ -49,6 +49,7 @@ def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
     """A manifest that no empty fleet could take says so; one that fits says where."""
     with opened(browser, base) as page:
         visit(page, "#/whatif")
+        page.locator("#manifest").fill(NEVER.replace("64", "1"))
         expect(page.locator("#result .chip").first).to_have_text("fits")
         page.locator("#manifest").fill(NEVER)
         expect(page.locator("#result .chip").first).to_have_text("never")
@@ -68,7 +69,8 @@ def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
             page.locator("a", has_text="Try a change").first.click()
             expect(page.locator("h1")).to_contain_text("What would help")
             expect(page.locator("#manifest")).to_have_value("")
-            expect(page.locator("#result")).to_be_empty()
+            expect(page.locator("#result")).to_contain_text("what would unblock it")
+            expect(page.locator("#result .chip, #result table")).to_have_count(0)
             expect(page.locator("h1 a")).to_be_visible()
             assert offences(page) == []
         visit(page, f"#/whatif?pod={waits}")
@@ -79,6 +81,60 @@ def test_a_change_for_a_pod_that_waits_begins_with_no_answer(
         assert f"pod={waits}&add=" in page.url
         page.get_by_label("Without 2xH100-80GB").click()
         expect(page.locator("h1 a")).to_have_text(waits)
+
+
+def test_what_if_begins_with_the_first_in_the_queue(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Opened by itself it is about who waits; where nobody does it says how to ask."""
+    pods = cluster.json("get", "pods")["items"]
+    waits = {f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"]}
+    with opened(browser, base) as page:
+        visit(page, "#/waiting")
+        first = page.locator(".line tbody td.name > a").first.inner_text()
+        assert first in waits
+        visit(page, "#/whatif")
+        expect(page.locator("h1")).to_have_text(f"What would help {first}, the first in the queue?")
+        expect(page.locator("#manifest")).to_have_value("")
+        expect(page.locator("#same")).to_be_empty()
+        visit(page, "#/whatif?at=1")
+        expect(page.locator("h1")).to_contain_text("Write a manifest")
+        expect(page.locator("#result li")).to_have_count(3)
+        assert offences(page) == []
+
+
+TWO_CAUSES = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: two-causes, annotations: {nvidia.com/use-gputype: H100}}
+spec:
+  schedulerName: apportion
+  containers:
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 900000}}}
+"""
+
+
+def test_each_cause_has_a_line_and_a_cure_of_its_own(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """As many as the gateway names, each with what would unblock it; also in the pod's story."""
+    cluster.run("submit", "--wait", "-f", "-", stdin=TWO_CAUSES.encode())
+    with opened(browser, base) as page:
+        lines = page.request.get("/api/v1/lines").json()["lines"]
+        [line] = [each for each in lines if each["first"][0]["name"] == "two-causes"]
+        count = len(line["causes"])
+        assert count > 1
+        visit(page, "#/waiting")
+        shown = page.locator(".line").nth(lines.index(line)).locator(".causes > li")
+        expect(shown).to_have_count(count)
+        for row, cause in zip(shown.all(), line["causes"], strict=True):
+            expect(row).to_contain_text(cause["words"])
+            words = re.compile(re.escape(cause["unblocked_by"]), re.IGNORECASE)
+            expect(row.locator(".cure")).to_contain_text(words)
+        visit(page, "#/pod/default/two-causes")
+        expect(page.locator(".stack .causes > li")).to_have_count(count)
+        expect(page.locator(".tl .p-refused .clause").nth(1)).to_contain_text("nodes)")
+    assert cluster.run("delete", "two-causes").returncode == 0
 
 
 def test_a_report_is_that_of_the_command_line(

@@ -2,6 +2,7 @@
 import { html, mount } from "./html.js";
 import { ICONS } from "./icons.js";
 import { Problem } from "./api.js";
+import { num } from "./format.js";
 import { link } from "./links.js";
 
 /** The sentence that answers the page's question, and what qualifies it. */
@@ -34,12 +35,27 @@ export function problemNote(problem, about) {
 /** With a capital letter, unless it begins with a name. */
 export const sentenceCase = text => (/^[a-z]+(?=[ ,:;.]|$)/.test(text ?? "") ? text[0].toUpperCase() + text.slice(1) : text ?? "");
 
-/** What would unblock a refusal: the cure of its nearest cause, and whatever is one command. */
-export function cures(causes) {
-  const isCommand = words => /^(apportion|kubectl) /.test(words);
-  const isWhole = words => isCommand(words) && !/\b(NODE|DEVICE)\b/.test(words);
-  const told = causes.filter((cause, at) => cause.unblocked_by && (at === 0 || isWhole(cause.unblocked_by)));
-  return html`<ul class="cures">${told.map(({ unblocked_by: words }) => html`<li>${isWhole(words) ? command(words) : `${sentenceCase(words)}.`}</li>`)}</ul>`;
+/** Every cause of a refusal, as long as the part of the nodes that it keeps, and what would unblock it. */
+export const causeList = (causes, nodes) => html`<ul class="causes">${causes.map(cause => html`<li>${causeBar(cause, nodes)}${cause.unblocked_by ? cure(cause.unblocked_by) : ""}</li>`)}</ul>`;
+
+function causeBar(cause, nodes) {
+  const look = /cordon|unhealthy|not ready|not in the cluster/.test(cause.words) ? "warn" : "bad";
+  return html`<div class="cz"><span>${cause.words}</span><i class="${look}" data-s="width:${100 * cause.nodes / Math.max(1, nodes)}%"></i><b class="m">${num(cause.nodes)}</b></div>`;
+}
+
+/** A command, with a button that copies it where it is whole, and what it is about; else words. */
+function cure(words) {
+  const [, said, about] = /^((?:apportion|kubectl) [^(]*[^( ])(?: \((.*)\))?$/s.exec(words) ?? [];
+  if (!said) return html`<p class="cure">${sentenceCase(words)}.</p>`;
+  const shown = /\b(NODE|DEVICE)\b/.test(said) ? html`<code>${said}</code>` : command(said);
+  return html`<div class="cure">${shown}${about ? html`<span>${about}</span>` : ""}</div>`;
+}
+
+/** A sentence that lists causes, each on a line of its own. */
+export function clauses(sentence, shown = text => text) {
+  const [, lead, rest] = /^(.*?: )(.*; .*)$/s.exec(sentence) ?? [];
+  if (!lead) return shown(sentence);
+  return html`${shown(lead)}${rest.split("; ").map(each => html`<span class="clause">${each}</span>`)}`;
 }
 
 /** A row of buttons of which one is pressed. */

@@ -5,7 +5,7 @@ import { html, mount } from "../html.js";
 import { ICONS } from "../icons.js";
 import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
 import { shownTime } from "../moment.js";
-import { answer, copyFrom, cures, onlySays, problemNote, sentenceCase } from "../parts.js";
+import { answer, causeList, clauses, copyFrom, onlySays, problemNote, sentenceCase } from "../parts.js";
 import { linked } from "../sentence.js";
 import { wants } from "../words.js";
 import { ListPage } from "./list_page.js";
@@ -144,7 +144,7 @@ class PodPage extends ListPage {
   told({ sentence, subject }) {
     const own = `${this.namespace}/${this.name}`;
     const rest = sentence.startsWith(own) ? sentence.slice(own.length).replace(/^:? /, "") : sentence;
-    return linked(sentenceCase(rest.replace(/^(submitted|waits|rejected): /, "").replace(/^(placed|bound|adopted) /, "")), subject);
+    return clauses(sentenceCase(rest.replace(/^(submitted|waits|rejected): /, "").replace(/^(placed|bound|adopted) /, "")), text => linked(text, subject));
   }
 
   stepWords(phase) {
@@ -217,9 +217,8 @@ class PodPage extends ListPage {
   unblock() {
     const { refused } = this.why;
     const causes = refused?.causes ?? [];
-    return html`<section class="card"><h2>Why none fits <small>${refused ? `${many(refused.nodes, "node")}` : "nobody has looked yet"}</small></h2>
-      ${causes.map(cause => causeBar(cause, refused.nodes))}
-      ${causes.length ? html`<h3>What would unblock it</h3>${cures(causes)}` : html`<p>${sentenceCase(this.why.sentence)}.</p>`}
+    return html`<section class="card"><h2>Why none fits <small>${refused ? `of ${many(refused.nodes, "node")}, and what would unblock it` : "nobody has looked yet"}</small></h2>
+      ${causes.length ? causeList(causes, refused.nodes) : html`<p>${sentenceCase(this.why.sentence)}.</p>`}
       <div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div></section>
       ${refused?.nearest.some(miss => miss.missing) ? html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th><th scope="col">Wanted</th><th scope="col">There</th><th scope="col">Missing</th></tr></thead><tbody>${refused.nearest.filter(miss => miss.missing).map(miss => html`<tr data-row tabindex="0"><td>${nodeLink(miss.node)}</td><td>${miss.needed_words}</td><td>${miss.available_words}</td><td>${miss.missing}</td></tr>`)}</tbody></table></section>` : ""}
       ${this.why.evicts.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${this.why.evicts.map(each => html`<li><span>${podLink(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}
@@ -248,10 +247,4 @@ function runRow(row, at, { rows, parts, most }) {
   const behind = rows[0].total - row.total;
   const said = parts.map(part => `${part} ${(row.parts[part] ?? 0).toFixed(1)}`).join(", ");
   return html`<div class="run ${at ? "" : "won"}"><span class="m clip">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="${said}">${parts.map((part, place) => html`<i title="${part} ${(row.parts[part] ?? 0).toFixed(1)}" data-s="width:${Math.max(0, row.parts[part] ?? 0) / most * 100}%;background:var(${PART_COLOURS[place % 4]})"></i>`)}</span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? behind < 0.05 ? "tie" : `−${behind.toFixed(1)}` : ""}</em></div>`;
-}
-
-/** One cause of a refusal, as long as the part of the nodes that it keeps. */
-export function causeBar(cause, nodes) {
-  const look = /cordon|unhealthy|not ready|not in the cluster/.test(cause.words) ? "warn" : "bad";
-  return html`<div class="cz"><span>${cause.words}</span><i class="${look}" data-s="width:${100 * cause.nodes / Math.max(1, nodes)}%"></i><b class="m">${num(cause.nodes)}</b></div>`;
 }

@@ -5,10 +5,9 @@ import { duration, instant, many, num, when } from "../format.js";
 import { html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, podLink } from "../links.js";
 import { shownTime } from "../moment.js";
-import { answer, copyFrom, cures, second, sentenceCase } from "../parts.js";
+import { answer, causeList, copyFrom, second, sentenceCase } from "../parts.js";
 import { href } from "../route.js";
 import { lineWords, since } from "../words.js";
-import { causeBar } from "./pod.js";
 import { ListPage } from "./list_page.js";
 
 const ASKED = 90;
@@ -65,8 +64,7 @@ function dots(line, now) {
 
 function reasons(line) {
   if (!line.causes.length) return html`<h3>Why not yet</h3><p>${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}</p>`;
-  return html`<h3>Why none of ${many(line.nodes, "node")}</h3>${line.causes.map(cause => causeBar(cause, line.nodes))}
-    <h3>What would unblock it</h3>${cures(line.causes)}<p class="try">${link("whatif", "Try a change →", line.first.length ? { pod: `${line.first[0].namespace}/${line.first[0].name}` } : {})}</p>`;
+  return html`<h3>Why none of ${many(line.nodes, "node")}, and what would unblock it</h3>${causeList(line.causes, line.nodes)}<p class="try">${link("whatif", "Try a change →", line.first.length ? { pod: `${line.first[0].namespace}/${line.first[0].name}` } : {})}</p>`;
 }
 
 function podRow(pod, now) {

@@ -7,31 +7,18 @@ import { byName, many, num, shortModel } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, podLink } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
-import { answer, command, copyFrom, problemNote, second, segments, sentenceCase } from "../parts.js";
+import { answer, causeList, clauses, command, copyFrom, problemNote, second, segments, sentenceCase } from "../parts.js";
 import { compared } from "./diff.js";
-import { causeBar } from "./pod.js";
 
 const POLICIES = [["", "as it is"], ["price", "price"], ["fgd", "fgd"], ["bestfit", "bestfit"], ["binpack", "binpack"], ["spread", "spread"]];
 const TYPING_MS = 600;
 const NODES_DRAWN = 5;
 const ROWS = 12;
-const SAMPLE = `apiVersion: v1
-kind: Pod
-metadata:
-  name: try-me
-spec:
-  schedulerName: apportion
-  containers:
-  - name: main
-    image: nvidia/cuda:12.6.2-base-ubuntu22.04
-    resources:
-      limits:
-        nvidia.com/gpu: "2"
-`;
-
 /** See app.js. */
 export async function open(main, context) {
   const page = new WhatIfPage(main, context);
+  await page.meet();
+  if (!context.alive()) return null;
   page.show();
   await page.run();
   return page;
@@ -46,17 +33,39 @@ class WhatIfPage {
     this.lose = listOf(parameters.get("lose"));
     this.add = listOf(parameters.get("add"));
     this.policy = parameters.get("policy") ?? "";
-    // Of a pod that waits the gateway tells what it asks for, not its whole manifest, and what fits
-    // in its stead would say nothing of it: so nothing is written for it.
     this.pod = (parameters.get("pod") ?? "").split("/");
     if (this.pod.length !== 2 || !this.pod.every(Boolean)) this.pod = null;
-    this.manifest = this.lose.length || this.add.length || this.policy || this.pod ? "" : SAMPLE;
+    this.manifest = "";
     this.turn = 0;
   }
 
+  /**
+   * The pod that the page is about: the one that is named, else, where nothing is asked, the first
+   * in the queue. The gateway tells what it asks for, not its whole manifest, and what fits in its
+   * stead would say nothing of it: so nothing is written for it.
+   */
+  async meet() {
+    if (!this.pod && !this.asks()) {
+      const [line] = (await this.or(null, get("lines", { limit: 1 })))?.lines ?? [];
+      this.first = Boolean(line?.first.length);
+      if (this.first) this.pod = [line.first[0].namespace, line.first[0].name];
+    }
+    this.why = this.pod ? await this.or(null, get(`pods/${path(...this.pod)}/why`)) : null;
+  }
+
+  /** The answer, or that where the gateway has none. */
+  async or(that, answered) {
+    try { return await answered; } catch (problem) {
+      if (problem instanceof Problem) return that;
+      throw problem;
+    }
+  }
+
+  asks() { return Boolean(this.manifest.trim() || this.lose.length || this.add.length || this.policy); }
+
   show() {
-    mount(this.main, html`<div class="page"><div id="answer">${answer(this.question())}</div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
-      <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="${this.manifest ? 13 : 6}" placeholder="YAML: Pod, Job, Deployment, PodGroup">${this.manifest}</textarea>
+    mount(this.main, html`<div class="page"><div id="answer">${this.question()}</div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
+      <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="8" placeholder="YAML, as you would submit it: Pod, Job, Deployment, PodGroup"></textarea>
       <label for="lose">Nodes to lose</label><div class="tags" id="lost"></div>
       <label for="add">Nodes to add</label><div class="tags" id="added"></div>
       <span class="inl small" id="policy-label">Policy</span>${segments("policy", "Policy", POLICIES, this.policy)}
@@ -74,18 +83,28 @@ class WhatIfPage {
 
   /** What stands above as long as nothing is asked. */
   question() {
-    return this.pod ? html`What would help ${podLink(...this.pod)}? Add nodes, choose a policy, or write another manifest.`
-      : "What would happen? Write a manifest, or name a node.";
+    return this.pod ? answer(html`What would help ${podLink(...this.pod)}${this.first ? ", the first in the queue" : ""}?`, ["Add nodes, choose a policy, or write another manifest."])
+      : answer("What would happen? Write a manifest, or name a node.");
+  }
+
+  /** What is known before anything is asked: why the pod waits, or what there is to ask. */
+  hint() {
+    const { why } = this;
+    if (!this.pod) {
+      return html`<section class="card"><h2>Nothing is asked yet</h2><ul class="hints"><li><b>Paste a manifest</b>: does it fit, where, beside whom, and what is ahead of it?</li><li><b>Name a node to lose</b>: whose pods are hit, and where would they go?</li><li><b>Add nodes</b>, or choose a <b>policy</b>: who of those that wait would have a place?</li></ul></section>`;
+    }
+    if (!why?.refused) return why ? html`<section class="card"><p>${sentenceCase(why.sentence)}.</p></section>` : "";
+    return html`<section class="card"><h2>Why it waits <small>none of ${many(why.refused.nodes, "node")} fits, and what would unblock it</small></h2>${causeList(why.refused.causes, why.refused.nodes)}</section>`;
   }
 
   fields() {
     const tags = (list, id, words, placeholder) => html`${list.map(each => html`<span class="tag ${id}">${each}<button data-${id}-out="${each}" aria-label="${words} ${each}">×</button></span>`)}<input id="${id}" placeholder="${placeholder}" autocomplete="off" spellcheck="false">`;
-    mount($("#lost"), tags(this.lose, "lose", "Keep", "h100-12 ↵"));
+    mount($("#lost"), tags(this.lose, "lose", "Keep", "name of a node ↵"));
     mount($("#added"), tags(this.add, "add", "Without", "4x8xH100-80GB ↵"));
     for (const button of $$("[data-policy]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.policy === this.policy));
     const words = ["apportion plan", this.manifest.trim() ? "-f FILE" : "", ...this.lose.map(node => `--lose ${node}`), ...this.add.map(each => `--add ${each}`), this.policy ? `--policy ${this.policy}` : ""];
-    mount($("#same"), command(words.filter(Boolean).join(" ")));
-    $("#as-of").textContent = `The scheduler's own engine, on a copy of the state${isLive() ? "" : ` at ${revisionWords(moment.revision)}`}. The same as a command:`;
+    mount($("#same"), this.asks() ? command(words.filter(Boolean).join(" ")) : "");
+    $("#as-of").textContent = `The scheduler's own engine, on a copy of the state${isLive() ? "" : ` at ${revisionWords(moment.revision)}`}.${this.asks() ? " The same as a command:" : ""}`;
   }
 
   clicked(event) {
@@ -118,9 +137,9 @@ class WhatIfPage {
     this.turn += 1;
     const mine = this.turn;
     this.fields();
-    if (!this.manifest.trim() && !this.lose.length && !this.add.length && !this.policy) {
-      mount($("#answer"), answer(this.question()));
-      mount($("#result"), "");
+    if (!this.asks()) {
+      mount($("#answer"), this.question());
+      mount($("#result"), this.hint());
       return;
     }
     const began = performance.now();
@@ -187,10 +206,10 @@ class WhatIfPage {
     const runners = pod.placed?.runners_up ?? [];
     const best = pod.placed ? [{ node: pod.placed.node, total: pod.placed.score.total ?? 0 }, ...runners] : [];
     const most = Math.max(1e-9, ...best.map(row => row.total));
-    return html`<section class="card"><h2><span class="m">${pod.namespace}/${pod.name}</span> ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${pod.without}</small>` : ""}</h2><p>${sentenceCase(pod.sentence)}.</p>
+    return html`<section class="card"><h2><span class="m">${pod.namespace}/${pod.name}</span> ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${pod.without}</small>` : ""}</h2><p>${pod.refused ? "" : `${sentenceCase(pod.sentence)}.`}</p>
       ${best.length ? html`<div class="runs">${best.map((row, at) => html`<div class="run ${at ? "" : "won"}"><span class="m clip">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"><i data-s="width:${Math.max(0, row.total) / most * 100}%;background:var(--p1)"></i></span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? best[0].total - row.total < 0.05 ? "tie" : `−${(best[0].total - row.total).toFixed(1)}` : ""}</em></div>`)}</div>` : ""}
       ${pod.beside.length ? html`<h3>Beside</h3><ol class="mini">${pod.beside.slice(0, 5).map(each => html`<li><span>${podLink(each.namespace, each.pod)} <span class="faint">${num(each.memory_mib)} MiB</span></span></li>`)}</ol>` : ""}
-      ${pod.refused ? html`<h3>${pod.outcome === "never" ? "What an empty fleet lacks" : "Why not now"}</h3>${pod.refused.causes.map(cause => causeBar(cause, pod.refused.nodes))}` : ""}
+      ${pod.refused ? html`<h3>${pod.outcome === "never" ? "What an empty fleet lacks" : "Why not now"}</h3>${causeList(pod.refused.causes, pod.refused.nodes)}` : ""}
       ${pod.ahead ? html`<p class="faint">${many(pod.ahead, "pod")} would have their turn before it: ${link("waiting", "the lines")}.</p>` : ""}</section>`;
   }
 
@@ -217,7 +236,7 @@ function waiters({ waiting: pods, after, ...plan }) {
   const above = new Set([...plan.pods, ...plan.moved].filter(pod => !pod.node).map(pod => `${pod.namespace}/${pod.name}`));
   const left = (after?.waiting ?? 0) - above.size - pods.length;
   const lines = Map.groupBy(pods, pod => pod.cause);
-  return html`<section class="card"><h2>Who would wait <small>in their order, by what for</small></h2><ol class="mini">${[...lines].slice(0, ROWS).map(([cause, [first, ...others]]) => html`<li><span>${podLink(first.namespace, first.pod)}${others.length ? ` and ${num(others.length)} more` : ""}: ${cause}</span></li>`)}${lines.size > ROWS ? html`<li class="faint">and ${num(lines.size - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">and ${many(left, "pod")} behind them</li>` : ""}</ol></section>`;
+  return html`<section class="card"><h2>Who would wait <small>in their order, by what for</small></h2><ol class="mini">${[...lines].slice(0, ROWS).map(([cause, [first, ...others]]) => html`<li><span>${podLink(first.namespace, first.pod)}${others.length ? ` and ${num(others.length)} more` : ""}: ${clauses(cause)}</span></li>`)}${lines.size > ROWS ? html`<li class="faint">and ${num(lines.size - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">and ${many(left, "pod")} behind them</li>` : ""}</ol></section>`;
 }
 
 /** A few nodes card by card: what is held pale, what would come strong, what is lost crossed out. */
