@@ -31,6 +31,7 @@ from apportion_schemas import (
     PolicyChanged,
     RevisionSetAside,
     Shape,
+    SharesAllocated,
 )
 from tests.integration.test_gateway import Gateway
 from tests.support.control_plane import free_port
@@ -436,6 +437,19 @@ async def test_a_difference_has_the_event_that_made_just_that(
     }
     long = await gateway.ok(f"/api/v1/diff?from=1&to={facts.revision}")
     assert all(row["revision"] for name in ("nodes", "devices", "placements") for row in long[name])
+
+
+async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: Facts) -> None:
+    """Of those that were there then; and of one that is there still `why` says it, too."""
+    await facts.place("b", "n1", "n1-g1")  # 9
+    await facts.write(SharesAllocated(pod="b", node="n1", attempt=1, devices=("n1-g1",)))  # 10
+    await facts.write(NodeSilent(node="n1", grace_s=40))  # 11
+    story = await gateway.ok("/api/v1/history/pods/default/b")
+    assert [row["revision"] for row in story["items"]] == [3, 9, 10, 11]
+    before = await gateway.ok("/api/v1/history/pods/default/a")
+    assert [row["revision"] for row in before["items"]] == [2, 4, 5, 6]
+    why = await gateway.ok(f"/api/v1/pods/default/b/why?at_least={facts.revision}")
+    assert "Whether it still runs is not known: the agent of n1 is not heard" in why["sentence"]
 
 
 async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> None:

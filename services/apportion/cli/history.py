@@ -43,7 +43,8 @@ def command(
 
     A name is looked for among nodes, then devices (the beginning of an id will do), then pods: in
     `default`, then wherever one is that has not ended. NAMESPACE/POD and -n mean a pod. Of a pod it
-    also says what failed under it, and of all that had the name, one after the other.
+    also says what failed under it, a card that it held or its node, and of all that had the name,
+    one after the other.
 
     Exit codes: 0 shown; 1 there never was such a thing, or nothing is known of the moment; 3 the
     gateway cannot be reached.

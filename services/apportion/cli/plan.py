@@ -188,12 +188,15 @@ def _show_beside(out: Console, beside: Iterable[Beside]) -> None:
 
 
 def _show_evicted(out: Console, answer: PlanAnswer) -> None:
-    made = table("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", "THEN", "EXCEEDS",
+    again = ["THEN"] if any(gone.to for gone in answer.evicted) else []
+    exceeds = ["EXCEEDS"] if any(gone.budgets for gone in answer.evicted) else []
+    made = table("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", *again, *exceeds,
                  right=("PRIORITY",), wraps=("EXCEEDS",))  # fmt: skip
     for gone in answer.evicted:
         made.add_row(
             plain(f"{gone.namespace}/{gone.pod}"), str(gone.priority), plain(gone.node),
-            plain(gone.beneficiary), plain(gone.to), plain(", ".join(gone.budgets)), style="yellow",
+            plain(gone.beneficiary), *([plain(gone.to)] if again else []),
+            *([plain(", ".join(gone.budgets))] if exceeds else []), style="yellow",
         )  # fmt: skip
     if made.row_count:
         out.print(made)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
 
-from apportion.core.explain.health import failed_devices, failed_words
+from apportion.core.explain.health import failed_devices, troubles
 from apportion.core.explain.lines import listed
 from apportion.core.explain.plans import (
     Ahead,
@@ -272,10 +272,8 @@ class _Answering:
             said = f"{pod.full_name} is to leave {node}: {eviction(evicted)}" if evicted else ""
             return structs.replace(leaves, sentence=said or leaves.sentence)
         said = f"{pod.full_name} has its place already: {pod.phase.value} on {node}"
-        said += "" if self._before.nodes[node].ready else ", which is not ready"
-        failed = failed_words(failed_devices(self._before, pod))
-        said += f"; {failed}" if failed else ""
         said += "; the manifest asks for something else" if _differs(draft, pod) else ""
+        said += troubles(self._before, pod, failed_devices(self._before, pod))
         return PlannedPod(
             namespace=draft.namespace, name=draft.name, outcome="unchanged", sentence=said,
             priority=pod.submitted.priority, group=pod.submitted.group, was=node, node=node,
@@ -346,9 +344,10 @@ class _Answering:
             made, outcome="never", sentence=said, refused=refused_answer(pod, never), ahead=ahead
         )  # fmt: skip
 
-    def _cause(self, pod: PodState) -> str:
+    def _cause(self, pod: PodState, *, short: bool = False) -> str:
         if pod.refusal is not None:
-            return refusal_words(self._room.explained(pod, pod.refusal), pod.submitted.shape)
+            explained = self._room.explained(pod, pod.refusal)
+            return refusal_words(explained, pod.submitted.shape, short=short)
         if pod.submitted.gates:
             return gates_words(pod)
         return gang_words(self._state, pod) or "nobody has decided yet"
@@ -360,7 +359,7 @@ class _Answering:
         mine = {share.device for share in placement.shares}
         for other in self._state.nodes[placement.node].pods.values():
             for share in other.placement.shares if other.placement else ():
-                if share.device in mine and other is not pod:
+                if share.device in mine and other.uid != pod.uid:
                     yield Beside(
                         namespace=other.submitted.namespace, pod=other.submitted.name,
                         device=share.device, memory_mib=share.memory_mib, cores=share.cores,
@@ -381,7 +380,7 @@ class _Answering:
         about = pod.submitted
         return Ahead(
             namespace=about.namespace, pod=about.name, priority=about.priority,
-            submitted_revision=pod.submitted_revision, cause=self._cause(pod),
+            submitted_revision=pod.submitted_revision, cause=self._cause(pod, short=True),
         )  # fmt: skip
 
     def _compared(self, answer: PlannedPod, pod: PodState | None) -> PlannedPod:

@@ -159,6 +159,7 @@ def test_a_pod_that_has_a_place_is_unchanged() -> None:
     assert answer.sentence == "the pod has its place already"
     assert one.placed is not None
     assert [held.share.device for held in one.placed.shares] == ["n1-g0"]
+    assert one.beside == (), "it is not beside itself"
 
 
 def test_what_is_wrong_with_the_place_of_a_pod_is_said() -> None:
@@ -169,8 +170,9 @@ def test_what_is_wrong_with_the_place_of_a_pod_is_said() -> None:
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
     )
     assert only(planned(ledger, draft("n1-0", ask(4096)))).sentence == (
-        "default/n1-0 has its place already: placed on n1, which is not ready; its device n1-g0 "
-        "has failed (XID 79); the manifest asks for something else"
+        "default/n1-0 has its place already: placed on n1; the manifest asks for something else. "
+        "It cannot rely on what it holds: its device n1-g0 has failed (XID 79). Nobody hands out "
+        "its shares: the agent of n1 is not heard since 2026-01-01T00:00:00Z"
     )
 
 
@@ -256,12 +258,18 @@ def test_those_that_wait_before_it_are_counted_and_say_why() -> None:
     ledger.submit(pod("first", cards()), pod("low", cards(), priority=-5))
     while ledger.decide():
         pass
+    ledger.submit(pod("never", cards(9), priority=-9))
     answer = planned(ledger, draft("new", cards()))
     assert only(answer).ahead == 1
     assert [(row.pod, "none of 1 node" in row.cause) for row in answer.waiting] == [
         ("first", True),
         ("low", True),
+        ("never", True),
     ]
+    assert answer.waiting[2].cause == (
+        "can never fit on this fleet, even if nothing ran there: none of 1 node fits: node has "
+        "fewer fitting devices than asked for (1 node)"
+    ), "in a list each has the first of its causes alone"
 
 
 def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:

@@ -1,5 +1,5 @@
-"""Which devices that a pod holds have failed, and whether its node's agent is heard: what its owner
-is told wherever he looks.
+"""Which devices that a pod holds have failed, and whether its node is ready: what its owner is told
+wherever he looks.
 
 A device that fails takes nothing from the pods on it: they hold their shares until they end.
 Invariant: a device is told of as long as nothing new may go there for its health, and no longer.
@@ -33,14 +33,31 @@ def failure(device: DeviceState) -> FailedDevice | None:
     return FailedDevice(device=device.device.id, reason=reason)
 
 
-def silence(state: State, pod: PodState) -> str:
-    """Why nobody hands out what the pod is to get: its node's agent is not heard. Empty else."""
-    if pod.placement is None or pod.phase is ALLOCATED:
+def troubles(state: State, pod: PodState, failed: Iterable[FailedDevice]) -> str:
+    """What keeps the pod from what it was given, as sentences behind another one; empty if nothing.
+
+    `failed` are the devices that it holds and that have failed.
+    """
+    words = failed_words(failed)
+    said = f". It cannot rely on what it holds: {words}" if words else ""
+    cause = _unready(state, pod)
+    if not cause:
+        return said
+    allocated = pod.phase is ALLOCATED
+    means = "Whether it still runs is not known" if allocated else "Nobody hands out its shares"
+    return f"{said}. {means}: {cause}"
+
+
+def _unready(state: State, pod: PodState) -> str:
+    """Why the pod's node is not ready; empty where it is."""
+    node = state.nodes[pod.placement.node] if pod.placement is not None else None
+    if node is None or node.ready:
         return ""
-    node = state.nodes[pod.placement.node]
-    return (
-        f"the agent of {node.name} is not heard since {moment(node.silent)}" if node.silent else ""
-    )
+    if not node.present:
+        return f"{node.name} is not in the cluster any more"
+    if not node.runs:
+        return f"{node.name} is not ready"
+    return f"the agent of {node.name} is not heard since {moment(node.silent)}"
 
 
 def moment(time: str) -> str:

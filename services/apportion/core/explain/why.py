@@ -21,7 +21,7 @@ from apportion.core.explain.answers import (
     WhyRefused,
     WhyWaiting,
 )
-from apportion.core.explain.health import failed_devices, failed_words, moment, silence
+from apportion.core.explain.health import failed_devices, failed_words, moment, troubles
 from apportion.core.explain.lines import listed, rejection_words
 from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.views import REJECTED, gang_answer
@@ -125,9 +125,7 @@ def _sentence(
     if pod.placement is not None:
         where = f"{pod.placement.node}, which {chooser} chose" if chooser else ""
         said = f"{name} is {pod.phase.value} on {where or placed_words(pod.placement)}"
-        said += f". It cannot rely on what it holds: {failed_words(failed)}" if failed else ""
-        silent = silence(state, pod)
-        said += f". Nobody hands out its shares: {silent}" if silent else ""
+        said += troubles(state, pod, failed)
         evicted = state.evictions.get(pod.uid)
         return f"{said}. It is to go: {words.eviction(evicted)}" if evicted is not None else said
     if isinstance(stands, Explained):
@@ -242,9 +240,11 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting:
     return WhyWaiting(position=ahead + 1, pending=pending)
 
 
-def refusal_words(explained: Explained, shape: Shape) -> str:
-    """A refusal in one sentence, which begins with that the pod can never fit where it cannot."""
-    said = words.refusal(explained.refused, shape)
+def refusal_words(explained: Explained, shape: Shape, *, short: bool = False) -> str:
+    """A refusal in one sentence, which begins with that the pod can never fit where it cannot;
+    `short` for one of a list.
+    """
+    said = words.refusal(explained.refused, shape, short=short)
     return f"{words.NEVER}: {said}" if explained.never else said
 
 

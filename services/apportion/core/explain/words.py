@@ -351,10 +351,11 @@ def named(code: RefusalCode, shape: Shape | None) -> str:
     return phrase(code)
 
 
-def refusal(refused: PodRefused, shape: Shape | None = None) -> str:
+def refusal(refused: PodRefused, shape: Shape | None = None, *, short: bool = False) -> str:
     """A refusal in one sentence: how many nodes, every cause with its count, the nearest miss.
 
-    `shape` is what the pod wants, where whoever asks knows it.
+    `shape` is what the pod wants, where whoever asks knows it; one of a list is `short`, with the
+    first cause alone.
     """
     if refused.gang is not None and refused.gang.present < refused.gang.needed:
         return gang(refused.gang)
@@ -362,7 +363,7 @@ def refusal(refused: PodRefused, shape: Shape | None = None) -> str:
         return f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods"
     limits = _limits(refused)
     if not limits or not refused.reasons.keys() <= {*LIMIT_CODES, *_CLAIM_CODES}:
-        limits.append(_of_nodes(refused, shape))
+        limits.append(_of_nodes(refused, shape, short=short))
     said = "; ".join(limits)
     return f"{gang(refused.gang)}; for the first that does not, {said}" if refused.gang else said
 
@@ -396,14 +397,15 @@ def volume(shortage: VolumeShortage) -> str:
     return f"its PersistentVolumeClaim {shortage.claim}: {VOLUME_CLAIMS[shortage.state]}"
 
 
-def _of_nodes(refused: PodRefused, shape: Shape | None) -> str:
+def _of_nodes(refused: PodRefused, shape: Shape | None, *, short: bool) -> str:
     if not refused.nodes:
         return "there is no node yet"
     causes = [f"{named(code, shape)} ({nodes(count)})" for code, count in ranked(refused)]
-    if len(causes) > CAUSES_NAMED + 1:
-        causes[CAUSES_NAMED:] = [f"{len(causes) - CAUSES_NAMED} more causes"]
+    most = 1 if short else CAUSES_NAMED
+    if len(causes) > most + 1:
+        causes[most:] = [f"{len(causes) - most} more causes"]
     said = f"none of {nodes(refused.nodes)} fits: {'; '.join(causes)}"
-    if not refused.nearest:
+    if short or not refused.nearest:
         return said
     nearest = refused.nearest[0]
     if nearest.code is _C.DEVICE_IN_USE:

@@ -280,12 +280,15 @@ class Index:
         return Mark(*row) if row else None
 
     def failures_under(self, uids: Sequence[str], *, after: int, upto: int) -> list[int]:
-        """The revisions at which a device failed or recovered while one of the pods held it."""
+        """The revisions of failures and recoveries under these pods: of a device while one of them
+        held it, or of the node that it was on.
+        """
         self._flush()
         rows = self._db.execute(
             "SELECT DISTINCT m.revision FROM things p JOIN holds h ON h.pod = p.id "
             "JOIN marks m ON m.revision > h.decision AND (h.until = 0 OR m.revision < h.until) "
-            "JOIN facts f ON f.thing = h.device AND f.revision = m.revision "
+            "JOIN changes c ON c.revision = m.revision AND "
+            "(c.thing = h.device AND c.what = 'health' OR c.thing = h.node AND c.what = 'state') "
             "WHERE p.kind = ? AND p.key IN (SELECT value FROM json_each(?)) "
             "AND m.kind IN ('failure', 'recovery') AND m.revision > ? AND m.revision <= ? "
             "ORDER BY m.revision",

@@ -16,9 +16,15 @@ def filled(path: Path) -> Index:
         index.hold(uid, "n1", first + 1, f"t{first + 1}", [("g0", "main", 16, 5)])
     index.release("u1", 15, "t15")
     index.note(15, [(POD, "u1"), (NODE, "n1"), (DEVICE, "g0")])
-    index.mark(Mark(13, "t13", "failure", "device g0 failed"))
-    index.note(13, [(NODE, "n1"), (DEVICE, "g0")])
+    failed(index, 13, DEVICE, "g0", "health")
     return index
+
+
+def failed(index: Index, revision: int, kind: int, key: str, what: str) -> None:
+    """A mark of something on n1, and what it made otherwise."""
+    index.mark(Mark(revision, f"t{revision}", "failure", f"{key} failed"))
+    index.note(revision, {(NODE, "n1"), (kind, key)})
+    index.change(revision, kind, key, what)
 
 
 def test_facts_by_key(tmp_path: Path) -> None:
@@ -73,13 +79,18 @@ def test_what_changed_and_by_which_event(tmp_path: Path) -> None:
 
 
 def test_failures_under_a_pod(tmp_path: Path) -> None:
-    """Those of its device while it held it, and no others."""
+    """Those of its device and of its node while it was there; not of another card of the node."""
     index = filled(tmp_path / "i")
-    assert index.failures_under(["u1"], after=0, upto=99) == [13]
+    failed(index, 12, DEVICE, "g1", "health")
+    failed(index, 14, NODE, "n1", "state")
+    failed(index, 16, NODE, "n1", "state")
+    failed(index, 23, NODE, "n1", "cordon")
+    assert index.failures_under(["u1"], after=0, upto=99) == [13, 14]
+    assert index.failures_under(["u1"], after=13, upto=99) == [14]
     assert index.failures_under(["u2"], after=0, upto=99) == []
     mark = index.newest_mark(DEVICE, "g0", ("failure", "recovery"), after=0, upto=99)
     assert mark is not None
-    assert mark.sentence == "device g0 failed"
+    assert mark.sentence == "g0 failed"
     assert index.newest_mark(DEVICE, "g0", ("cordon",), after=0, upto=99) is None
 
 
