@@ -10,6 +10,7 @@ from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.moments import FORMS, clock
 from apportion.cli.output import console, plain, print_json, show, table
+from apportion.cli.rows import Rows
 from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow
 from apportion.core.explain.words import device_words
@@ -54,15 +55,40 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
 
 
 def _show(name: str, rows: Sequence[DiffRow], more: int) -> None:
+    show(rows_of(name, rows))
+    if more:
+        console().print(f"and {more:,} more: --limit", style="dim")
+
+
+def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
+    """One list of differences as a table."""
+    return _moves(rows) if name == "placements" else _sides(name, rows)
+
+
+def _moves(rows: Sequence[DiffRow]) -> Rows:
+    """From which node to which; of a pod that stays where it is, what it held there and holds."""
+    made = table("PLACEMENTS", "WAS", "IS", "HELD", "HOLDS", "REVISION", "TIME", "BY",
+                 right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
+                 drops=("BY", "TIME", "HELD", "HOLDS"))  # fmt: skip
+    for row in rows:
+        was, _, held = row.before.partition(": ")
+        now, _, holds = row.after.partition(": ")
+        if was == now:
+            was, now = row.before, row.after
+        made.add_row(row.name, *(each or "-" for each in (was, now, held, holds)), *_event(row))
+    return made
+
+
+def _sides(name: str, rows: Sequence[DiffRow]) -> Rows:
     sided = name in SIDED
     made = table(name.upper(), *(["WHAT"] if sided else []), "WAS", "IS", "REVISION", "TIME", "BY",
                  right=("REVISION",), wraps=("WAS", "IS"), drops=("TIME", "BY"))  # fmt: skip
     named = device_words if name == "devices" else str
     for row in rows:
-        made.add_row(
-            named(row.name), *([row.what] if sided else []), row.before or "-", row.after or "-",
-            str(row.revision or ""), clock(row.time), row.by,
-        )  # fmt: skip
-    show(made)
-    if more:
-        console().print(f"and {more:,} more: --limit", style="dim")
+        what = [row.what] if sided else []
+        made.add_row(named(row.name), *what, row.before or "-", row.after or "-", *_event(row))
+    return made
+
+
+def _event(row: DiffRow) -> tuple[str, str, str]:
+    return str(row.revision or ""), clock(row.time), row.by

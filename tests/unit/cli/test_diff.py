@@ -1,0 +1,49 @@
+"""What differs, on a terminal: where a pod was and is, and by which event, however narrow it is."""
+
+import io
+
+from rich.console import Console
+
+from apportion.cli.diff import rows_of
+from apportion.core.explain.past_answers import DiffRow
+
+CARDS = "GPU-1a2b3c4d+GPU-2b3c4d5e+GPU-3c4d5e6f+GPU-4d5e6f70 32,768 MiB 100 %"
+
+
+def shown(name: str, *rows: DiffRow, width: int) -> list[str]:
+    """The lines that a person sees."""
+    out = io.StringIO()
+    Console(file=out, width=width).print(rows_of(name, rows))
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def moved(before: str, after: str) -> DiffRow:
+    """A row of placements."""
+    name = "default/distributed-gpu-training-worker-0"
+    return DiffRow(name=name, what="placement", before=before, after=after, revision=129,
+                   time="2026-01-02T03:04:05.678Z", by="scheduler/one")  # fmt: skip
+
+
+def test_a_pod_that_moved_is_one_line_at_80_columns() -> None:
+    """From node to node, with its revision; what it held and holds where there is room."""
+    row = moved(f"v100-1: {CARDS}", f"a100-1: {CARDS}")
+    assert shown("placements", row, width=80) == [
+        "PLACEMENTS WAS IS REVISION",
+        f"{row.name} v100-1 a100-1 129",
+    ]
+    wide = shown("placements", row, width=300)
+    assert wide == [
+        "PLACEMENTS WAS IS HELD HOLDS REVISION TIME BY",
+        f"{row.name} v100-1 a100-1 {CARDS} {CARDS} 129 2026-01-02T03:04:05Z scheduler/one",
+    ]
+
+
+def test_a_pod_that_came_went_or_holds_something_else_where_it_is() -> None:
+    """The node alone would tell nothing of the last."""
+    lines = shown(
+        "placements", moved("", "n1: g0 1 MiB"), moved("n1: g0 1 MiB", ""),
+        moved("n1: g0 1 MiB", "n1: g0 2 MiB"), width=80,
+    )  # fmt: skip
+    assert [line.partition(" ")[2] for line in lines[1:]] == [
+        "- n1 129", "n1 - 129", "n1: g0 1 MiB n1: g0 2 MiB 129",
+    ]  # fmt: skip
