@@ -553,6 +553,11 @@ async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
     assert re.search(r"^default +b .* 0s ", await said("get", "pods", "--at", "3"), re.MULTILINE), (
         "its age is that of then"
     )
+    assert re.match(
+        r"as of [-\dT:]+Z: revision 8, of [-\dT:]+Z\n", await said("who", "n1", "--at", "-0s")
+    )
+    early = await said("who", "n1", "--at", "-1d", code=1)
+    assert re.search(r"at is '-1d' \(\d{4}-\d\d-\d\dT[\d:]{8}Z\), which is before", early)
     assert "it is a node: `apportion who n1`" in await said("why", "n1", code=1)
     assert "it is a device: `apportion who n1-g0`" in await said("why", "n1-g0", code=1)
     await facts.submit("c")

@@ -15,7 +15,7 @@ from apportion.cli.asking import Gateway
 from apportion.cli.output import console
 from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import MomentAnswer
-from apportion.runtime.ledger.moments import MomentError, parse_moment
+from apportion.runtime.ledger.moments import MomentError, parse_moment, shown_time
 
 FORMS = "14:20, -10m, 2026-11-20T03:00 (UTC) or a revision"
 AT = click.option("--at", metavar="MOMENT", help=f"As it was then: {FORMS}.")
@@ -38,9 +38,21 @@ def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], d
     text = str(asked["at"])
     meant = gateway.ask("moment", answer=MomentAnswer, query={"at": text})
     asked["at"] = meant.revision
-    words = f"as of revision {meant.revision}, {moment(meant.time)}"
-    console(stderr=True).print(words, style="dim")
-    return asked, _time(text, now) or datetime.fromisoformat(meant.time)
+    time = _time(text, now)
+    console(stderr=True).print(head(meant, time, now), style="dim", soft_wrap=True)
+    return asked, time or datetime.fromisoformat(meant.time)
+
+
+def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
+    """Which moment was asked for, and which revision that is.
+
+    As in `as of 14:20:00Z: revision 117, of 13:57:45Z`; a time that is not of today has its date.
+    """
+    if asked is None:
+        return f"as of revision {meant.revision}, {moment(meant.time)}"
+    day = now.date() - asked.astimezone(UTC).date()
+    when = ("yesterday, " if day.days == 1 else "") + clock(shown_time(asked), now)
+    return f"as of {when}: revision {meant.revision}, of {clock(meant.time, now)}"
 
 
 def clock(time: str, now: datetime | None = None) -> str:

@@ -1,10 +1,11 @@
 """Times in tables: to the second, and with their date only where it is not today's."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from apportion.cli.moments import clock
+from apportion.cli.moments import clock, head
+from apportion.core.explain.past_answers import MomentAnswer
 
 NOW = datetime(2026, 11, 25, 0, 5, tzinfo=UTC)
 
@@ -21,3 +22,20 @@ NOW = datetime(2026, 11, 25, 0, 5, tzinfo=UTC)
 def test_a_time_drops_its_date_when_it_is_today(time: str, shown: str) -> None:
     """Today is that of UTC, as the times are."""
     assert clock(time, NOW) == shown
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (datetime(2026, 11, 25, 0, 4, tzinfo=UTC), "as of 00:04:00Z: revision 7, of 00:02:03Z"),
+        (datetime(2026, 11, 24, 23, 50, tzinfo=UTC),
+         "as of yesterday, 2026-11-24T23:50:00Z: revision 7, of 00:02:03Z"),
+        (datetime(2026, 11, 20, 3, tzinfo=timezone(timedelta(hours=1))),
+         "as of 2026-11-20T02:00:00Z: revision 7, of 00:02:03Z"),
+        (None, "as of revision 7, 2026-11-25T00:02:03Z"),
+    ],
+)  # fmt: skip
+def test_the_head_says_the_moment_that_was_asked_for(asked: datetime | None, said: str) -> None:
+    """Beside the revision that it means; `--at 23:50` at five past midnight is yesterday."""
+    meant = MomentAnswer(revision=7, time="2026-11-25T00:02:03.456Z")
+    assert head(meant, asked, NOW) == said
