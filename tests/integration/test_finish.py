@@ -1,5 +1,6 @@
 """The finish of the command line, beside a real `apportion up` with twelve nodes."""
 
+import itertools
 import os
 import re
 import shutil
@@ -151,6 +152,37 @@ def test_a_list_that_is_watched_tells_what_changes(up: Standalone, tmp_path: Pat
     finally:
         watching.send_signal(signal.SIGINT)
     assert watching.wait(20) == 0
+
+
+def test_lists_have_the_names_that_people_try(up: Standalone) -> None:
+    """Of one, of many, and the short ones of kubectl."""
+    for aliases, what in (
+        (("pod", "po"), "pods"), (("node", "no"), "nodes"), (("gang",), "gangs"),
+        (("device", "gpu", "gpus", "npu", "npus"), "devices"), (("placement",), "placements"),
+    ):  # fmt: skip
+        items = up.json("get", what)["items"]
+        assert all(up.json("get", alias)["items"] == items for alias in aliases)
+    assert up.json("get", "pod", "one")["items"][0]["name"] == "one"
+    wrong = up.run("get", "cards")
+    assert wrong.returncode == 2
+    assert "No such command 'cards'" in wrong.stderr
+
+
+def test_up_says_how_to_call_it_from_a_second_terminal(up: Standalone, tmp_path: Path) -> None:
+    """What it prints there works in a shell whose PATH has no Apportion."""
+    at = next(n for n, line in enumerate(up.lines) if line.startswith("Look further"))
+    lines = [line.strip() for line in up.lines[at + 1 :]]
+    path = os.pathsep.join(
+        each for each in os.get_exec_path() if not (Path(each) / "apportion").exists()
+    )
+    first = list(itertools.takewhile(lambda line: "apportion top" not in line, lines))
+    listed = next(line for line in lines if line.endswith("apportion get pods"))
+    done = subprocess.run(
+        ["/bin/sh", "-c", "\n".join([*first, listed])], env={"PATH": path, "HOME": str(tmp_path)},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "trainer" in done.stdout
 
 
 def test_why_looks_in_all_namespaces(up: Standalone) -> None:

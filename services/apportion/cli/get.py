@@ -25,6 +25,11 @@ from apportion.cli.moments import AT, dated
 from apportion.cli.tables import WAITING, Look
 
 PHASES = (WAITING, "placed", "bound", "allocated", "rejected")
+ALIASES = {
+    "pod": "pods", "po": "pods", "placement": "placements", "node": "nodes", "no": "nodes",
+    "device": "devices", "gpu": "devices", "gpus": "devices", "npu": "devices", "npus": "devices",
+    "gang": "gangs",
+}  # fmt: skip
 _NODE = click.option(
     "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completing.NODES
 )
@@ -58,9 +63,19 @@ def _lists(metavar: str, complete: completing.Complete) -> Callable[[Command], C
     return decorate
 
 
-@click.group(epilog="Example:  apportion get pods --phase waiting")
+class _Lists(click.Group):
+    """The lists, which have other names as well, as people know them from kubectl."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click."""
+        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
+
+
+@click.group(cls=_Lists, epilog="Example:  apportion get pods --phase waiting")
 def command() -> None:
     """List what there is, all of it or what is named.
+
+    Names of one will do (`get pod NAME`), and po, no, gpus and npus.
 
     Exit codes: 0 listed (an empty list too); 1 one that was named is not there, or nothing is known
     of the moment; 3 the gateway cannot be reached.

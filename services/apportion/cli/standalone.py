@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import shlex
 import shutil
 import signal
 import socket
+import sys
+import sysconfig
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 from apportion.cli.connection import (
     CONNECTION,
@@ -170,6 +176,7 @@ class Up:
         for line in (
             f"In a browser, the console: http://{self._gateway}/",
             "Look further, in a second terminal:",
+            *_how_to_call(),
             f"  {prefix}apportion top",
             f"  {prefix}apportion get pods",
             f"  {prefix}apportion why POD",
@@ -180,6 +187,20 @@ class Up:
             f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",
         ):
             self._out.print(plain(line), soft_wrap=True)
+
+
+def _how_to_call() -> Iterator[str]:
+    """What makes `apportion` a command of another terminal, whose PATH has not what ours has from
+    an environment that is active.
+    """
+    scripts, path = sysconfig.get_path("scripts"), os.get_exec_path()
+    if sys.prefix != sys.base_prefix:
+        path = [each for each in path if each != scripts]
+    if shutil.which("apportion", path=os.pathsep.join(path)):
+        return
+    activate = Path(scripts, "activate")
+    quoted = shlex.quote(str(activate if activate.exists() else scripts))
+    yield f"  . {quoted}" if activate.exists() else f"  PATH={quoted}:$PATH"
 
 
 def _check_port(address: str) -> None:
