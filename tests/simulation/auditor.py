@@ -277,11 +277,13 @@ class Auditor:
         return any(pod is not None and pod.life.at(basis) != pod.life.now for pod in known)
 
     def _crossed(self, data: object, basis: int) -> bool:
-        """Whether an adoption and a placement met on a node, or two places of a pod did, neither
-        writer having read the other.
+        """Whether an adoption and a placement met on a node, two places of a pod did, or the
+        submission of one watcher and the adoption of another, neither having read the other.
 
         No fence stands between them: who is adopted runs there already.
         """
+        if isinstance(data, PodSubmitted):
+            return self._adopted_since(data.uid, basis)
         if not isinstance(data, PodAdopted | PodPlaced):
             return False
         known = self.state.nodes.get(data.node)
@@ -289,10 +291,13 @@ class Auditor:
         since = [pod for pod in pods if pod.placed_revision > basis]
         if isinstance(data, PodAdopted):
             return bool(since)
-        own = self.state.pods.get(data.pod)
-        if own is not None and own.adopted and own.placed_revision > basis:
+        if self._adopted_since(data.pod, basis):
             return True  # it runs elsewhere
         return any(pod.adopted and pod.uid != data.pod for pod in since)
+
+    def _adopted_since(self, uid: str, basis: int) -> bool:
+        pod = self.state.pods.get(uid)
+        return pod is not None and pod.adopted and pod.placed_revision > basis
 
     def _is_old(self, basis: int) -> bool:
         """Whether the writer's knowledge is older than the server's memory of ids."""
