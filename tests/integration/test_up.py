@@ -30,6 +30,22 @@ def test_samples_find_places() -> None:
         up.nothing_left()
 
 
+def test_no_argument_and_no_log_shows_a_secret(tmp_path: Path) -> None:
+    """Whoever may list processes, or is sent a log, learns no password, seed or key of it."""
+    data = tmp_path / "data"
+    with Standalone(data, *SMALL) as up:
+        up.up()
+        secrets = [path.read_text().strip() for path in data.rglob("*.nk")]
+        secrets.append((data / "ledger.key").read_text().strip())
+        secrets += json.loads((data / "credentials.json").read_text())["passwords"].values()
+        said = [Path(f"/proc/{pid}/cmdline").read_text() for pid in up.left()]
+        said += [path.read_text() for path in data.rglob("*.log")]
+        assert len(secrets) > 10
+        assert len(said) > 8
+        for secret in secrets:
+            assert not [text for text in said if secret in text]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     """It says so, ends with 0, and no process and no connection file is left."""

@@ -5,6 +5,7 @@ that is appended: history is gone, and nobody says so, for services looked at th
 only when they began.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from apportion.runtime.jetstream.wire import STREAM, Wire, call_api
+from apportion.runtime.jetstream.wire import STREAM, Message, Wire, call_api
+from apportion.runtime.ledger.port import ALL_SUBJECTS
 from apportion_schemas import PodPlaced
 from tests.security.weakened import without
 from tests.support.facts import Facts
 from tests.support.fleet import rack
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus, draft, running_bus
 from tests.support.pods import ask, pod
 from tests.support.polling import until
 from tests.support.processes import NO_AGENTS, ServiceProcess
@@ -111,3 +113,38 @@ async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -
         assert len([each for each in scheduler.log if "found" in each]) == 1
     finally:
         await scheduler.kill()
+
+
+async def test_what_the_stream_sends_on_and_takes_in_is_noticed(bus: Bus) -> None:
+    """Bootstrap reads events by `republish`, and writes one by a transform: it may, and is told of.
+
+    A service that holds its ledger to what it must be names each setting, with the value.
+    """
+    boot, watcher = (await bus.connect("bootstrap")).wire, await bus.connect("watcher")
+    config = (await stream_info(boot))["config"]
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def hear(message: Message) -> None:
+        await heard.put(message.data)
+
+    await boot.subscribe("_INBOX_bootstrap.read.>", hear)
+    republish = {"src": ALL_SUBJECTS, "dest": "_INBOX_bootstrap.read.>"}
+    await call_api(boot, f"STREAM.UPDATE.{STREAM}", {**config, "republish": republish})
+    await watcher.append([draft(payload=b'"secret"')])
+    assert await asyncio.wait_for(heard.get(), 10) == b'"secret"'
+    assert "republish" in str((await watcher.look()).drifted)
+    asked, forged = "$JS.API.INFO", "apportion.v1.placement.n1"
+    written = {
+        "no_ack": True,
+        "subjects": [ALL_SUBJECTS, asked],
+        "subject_transform": {"src": asked, "dest": forged},
+    }
+    await call_api(boot, f"STREAM.UPDATE.{STREAM}", {**config, **written})
+    await boot.publish(asked, b'{"forged": 1}', headers={})
+
+    async def stands_there() -> bool:
+        return await watcher.last_on_subject(forged) > 0
+
+    await until(stands_there, "the event that nobody may write")
+    found = str((await watcher.look()).drifted)
+    assert [name for name in written if name not in found] == []

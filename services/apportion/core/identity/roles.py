@@ -64,7 +64,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
 ROLES: Final = (
     Role(
         name="bootstrap",
-        does="makes the ledger, and drops its archived beginning: `apportion ledger create | trim`",
+        does="makes the ledger, and drops its beginning: `apportion ledger create | resize | trim`",
         reads="nothing",
         sends=(
             "$JS.API.INFO",
