@@ -10,8 +10,10 @@ another pod, so all are read anew when it changes.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import logging
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +38,8 @@ _log = logging.getLogger(__name__)
 _Signature = tuple[int, int, int]
 """Inode, size, time of modification in nanoseconds."""
 UNREAD: _Signature = (0, 0, 0)
+NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""It was removed meanwhile, or is a link that leads to nothing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -130,9 +134,10 @@ class ManifestFolder:
         now_s = self._clock.monotonic()
         try:
             for entry in sorted(self._folder.iterdir()):
-                if entry.suffix in SUFFIXES and not entry.name.startswith(".") and entry.is_file():
-                    stat = entry.stat()
-                    signature = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+                if entry.suffix not in SUFFIXES or entry.name.startswith("."):
+                    continue
+                signature = _signature(entry)
+                if signature is not None:
                     before, since_s = self._glimpsed.get(str(entry), (None, now_s))
                     found[str(entry)] = (signature, since_s if signature == before else now_s)
         except OSError as error:
@@ -171,6 +176,22 @@ class ManifestFolder:
         read = self._glimpsed.keys() <= self._files.keys()
         whole = read and not any(file.doubtful for file in self._files.values())
         return Observation(pods=pods, groups=groups, seen=self._seen, whole=whole)
+
+
+def _signature(path: Path) -> _Signature | None:
+    """What the file looks like; None of what is no file, or is gone since the folder was listed.
+
+    Raises OSError where nobody can say.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        if error.errno in NO_FILE:
+            return None
+        raise
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _read(

@@ -68,6 +68,28 @@ async def test_files_come_change_and_go(tmp_path: Path) -> None:
     assert last.lacks("default/a")
 
 
+async def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is removed right after it was asked for: nothing is wrong with the folder for that."""
+    write(tmp_path, "a.yaml", pod("a"))
+    write(tmp_path, "b.yaml", pod("b"))
+    look = Path.stat
+
+    def looked(path: Path, **how: bool) -> os.stat_result:
+        found = look(path, **how)
+        if path.name == "b.yaml":
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "stat", looked)
+    source = source_of(tmp_path)
+    assert keys(await source.observe()) == {"default/a"}
+    assert f"{tmp_path}: cannot be read" not in caplog.text
+    assert (await source.observe()).whole
+    assert source.problems == 0
+
+
 async def test_a_gang_comes_with_its_job(tmp_path: Path) -> None:
     """A document may be several pods and their gang."""
     write(
