@@ -291,9 +291,8 @@ class Auditor:
         since = [pod for pod in pods if pod.placed_revision > basis]
         if isinstance(data, PodAdopted):
             return bool(since)
-        if self._adopted_since(data.pod, basis):
-            return True  # it runs elsewhere
-        return any(pod.adopted and pod.uid != data.pod for pod in since)
+        elsewhere = self._adopted_since(data.pod, basis)
+        return elsewhere or any(pod.adopted and pod.uid != data.pod for pod in since)
 
     def _adopted_since(self, uid: str, basis: int) -> bool:
         pod = self.state.pods.get(uid)
