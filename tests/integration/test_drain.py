@@ -122,6 +122,11 @@ def test_a_device_is_drained(up: Standalone) -> None:
     before = pods(up)
     device = before["one"]["shares"][0]["device"]
     on_it = {name for name, pod in before.items() if pod["shares"][0]["device"] == device}
+    planned = up.json("drain", device, "--reason", "hot", "--dry-run")
+    assert {name.partition("/")[2] for name in planned["planned"]} == on_it
+    assert all(planned["planned"].values()), "there is room on the other devices"
+    said = up.run("drain", device, "--reason", "hot", "--dry-run").stdout
+    assert all(f"default/{name} would move to " in said for name in on_it)
     report = up.json("drain", device, "--reason", "hot")
     assert {name.partition("/")[2] for name in report["moved"]} == on_it
     after = pods(up)

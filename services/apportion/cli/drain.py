@@ -160,13 +160,10 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
 
 
 def _plan(url: str, order: Order, report: Report) -> None:
-    """Note where each pod would go: what `plan --lose` says, which loses whole nodes alone."""
-    if order.device:
-        unknown = "would be moved; where to is worked out for a whole node alone"
-        report.left = dict.fromkeys(report.left, unknown)
-        return
+    """Note where each pod would go, as `plan --lose` says."""
     report.left = dict.fromkeys(report.left, "would be moved together with its gang")
-    for pod in ask(url, PlanRequest(lose=(order.node,))).moved if report.left else ():
+    lose = (order.device or order.node,)
+    for pod in ask(url, PlanRequest(lose=lose)).moved if report.left else ():
         name = f"{pod.namespace}/{pod.name}"
         if name in report.left:
             report.left[name] = pod.sentence.removeprefix(f"{name} ")

@@ -51,7 +51,7 @@ EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
 )
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
               help="Manifests, as for `submit`.")  # fmt: skip
-@click.option("--lose", multiple=True, metavar="NODE", help="As if this node were lost.")
+@click.option("--lose", multiple=True, metavar="NODE|DEVICE", help="As if it were lost.")
 @click.option("--add", multiple=True, metavar="4x8xH100-80GB",
               help="As if there were so many nodes more of so many devices.")  # fmt: skip
 @click.option("--policy", type=click.Choice(get_args(Policy)),
@@ -65,9 +65,9 @@ def command(
     """Say what would happen, without doing it: what fits, where, beside whom, and who would go.
 
     A pod of the manifest that waits already is decided anew; one that has a place keeps it.
-    Without -f, what would become of the pods that run and wait. Pods of a node that is lost are
-    taken as submitted again, as their controllers would make them. An added node is as large as
-    those of its model are, and has the labels and taints that all of them have.
+    Without -f, what would become of the pods that run and wait. Pods of a node or device that is
+    lost are taken as submitted again, as their controllers would make them. An added node is as
+    large as those of its model are, and has the labels and taints that all of them have.
 
     Exit codes: 0 all would have a place; 5 some would wait; 6 some never can, whatever
     ends on this fleet; 1 a document was wrong, or a node is not known; 2 wrong usage; 3 the gateway
@@ -139,7 +139,7 @@ def _show(answer: PlanAnswer) -> None:
     if len(answer.pods) <= DETAILED_MAX:
         for pod in answer.pods:
             _show_evidence(out, pod)
-    _show_pods(out, "POD THAT LOSES ITS NODE", answer.moved)
+    _show_pods(out, "POD THAT LOSES ITS PLACE", answer.moved)
     _show_pods(out, "POD THAT WAITS NOW", answer.helped)
     _show_evicted(out, answer)
     _show_waiting(out, answer)

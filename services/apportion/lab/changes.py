@@ -1,4 +1,5 @@
-"""What may be otherwise in a course: nodes that are lost or come, another policy, other limits.
+"""What may be otherwise in a course: nodes and devices that are lost, nodes that come, another
+policy, other limits.
 
 Invariant: a change is facts of the ledger's own kinds, applied by the fold, so whatever a scheduler
 would make of such facts the course makes of them.
@@ -8,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 from msgspec import Struct, structs
 
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
+from apportion.core.explain.health import pods_on
 from apportion.core.explain.lines import limit_name
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.lab.course import Course
@@ -22,6 +24,7 @@ from apportion.runtime.files.fleets import (
     SimulatedNode,
 )
 from apportion_schemas import (
+    DeviceHealthChanged,
     Host,
     NodeGone,
     NodeObserved,
@@ -39,7 +42,9 @@ ADDED_MAX: Final = 5_000
 LOST_MAX: Final = 5_000
 POLICIES: Final[tuple[str, ...]] = get_args(Policy)
 WHO: Final = "lab"
-LOST: Final = "its node is lost"
+LOST: Final = "its node or device is lost"
+DEVICE_CHARS_MIN: Final = 8
+"""So much of a device's id, and it may be the beginning of it."""
 _ADD: Final = re.compile(r"(?:(?P<nodes>\d{1,5})\s*x\s*)?(?P<devices>\d{1,4}\s*x\s*\S.*)")
 _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
 
@@ -67,7 +72,7 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 
 class Displaced(Struct, frozen=True):
-    """A pod that lost its node, as it is submitted again."""
+    """A pod that lost its node, or a device there, as it is submitted again."""
 
     before: PodState
     node: str
@@ -75,10 +80,10 @@ class Displaced(Struct, frozen=True):
 
 
 def apply(course: Course, changes: Changes) -> list[Displaced]:
-    """Make the changes; the pods of lost nodes wait again, in the order of their turns.
+    """Make the changes; the pods of what is lost wait again, in the order of their turns.
 
     Raises:
-        WishInvalid: a node, a model or a policy is not known.
+        WishInvalid: a node, a device, a model or a policy is not known.
     """
     added = _added(course.state, changes.add)
     lost = _lost(course.state, changes.lose)
@@ -111,37 +116,76 @@ def _policy(state: State, name: str) -> PolicyChanged:
     return structs.replace(state.policy, by=WHO, node_policy=policy, device_policy=policy)
 
 
-# ------------------------------------------------------------------ lost nodes
+# ------------------------------------------------------------------ lost nodes and devices
 
 
-def _lost(state: State, names: Iterable[str]) -> list[NodeState]:
+class _Lost(NamedTuple):
+    """A node that is lost, or one device of it."""
+
+    node: NodeState
+    device: str = ""
+
+    def pods(self) -> Iterable[PodState]:
+        """Those that lose their place."""
+        return pods_on(self.node, self.device) if self.device else self.node.pods.values()
+
+    def fact(self) -> Payload:
+        """What the ledger would be told."""
+        if not self.device:
+            return NodeGone(node=self.node.name)
+        return DeviceHealthChanged(
+            node=self.node.name, device=self.device, healthy=False, reason="lost"
+        )
+
+
+def _lost(state: State, names: Iterable[str]) -> list[_Lost]:
     lost = []
     for name in dict.fromkeys(names):
         node = state.nodes.get(name)
-        if node is None or not node.present:
-            raise WishInvalid(
-                "lose", f"no node {name!r} at revision {state.revision}",
-                "`apportion get nodes` lists them",
-            )  # fmt: skip
-        lost.append(node)
-    if sum(len(node.pods) for node in lost) > LOST_MAX:
+        there = node is not None and node.present
+        lost.append(_Lost(node) if node is not None and there else _lost_device(state, name))
+    if sum(1 for each in lost for _ in each.pods()) > LOST_MAX:
         raise WishInvalid(
             "lose", f"more than {LOST_MAX} pods are there", "lose fewer nodes at once"
         )
     return lost
 
 
-def _lose(course: Course, lost: Sequence[NodeState]) -> list[Displaced]:
-    """The nodes go, and their pods come again, as their controllers would make them anew."""
-    held = [(pod, node.name) for node in lost for pod in node.pods.values()]
+def _lost_device(state: State, name: str) -> _Lost:
+    """The device of that id, or the only one whose id begins so. Raises WishInvalid."""
+    found = [
+        _Lost(node, held.device.id)
+        for node in state.nodes.values()
+        for held in node.devices
+        if node.present and held.present and _is(held.device.id, name)
+    ]
+    if len(found) > 1:
+        raise WishInvalid(
+            "lose", f"{name!r} is the beginning of {len(found)} ids", "write more of the id"
+        )
+    if not found:
+        raise WishInvalid(
+            "lose", f"no node or device {name!r} at revision {state.revision}",
+            "`apportion get nodes` and `apportion get devices` list them",
+        )  # fmt: skip
+    return found[0]
+
+
+def _is(device: str, name: str) -> bool:
+    return device == name or (len(name) >= DEVICE_CHARS_MIN and device.startswith(name))
+
+
+def _lose(course: Course, lost: Sequence[_Lost]) -> list[Displaced]:
+    """They go, and their pods come again, as their controllers would make them anew."""
+    held = list({pod.uid: (pod, each.node.name) for each in lost for pod in each.pods()}.values())
     held.sort(key=lambda each: (-each[0].submitted.priority, each[0].submitted_revision))
     gangs = {
         name: group.observed
         for name in {pod.submitted.group for pod, _ in held if pod.submitted.group}
         if (group := course.state.groups.get(name)) is not None and group.observed is not None
     }
-    for node in lost:
-        course.apply(NodeGone(node=node.name))
+    for each in lost:
+        course.apply(each.fact())
     for pod, _ in held:
         course.apply(PodGone(uid=pod.uid, reason=LOST))
     for name in sorted(gangs):

@@ -412,7 +412,7 @@ def _counted(pods: Sequence[PlannedPod], what: str) -> str:
         "not-now": "would wait",
         "never": "can never fit on this fleet",
     }
-    whose = "pod" if what == "planned" else "pod of a lost node"
+    whose = "pod" if what == "planned" else "pod that loses its place"
     if len(pods) == 1:
         said = texts[pods[0].outcome]
         return f"the {whose} {ONE.get(said, said)}"
@@ -420,4 +420,6 @@ def _counted(pods: Sequence[PlannedPod], what: str) -> str:
     said = ", ".join(
         f"{counts[outcome]:,} {text}" for outcome, text in texts.items() if counts[outcome]
     )
-    return f"of {len(pods):,} {whose.replace('pod', 'pods', 1)}, {said}"
+    return (
+        f"of {len(pods):,} {'pods' if what == 'planned' else 'pods that lose their place'}, {said}"
+    )

@@ -20,7 +20,8 @@ from apportion_schemas import (
     PodGroupObserved,
     VolumeClaimObserved,
 )
-from tests.support.fleet import A100_80, T4, observed, rack
+from tests.support import fleet
+from tests.support.fleet import A100_80, T4, gpu, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, pod, shape
 
@@ -290,6 +291,34 @@ def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
     assert answer.after is not None
     assert (answer.before.nodes, answer.after.nodes) == (2, 1)
     assert (answer.before.waiting, answer.after.waiting) == (0, 1)
+
+
+def test_a_lost_device_moves_its_pods_alone() -> None:
+    """Those on the other devices of its node stay, and nobody goes back to it."""
+    ledger = Ledger(rack("n1", 2), rack("n2", 1))
+    ledger.submit(pod("a", cards()), pod("b", cards()), pod("c", ask(1024))).settle()
+    before = {uid: held.placement for uid, held in ledger.state.pods.items()}
+    on_n1 = [uid for uid, held in before.items() if held and held.node == "n1"]
+    lost = before[on_n1[0]]
+    assert lost is not None
+    device = lost.shares[0].device
+    there = {uid for uid, held in before.items() if held and held.shares[0].device == device}
+    answer = planned(ledger, lose=(device,))
+    assert {each.name for each in answer.moved} == there
+    for moved in answer.moved:
+        held = moved.placed.shares if moved.placed else ()
+        assert all(each.share.device != device for each in held)
+    assert answer.changes == (f"without {device}",)
+
+
+def test_enough_of_a_device_s_id_will_do() -> None:
+    """The beginning that tables show; one that several have is refused."""
+    cards_there = (gpu("GPU-0a1b2c3d-x"), gpu("GPU-0a1b2c3d-y"), gpu("GPU-ffffffff-z"))
+    ledger = Ledger(fleet.node("n1", *cards_there)).submit(pod("p", ask(1024))).settle()
+    assert planned(ledger, lose=("GPU-ffffffff",)).changes == ("without GPU-ffffffff",)
+    for name, problem in (("GPU-0a1b2c3d", "beginning of 2 ids"), ("GPU-fff", "no node or device")):
+        with pytest.raises(WishInvalid, match=problem):
+            planned(ledger, lose=(name,))
 
 
 def test_a_gang_on_a_lost_node_moves_whole_or_not_at_all() -> None:

@@ -92,11 +92,12 @@ class PlanAnswer(Answer, frozen=True):
     """What would happen, as of `revision`: a sentence, then the pods that it is about.
 
     `outcome` is the worst of them. `changes` are the wishes in words. `pods` are those of the
-    manifest; `moved` held a place on a node that is lost, and are taken as submitted again, also
-    where they are of the manifest; `helped` wait now and would have a place. `evicted` would go for
-    others. `waiting` are the first that would wait then, in the order of their turns. `before` is
-    the cluster without the plan and `after` with it. `when`: for pods that would wait, what is
-    known of how long. `problems` are documents that were refused, with field, value and fix.
+    manifest; `moved` held a place on a node or device that is lost, and are taken as submitted
+    again, also where they are of the manifest; `helped` wait now and would have a place. `evicted`
+    would go for others. `waiting` are the first that would wait then, in the order of their turns.
+    `before` is the cluster without the plan and `after` with it. `when`: for pods that would wait,
+    what is known of how long. `problems` are documents that were refused, with field, value and
+    fix.
     """
 
     revision: int
@@ -118,8 +119,8 @@ class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """The body of `POST /api/v1/plan`: at least one of its fields is to say something.
 
     `manifest` is YAML or JSON text, and so is each of `files`, by the name under which problems are
-    told; `lose` names nodes; `add` is as in `4x8xH100-80GB`, four nodes of eight; `policy` is for
-    nodes and devices alike.
+    told; `lose` names nodes and devices, of which enough of the id will do; `add` is as in
+    `4x8xH100-80GB`, four nodes of eight; `policy` is for nodes and devices alike.
     """
 
     manifest: str = ""
