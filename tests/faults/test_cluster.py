@@ -1,6 +1,8 @@
 """Three servers: what a reader has caught up with, and whom a client turns to when one is gone."""
 
 import asyncio
+import contextlib
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -16,13 +18,15 @@ from apportion.runtime.ledger.port import (
     Record,
 )
 from tests.faults.rounds import make_stream
-from tests.faults.servers import Cluster
+from tests.faults.servers import COUNT, Cluster
 from tests.support.nats import draft
 from tests.support.polling import until
 
 BEFORE = 50
 MISSED = 4_000
 TOGETHER = 200
+LISTENERS = ("auditor", "gateway", "operator")
+SPEAKERS = ("agent", "extender", "gateway", "scheduler", "watcher")
 SUBJECTS = (("apportion.v1.>",), ("apportion.v1.workload.*", "apportion.v1.pending.*"))
 
 
@@ -97,3 +101,70 @@ async def test_a_client_that_knows_one_server_turns_to_the_others(cluster: Clust
         await known.kill()
         await _append(ledger, 10, 20)
         assert await ledger.last_revision() == 20
+
+
+class Said:
+    """What was said and heard: a word, and who said it on which server."""
+
+    def __init__(self) -> None:
+        self.speakers: list[tuple[str, JetStreamLedger]] = []
+        self.heard: dict[tuple[str, int], list[bytes]] = {}
+
+    async def hear(self, listener: JetStreamLedger, role: str, number: int) -> None:
+        """Have it hear from now on."""
+        heard = self.heard[role, number] = []
+
+        async def note(_subject: str, payload: bytes) -> None:
+            heard.append(payload)
+
+        for subject in ("apportion.beat.>", "apportion.usage.*"):
+            await listener.serve(subject, note)
+
+    async def say(self, word: bytes) -> None:
+        """Everybody says it."""
+        for number, (role, speaker) in enumerate(self.speakers):
+            await speaker.publish(f"apportion.beat.{role}.x", b"%s %d" % (word, number))
+
+    def of(self, word: bytes) -> dict[tuple[str, int], list[bytes]]:
+        """How each listener heard it."""
+        return {
+            at: sorted(each for each in heard if each.startswith(word))
+            for at, heard in self.heard.items()
+        }
+
+    async def known(self, word: bytes) -> bool:
+        """Whether everybody has heard it of all."""
+        return all(len(set(each)) == len(self.speakers) for each in self.of(word).values())
+
+    async def all_greeted(self) -> bool:
+        """Whether each server knows who listens on the others."""
+        await self.say(b"hello")
+        return await self.known(b"hello")
+
+
+@pytest.mark.timeout(120)
+async def test_what_is_said_to_all_is_heard_once_on_every_server(cluster: Cluster) -> None:
+    """Speakers and listeners of each account are on each server, and so on two or on one.
+
+    What comes into an account as a service, its server gives to no other account as a stream, but
+    the servers beside it do: where it came both ways, it was heard twice from another server.
+    """
+    said = Said()
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def on(number: int, role: str) -> JetStreamLedger:
+            port = str(cluster.servers[number].port)
+            (url,) = (each for each in cluster.url_for(role).split(",") if port in each)
+            return await stack.enter_async_context(await jetstream.connect(url, name=role))
+
+        for role, number in itertools.product(LISTENERS, range(COUNT)):
+            await said.hear(await on(number, role), role, number)
+        for role, number in itertools.product(SPEAKERS, range(COUNT)):
+            said.speakers.append((role, await on(number, role)))
+        await until(said.all_greeted, "each server to know who listens on the others")
+        await said.say(b"once")
+        await said.say(b"last")
+        await until(lambda: said.known(b"last"), "the last of each to be heard")
+        once = sorted(b"once %d" % number for number in range(len(said.speakers)))
+        for at, heard in said.of(b"once").items():
+            assert heard == once, at

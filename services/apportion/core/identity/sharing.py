@@ -4,7 +4,8 @@ The server sends the answer to a request to whatever subject the request names, 
 whether its sender may send there: one who may ask for the stream's state could have the answer sent
 into the ledger, or to the API that purges it. So whoever is not trusted with that has an account
 beside the ledger's. What he asks comes over as a service, and the answer goes back into his own
-account whatever he wrote, and to nobody but who is there; what he hears comes over as a stream.
+account whatever he wrote, and to nobody but who is there. What is said to all goes as a stream from
+the account of whoever says it to those in which it is heard.
 
 Auditors have a copy of the stream in their account, and JetStream with limits of its own: what
 they ask and use up is theirs. What the server itself needs to make the copy comes over, and what is
@@ -16,7 +17,7 @@ Invariant: between two accounts passes what the table of roles says, and nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from apportion.core.identity.identity import EVERY_NODE, Identity
@@ -26,17 +27,22 @@ from apportion_schemas.catalogue import SUBJECTS
 
 BESIDE: Final = tuple(role for role in ROLES if role.account not in (LEDGER, AUDIT, AUTH))
 """Roles that use the ledger and are not in its account."""
+_BESIDE: Final = tuple(dict.fromkeys(role.account for role in BESIDE))
+_ALL: Final = (LEDGER, AUDIT, *_BESIDE)
+"""The accounts of all who say something to all, or hear it."""
 BETWEEN: Final = "BETWEEN"
 """The account through which bootstrap reaches the auditors' copy."""
 _MADE: Final = ("INFO", "CREATE", "PURGE")
 """What bootstrap may do with the auditors' copy."""
 _COPYING: Final = ("$JS.API.CONSUMER.CREATE.APPORTION", "$JS.FC.APPORTION.>")
 """What the server needs to copy the stream; no user may send on it."""
-_LIVE: Final = ("copy.audit.>", f"{SUBJECTS}.>", "apportion.beat.>")
-"""What auditors hear of the ledger's account as it is said, behind what comes of the stream for the
-copy."""
-_SAID: Final = ("apportion.beat.", "apportion.usage.", f"{SUBJECTS}.")
-"""The beginnings of what is said to all: what nobody answers, and events."""
+_LIVE: Final = ("copy.audit.>", f"{SUBJECTS}.>")
+"""What auditors get of the ledger's account: what comes of the stream for the copy, and events as
+they are written. Those of writers beside it they get from these: what came into an account as a
+service, its server gives to no other as a stream (and another server of a cluster does).
+"""
+_SAID: Final = ("apportion.beat.", "apportion.usage.")
+"""The beginnings of what is said to all, and that nobody answers."""
 _OWN: Final = "$SYS."
 """The beginning of what the server answers to each account by itself."""
 _API: Final = "$JS.API."
@@ -66,7 +72,8 @@ def _gives(account: str) -> Iterator[str]:
     if account == LEDGER:
         yield from _gives_beside()
     for subject in _said(account):
-        if listening := [each for each in _listening() if subject in _overheard(each, account)]:
+        listening = [each for each in _ALL if subject in _overheard(each, account)]
+        if listening:  # none would be everybody
             yield f'{{ stream: "{subject}", accounts: [{", ".join(listening)}] }}'
 
 
@@ -85,11 +92,10 @@ def _gives_for_the_copy(account: str) -> Iterator[str]:
 
 def _gives_beside() -> Iterator[str]:
     """What those beside the ledger's account ask of it, and what they hear."""
-    for subject, accounts in _by_subject(_asked).items():
+    for subject, accounts in _services().items():
         many = ", response_type: stream" if subject == _WHOLE_API else ""
         yield f'{{ service: "{subject}", accounts: [{", ".join(accounts)}]{many} }}'
-    for subject, accounts in _by_subject(_heard).items():
-        yield f'{{ stream: "{subject}", accounts: [{", ".join(accounts)}] }}'
+    yield f'{{ stream: "{DELIVERIES}.>", accounts: [{", ".join(_BESIDE)}] }}'
 
 
 def _takes(account: str) -> Iterator[str]:
@@ -97,13 +103,13 @@ def _takes(account: str) -> Iterator[str]:
     for role in BESIDE:
         if account == LEDGER:
             yield from _imports("service", role.account, _answered(role))
-    for kind, of in (("service", _asked), ("stream", _heard)):
-        for subject, accounts in _by_subject(of).items():
-            if account in accounts:
-                yield from _imports(kind, LEDGER, [subject])
-    if account in _listening():
-        for giver in _beside():
-            yield from _imports("stream", giver, _overheard(account, giver))
+    for subject, accounts in _services().items():
+        if account in accounts:
+            yield from _imports("service", LEDGER, [subject])
+    if account in _BESIDE:
+        yield from _imports("stream", LEDGER, [f"{DELIVERIES}.>"])
+    for giver in _ALL:
+        yield from _imports("stream", giver, _overheard(account, giver))
 
 
 def _takes_for_the_copy(account: str) -> Iterator[str]:
@@ -124,34 +130,25 @@ def _takes_for_the_copy(account: str) -> Iterator[str]:
         yield from _imports("stream", LEDGER, _LIVE)
 
 
-def _beside() -> Iterable[str]:
-    """The accounts of those beside the ledger's, each once."""
-    return dict.fromkeys(role.account for role in BESIDE)
+def _said(account: str) -> Iterable[str]:
+    """What those of an account say to all, and what those beside the ledger's write.
 
-
-def _listening() -> Iterable[str]:
-    """Those in which is heard, as a stream, what is said in another."""
-    return (AUDIT, *_beside())
-
-
-def _said(account: str) -> tuple[str, ...]:
-    """What those of an account beside the ledger's say to all.
-
-    It comes into the ledger's account as a service, and what does, the server gives to no other as
-    a stream. So whoever is to hear it in a third account gets it from this one.
+    It goes to each who hears it from where it is said, and from nowhere else: then it is heard
+    once, on whichever server of a cluster somebody is.
     """
-    return tuple(
-        subject
-        for role in BESIDE
-        if role.account == account
-        for subject in _sent(role)
-        if subject.startswith(_SAID)
-    )
+    said = _SAID if account == LEDGER else (*_SAID, f"{SUBJECTS}.")
+    sent = (subject for role in ROLES if role.account == account for subject in _sent(role))
+    return dict.fromkeys(subject for subject in sent if subject.startswith(said))
 
 
 def _overheard(account: str, giver: str) -> tuple[str, ...]:
-    """What of that is heard in another account."""
-    hears = [each for role in ROLES if role.account == account for each in _heard(role)]
+    """What of that is heard in another account, by those who have not asked for it."""
+    hears = [
+        pattern
+        for role in ROLES
+        if role.account == account and not role.answering
+        for pattern in role.hears
+    ]
     return tuple(
         subject
         for subject in _said(giver)
@@ -164,11 +161,11 @@ def _within(subject: str, pattern: str) -> bool:
     return subject == pattern or (pattern.endswith(".>") and subject.startswith(pattern[:-1]))
 
 
-def _by_subject(of: Callable[[Role], Iterable[str]]) -> dict[str, list[str]]:
-    """The accounts of those beside the ledger's who have the subject, each once."""
+def _services() -> dict[str, list[str]]:
+    """What those beside the ledger's account ask of it, and their accounts, each once."""
     found: dict[str, dict[str, None]] = {}
     for role in BESIDE:
-        for subject in of(role):
+        for subject in _asked(role):
             found.setdefault(subject, {})[role.account] = None
     return {subject: list(accounts) for subject, accounts in found.items()}
 
@@ -179,8 +176,8 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 
 def _asked(role: Role) -> Iterable[str]:
-    """What anybody of this role sends to the ledger's account."""
-    sent = (each for each in _sent(role) if not each.startswith(_OWN))
+    """What anybody of this role asks of the ledger's account."""
+    sent = (each for each in _sent(role) if not each.startswith((_OWN, *_SAID)))
     return dict.fromkeys(_WHOLE_API if each.startswith(_API) else each for each in sent)
 
 
@@ -195,10 +192,3 @@ def _answered(role: Role) -> Iterable[str]:
     if not role.answering:
         return ()
     return tuple(subject.format(node=EVERY_NODE, name=EVERY_NODE) for subject in role.hears)
-
-
-def _heard(role: Role) -> Iterable[str]:
-    """What anybody of this role hears without having asked for each."""
-    yield f"{DELIVERIES}.>"
-    if not role.answering:
-        yield from role.hears
