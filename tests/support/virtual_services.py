@@ -15,10 +15,10 @@ from apportion.agent import main as agent
 from apportion.core.intake.answers import Answer, decode_answer, subject_of_node
 from apportion.intake import main as intake
 from apportion.runtime.files.fleets import SimulatedNode
-from apportion.runtime.ledger.port import Ledger
+from apportion.runtime.ledger.port import Draft, Ledger
 from apportion.runtime.process.clock import rfc3339
 from apportion.runtime.service.lifecycle import Service
-from apportion_schemas import Event, decode, encode
+from apportion_schemas import Event, decode, encode, subject_of
 from apportion_schemas.quantities import Payload
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest
@@ -55,6 +55,14 @@ class Services:
         event = Event(id=name, source=f"agent/{node}", time=rfc3339(self._clock.now()), data=data)
         asker = MemoryLedger(self.server, role="agent")
         return decode_answer(await asker.request(subject_of_node(node), encode(event), 10))
+
+    async def write(self, data: Payload) -> None:
+        """Have an event of the cluster on the ledger."""
+        name = f"written-{self.server.last_revision}"
+        time = rfc3339(self._clock.now())
+        event = Event(id=name, source="watcher", time=time, data=data)
+        draft = Draft(subject_of(data), name, encode(event))
+        await MemoryLedger(self.server, role="watcher").append([draft])
 
     def written(self, kind: type[T]) -> list[T]:
         """What stands on the ledger of this type."""

@@ -14,8 +14,9 @@ import contextlib
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from apportion.agent.backend import DeviceBackend
 from apportion.agent.commands import command_subject, obey
@@ -48,6 +49,10 @@ SUBJECTS_MAX = 32
 OWN_IDS_KEPT = 256
 REPEAT_S = 60.0
 """What an intake refuses of a node's inventory is said again so much later, until it is taken."""
+RESAY_S = 300.0
+"""A node's inventory is said whole so often. Mostly an intake answers that it stands there; but
+while the node was away, another may have been believed to have its cards.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -208,24 +213,13 @@ class Agent:
             self._reported.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_devices(node))
-            group.create_task(self._report_after(node.overtaken, node))
-            group.create_task(self._report_after(node.refused, node, pause_s=REPEAT_S))
+            group.create_task(_after(node.overtaken, partial(self._report, node)))
+            group.create_task(_after(node.refused, partial(self._report, node), pause_s=REPEAT_S))
+            group.create_task(_every(RESAY_S, partial(self._report, node, whole=True)))
 
     async def _watch_devices(self, node: Node) -> None:
         while True:
             await node.backend.changed()
-            await self._report(node)
-
-    async def _report_after(self, event: asyncio.Event, node: Node, pause_s: float = 0.0) -> None:
-        """Report the node whenever the event is set, and so much later.
-
-        What is in the way of a report that was refused may be mended where this node does not see
-        it: another node has the card no more, or an intake knows its model now.
-        """
-        while True:
-            await event.wait()
-            await asyncio.sleep(pause_s)
-            event.clear()
             await self._report(node)
 
     async def _watch_configuration(self) -> None:
@@ -235,17 +229,17 @@ class Agent:
             self._view.configured.clear()
             await asyncio.gather(*(self._report(node) for node in self._nodes.values()))
 
-    async def _report(self, node: Node) -> None:
+    async def _report(self, node: Node, *, whole: bool = False) -> None:
         async with node.reporting:
             while True:
                 try:
-                    await self._report_alone(node)
+                    await self._report_alone(node, whole=whole)
                 except HeldBack as held:  # it may have been a glitch: look once more
                     await asyncio.sleep(held.again_s)
                 else:
                     return
 
-    async def _report_alone(self, node: Node) -> None:
+    async def _report_alone(self, node: Node, *, whole: bool) -> None:
         devices = offered(
             await node.backend.inventory(),
             node.name,
@@ -264,7 +258,7 @@ class Agent:
         )
         view = self._view.nodes[node.name]
         follows = view.said_revision
-        for data in news(view, node.report):
+        for data in news(view, node.report) or ([node.report] if whole else []):
             identity = event_id(data, follows)
             node.written.append(identity)
             appended = await node.publisher.publish(
@@ -370,6 +364,27 @@ class Agent:
         outcome = "failed" if trouble else "allocated"
         self._allocations.labels(outcome if taken else "refused").inc()
         return taken
+
+
+async def _after(
+    event: asyncio.Event, report: Callable[[], Awaitable[None]], *, pause_s: float = 0.0
+) -> None:
+    """Report whenever the event is set, and so much later.
+
+    What is in the way of a report that was refused may be mended where its node does not see it:
+    another node has the card no more, or an intake knows its model now.
+    """
+    while True:
+        await event.wait()
+        await asyncio.sleep(pause_s)
+        event.clear()
+        await report()
+
+
+async def _every(pause_s: float, report: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(pause_s)
+        await report()
 
 
 def trouble_of(node: str, devices: Mapping[str, Device], claim: Claim) -> str:

@@ -8,7 +8,7 @@ the lane of its own node alone. What a request costs does not depend on how many
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from itertools import islice
 from typing import Final
 
@@ -102,19 +102,19 @@ class Lanes:
     """The lane of each node that asked lately, in the order in which they last did."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: OrderedDict[str, Lane] = OrderedDict()
         self._room = Room()
 
     def of(self, node: str, now_s: float) -> Lane | None:
         """Its lane; None where there are too many, which only an intruder could bring about."""
-        lane = self._lanes.pop(node, None)
+        lane = self._lanes.get(node)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
                 self._forget_idle(now_s)
             if len(self._lanes) >= LANES_MAX:
                 return None
-            lane = Lane(node, now_s, self._room)
-        self._lanes[node] = lane
+            lane = self._lanes[node] = Lane(node, now_s, self._room)
+        self._lanes.move_to_end(node)
         return lane
 
     @property
@@ -125,7 +125,7 @@ class Lanes:
     def _forget_idle(self, now_s: float) -> None:
         """Forget one that is idle of those that asked longest ago; the rest go to the end."""
         for lane in list(islice(self._lanes.values(), LOOKED_AT)):
-            del self._lanes[lane.node]
             if lane.idle(now_s):
+                del self._lanes[lane.node]
                 return
-            self._lanes[lane.node] = lane
+            self._lanes.move_to_end(lane.node)

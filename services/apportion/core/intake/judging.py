@@ -73,11 +73,12 @@ def _report(state: State, event: Event, data: NodeReported) -> Verdict:
 
 
 def _as_reported(node: NodeState) -> bool:
-    """Whether no card's health was told of since."""
-    return all(
-        state.agent_health == (state.device.healthy, state.device.health_reason)
-        for state in node.devices
-        if state.present
+    """Whether no card's health was told of since, and none is another node's by now."""
+    said = node.reported.devices if node.reported else ()
+    there = [node.by_id[device.id] for device in said if device.id in node.by_id]
+    return len(there) == len(said) and all(
+        state.present and state.agent_health == (state.device.healthy, state.device.health_reason)
+        for state in there
     )
 
 
