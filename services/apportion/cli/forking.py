@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -62,8 +62,8 @@ class ForkServer:
             )  # fmt: skip
         return ours
 
-    async def fork(self, order: Order, pipe: int) -> Forked:
-        """A service as it was ordered, which has named itself in the sentinel's `pipe`.
+    async def fork(self, order: Order, pipe: Callable[[], int]) -> Forked:
+        """A service as it was ordered, which has named itself in the sentinel's `pipe` of then.
 
         Raises:
             OSError: there is no process or memory left, or the fork server ended meanwhile.
@@ -75,7 +75,7 @@ class ForkServer:
                 loop.add_reader(ours, self._receive, ours)
                 self._listening = True
             self._forking = loop.create_future()
-            socket.send_fds(ours, [msgspec.json.encode(order)], [pipe])
+            socket.send_fds(ours, [msgspec.json.encode(order)], [pipe()])
             return await self._forking
 
     def stop(self) -> None:

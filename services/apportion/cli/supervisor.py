@@ -194,17 +194,21 @@ class Supervisor:
             await asyncio.sleep(BACK_OFF.after(failures))
 
     async def _spawn(self, child: Child) -> Forked:
-        if self._pipe is None:
-            raise UpFailed(f"the {child.name} has no sentinel: start the server first")
         child.health_port = free_port()
         health = {"APPORTION_HEALTH": f"127.0.0.1:{child.health_port}"}
         order = Order(
             [child.name, *child.arguments], {**child.environment, **health}, str(child.log)
         )
-        process = await self._fork_server.fork(order, self._pipe.fileno())
+        process = await self._fork_server.fork(order, lambda: self._pipe_for(child))
+        self._tell_sentinel(f"+{process.pid}\n")  # there may be another one since
         child.process = process
         self._changed()
         return process
+
+    def _pipe_for(self, child: Child) -> int:
+        if self._pipe is None:
+            raise UpFailed(f"the {child.name} has no sentinel: start the server first")
+        return self._pipe.fileno()
 
     async def _wait_ready(self, child: Child) -> None:
         try:
@@ -254,7 +258,14 @@ class Supervisor:
             self._changed()
 
     async def _start_sentinel(self, *, remove: bool) -> None:
+        """Its pipe names all that run before it begins: it is never there and knows nothing."""
         read, write = os.pipe()
+        if self._pipe is not None:
+            self._pipe.close()
+        self._pipe = os.fdopen(write, "wb", buffering=0)
+        for child in self._children:
+            if child.process is not None:
+                self._tell_sentinel(f"+{child.process.pid}\n")
         try:
             self._sentinel = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", sentinel.__file__, self._data,
@@ -266,17 +277,11 @@ class Supervisor:
             )  # fmt: skip
         finally:
             os.close(read)
-        if self._pipe is not None:
-            self._pipe.close()
-        self._pipe = os.fdopen(write, "wb", buffering=0)
 
     async def _keep_sentinel(self, *, remove: bool) -> None:
         while self._sentinel is not None:
             await self._sentinel.wait()
             await self._start_sentinel(remove=remove)
-            for child in self._children:
-                if child.process is not None:
-                    self._tell_sentinel(f"+{child.process.pid}\n")
 
     def _forget(self, pid: int) -> None:
         self._tell_sentinel(f"-{pid}\n")

@@ -14,6 +14,27 @@ from tests.support.polling import wait_until
 
 SLEEPER = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
 _DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+BORN = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from apportion.cli.forking import Forked, ForkServer
+from apportion.cli.supervisor import Child, Supervisor
+
+async def main(data, pid):
+    supervisor = Supervisor(data, 0, ForkServer([]), say=print, changed=list)
+    supervisor._children.append(Child("agent", [], {}, data / "log", Forked(pid)))
+    spawn = asyncio.create_subprocess_exec
+
+    async def born(*words, **how):
+        await spawn(*words, **how)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.create_subprocess_exec = born
+    await supervisor._start_sentinel(remove=False)
+
+asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+"""
+"""An `up` that is killed at the moment at which another sentinel has begun."""
 STUBBORN = [sys.executable, "-c", f"{_DEAF} print('up', flush=True); signal.pause()"]
 
 
@@ -71,6 +92,18 @@ def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
     finally:
         kept.kill()
         kept.wait()
+
+
+def test_a_new_one_knows_who_runs_from_its_first_moment(tmp_path: Path) -> None:
+    """Else who is killed right then leaves everything behind."""
+    service = started(SLEEPER)
+    try:
+        up = [sys.executable, "-c", BORN, str(tmp_path), str(service.pid)]
+        assert subprocess.run(up, timeout=30, check=False).returncode == -signal.SIGKILL
+        assert service.wait(10) == -signal.SIGTERM
+    finally:
+        service.kill()
+        service.wait()
 
 
 def test_kills_what_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
