@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import sys
 from pathlib import Path
@@ -17,9 +18,13 @@ from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json, table
 from apportion.core.explain.replays import ReplayAnswer, Slice
+from apportion.core.explain.words import many
 from apportion_schemas import Policy
 
 HEIGHT = 4
+SCALE_CELLS = 9
+NOTHING = 1e-9
+"""Less than this is what is left of sums."""
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 ASCII = " .:-=+*#"
 CHARTS = (".html", ".svg")
@@ -110,7 +115,7 @@ def _show(out: Console, answer: ReplayAnswer, *, in_ascii: bool = False) -> None
     out.print(made)
     for title, field in (("GPUs held", "used"), ("GPUs waited for", "waiting")):
         _show_bars(out, title, field, answer, in_ascii=in_ascii)
-    out.print(plain(_saved(answer)), soft_wrap=True)
+    out.print(plain(saved(answer)), soft_wrap=True)
 
 
 ROWS = (
@@ -133,15 +138,18 @@ ROWS = (
 
 
 def _difference(value: float, unit: str) -> str:
-    if abs(value) < 1e-9:  # noqa: PLR2004 - nothing
+    if abs(value) < NOTHING:
         return ""
     return f"{value:+,}" if isinstance(value, int) else f"{value:+,.4g}{unit}"
 
 
-def _saved(answer: ReplayAnswer) -> str:
+def saved(answer: ReplayAnswer) -> str:
+    """What the other course would have saved, or cost, in one sentence."""
     gpus, hours = answer.gpus_saved, answer.gpu_hours_waited_saved
-    said = f"{abs(gpus):,} GPUs {'fewer' if gpus >= 0 else 'more'} held at the peak, "
-    said += f"{abs(hours):,.4g} GPU hours {'less' if hours >= 0 else 'more'} waited"
+    said = f"{many(abs(gpus), 'GPU')} {'fewer' if gpus > 0 else 'more'}" if gpus else "as many GPUs"
+    said += " held at the peak, "
+    less = f"{abs(hours):,.4g} GPU hours {'less' if hours > 0 else 'more'}"
+    said += f"{less if abs(hours) >= NOTHING else 'as many GPU hours'} waited"
     if answer.passed_over:
         said += f"; {answer.passed_over:,} facts made no sense in the other course"
     return said
@@ -154,11 +162,11 @@ def _show_bars(
     most = max((_value(each, field) for course in courses.values() for each in course.slices),
                default=0.0)  # fmt: skip
     for name, course in courses.items():
-        rows = bars([_value(each, field) for each in course.slices], most, in_ascii=in_ascii)
-        for number, row in enumerate(rows):
-            label = f"{title}, {name}" if number == 0 else ""
+        values = fitted([_value(each, field) for each in course.slices], out.width - SCALE_CELLS)
+        out.print(plain(f"{title}, {name}"), style=COLOURS[name])
+        for number, row in enumerate(bars(values, most, in_ascii=in_ascii)):
             scale = f"{most:,.4g}" if number == 0 else ("0" if number == HEIGHT - 1 else "")
-            out.print(plain(f"{label:<25} {scale:>8} {row}"), style=COLOURS[name])
+            out.print(plain(f"{scale:>{SCALE_CELLS - 1}} {row}"), style=COLOURS[name])
 
 
 COLOURS = {"happened": "cyan", "replayed": "magenta"}
@@ -167,6 +175,12 @@ COLOURS = {"happened": "cyan", "replayed": "magenta"}
 def _value(each: Slice, field: str) -> float:
     value: float = getattr(each, field)
     return value
+
+
+def fitted(values: list[float], width: int) -> list[float]:
+    """So many values at most; of neighbours that become one, the highest."""
+    each = math.ceil(len(values) / max(width, 1)) or 1
+    return [max(values[at : at + each]) for at in range(0, len(values), each)]
 
 
 def bars(values: list[float], most: float, *, in_ascii: bool = False) -> list[str]:

@@ -44,6 +44,8 @@ from apportion_schemas import (
     NodeUncordoned,
     PodAdopted,
     PodGone,
+    PodGroupGone,
+    PodGroupObserved,
     PodPlaced,
     PodSubmitted,
     PolicyChanged,
@@ -82,6 +84,29 @@ class Placed(Struct, frozen=True):
     devices: tuple[str, ...]
 
 
+class _Gangs:
+    """What was declared of gangs. It goes with the last pod of one, and here that may end before
+    the gang comes anew where it ended behind that: as it does where a gang is drained whole.
+    """
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+        self._declared = {name: group.observed for name, group in course.state.groups.items()}
+
+    def observe(self, data: Payload) -> None:
+        """What was declared last holds."""
+        if isinstance(data, PodGroupObserved):
+            self._declared[data.group] = data
+        elif isinstance(data, PodGroupGone):
+            self._declared.pop(data.group, None)
+
+    def declare(self, name: str) -> None:
+        """Say it again, where it is not known any more."""
+        declared, group = self._declared.get(name), self._course.state.groups.get(name)
+        if declared is not None and (group is None or group.observed is None):
+            self._course.apply(declared)
+
+
 class Replay:
     """One replay of a recording. `placed` are its places in order, if they are to be `kept`."""
 
@@ -95,6 +120,7 @@ class Replay:
         self._left_s: dict[str, float] = {}
         self._lost = frozenset(otherwise.changes.lose)
         self._histogram: ShapeHistogram | None = None
+        self._gangs = _Gangs(self._course)
         self._missing = set(self._lost)
         self._passed_over = 0
         self.placed: list[Placed] = []
@@ -195,12 +221,14 @@ class Replay:
             if isinstance(data, PodAdopted) and (self._otherwise.fleet or data.node in self._lost):
                 self._course.apply(structs.replace(data.submitted, chooser=""))
             elif isinstance(data, PodSubmitted):
+                self._gangs.declare(data.group)
                 self._course.apply(structs.replace(data, chooser=""))
             else:
                 self._course.apply(data)
         except CourseFailed:
             self._passed_over += 1
             return
+        self._gangs.observe(data)
         if isinstance(data, ConfigurationChanged) and self._otherwise.changes.policy:
             self._set_policy()
         if isinstance(data, PodSubmitted):

@@ -1,6 +1,11 @@
 """The bars of `apportion replay`."""
 
-from apportion.cli.replay import ASCII, EIGHTHS, HEIGHT, bars
+import pytest
+
+from apportion.cli.replay import ASCII, EIGHTHS, HEIGHT, SCALE_CELLS, bars, fitted, saved
+from apportion.core.explain.replays import ReplayAnswer, Span
+from apportion.core.ledger.state import State
+from apportion.lab.meter import Meter
 
 
 def test_bars_are_as_high_as_their_values() -> None:
@@ -16,6 +21,34 @@ def test_bars_for_terminals_with_ascii_alone() -> None:
     assert set("".join(drawn)) <= set(ASCII)
     assert drawn[-1][:2] == ASCII[-1] * 2
     assert not set("".join(drawn)) & set(EIGHTHS[1:])
+
+
+def test_a_narrow_terminal_has_fewer_bars() -> None:
+    """A line that breaks is no bar; what is highest stays in sight."""
+    values = [float(number) for number in range(60)]
+    assert fitted(values, 80 - SCALE_CELLS) == values
+    assert fitted(values, 31) == values[1::2]
+    assert fitted([1.0, 9.0, 2.0], 2) == [9.0, 2.0]
+    assert fitted([], 60) == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "hours", "words"),
+    [
+        (0, 0.0, "as many GPUs held at the peak, as many GPU hours waited"),
+        (1, 1.5, "1 GPU fewer held at the peak, 1.5 GPU hours less waited"),
+        (-8, -0.25, "8 GPUs more held at the peak, 0.25 GPU hours more waited"),
+    ],
+)
+def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None:
+    """Nothing saved is not said as `0 fewer`."""
+    course = Meter(State(), 0.0, 1.0).measured()
+    span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=course, replayed=course, gpus_saved=gpus,
+        gpu_hours_waited_saved=hours,
+    )  # fmt: skip
+    assert saved(answer) == words
 
 
 def test_nothing_is_no_bar() -> None:

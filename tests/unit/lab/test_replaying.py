@@ -6,9 +6,9 @@ from apportion.lab.changes import Changes
 from apportion.lab.recording import DECIDED
 from apportion.lab.replaying import OF_NODES, Otherwise, Replay, replay
 from apportion.runtime.files.fleets import numbered_nodes
-from apportion_schemas import CATALOGUE, PodGone
+from apportion_schemas import CATALOGUE, NodeCordoned, PodGone
 from tests.support.fleet import rack
-from tests.support.pods import ask, cards, pod
+from tests.support.pods import ask, cards, gang, member, pod
 from tests.support.virtual_ledger import VirtualLedger
 
 HOUR = 3600.0
@@ -105,6 +105,28 @@ def test_a_lost_node_lets_its_pods_begin_again() -> None:
     assert answer.happened.devices_peak == 2
     assert answer.replayed.devices_peak == 1
     assert answer.replayed.gpu_hours_waited == pytest.approx(1)
+
+
+def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
+    """It comes anew before its pods end; in the replay these end first, and its declaration with
+    them.
+    """
+    ledger = VirtualLedger()
+    ledger.write(rack("n1", 2), rack("n2", 2), gang(min_available=2))
+    for name in ("a", "b"):
+        ledger.submit(member(name, cards()), runs_s=None)
+    ledger.settle()
+    ledger.until(HOUR)
+    ledger.write(NodeCordoned(node="n1", by="ann", reason="fan"))
+    ledger.write(member("a2", cards()), member("b2", cards()), PodGone(uid="a"), PodGone(uid="b"))
+    ledger.settle()
+    ledger.until(2 * HOUR)
+    one = Replay(ledger.recorded(end_s=2 * HOUR), Otherwise(), kept=True)
+    answer = one.run()
+    assert [(each.pod, each.node) for each in one.placed] == [
+        ("a", "n1"), ("b", "n1"), ("a2", "n2"), ("b2", "n2"),
+    ]  # fmt: skip
+    assert answer.replayed == answer.happened
 
 
 def test_who_was_deleted_while_waiting_leaves_at_that_time() -> None:
