@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser.chromium import opened, visit
@@ -39,6 +40,42 @@ def test_the_answer_is_that_of_the_command_line(
         expect(page.locator("h1")).to_contain_text(f"{held} of {len(devices)} cards are granted")
         assert len(devices) == CARDS
         assert blue(page) > 500
+
+
+SWATCHES = """() => Object.fromEntries([...document.querySelectorAll(".legend .sw")].map(each =>
+  [each.className.split(" ").at(-1), getComputedStyle(each).background]))"""
+FILL = "each => getComputedStyle(each).backgroundColor"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_state_looks_the_same_on_every_page(
+    browser: Browser, base: str, cluster: Standalone, theme: str
+) -> None:
+    """What runs is strong blue in the picture, on the pod's page and in What if; legends say so."""
+    pods = cluster.json("get", "pods")["items"]
+    [runs] = [pod for pod in pods if pod["name"] == "hami-pod"]
+    assert runs["phase"] == "allocated"
+    with opened(browser, base, theme=theme) as page:
+        visit(page, "")
+        fleet = page.evaluate(SWATCHES)
+        assert list(fleet) == ["running", "granted", "free", "broken", "cordoned"]
+        assert len(set(fleet.values())) == len(fleet)
+        visit(page, "#/pod/default/hami-pod")
+        own = page.locator(".gauge .running.own").first
+        running = own.evaluate(FILL)
+        assert running in fleet["running"]
+        shown = page.evaluate(SWATCHES)
+        assert shown.pop("own")
+        assert shown.items() <= fleet.items()
+        expect(own).to_have_css("box-shadow", re.compile("inset"))
+        visit(page, f"#/whatif?lose={runs['node']}")
+        before = page.locator(".ba > div").first.locator(".gauge .running").first
+        assert before.evaluate(FILL) == running
+        broken = page.locator(".ba > div").last.locator(".gauge.broken").first
+        assert broken.evaluate("each => getComputedStyle(each).background") == fleet["broken"]
+        shown = page.evaluate(SWATCHES)
+        assert {"running", "broken"} <= set(shown) & set(fleet)
+        assert all(shown[name] == fleet[name] for name in set(shown) & set(fleet))
 
 
 def test_a_card_is_found_and_says_who_holds_it(

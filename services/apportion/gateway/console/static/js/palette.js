@@ -3,6 +3,7 @@ import { all, get } from "./api.js";
 import { byName } from "./format.js";
 import { $, html, mount } from "./html.js";
 import { go, href } from "./route.js";
+import { phaseWord } from "./words.js";
 
 const SHOWN = 12;
 const known = { revision: -1, rows: [] };
@@ -49,6 +50,6 @@ async function learn() {
   known.revision = revision;
   known.rows = [
     ...nodes.items.map(({ node }) => ({ name: node, kind: "node", address: href("fleet", { q: `node:${node}` }) })),
-    ...pods.items.map(pod => ({ name: `${pod.namespace}/${pod.name}`, kind: pod.phase, address: href(`pod/${pod.namespace}/${pod.name}`) })),
+    ...pods.items.map(pod => ({ name: `${pod.namespace}/${pod.name}`, kind: phaseWord(pod.phase), address: href(`pod/${pod.namespace}/${pod.name}`) })),
   ].sort((a, b) => byName(a.name, b.name));
 }

@@ -13,6 +13,9 @@ export function wants(asks) {
   }).join(" + ") || "no card";
 }
 
+/** A phase as people say it: a pod that has no place yet waits, whether somebody has looked or not. */
+export const phaseWord = phase => (phase === "pending" || phase === "refused" ? "waiting" : phase);
+
 /** What a pod holds, as in `8 cards` or `3,000 MiB of 1 card`. */
 export function holds(shares) {
   if (!shares.length) return "";

@@ -6,6 +6,7 @@
 const WIDTHS = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 29, 35, 42, 50];
 const SHELVES_MAX = 9;
 const ROWS_MAX = 4000;
+const NARROW = 720; // as in css/narrow.css
 const LABEL_ROOM = 74; // a node's name is written where its cards take as much
 
 const gapOf = width => (width < 2 ? 0 : width < 12 ? 1 : 2);
@@ -21,7 +22,7 @@ export class Layout {
     this.head = Math.round(30 * scale);
     this.poolGap = Math.round(14 * scale);
     this.poolLeast = Math.round(124 * scale);
-    this.pad = Math.round(12 * scale);
+    this.pad = Math.round((width < NARROW * scale ? 14 : 24) * scale); // as the words above have it
     this.fit();
   }
 

@@ -1,5 +1,6 @@
 // Fleet: every card of every node in one picture. How much is granted, used, broken, cordoned?
 import { get, getNow } from "../api.js";
+import { legend } from "../cards.js";
 import { namespaceLegend } from "../colours.js";
 import { many, num, percent } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
@@ -125,10 +126,8 @@ class FleetPage {
   }
 
   legend() {
-    const named = this.fleet.told
-      ? [["used", "used"], ["gran", "granted"]] : [["used", "running"], ["gran", "granted"]];
     mount($("#legend"), this.by === "state"
-      ? [...named, ["fre", "free"], ["brk", "broken"], ["crd", "cordoned"]].map(([look, words]) => html`<span><i class="sw ${look}"></i>${words}</span>`)
+      ? legend([this.fleet.told ? "used" : "running", "granted", "free", "broken", "cordoned"])
       : namespaceLegend().map(([name, colour]) => html`<span><i class="sw" data-s="background:${colour}"></i>${name}</span>`));
   }
 

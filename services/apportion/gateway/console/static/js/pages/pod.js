@@ -1,5 +1,6 @@
 // One pod: where it runs, of how many nodes, after what wait; or why it waits and what would help.
 import { get, path, Problem } from "../api.js";
+import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
 import { between, byName, clock, duration, instant, many, num, shortId, shortModel, when } from "../format.js";
 import { html, mount } from "../html.js";
 import { ICONS } from "../icons.js";
@@ -7,7 +8,7 @@ import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
 import { shownTime } from "../moment.js";
 import { answer, causeList, clauses, copyFrom, onlySays, problemNote, sentenceCase } from "../parts.js";
 import { linked } from "../sentence.js";
-import { wants } from "../words.js";
+import { phaseWord, wants } from "../words.js";
 import { ListPage } from "./list_page.js";
 
 const LONG_WAIT_S = 60;
@@ -35,12 +36,15 @@ class PodPage extends ListPage {
 
   async load() {
     const name = path(this.namespace ?? "", this.name ?? "");
-    const [why, pod, history, node] = await Promise.all([
-      this.or404(get(`pods/${name}/why`)), this.or404(get(`pods/${name}`)), this.orProblem(get(`history/pods/${name}`, { limit: 500 })), null,
+    const [why, pod, history] = await Promise.all([
+      this.or404(get(`pods/${name}/why`)), this.or404(get(`pods/${name}`)), this.orProblem(get(`history/pods/${name}`, { limit: 500 })),
     ]);
     Object.assign(this, { why, pod: pod?.pod ?? null, history });
     this.revision = why?.revision ?? 0;
-    this.node = why?.placed ? await this.or404(get(`nodes/${path(why.placed.node)}`)) : node;
+    const held = why?.placed?.node;
+    [this.node, this.beside] = held ? await Promise.all([
+      this.or404(get(`nodes/${path(held)}`)), this.or404(get("placements", { node: held, limit: 1000 })),
+    ]) : [null, null];
   }
 
   async or404(answered) {
@@ -64,7 +68,7 @@ class PodPage extends ListPage {
         [link("pods", "All pods", {}, "btn"), link("pods", "Like it", { q: (this.name ?? "").slice(0, 6) }, "btn")]));
       return;
     }
-    const phase = why ? shownPhase(why) : "ended";
+    const phase = why ? phaseWord(why.phase) : "ended";
     mount(this.main, html`<div class="page"><p class="crumb">${link("pods", "Pods")} / <span class="m">${this.namespace}/<b>${this.name}</b></span> ${phaseChip(phase)}${this.pod?.priority ? html` <span class="chip">priority ${this.pod.priority}</span>` : ""}</p>
       ${answer(this.sentence(), this.notes())}
       <div class="cols story"><section class="card"><h2>Story</h2>${this.story()}</section><div class="stack">${this.evidence()}</div></div></div>`);
@@ -184,6 +188,10 @@ class PodPage extends ListPage {
     const own = new Map();
     for (const { share } of placed.shares) own.set(share.device, (own.get(share.device) ?? 0) + share.memory_mib);
     const devices = this.node?.devices ?? [];
+    const phases = new Map((this.beside?.items ?? []).map(item => [`${item.namespace}/${item.name}`, item.phase]));
+    const cards = devices.map(device => ({
+      device, state: stateOf(device, this.node.node), shares: sharesOf(device, phases, holder => this.own(holder)).sort((a, b) => b.own - a.own),
+    }));
     const mine = devices.filter(device => own.has(device.device));
     const model = placed.shares[0]?.model ? ` · ${shortModel(placed.shares[0].model)}` : "";
     const beside = new Set(devices.flatMap(device => device.holders.map(holder => `${holder.namespace}/${holder.pod}`)));
@@ -191,17 +199,17 @@ class PodPage extends ListPage {
     const amounts = new Set(mine.map(device => `${num(own.get(device.device))} of ${num(device.memory_mib)} MiB`));
     const cores = placed.shares[0]?.share.cores;
     return html`<section class="card"><h2>${placed.shares.length ? "Its share" : "It holds no card"} <small>${mine.length > 1 ? `${mine.length} cards of ` : ""}${placed.node}${model}</small></h2>
-      <div class="cards8">${devices.map(device => this.cardBox(device))}</div>
+      <div class="cards8">${cards.map(card => this.cardBox(card))}</div>
+      ${cards.length ? html`<div class="legend">${legend([...statesOf(cards), ["own", "this pod"]])}</div>` : ""}
       <div class="kv">${[...amounts].map(amount => html`<span>${mine.length > 1 ? "each" : "memory"}</span><b>${amount}</b>`)}${cores ? html`<span>cores</span><b>${cores} %</b>` : ""}
       <span>beside</span><b>${beside.size ? link("fleet", `${many(beside.size, "other pod")} on the node`, { q: `node:${placed.node}` }) : "nobody else on the node"}</b></div></section>`;
   }
 
-  cardBox(device) {
-    const own = holder => holder.namespace === this.namespace && holder.pod === this.name;
-    const bars = device.holders.toSorted((a, b) => Number(own(b)) - Number(own(a)))
-      .map(holder => html`<i class="${own(holder) ? "mine" : "other"}" data-s="height:${100 * holder.memory_mib / Math.max(1, device.memory_mib)}%"></i>`);
-    const broken = device.healthy && device.present ? "" : "broken";
-    return html`<a class="c8 ${broken}" href="${cardAddress(device)}" aria-label="card ${device.index}${device.holders.some(own) ? ", holds a share of this pod" : ""}${broken ? ", broken" : ""}"><span class="c8b">${bars}</span><span>${device.index}</span></a>`;
+  own(holder) { return holder.namespace === this.namespace && holder.pod === this.name; }
+
+  cardBox({ device, state, shares }) {
+    const own = shares.some(share => share.own);
+    return html`<a class="c8" href="${cardAddress(device)}" aria-label="card ${device.index}${own ? ", holds a share of this pod" : ""}${state ? `, ${state}` : ""}">${gauge(state, shares)}${own ? html`<b>${device.index}</b>` : html`<span>${device.index}</span>`}</a>`;
   }
 
   failed() {
@@ -227,8 +235,6 @@ class PodPage extends ListPage {
 
   clicked(event) { copyFrom(event); }
 }
-
-const shownPhase = why => (why.phase === "pending" && why.refused ? "refused" : why.phase);
 
 const cardAddress = device => `#/fleet?card=${encodeURIComponent(device.node)}:${device.index}`;
 

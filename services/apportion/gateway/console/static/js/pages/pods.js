@@ -6,24 +6,21 @@ import { link, namespaceDot, nodeLink, phaseChip, podLink } from "../links.js";
 import { meetNamespaces } from "../colours.js";
 import { shownTime } from "../moment.js";
 import { answer, searchField, second, segments } from "../parts.js";
-import { holds, since, wants } from "../words.js";
+import { holds, phaseWord, since, wants } from "../words.js";
 import { ListPage } from "./list_page.js";
 
 const PODS_MOST = 10_000;
 const ROWS_SHOWN = 150;
-const PHASES = ["", "refused", "pending", "placed", "bound", "allocated", "rejected"];
+const PHASES = ["", "waiting", "placed", "bound", "allocated", "rejected"];
 
 /** See app.js. */
 export const open = (main, context) => new PodsPage(main, context).start();
-
-/** A pending pod that has been looked at in vain is refused, as everywhere. */
-const shown = pod => (pod.phase === "pending" && pod.refused_revision ? "refused" : pod.phase);
 
 class PodsPage extends ListPage {
   constructor(main, context) {
     super(main, context);
     this.text = context.parameters.get("q") ?? "";
-    this.phase = context.parameters.get("phase") ?? "";
+    this.phase = phaseWord(context.parameters.get("phase") ?? "");
   }
 
   async load() {
@@ -55,7 +52,7 @@ class PodsPage extends ListPage {
 
   list() {
     const wanted = this.text.trim().toLowerCase();
-    const found = this.pods.filter(pod => (!this.phase || shown(pod) === this.phase)
+    const found = this.pods.filter(pod => (!this.phase || phaseWord(pod.phase) === this.phase)
       && (!wanted || `${pod.namespace}/${pod.name} ${pod.node} ${wants(pod.asks)} ${pod.group}`.toLowerCase().includes(wanted)));
     $("#matching").textContent = found.length === this.pods.length ? "newest first" : `${num(found.length)} match, newest first`;
     const now = shownTime();
@@ -79,5 +76,5 @@ function row(pod, now) {
   const has = holds(pod.shares) || (pod.asks.length ? wants(pod.asks) : pod.rejection);
   const node = pod.node ? nodeLink(pod.node) : "";
   const age = seconds === null ? "" : duration(seconds);
-  return html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([has, node, age])}</td><td>${phaseChip(shown(pod))}</td><td class="hide-s">${has}</td><td class="hide-s">${node || html`<span class="faint">–</span>`}</td><td class="num m hide-s">${age}</td></tr>`;
+  return html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([has, node, age])}</td><td>${phaseChip(phaseWord(pod.phase))}</td><td class="hide-s">${has}</td><td class="hide-s">${node || html`<span class="faint">–</span>`}</td><td class="num m hide-s">${age}</td></tr>`;
 }

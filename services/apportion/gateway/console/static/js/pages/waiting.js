@@ -52,7 +52,7 @@ function lineCard(line, at) {
     <p><b>${num(line.pods)}</b> ${line.pods === 1 ? "pod" : "pods"}${oldest === null ? "" : ` · oldest ${duration(oldest)}`} · ${many(line.devices, "card")} each</p></div>${dots(line, now)}</div>
     <div class="line-b"><div class="why">${reasons(line)}</div>
     <table class="t tight"><caption class="unseen">The first in line</caption><thead><tr><th scope="col" class="num">#</th><th scope="col">Pod</th><th scope="col">Waits</th><th scope="col" class="hide-s">Nearest</th><th scope="col" class="hide-s">Missing</th></tr></thead>
-    <tbody>${line.first.slice(0, rows).map(pod => podRow(pod, now))}${line.pods > rows ? html`<tr class="more"><td></td><td colspan="4">${link("pods", `and ${num(line.pods - Math.min(rows, line.first.length))} more`, { phase: line.nodes ? "refused" : "" })}</td></tr>` : ""}</tbody></table></div></section>`;
+    <tbody>${line.first.slice(0, rows).map(pod => podRow(pod, now))}${line.pods > rows ? html`<tr class="more"><td></td><td colspan="4">${link("pods", `and ${num(line.pods - Math.min(rows, line.first.length))} more`, { phase: "waiting" })}</td></tr>` : ""}</tbody></table></div></section>`;
 }
 
 /** The line as a picture: a bar for each pod, as high as it has waited, in its namespace's colour. */

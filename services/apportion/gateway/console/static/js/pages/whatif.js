@@ -8,6 +8,7 @@ import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, podLink } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
 import { answer, causeList, clauses, command, copyFrom, problemNote, second, segments, sentenceCase } from "../parts.js";
+import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
 import { compared } from "./diff.js";
 
 const POLICIES = [["", "as it is"], ["price", "price"], ["fgd", "fgd"], ["bestfit", "bestfit"], ["binpack", "binpack"], ["spread", "spread"]];
@@ -160,10 +161,10 @@ class WhatIfPage {
   async nodes(plan) {
     const names = [...new Set([...this.lose, ...plan.pods.map(pod => pod.node), ...plan.moved.map(pod => pod.node), ...plan.helped.map(pod => pod.node)])].filter(Boolean);
     const asked = names.slice(0, NODES_DRAWN).map(async name => {
-      try { return await get(`nodes/${path(name)}`); } catch (problem) {
-        if (problem instanceof Problem) return null;
-        throw problem;
-      }
+      const [node, placed] = await Promise.all([
+        this.or(null, get(`nodes/${path(name)}`)), this.or({ items: [] }, get("placements", { node: name, limit: 1000 })),
+      ]);
+      return node && { ...node, phases: new Map(placed.items.map(item => [`${item.namespace}/${item.name}`, item.phase])) };
     });
     return (await Promise.all(asked)).filter(Boolean);
   }
@@ -186,11 +187,10 @@ class WhatIfPage {
     if (!plan.before || !plan.after) return "";
     const lost = new Set(this.lose);
     const ordered = nodes.toSorted((a, b) => lost.has(b.node.node) - lost.has(a.node.node) || byName(a.node.node, b.node.node));
-    const coming = new Map();
     // A pod of the manifest that loses its node is among those that move as well.
-    for (const pod of [...plan.pods.filter(each => each.outcome !== "unchanged" && !each.was), ...plan.moved, ...plan.helped]) {
-      for (const { share } of pod.placed?.shares ?? []) coming.set(share.device, (coming.get(share.device) ?? 0) + share.memory_mib);
-    }
+    const coming = [...plan.pods.filter(each => each.outcome !== "unchanged" && !each.was), ...plan.moved, ...plan.helped].flatMap(pod => pod.placed?.shares ?? []);
+    const cards = { before: cardsOf(ordered), after: cardsOf(ordered, { lost, coming, going: plan.evicted }) };
+    const seen = Object.values(cards).flat().flatMap(node => node.cards);
     const { before, after } = plan;
     const gib = totals => (totals.memory_mib - totals.memory_free_mib) / 1024;
     const rows = [
@@ -198,7 +198,7 @@ class WhatIfPage {
       ["Cards with a share", before.devices_used, after.devices_used, 0], ["Memory granted, GiB", gib(before), gib(after), 0],
       ["Pods with a place", before.placed, after.placed, 1], ["Pods waiting", before.waiting, after.waiting, -1],
     ];
-    return html`<section class="card">${nodes.length ? html`<div class="ba"><div><h2>Before</h2>${miniFleet(ordered, new Set(), new Map())}</div><div><h2>After</h2>${miniFleet(ordered, lost, coming)}</div></div>` : ""}
+    return html`<section class="card">${nodes.length ? html`<div class="ba"><div><h2>Before</h2>${miniFleet(cards.before)}</div><div><h2>After</h2>${miniFleet(cards.after)}</div></div><div class="legend">${legend([...statesOf(seen), ...(seen.some(card => card.shares.some(share => share.own)) ? [["own granted", "would come"]] : [])])}</div>` : ""}
       <table class="t cmp"><caption class="unseen">Before and after</caption><thead><tr><th scope="col"></th><th scope="col" class="num">Before</th><th scope="col" class="num">After</th><th scope="col" class="num">Difference</th></tr></thead><tbody>${rows.map(compared)}</tbody></table></section>`;
   }
 
@@ -223,7 +223,7 @@ class WhatIfPage {
   close() { this.main.onclick = null; this.main.onkeydown = null; this.turn += 1; }
 }
 
-const OUTCOMES = { fits: ["allocated", "fits"], "not-now": ["refused", "not now"], never: ["never", "never"], unchanged: ["allocated", "has its place"] };
+const OUTCOMES = { fits: ["allocated", "fits"], "not-now": ["waiting", "waiting"], never: ["never", "never"], unchanged: ["allocated", "has its place"] };
 
 function outcomeChip(outcome) {
   const [look, words] = OUTCOMES[outcome] ?? ["", outcome];
@@ -239,11 +239,28 @@ function waiters({ waiting: pods, after, ...plan }) {
   return html`<section class="card"><h2>Who would wait <small>in their order, by what for</small></h2><ol class="mini">${[...lines].slice(0, ROWS).map(([cause, [first, ...others]]) => html`<li><span>${podLink(first.namespace, first.pod)}${others.length ? ` and ${num(others.length)} more` : ""}: ${clauses(cause)}</span></li>`)}${lines.size > ROWS ? html`<li class="faint">and ${num(lines.size - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">and ${many(left, "pod")} behind them</li>` : ""}</ol></section>`;
 }
 
-/** A few nodes card by card: what is held pale, what would come strong, what is lost crossed out. */
-function miniFleet(nodes, lost, coming) {
-  return html`<div class="mini-fleet">${nodes.map(({ node, devices }) => html`<div class="mn"><span class="m clip" title="${node.node} ${devices[0] ? shortModel(devices[0].model) : ""}">${node.node}</span><span class="mcards" role="img" aria-label="${node.node}: ${lost.has(node.node) ? "lost" : many(devices.filter(device => coming.has(device.device)).length, "card")}${lost.has(node.node) ? "" : " with something new"}">${devices.map(device => {
-    const held = 100 * (device.memory_mib - device.memory_free_mib) / Math.max(1, device.memory_mib);
-    const more = 100 * (coming.get(device.device) ?? 0) / Math.max(1, device.memory_mib);
-    return html`<i class="${lost.has(node.node) ? "gone" : ""}"><i data-s="height:${Math.min(100, held)}%"></i>${more ? html`<i class="new" data-s="height:${Math.min(100 - Math.min(100, held) || 100, more)}%"></i>` : ""}</i>`;
-  })}</span></div>`)}</div>`;
+/** Nodes card by card; in the picture of after, what is lost is broken, and what goes or comes has. */
+function cardsOf(nodes, { lost = new Set(), coming = [], going = [] } = {}) {
+  const gone = new Set(going.map(pod => `${pod.namespace}/${pod.pod}`));
+  return nodes.map(({ node, devices, phases }) => ({
+    name: node.node, model: devices[0] ? shortModel(devices[0].model) : "",
+    cards: devices.map(device => {
+      const holders = device.holders.filter(holder => !gone.has(`${holder.namespace}/${holder.pod}`));
+      const mib = coming.reduce((sum, { share }) => sum + (share.device === device.device ? share.memory_mib : 0), 0);
+      const come = mib ? [{ part: mib / Math.max(1, device.memory_mib), state: "granted", own: true }] : [];
+      return {
+        state: lost.has(node.node) ? "broken" : stateOf(device, node), shares: [...sharesOf({ ...device, holders }, phases), ...come],
+      };
+    }),
+  }));
+}
+
+function miniFleet(nodes) {
+  return html`<div class="mini-fleet">${nodes.map(({ name, model, cards }) => html`<div class="mn"><span class="m clip" title="${name} ${model}">${name}</span><span class="mcards" role="img" aria-label="${name}: ${cardWords(cards)}">${cards.map(({ state, shares }) => gauge(state, shares))}</span></div>`)}</div>`;
+}
+
+function cardWords(cards) {
+  const broken = cards.filter(card => card.state === "broken").length;
+  const come = cards.filter(card => card.state !== "broken" && card.shares.some(share => share.own)).length;
+  return `${many(cards.length, "card")}${broken ? `, ${num(broken)} broken` : ""}${come ? `, something new on ${num(come)}` : ""}`;
 }
