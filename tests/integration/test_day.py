@@ -264,7 +264,7 @@ def the_past(page: Page) -> None:
     expect(page.get_by_role("row", name=HIT[0])).to_contain_text(BROKEN)
     page.get_by_role("button", name="Now").click()
     open_page(page, "Events")
-    page.get_by_role("link", name="Compare two moments").click()
+    page.get_by_role("link", name="Compare moments").click()
     page.get_by_role("link", name="around").first.click()
     expect(answer).to_contain_text(f"{CARDS} cards changed")
     expect(page.get_by_role("main")).to_contain_text(REASON)

@@ -181,7 +181,7 @@ export class TimeBar {
     const live = isLive();
     $("#t-clock").textContent = moment.problem ? "––:––:––" : clock(time);
     const today = day(time) === day(Date.now());
-    $("#t-ago").textContent = live ? "live" : `${today ? "" : `${day(time)}, `}${duration((Date.now() - time) / 1000)} ago`;
+    $("#t-ago").textContent = moment.problem ? "no such moment" : live ? "live" : `${today ? "" : `${day(time)}, `}${duration((Date.now() - time) / 1000)} ago`;
     const revision = live ? moment.newest : moment.revision;
     $("#t-rev").textContent = revision ? `rev ${num(revision)}` : "";
     $("#t-rev").href = href("events", { rev: revision ? String(revision) : "" });

@@ -1,7 +1,7 @@
 // Events: what happened, the newest first, live; each with the event itself. Or what differs between
 // two moments, which is a page of its own beside it.
 import { get, getNow } from "../api.js";
-import { instant, num, when } from "../format.js";
+import { instant, many, num, when } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { ICONS } from "../icons.js";
 import { countKinds, kindOf, KINDS } from "../kinds.js";
@@ -72,7 +72,7 @@ class EventsPage {
 
   show() {
     mount(this.main, html`<div class="page wide"><div id="answer"></div>
-      <div class="bar">${searchField(this.text, "pod, node or word", "Find events")}<div class="chips" id="kinds" role="group" aria-label="Kinds of events"></div><a class="btn end" href="${this.diffAddress()}">Compare two moments</a></div>
+      <div class="bar">${searchField(this.text, "pod, node or word", "Find events")}<div class="chips" id="kinds" role="group" aria-label="Kinds of events"></div><a class="btn end" href="${this.diffAddress()}">Compare moments</a></div>
       <div class="split"><div class="tablebox" id="box" tabindex="-1"><button class="newpill" id="pill" hidden></button><table class="t ev"><caption class="unseen">Events, the newest first</caption><thead><tr><th scope="col" class="num hide-s">Revision</th><th scope="col">Time</th><th scope="col">What happened</th></tr></thead><tbody id="rows"></tbody></table></div><aside class="card detail" id="detail" aria-label="The chosen event" aria-live="polite"></aside></div></div>`);
     this.answer();
     this.list();
@@ -89,7 +89,7 @@ class EventsPage {
   answer() {
     const [last] = this.chosen ? [] : this.rows;
     const sentence = this.total
-      ? html`${num(this.total)} events since ${when(instant(this.first) ?? 0, shownTime(), true)}${last ? html`; the newest, at ${when(instant(last.time) ?? 0, shownTime())}, is ${receipt(last.revision)}` : ""}.`
+      ? html`${many(this.total, "event")} since ${when(instant(this.first) ?? 0, shownTime(), true)}${last ? html`; the newest, at ${when(instant(last.time) ?? 0, shownTime())}, is ${receipt(last.revision)}` : ""}.`
       : "Nothing has happened yet.";
     mount($("#answer"), answer(sentence, [
       this.chosen ? link("events", "all events", {}) : "",

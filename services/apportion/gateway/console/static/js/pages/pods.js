@@ -54,7 +54,7 @@ class PodsPage extends ListPage {
     const wanted = this.text.trim().toLowerCase();
     const found = this.pods.filter(pod => (!this.phase || phaseWord(pod.phase) === this.phase)
       && (!wanted || `${pod.namespace}/${pod.name} ${pod.node} ${wants(pod.asks)} ${pod.group}`.toLowerCase().includes(wanted)));
-    $("#matching").textContent = found.length === this.pods.length ? "newest first" : `${num(found.length)} match, newest first`;
+    $("#matching").textContent = !this.pods.length ? "" : found.length === this.pods.length ? "newest first" : `${num(found.length)} match, newest first`;
     const now = shownTime();
     mount($("#rows"), found.length ? [...found.slice(0, ROWS_SHOWN).map(pod => row(pod, now)),
       found.length > ROWS_SHOWN ? html`<tr class="more"><td colspan="5">and ${num(found.length - ROWS_SHOWN)} more; find narrows the list${this.cut ? ` (of the first ${num(PODS_MOST)} pods)` : ""}</td></tr>` : ""]

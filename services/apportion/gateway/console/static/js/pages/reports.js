@@ -13,6 +13,7 @@ const BYS = [["namespace", "namespace"], ["queue", "queue"], ["user", "user"], [
 const SPANS = [["1h", "1 h", 3_600], ["6h", "6 h", 21_600], ["1d", "1 d", 86_400], ["7d", "7 d", 604_800]];
 const STEPS_S = [60, 120, 300, 900, 1800, 3600, 7200, 21_600, 86_400];
 const STEPS_WANTED = 72;
+const LEAST_MS = 2000; // the first second of a ledger has a report too
 const SERIES = 7;
 const ROWS = 12;
 
@@ -33,7 +34,7 @@ class ReportsPage extends ListPage {
     const wanted = (SPANS.find(([name]) => name === this.span) ?? SPANS[2])[2] * 1000;
     const from = Math.max(instant(line.first_time) ?? 0, end - wanted);
     const seconds = STEPS_S.find(each => (end - from) / 1000 / each <= STEPS_WANTED) ?? STEPS_S.at(-1);
-    const period = { by: this.by, from: iso(from, Math.ceil), ...(isLive() ? {} : { to: iso(end, Math.floor) }) };
+    const period = { by: this.by, from: iso(from, Math.ceil), ...(isLive() ? {} : { to: iso(Math.max(end, from + LEAST_MS), Math.floor) }) };
     this.period = period;
     const [usage, idle] = await Promise.all([
       getNow("report/usage", { ...period, step: `${seconds / 60}m` }), this.orProblem(getNow("report/idle", period)),
