@@ -3,19 +3,22 @@
 import asyncio
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from apportion.core.identity.roles import ROLES
+from apportion.runtime.jetstream import client
 from apportion.runtime.jetstream.client import connect, create_stream
 from apportion.runtime.jetstream.server import EmbeddedServer
 from apportion.runtime.ledger.port import NotPermitted
 from apportion.runtime.process.reach import Reach
-from tests.support.nats import draft
+from tests.support.nats import draft, running_bus
 from tests.support.polling import until
 
 
@@ -65,6 +68,75 @@ async def test_a_user_comes_by_his_key_and_is_cut_off_when_he_is_revoked(tmp_pat
         await other.close()
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["on this machine", "elsewhere"])
+async def test_who_reads_along_is_told_that_he_was_revoked(tmp_path: Path, elsewhere: bool) -> None:
+    """And ends, as when he had not been let in: whoever waits on is told nothing any more.
+
+    On this machine his key is gone; elsewhere he has it, and the server refuses it.
+    """
+    server = EmbeddedServer(tmp_path, port=-1, keys=True)
+    await server.start()
+    try:
+        async with await connect(server.reach_for("bootstrap"), name="boot") as boot:
+            await create_stream(boot)
+        key = Path((await said(tmp_path, "add", "operator", "anna"))["key"])
+        if elsewhere:
+            key = Path(shutil.copy(key, tmp_path / "copy.nk"))
+        reach = server.reach_for("watcher")
+        tail = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "apportion.cli.main", "tail", "--from", "1", "--nats",
+            f"nats://anna@127.0.0.1:{server.port}", "--nats-key", str(key),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        async with await connect(reach, name="other") as other:
+            await other.append([draft()])
+        assert tail.stdout is not None
+        async with asyncio.timeout(30):
+            assert await tail.stdout.readline(), "she reads along"
+            await said(tmp_path, "revoke", "anna")
+            _, told = await tail.communicate()
+        assert tail.returncode == 3
+        assert "lets user 'anna' in no more: the key" in told.decode()
+        assert "`apportion user add` makes another" in told.decode()
+    finally:
+        await server.stop()
+
+
+async def test_a_token_that_is_good_no_more_is_told_after_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The callout may have begun anew; what it is asked stands in the file as it is by then."""
+    monkeypatch.setattr(client, "CALLOUT_S", 1.0)
+    async with running_bus(tmp_path / "nats") as bus:
+        url, token = urlsplit(bus.server.url_for("watcher")), tmp_path / "token"
+        token.write_text(url.password or "")
+        reach = Reach(f"nats://watcher@{url.hostname}:{url.port}", token=token)
+        async with await connect(reach, name="newcomer") as ledger:
+            turned_away = asyncio.create_task(ledger.wire.turned_away())
+            token.write_text("expired")
+            await bus.crash()
+            await bus.restart()
+            async with asyncio.timeout(30):
+                told = await turned_away
+    assert "lets user 'watcher' in no more" in str(told)
+    assert f"token {token} was revoked or has expired; put a new one there" in str(told)
+
+
+async def test_users_stand_in_columns(tmp_path: Path) -> None:
+    """As all that verbs list."""
+    await said(tmp_path, "begin", "--agent", "gpu-7=gpu-7,gpu-8")
+    command = [sys.executable, "-m", "apportion.cli.main", "user", "list", "--data", str(tmp_path)]
+    ended = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=True
+    )
+    head, *rows = ended.stdout.splitlines()
+    assert head.split() == ["ROLE", "NAME", "NODES", "COMES", "BY"]
+    [agent] = [row.split() for row in rows if row.startswith("agent")]
+    assert agent == ["agent", "gpu-7", "gpu-7,", "gpu-8", str(tmp_path / "keys" / "gpu-7.nk")]
+    places = {row.index(str(tmp_path)) for row in rows if str(tmp_path) in row}
+    assert places == {head.index("COMES BY")}
 
 
 async def test_who_has_no_key_or_another_gets_nothing(tmp_path: Path) -> None:

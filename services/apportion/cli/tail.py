@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import click
 import msgspec
@@ -53,7 +54,8 @@ def command(
 ) -> None:  # fmt: skip
     """Show events as they happen, one line each; with --json one JSON document a line.
 
-    Exit codes: 0 ended as asked, by Ctrl-C too; 3 the ledger cannot be reached.
+    Exit codes: 0 ended as asked, by Ctrl-C too; 3 the ledger cannot be reached, or lets us in no
+    more.
     """
     subject = subject or ALL_SUBJECTS
     if not subject.startswith(SUBJECT_PREFIX):
@@ -99,15 +101,28 @@ async def _tail(
         begin = await _first(ledger, start)
         subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
         try:
-            if no_follow:
-                await subscription.caught_up()
-            else:
-                await subscription.join()
+            followed = subscription.caught_up() if no_follow else subscription.join()
+            await _unless_turned_away(ledger, followed)
         except _Done:
             return
         except asyncio.CancelledError:
             await subscription.stop()
             raise
+
+
+async def _unless_turned_away(ledger: JetStreamLedger, followed: Coroutine[Any, Any, None]) -> None:
+    """Follow; a follower waits for its server for ever. Raises LedgerError."""
+    following = asyncio.ensure_future(followed)
+    turned_away = asyncio.ensure_future(ledger.wire.turned_away())
+    try:
+        await asyncio.wait({following, turned_away}, return_when=asyncio.FIRST_COMPLETED)
+        if not following.done():
+            raise turned_away.result()
+        following.result()
+    finally:
+        for task in (following, turned_away):
+            task.cancel()
+        await asyncio.gather(following, turned_away, return_exceptions=True)
 
 
 async def _first(ledger: JetStreamLedger, start: Moment | None) -> int:

@@ -15,7 +15,7 @@ import msgspec
 
 from apportion.cli.connection import DATA_ENV, JSON, default_data
 from apportion.cli.exits import NotFound
-from apportion.cli.output import console, plain, print_json
+from apportion.cli.output import console, plain, print_json, show, table
 from apportion.runtime.jetstream.users import ADDABLE, Member, Users, UsersFailed
 
 
@@ -101,11 +101,11 @@ def list_users(*, data: Path | None, as_json: bool) -> None:
     if as_json:
         print_json([msgspec.to_builtins(member) for member in members])
         return
+    made = table("ROLE", "NAME", "NODES", "COMES BY", wraps=("NODES",))
     for member in members:
-        by = str(users.key_of(member.name)) if member.nkey else "a password"
-        of = f" of {' '.join(member.nodes)}" if member.nodes else ""
-        text = f"{member.role} {member.name}{of}, by {by}"
-        console().print(plain(text), soft_wrap=True)
+        by = users.key_of(member.name) if member.nkey else "a password"
+        made.add_row(member.role, member.name, plain(", ".join(member.nodes)), plain(by))
+    show(made)
 
 
 @command.command(epilog="Example:  apportion user begin --agent gpu-7=gpu-7 --hand-out /keys")

@@ -28,6 +28,7 @@ from apportion.runtime.jetstream.nats_client import (
 )
 from apportion.runtime.jetstream.wire import LostReply, Message, Receiver, Unsubscribe
 from apportion.runtime.ledger.port import (
+    LedgerError,
     LedgerUnavailable,
     NotPermitted,
     ServerTooOld,
@@ -42,6 +43,8 @@ __all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_s
 CONNECT_TIMEOUT_S = 10.0
 ACK_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
+CALLOUT_S = 30.0
+"""So long a callout may take to begin anew before a token is taken to be good no more."""
 BACK_OFF = BackOff(0.05, 1.0)
 PING_INTERVAL_S = 2
 """A server that leaves two pings without an answer is given up: at the third, six seconds on."""
@@ -269,6 +272,18 @@ class Connection:
         self._reconnected.append(call)
         return lambda: self._reconnected.remove(call)
 
+    async def turned_away(self) -> LedgerError:
+        """See wire.Wire. Who has a token may be let in again, by a callout that begins anew."""
+        await self._refused.wait()
+        while self._reach.token and not self._distrusted:
+            self._refused.clear()
+            try:
+                await self.wait_connected(CALLOUT_S)
+            except LedgerUnavailable:
+                break
+            await self._refused.wait()
+        return refusals.turned_away(self._reach, self._distrusted)
+
     async def close(self) -> None:
         """Leave. Requests under way end as LostReply."""
         self._closed = True
@@ -306,16 +321,13 @@ class Connection:
 
     async def _error(self, failure: Exception) -> None:
         distrust = refusals.distrust(failure)
-        text = distrust or str(failure) or type(failure).__name__
-        self._last_error = text
-        if distrust:
-            self._distrusted = text
+        self._distrusted = distrust or self._distrusted
+        self._last_error = distrust or str(failure) or type(failure).__name__
+        if distrust or refusals.refuses(failure):
             self._refused.set()
             return
-        violation = _VIOLATION.search(text)
+        violation = _VIOLATION.search(self._last_error)
         if violation is None:
-            if "authorization violation" in text.lower():
-                self._refused.set()
             return
         verb, subject = violation.group(1).lower(), violation.group(2).lower()
         if verb == "subscription":

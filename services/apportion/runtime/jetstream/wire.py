@@ -88,6 +88,9 @@ class Wire(Protocol):
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call `call` after each reconnection until the returned function is called."""
 
+    async def turned_away(self) -> LedgerError:
+        """Why the server lets us in no more, as soon as it does not: nobody else is told."""
+
     async def close(self) -> None:
         """Leave. Requests under way end as LostReply."""
 
