@@ -450,6 +450,7 @@ async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: 
     assert [row["revision"] for row in before["items"]] == [2, 4, 5, 6]
     why = await gateway.ok(f"/api/v1/pods/default/b/why?at_least={facts.revision}")
     assert "Whether it still runs is not known: the agent of n1 is not heard" in why["sentence"]
+    assert why["unready"].startswith("the agent of n1 is not heard since 20")
 
 
 async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> None:

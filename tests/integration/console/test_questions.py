@@ -7,6 +7,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit
+from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 
 NEVER = """\
@@ -55,6 +56,51 @@ def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
         expect(page.locator("#result .chip").first).to_have_text("never")
         page.locator("#manifest").fill("kind: [")
         expect(page.locator("#main")).to_contain_text(re.compile("YAML|cannot|document"))
+
+
+def test_a_manifest_of_a_pod_that_waits_already_says_since_when(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """It is decided anew, and the one that waits is not told among those that wait beside it."""
+    manifest = NEVER.replace("giant", "waits-already")
+    cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
+    pod = cluster.json("get", "pods", "waits-already")["items"][0]
+    with opened(browser, base) as page:
+        visit(page, "#/whatif")
+        page.locator("#manifest").fill(manifest)
+        section = page.locator("#result section", has_text="default/waits-already")
+        expect(section.locator(".chip").first).to_have_text("never")
+        expect(section).to_contain_text(f"Waits already, since #{pod['submitted_revision']}")
+        expect(section).to_have_count(1)
+        assert offences(page) == []
+    cluster.json("delete", "waits-already")
+
+
+def test_the_page_of_a_pod_says_that_its_node_is_lost(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Nobody knows whether it runs, so it is not said that it does, nor that all is well."""
+
+    def ready(node: str) -> bool:
+        found = cluster.json("get", "nodes")["items"]
+        return any(each["node"] == node and each["ready"] for each in found)
+
+    pods = cluster.json("get", "pods")["items"]
+    name = next(each["name"] for each in pods if each["node"] == "t4-1")
+    assert cluster.run("simulate", "lose", "t4-1").returncode == 0
+    try:
+        wait_until(lambda: not ready("t4-1"), "the node to be lost", timeout_s=90, interval_s=2)
+        with opened(browser, base) as page:
+            visit(page, f"#/pod/default/{name}")
+            expect(page.locator("h1")).to_contain_text("Has its place on t4-1")
+            health = page.locator("section", has_text="Its health")
+            expect(health).to_contain_text("The agent of t4-1 is not heard since")
+            expect(health).not_to_contain_text("healthy")
+            expect(page.locator("section", has_text="Story")).to_contain_text("Node silent")
+            assert offences(page) == []
+    finally:
+        cluster.run("simulate", "return", "t4-1")
+    wait_until(lambda: ready("t4-1"), "the node to return", timeout_s=30, interval_s=1)
 
 
 def test_a_change_for_a_pod_that_waits_begins_with_no_answer(

@@ -366,7 +366,8 @@ class Why(Answer, frozen=True):
 
     `rejected` is what cannot be read in its manifest: nobody looks for a place until it is mended.
     `evicted` says for whom the pod is to go, `evicts` who is to go for it.
-    `failed_devices` are no good, and it holds them, or held them and they have failed since.
+    `failed_devices` are no good, and it holds them, or held them and they have failed since;
+    `unready` is why its node is not ready.
     A pod that has ended has the phase `ended`, and the rest is as it was just before.
     """
 
@@ -383,6 +384,7 @@ class Why(Answer, frozen=True):
     rejected: PodRejected | None = None
     evicted: PodEvicted | None = None
     evicts: tuple[PodEvicted, ...] = ()
+    unready: str = ""
     gang: GangAnswer | None = None
     failed_devices: tuple[FailedDevice, ...] = ()
     last_failure: str = ""

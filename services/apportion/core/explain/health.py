@@ -40,7 +40,7 @@ def troubles(state: State, pod: PodState, failed: Iterable[FailedDevice]) -> str
     """
     words = failed_words(failed)
     said = f". It cannot rely on what it holds: {words}" if words else ""
-    cause = _unready(state, pod)
+    cause = unready(state, pod)
     if not cause:
         return said
     allocated = pod.phase is ALLOCATED
@@ -48,8 +48,8 @@ def troubles(state: State, pod: PodState, failed: Iterable[FailedDevice]) -> str
     return f"{said}. {means}: {cause}"
 
 
-def _unready(state: State, pod: PodState) -> str:
-    """Why the pod's node is not ready; empty where it is."""
+def unready(state: State, pod: PodState) -> str:
+    """Why the pod's node is not ready; empty where it is, or where the pod has none."""
     node = state.nodes[pod.placement.node] if pod.placement is not None else None
     if node is None or node.ready:
         return ""

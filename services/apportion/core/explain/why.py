@@ -21,7 +21,7 @@ from apportion.core.explain.answers import (
     WhyRefused,
     WhyWaiting,
 )
-from apportion.core.explain.health import failed_devices, failed_words, moment, troubles
+from apportion.core.explain.health import failed_devices, failed_words, moment, troubles, unready
 from apportion.core.explain.lines import listed, rejection_words
 from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.views import REJECTED, gang_answer
@@ -78,6 +78,7 @@ def why(
         failed_devices=failed,
         evicted=state.evictions.get(pod.uid),
         evicts=tuple(awaited(state, pod.uid)),
+        unready=unready(state, pod),
     )
 
 

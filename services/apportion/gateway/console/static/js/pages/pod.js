@@ -17,12 +17,14 @@ const LOOKS = {
   PodSubmitted: "submitted", PodAdopted: "placed", PodRefused: "refused", PodRejected: "refused", PodPlaced: "placed",
   PodBound: "bound", SharesAllocated: "allocated", PodGone: "ended", PlacementVoided: "refused",
   AllocationFailed: "refused", BindFailed: "refused", PodEvicted: "refused", PodResized: "allocated",
+  NodeGone: "refused", NodeSilent: "refused",
 };
 const TITLES = {
   PodSubmitted: "Submitted", PodAdopted: "Adopted", PodRefused: "Refused", PodRejected: "Rejected", PodPlaced: "Placed",
   PodBound: "Bound", SharesAllocated: "Allocated", PodGone: "Ended", PlacementVoided: "Placement voided",
   AllocationFailed: "Allocation failed", BindFailed: "Binding failed", PodEvicted: "To go", PodResized: "Resized",
   PodChanged: "Changed", ResizeAsked: "Resize asked", ResizeRefused: "Resize refused", DifferenceFound: "Difference found",
+  DeviceHealthChanged: "Health of its card", NodeGone: "Node gone", NodeSilent: "Node silent", NodeHeard: "Node heard again", NodeObserved: "Its node",
 };
 
 /** See app.js. */
@@ -81,7 +83,7 @@ class PodPage extends ListPage {
     if (!why) return `${sentenceCase(this.history.items.at(-1).sentence)}.`;
     if (why.placed) {
       const { placed } = why;
-      const first = ["placed", "bound"].includes(why.phase) ? "Has its place" : why.phase === "allocated" ? "Runs" : "Ran";
+      const first = ["placed", "bound"].includes(why.phase) || (why.unready && why.phase === "allocated") ? "Has its place" : why.phase === "allocated" ? "Runs" : "Ran";
       const fitted = placed.fitting === 1 ? "the only node that fitted" : placed.fitting ? html`the best of ${num(placed.fitting)} that fitted` : "where it was found";
       return html`${first} on ${nodeLink(placed.node)}, ${fitted}${this.waitWords()}.`;
     }
@@ -214,10 +216,11 @@ class PodPage extends ListPage {
 
   failed() {
     const { why } = this;
-    if (!why.failed_devices.length && !why.evicted && !why.last_failure) {
+    if (!why.failed_devices.length && !why.evicted && !why.last_failure && !why.unready) {
       return html`<section class="card"><h2>Its health</h2><p class="ok-line">${ICONS.ok} What it holds is healthy.</p></section>`;
     }
     return html`<section class="card"><h2>Its health</h2>${why.failed_devices.map(failed => html`<p class="note bad">${ICONS.broken}<span><span class="m">${shortId(failed.device)}</span>: ${failed.reason}</span></p>`)}
+      ${why.unready ? html`<p class="note bad">${ICONS.broken}<span>${sentenceCase(why.unready)}: nobody knows how it fares there.</span></p>` : ""}
       ${why.evicted ? html`<p class="note warn">${ICONS.soon}<span>It is to go, for ${why.evicted.beneficiary_name}.</span></p>` : ""}
       ${why.last_failure ? html`<p class="note warn">${ICONS.soon}<span>An earlier placement came to nothing: ${why.last_failure}</span></p>` : ""}</section>`;
   }
