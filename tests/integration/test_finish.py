@@ -127,6 +127,16 @@ def test_a_pod_without_a_place_waits_in_every_verb(up: Standalone) -> None:
     up.json("delete", "lab/fpga")
 
 
+def test_submit_waits_for_what_why_says(up: Standalone) -> None:
+    """That a pod can never fit is said at once, and not what the nearest of the event lacks."""
+    manifest = POD.replace("NAME", "huge").replace("SPACE", "default").replace("1000", "900000")
+    done = up.run("submit", "-f", "-", "--wait", stdin=manifest.encode())
+    why = up.json("why", "huge")["sentence"].partition(": ")[2]
+    assert why.startswith("it can never fit on this fleet")
+    assert f"waiting: {why}" in " ".join(done.stdout.split())
+    up.json("delete", "huge")
+
+
 def test_other_forms(up: Standalone) -> None:
     """YAML is the JSON, wide has the uid, and two forms at once are refused."""
     as_json = up.json("get", "pods", "one")

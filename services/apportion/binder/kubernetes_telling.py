@@ -23,6 +23,7 @@ from apportion.binder.kubernetes_pace import Pace
 from apportion.binder.kubernetes_undeclared import UndeclaredGangs
 from apportion.core.explain import lines, words
 from apportion.core.explain.health import failed_devices, failed_words
+from apportion.core.explain.why import event_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import NodeState, Phase, PodState, State
 from apportion.core.manifests.placed import PREFIX
@@ -135,7 +136,7 @@ class Telling:
         elif isinstance(data, HEALTH) and change.node is not None:
             self._note_health(change.node)
         elif change.pod is not None:
-            self._note(_of(change.pod, data, self._state.revision))
+            self._note(_of(self._state, change.pod, data, self._state.revision))
 
     def _begin(self) -> None:
         """From here on changes are told; of what was before, only what still troubles a pod."""
@@ -144,7 +145,7 @@ class Telling:
             self._note(_rejected(rejected))
         for pod in self._state.pods.values():
             if pod.phase is Phase.PENDING and pod.refusal is not None:
-                self._note(_of(pod, pod.refusal, pod.refused_revision))
+                self._note(_of(self._state, pod, pod.refusal, pod.refused_revision))
         for pod in self._failed.at_first():
             self._note(_failed(self._state, pod, 0))
 
@@ -342,15 +343,14 @@ def _rejected(data: PodRejected) -> Tale:
     )
 
 
-def _of(pod: PodState, data: object, revision: int) -> Tale | None:
+def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None:
     """What an event of the ledger says to the owner of a pod, if anything."""
     match data:
         case PodRefused() if pod.submitted.chooser:
             return None  # kube-scheduler asked, tells the reason, and keeps the condition
         case PodRefused():
-            tale = _tale(
-                pod, "FailedScheduling", words.refusal(data, pod.submitted.shape), revision
-            )
+            said = event_words(state, pod, data)
+            tale = _tale(pod, "FailedScheduling", said, revision)
             return msgspec.structs.replace(tale, unschedulable=True)
         case BindFailed():
             return _tale(pod, "FailedBinding", f"{data.node}: {data.message}", revision)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -20,6 +20,7 @@ from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit, of_kubernetes
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.plan import ask
 from apportion.cli.submitting import Submitted
+from apportion.cli.waiting import waits_for, whys
 from apportion.cli.writing import (
     appending,
     by_whom,
@@ -30,7 +31,7 @@ from apportion.cli.writing import (
     write,
 )
 from apportion.core.explain import words
-from apportion.core.explain.answers import GangAnswer, PodAnswer
+from apportion.core.explain.answers import GangAnswer, PodAnswer, Why
 from apportion.core.explain.plans import PlanRequest
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.process.config import ConfigError
@@ -156,7 +157,9 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         if await of_kubernetes(ledger, order.node):
             await _through_kubernetes(gateway, order, report, units, deadline)
         else:
-            await _anew(ledger, order, report, units, deadline)
+            awaited = await _anew(ledger, order, report, units, deadline)
+            now = await asyncio.to_thread(whys, gateway, awaited)
+            _note_decisions(report, awaited, now)
 
 
 def _plan(url: str, order: Order, report: Report) -> None:
@@ -214,7 +217,7 @@ def _together(gateway: Gateway, groups: set[str]) -> dict[str, tuple[PodAnswer, 
 
 async def _anew(
     ledger: JetStreamLedger, order: Order, report: Report, units: list[Unit], deadline: float
-) -> None:
+) -> Awaited:
     """Each unit ends and is submitted anew; then all have their time to be placed."""
     why = f"drained from {order.device or order.node} by {order.who}: {order.reason}"
     submitted = list[Submitted]()
@@ -228,13 +231,18 @@ async def _anew(
             _progress(unit, number, len(units))
     awaited = Awaited(submitted, lambda: None)
     await awaited.wait(ledger, max(deadline - time.monotonic(), LOOK_EVERY_S))
+    return awaited
+
+
+def _note_decisions(report: Report, awaited: Awaited, now: Mapping[str, Why]) -> None:
     for uid, said in awaited.decided.items():
-        name = awaited.pods[uid].full_name
-        if said.placed is not None:
+        name, why = awaited.pods[uid].full_name, now.get(uid)
+        placed = said.placed or (why.placed if why is not None else None)
+        if placed is not None:
             report.waiting.pop(name, None)
-            report.moved[name] = said.placed.node
+            report.moved[name] = placed.node
         elif said.refused is not None:
-            report.waiting[name] = words.refusal(said.refused)
+            report.waiting[name] = waits_for(awaited, uid, why)
 
 
 async def _move(anew: Anew, unit: Unit, report: Report) -> tuple[Submitted, ...]:

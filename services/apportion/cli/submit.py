@@ -32,8 +32,9 @@ from apportion.cli.submitting import (
 )
 from apportion.cli.submitting import replace as replace_pods
 from apportion.cli.tables import WAITING
+from apportion.cli.waiting import waits_for, whys
 from apportion.cli.writing import open_ledger, run
-from apportion.core.explain import words
+from apportion.core.explain.answers import Why
 from apportion.core.explain.lines import limit_name, shares_words
 from apportion.runtime.files.manifests import Problem
 from apportion.runtime.files.wishes import Wish
@@ -157,7 +158,8 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
                 awaited = Awaited(report.submitted, lambda: advance(1))
                 await awaited.wait(ledger, choice.wait_s)
             shapes = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods}
-            _note_decisions(report, awaited, shapes)
+            now = await asyncio.to_thread(whys, gateway, awaited)
+            _note_decisions(report, awaited, now, shapes)
 
 
 async def _say(
@@ -173,13 +175,18 @@ async def _say(
     }
 
 
-def _note_decisions(report: Report, awaited: Awaited, shapes: Mapping[str, Shape]) -> None:
+def _note_decisions(
+    report: Report, awaited: Awaited, now: Mapping[str, Why], shapes: Mapping[str, Shape]
+) -> None:
     for uid, said in awaited.decided.items():
-        name = awaited.pods[uid].full_name
+        name, why = awaited.pods[uid].full_name, now.get(uid)
         if said.placed is not None:
             report.placed[name] = f"{said.placed.node}: {shares_words(said.placed.shares)}"
+        elif why is not None and why.placed is not None:
+            held = shares_words(each.share for each in why.placed.shares)
+            report.placed[name] = f"{why.placed.node}: {held}"
         elif said.refused is not None:
-            report.refused[name] = words.refusal(said.refused, shapes.get(name))
+            report.refused[name] = waits_for(awaited, uid, why, shapes.get(name))
     report.undecided = [awaited.pods[uid].full_name for uid in awaited.undecided]
 
 

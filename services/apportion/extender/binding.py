@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from apportion.core.explain import lines, words
+from apportion.core.explain import lines
+from apportion.core.explain.why import event_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.extender.wire import BindingArgs
@@ -167,7 +168,7 @@ class ExtenderBinding:
         if pod.attempt > attempt:
             return f"its placement on {node} came to nothing: {pod.last_failure}"
         if pod.refusal is not None and pod.refused_revision > refused_revision:
-            return words.refusal(pod.refusal, pod.submitted.shape)
+            return event_words(self._state(), pod, pod.refusal)
         return None
 
     async def _changed(self, uid: str) -> None:

@@ -53,11 +53,10 @@ class Room:
         if refused.gang or refused.queue or refused.quota or refused.volume or not refused.nodes:
             return Explained(refused, never=False)
         shape = pod.submitted.shape
-        near = [self._state.nodes.get(miss.node) for miss in refused.nearest]
-        could = {node.name for node in near if node is not None and self._holds(shape, node)}
-        kept = tuple(miss for miss in refused.nearest if miss.node in could)
+        kept = self.possible(pod, refused)
         if kept and len(kept) == len(refused.nearest):
             return Explained(refused, never=False)
+        could = {miss.node for miss in kept}
         if pod.shape_key not in self._known:
             self._known[pod.shape_key] = self._nearest(shape)
         found = self._known[pod.shape_key]
@@ -80,6 +79,15 @@ class Room:
         return tuple(
             node.name for node in self._unbelieved if not node.present or _host_holds(shape, node)
         )
+
+    def possible(self, pod: PodState, refused: PodRefused) -> tuple[NearMiss, ...]:
+        """The nearest nodes of the event that could hold the pod; it looks at these alone."""
+        shape = pod.submitted.shape
+        near = {miss.node: self._state.nodes.get(miss.node) for miss in refused.nearest}
+        could = {
+            name for name, node in near.items() if node is not None and self._holds(shape, node)
+        }
+        return tuple(miss for miss in refused.nearest if miss.node in could)
 
     def _nearest(self, shape: Shape) -> tuple[NearMiss, ...] | None:
         """What the nearest that could hold the pod lack now; None where no node could."""

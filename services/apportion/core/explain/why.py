@@ -28,7 +28,14 @@ from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
-from apportion_schemas import NearMiss, PodRejected, RefusalCode, Score, Shape
+from apportion_schemas import (
+    NearMiss,
+    PodRefused,
+    PodRejected,
+    RefusalCode,
+    Score,
+    Shape,
+)
 
 ENDED = "ended"
 """The phase of a pod that is gone."""
@@ -247,6 +254,21 @@ def refusal_words(explained: Explained, shape: Shape, *, short: bool = False) ->
     """
     said = words.refusal(explained.refused, shape, short=short)
     return f"{words.NEVER}: {said}" if explained.never else said
+
+
+def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
+    """A refusal for whoever hears of it as it happens, from the nodes that its event names alone.
+
+    A nearest node that could not hold the pod if nothing ran there gives way to one that could; of
+    none such it is said. That no node of the fleet ever could is for `why`, which looks at all.
+    """
+    shape = pod.submitted.shape
+    possible = Room(state).possible(pod, refused)
+    if possible or not refused.nearest:
+        return words.refusal(structs.replace(refused, nearest=possible), shape)
+    said = words.refusal(refused, shape)
+    about_nearest = said.endswith(words.nearest(refused.nearest[0], shape) or ".")
+    return f"{said}, and could not hold it if nothing ran there" if about_nearest else said
 
 
 def refused_answer(

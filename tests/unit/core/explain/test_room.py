@@ -4,7 +4,7 @@ import pytest
 
 from apportion.core.explain.answers import Why
 from apportion.core.explain.queued import lines_answer
-from apportion.core.explain.why import why
+from apportion.core.explain.why import event_words, why
 from apportion.lab.fitting import EmptyFleet
 from apportion_schemas import (
     Ask,
@@ -66,6 +66,25 @@ def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCo
     assert "a-small" not in answer.sentence
     if code is RefusalCode.MEMORY_INSUFFICIENT:
         assert (near.code, near.needed, near.available) == (code, 70_000, 51_559)
+
+
+def told(ledger: Ledger) -> str:
+    """What the event of the refusal of `p` says to whoever hears of it."""
+    waits = ledger.pod("p")
+    assert waits.refusal is not None
+    return event_words(ledger.state, waits, waits.refusal)
+
+
+def test_an_event_advises_no_node_that_could_never_hold_the_pod() -> None:
+    """As it happens only its nearest are looked at: of those that could never, that is said."""
+    assert told(held_up(ask(70_000, count=8))).endswith(
+        ", and could not hold it if nothing ran there"
+    )
+    both = Ledger(large("a-held", 1), small("b-small", 1)).submit(pod("big", ask(60_000))).settle()
+    both.submit(pod("p", ask(70_000))).settle()
+    assert "nearest is a-held" in told(both)
+    assert "nothing ran there" not in told(both)
+    assert "b-small" not in told(both)
 
 
 def test_the_line_names_the_same_node() -> None:
