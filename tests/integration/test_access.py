@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +20,8 @@ from tests.support.nats import Bus, running_bus
 from tests.support.pods import ask, pod, share
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
+from tests.support.tokens import digest_of, people
 
-ROWS = """
-[[token]]
-name = "olga"
-sha256 = "{olga}"
-namespaces = ["*"]
-may = ["cordon"]
-
-[[token]]
-name = "mei"
-sha256 = "{mei}"
-namespaces = ["ml"]
-
-[[token]]
-name = "prometheus"
-sha256 = "{prometheus}"
-may = ["metrics"]
-"""
-NAMES = ("olga", "mei", "prometheus")
-"""Each is the token of who has it."""
 READS = (
     "pods", "placements", "nodes", "devices", "gangs", "lines", "namespaces", "fleet", "summary",
     "nodes/n1", "pods/ml/mine", "pods/ml/mine/why", "who?node=n1&since=1", "timeline",
@@ -117,9 +98,7 @@ async def place(facts: Facts, uid: str, namespace: str, name: str) -> None:
 async def asked(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Asked]:
     """A gateway that knows three tokens, which are the names of who has them."""
     del facts  # is there first
-    tokens = tmp_path / "tokens.toml"
-    tokens.write_text(ROWS.format(**{name: sha256(name.encode()).hexdigest() for name in NAMES}))
-    options = ("--listen", "127.0.0.1:0", "--tokens", str(tokens))
+    options = ("--listen", "127.0.0.1:0", "--tokens", str(people(tmp_path)))
     async with ServiceProcess("gateway", bus.server.url_for("gateway"), *options) as process:
         await process.ready()
         line = await process.logged("answering")
@@ -324,8 +303,7 @@ async def test_a_browser_logs_in_with_a_token(asked: Asked) -> None:
 
 async def test_behind_a_proxy_the_cookie_is_for_https_alone(bus: Bus, tmp_path: Path) -> None:
     """The gateway is told where browsers reach it; pages of that origin act, and no others."""
-    tokens = tmp_path / "tokens.toml"
-    tokens.write_text(ROWS.format(**{name: sha256(name.encode()).hexdigest() for name in NAMES}))
+    tokens = people(tmp_path)
     public = "https://apportion.example.com"
     url, options = bus.server.url_for("gateway"), ("--tokens", str(tokens), "--public-url")
     async with ServiceProcess(
@@ -400,6 +378,6 @@ async def test_a_token_that_is_taken_away_is_nobodys(asked: Asked, tmp_path: Pat
     before = tokens.read_text()
     tokens.write_text("[[token]]\nname = 7\n")
     assert (await asked.get("olga", "me"))[0] == 200
-    tokens.write_text(before.replace(sha256(b"mei").hexdigest(), "0" * 64))
+    tokens.write_text(before.replace(digest_of("mei"), "0" * 64))
     assert (await asked.get("mei", "me"))[0] == 401
     assert (await asked.get("prometheus", "me"))[0] == 200

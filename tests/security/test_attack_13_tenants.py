@@ -5,7 +5,6 @@ Names, labels, owners and asks of every namespace were there for whoever reached
 """
 
 from collections.abc import AsyncIterator
-from hashlib import sha256
 from pathlib import Path
 
 import aiohttp
@@ -18,6 +17,7 @@ from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
 from tests.support.pods import ask, pod
 from tests.support.processes import ServiceProcess
+from tests.support.tokens import TENANT, rows
 
 PATHS = (
     "pods", "lines", "log", "namespaces", "pods?at=3", "pods/bank/merger-model",
@@ -42,8 +42,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 async def test_a_tenant_reads_of_others(bus: Bus, tmp_path: Path, guarded: bool) -> None:
     """That there is somebody, and nothing by which he would be known; of his own everything."""
     tokens = tmp_path / "tokens.toml"
-    digest = sha256(b"mallory").hexdigest()
-    tokens.write_text(f'[[token]]\nname = "m"\nsha256 = "{digest}"\nnamespaces = ["ml"]\n')
+    tokens.write_text(rows(mallory=TENANT))
     options = ("--listen", "127.0.0.1:0", "--tokens", str(tokens))
     first = "" if guarded else without("shows what is seen")
     url = bus.server.url_for("gateway")

@@ -4,7 +4,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
-from hashlib import sha256
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -15,28 +14,13 @@ from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import running_bus
 from tests.support.processes import ServiceProcess
-
-TOKENS = """
-[[token]]
-name = "olga"
-sha256 = "{olga}"
-namespaces = ["*"]
-may = ["cordon"]
-
-[[token]]
-name = "mei"
-sha256 = "{mei}"
-namespaces = ["ml"]
-"""
+from tests.support.tokens import people
 
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway that knows two tokens, on a loop of its own: the browser has ours."""
+    """A gateway that knows who has which token, on a loop of its own: the browser has ours."""
     folder = tmp_path_factory.mktemp("login")
-    (folder / "tokens.toml").write_text(
-        TOKENS.format(**{name: sha256(name.encode()).hexdigest() for name in ("olga", "mei")})
-    )
     ready, done = threading.Event(), threading.Event()
     found: list[str] = []
 
@@ -45,8 +29,8 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             facts = Facts(bus)
             await facts.open()
             await facts.write(rack("n1", 2))
-            url, tokens = bus.server.url_for("gateway"), str(folder / "tokens.toml")
-            options = ("--listen", "127.0.0.1:0", "--tokens", tokens)
+            url = bus.server.url_for("gateway")
+            options = ("--listen", "127.0.0.1:0", "--tokens", str(people(folder)))
             async with ServiceProcess("gateway", url, *options) as process:
                 await process.ready()
                 found.append(str((await process.logged("answering"))["console"]).rstrip("/"))

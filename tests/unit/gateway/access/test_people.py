@@ -1,6 +1,5 @@
 """What is remembered of people, and the file of tokens."""
 
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from apportion.gateway.access.people import (
 from apportion.gateway.access.token_file import TokenFile
 from apportion.gateway.api.query import RequestRefused
 from apportion.runtime.process.config import ConfigError
+from tests.support.tokens import people, rows
 
 
 class Register:
@@ -74,25 +74,9 @@ async def test_memory_is_bounded() -> None:
     assert len(login._nobodies._of) == KEPT_MAX
 
 
-def rows(**tokens: str) -> str:
-    """A file of tokens, each with the rest of its row."""
-    return "\n".join(
-        f'[[token]]\nname = "{name}"\nsha256 = "{sha256(name.encode()).hexdigest()}"\n{rest}\n'
-        for name, rest in tokens.items()
-    )
-
-
 async def test_a_row_says_what_its_token_may(tmp_path: Path) -> None:
     """Namespaces, all of them, or one thing alone."""
-    path = tmp_path / "tokens.toml"
-    path.write_text(
-        rows(
-            mei='namespaces = ["ml"]',
-            olga='namespaces = ["*"]\nmay = ["cordon"]',
-            prom='may = ["metrics"]',
-        )
-    )
-    login = TokenFile(path)
+    login = TokenFile(people(tmp_path))
     assert await login.person("nobody") is None
     wishes = (
         READ_ALL, READ_METRICS, READ_DOCTOR, read_namespace("ml"), read_namespace("ops"),
@@ -101,7 +85,7 @@ async def test_a_row_says_what_its_token_may(tmp_path: Path) -> None:
     for name, expected in (
         ("mei", (False, False, False, True, False, False, False, False)),
         ("olga", (True,) * 8),
-        ("prom", (False, True, False, False, False, False, False, False)),
+        ("prometheus", (False, True, False, False, False, False, False, False)),
     ):
         person = await login.person(name)
         assert person is not None
