@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from apportion.cli.moving import UNIT_MAX
-from apportion_schemas import Host, NodeCordoned
+from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion_schemas import Host, NodeCordoned, NodeObserved, PodGone
 from tests.support.facts import Facts
-from tests.support.fleet import gpu, node
+from tests.support.fleet import gpu, node, rack
 from tests.support.nats import running_bus
 from tests.support.pods import gang, member, share
 from tests.support.polling import wait_until
@@ -227,6 +228,34 @@ async def test_a_gang_that_is_too_large_is_named_before_anything_is_done(tmp_pat
     assert drain.returncode == 1
     assert f"gang default/big has {len(names)} pods, and {UNIT_MAX} can be moved" in said.decode()
     assert not facts.of(NodeCordoned)
+
+
+async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path: Path) -> None:
+    """Its pods are Kubernetes' to end, also where the ledger has nothing of the node any more."""
+    async with running_bus(tmp_path / "nats") as bus:
+        facts = Facts(bus)
+        await facts.open()
+        observed = NodeObserved(
+            node="n1", ready=True, cpu_milli=64_000, memory_mib=64_000, pods=100, version=7
+        )
+        said = await facts.write(observed)
+        await facts.write(rack("n1", 1))
+        await facts.submit("a")
+        await facts.place("a", "n1")
+        gateway = bus.server.url_for("gateway")
+        async with ServiceProcess("gateway", gateway, "--listen", "127.0.0.1:0") as process:
+            await process.ready()
+            boot = (await bus.connect("bootstrap")).wire
+            await call_api(boot, f"STREAM.PURGE.{STREAM}", {"seq": said + 1})
+            url = str((await process.logged("answering"))["url"]).removesuffix("/api/v1/")
+            drain = await asyncio.create_subprocess_exec(
+                *APPORTION, "drain", "n1", "--reason", "x", "--gateway", url,
+                "--kubeconfig", str(tmp_path / "none"),
+                "--nats", bus.server.url_for("operator"), stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            _, words = await drain.communicate()
+    assert (drain.returncode, "the API server of n1" in words.decode()) == (3, True), words
+    assert not facts.of(PodGone)
 
 
 def test_what_is_not_there_is_named(up: Standalone, tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ Invariant: what is told wins over what is found, and an address is shown without
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from apportion.runtime.process.tls import NATS_TLS, forget_files
 from apportion.runtime.service.tls_options import client_tls_options
 
 CONNECTION = "connection.json"
+LOOK_S = 1.0
 DATA_ENV = "APPORTION_DATA"
 NATS_ENV = "APPORTION_NATS_URL"
 NATS_KEY_ENV = "APPORTION_NATS_KEY"
@@ -64,15 +67,29 @@ class Where(msgspec.Struct, frozen=True):
 
         forget_files(NATS_TLS)
         try:
-            return load_credentials(self.data).reach_for(role)
+            known = load_credentials(self.data)
         except ServerFailed as error:
             raise Unreachable(str(error)) from None
+        # Of an `up` that runs the server may be away for a moment, and is waited for.
+        if not (self.data / CONNECTION).exists() and _refuses(known.host, known.port):
+            raise Unreachable(
+                f"nothing runs with its data in {self.data}; start it with `apportion up`, give "
+                f"its --data, or name the ledger: --nats URL or {NATS_ENV}"
+            )
+        return known.reach_for(role)
 
     def gateway_url(self) -> str:
         """The gateway's URL. Raises Unreachable."""
         if self.gateway:
             return self.gateway.rstrip("/")
         return read_connection(self.data).gateway
+
+
+def _refuses(host: str, port: int) -> bool:
+    """Whether nobody listens there."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), LOOK_S):
+        return False
+    return True
 
 
 def default_data() -> Path:

@@ -16,7 +16,7 @@ from apportion.cli.awaiting import Awaited
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.cordon import find
 from apportion.cli.exits import NOT_NOW, REFUSED, NotFound, Unreachable
-from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit, of_kubernetes
+from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.plan import ask
 from apportion.cli.submitting import Submitted
@@ -31,7 +31,7 @@ from apportion.cli.writing import (
     write,
 )
 from apportion.core.explain import words
-from apportion.core.explain.answers import GangAnswer, PodAnswer, Why
+from apportion.core.explain.answers import GangAnswer, NodeDetail, PodAnswer, Why
 from apportion.core.explain.plans import PlanRequest
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.process.config import ConfigError
@@ -153,13 +153,15 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
     if not units:
         return
     deadline = time.monotonic() + order.timeout_s
+    # By its fold: of what the ledger's beginning said, the ledger itself may have nothing any more.
+    detail = await asyncio.to_thread(gateway.ask, "nodes", order.node, answer=NodeDetail)
+    if detail.node.of_kubernetes:
+        await _through_kubernetes(gateway, order, report, units, deadline)
+        return
     async with open_ledger(where.reach()) as ledger:
-        if await of_kubernetes(ledger, order.node):
-            await _through_kubernetes(gateway, order, report, units, deadline)
-        else:
-            awaited = await _anew(ledger, order, report, units, deadline)
-            now = await asyncio.to_thread(whys, gateway, awaited)
-            _note_decisions(report, awaited, now)
+        awaited = await _anew(ledger, order, report, units, deadline)
+        now = await asyncio.to_thread(whys, gateway, awaited)
+        _note_decisions(report, awaited, now)
 
 
 def _plan(url: str, order: Order, report: Report) -> None:

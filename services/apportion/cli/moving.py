@@ -16,19 +16,14 @@ from apportion.cli.runs import Run
 from apportion.cli.submissions import Dropped, Ended, Submission, submission_of
 from apportion.cli.submitting import Submitted
 from apportion.core.explain.answers import PodAnswer
-from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import FenceRefused
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import (
-    NodeObserved,
     PodGone,
-    decode,
 )
-from apportion_schemas.catalogue import SUBJECTS, token
-from apportion_schemas.envelope import EventError
 
 TRIES = 5
 """So often a unit is looked at anew when one of its pods has changed under our hands."""
@@ -61,19 +56,6 @@ class Blocked(Exception):
     def __init__(self, why: str, *, lasting: bool = False) -> None:
         super().__init__(why)
         self.lasting = lasting
-
-
-async def of_kubernetes(ledger: JetStreamLedger, node: str) -> bool:
-    """Whether an API server tells of the node, so that its pods are Kubernetes' to end."""
-    revision = await ledger.last_on_subject(f"{SUBJECTS}.cluster.node.{token(node)}")
-    record = await stream.read_record(ledger.wire, revision) if revision else None
-    if record is None:
-        return False
-    try:
-        data = decode(record.payload, subject=record.subject).data
-    except EventError:
-        return False
-    return isinstance(data, NodeObserved) and data.version > 0
 
 
 class Anew:

@@ -8,6 +8,7 @@ one incarnation. A gang is declared in the batch of its first pods, never after 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from uuid import uuid4
@@ -37,6 +38,7 @@ from apportion_schemas import (
     decode,
     subject_of,
 )
+from apportion_schemas.envelope import InvalidEvent, UnreadableEvent
 
 BATCH = 250
 IN_FLIGHT = 2
@@ -189,7 +191,12 @@ async def stands(ledger: JetStreamLedger, limit: QueueObserved | QuotaObserved) 
     """What the ledger says last of that queue or quota; None where nothing."""
     revision = await ledger.last_on_subject(subject_of(limit))
     record = await stream.read_record(ledger.wire, revision) if revision else None
-    return decode(record.payload, subject=record.subject).data if record else None
+    if record is None:
+        return None
+    # What changes nothing for any reader says nothing.
+    with contextlib.suppress(UnreadableEvent, InvalidEvent):
+        return decode(record.payload, subject=record.subject).data
+    return None
 
 
 async def end(

@@ -8,15 +8,17 @@ import pytest
 
 from apportion.cli.exits import NotFound
 from apportion.cli.moving import Anew, Unit
-from apportion.cli.submitting import end, replace
+from apportion.cli.submitting import append_limits, end, replace
 from apportion.core.explain.answers import PodAnswer
+from apportion.core.explain.lines import limit_name
 from apportion.core.manifests import PodDraft
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.history import history
+from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
-from apportion_schemas import PodGone, PodSubmitted, decode
+from apportion_schemas import PodGone, PodSubmitted, QueueObserved, decode, subject_of
 from tests.support.nats import Bus
 from tests.support.pods import ask, pod, shape
 
@@ -128,3 +130,12 @@ async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
     with pytest.raises(NotFound, match=r"default/one at revision 3; the same again"):
         await replace(ledger, [(wanted[1], answer(one))], {}, basis=basis)
     assert [each.shape for each in (await live(ledger)).values()] == [wanted[0].shape]
+
+
+async def test_a_limit_is_said_anew_where_what_stands_last_is_no_event(bus: Bus) -> None:
+    """Bytes that change nothing for any reader are not what was said; said twice, it is once."""
+    ledger = await bus.connect("operator")
+    queue = QueueObserved(queue="team", weight=2)
+    await ledger.append([Draft(subject_of(queue), "torn", b"?")])
+    assert await append_limits(ledger, [queue], basis=0) == {limit_name(queue): 2}
+    assert await append_limits(ledger, [queue], basis=0) == {}

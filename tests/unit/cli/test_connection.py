@@ -1,6 +1,8 @@
 """Where things are: what is told wins over what is found, and files are their owner's only."""
 
+import json
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -54,6 +56,24 @@ def test_nothing_there(tmp_path: Path) -> None:
     assert refused.value.exit_code == UNREACHABLE
     with pytest.raises(Unreachable, match="APPORTION_NATS_URL"):
         where.reach()
+
+
+def test_an_up_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    """Its folder has where its server was; with an `up` there the server may only be away."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and nobody listens
+        known = {
+            "host": "127.0.0.1",
+            "port": bound.getsockname()[1],
+            "passwords": {"operator": "p"},
+        }
+        (tmp_path / "credentials.json").write_text(json.dumps(known))
+        with pytest.raises(
+            Unreachable, match=r"nothing runs .*start it with `apportion up`.*--nats"
+        ):
+            Where(data=tmp_path).reach()
+        write_connection(tmp_path, Connection(gateway="http://127.0.0.1:1"))
+        assert Where(data=tmp_path).reach().url.startswith("nats://operator:p@")
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"gateway": 7}', "[]"])

@@ -148,6 +148,7 @@ class NodeAnswer(Answer, frozen=True):
     `cordon` is in words why nothing new goes there; `cordons` are the reasons of the ledger.
     `silent` is since when its agent is not heard, empty while it is; such a node is not ready.
     `refused` is what was last refused of its agent, until a report of the node is taken.
+    `of_kubernetes`: an API server tells of it, so that its pods are Kubernetes' to end.
     """
 
     node: str
@@ -170,6 +171,7 @@ class NodeAnswer(Answer, frozen=True):
     memory_used_mib: int = 0
     labels: dict[str, str] = {}
     placement_revision: int = 0
+    of_kubernetes: bool = False
 
 
 class Holder(Answer, frozen=True):

@@ -168,6 +168,7 @@ def node_answer(node: NodeState) -> NodeAnswer:
         memory_used_mib=node.memory_used_mib,
         labels=host.labels,
         placement_revision=node.fence,
+        of_kubernetes=node.observed is not None and node.observed.version > 0,
     )
 
 

@@ -90,8 +90,8 @@ def load_credentials(data_dir: Path) -> Credentials:
         return msgspec.json.decode(path.read_bytes(), type=Credentials)
     except FileNotFoundError:
         raise ServerFailed(
-            f"no ledger in {data_dir}: {path} is missing; start one with `apportion up`, "
-            "or set APPORTION_NATS_URL"
+            f"nothing runs with its data in {data_dir}, which has no ledger; start it with "
+            "`apportion up`, give its --data, or name the ledger: --nats URL or APPORTION_NATS_URL"
         ) from None
     except PermissionError:
         raise ServerFailed(
