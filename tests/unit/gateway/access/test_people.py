@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp import web
 
 from apportion.gateway.access.cursors import Cursors
-from apportion.gateway.access.gate import Gate
+from apportion.gateway.access.gate import ME, Gate
 from apportion.gateway.access.people import (
     KEPT_MAX,
     KEPT_NO_S,
@@ -20,7 +22,9 @@ from apportion.gateway.access.people import (
 )
 from apportion.gateway.access.token_file import TokenFile
 from apportion.gateway.api.query import RequestRefused
-from apportion.runtime.process.config import ConfigError
+from apportion.runtime.process.config import Address, ConfigError
+from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.service.http import CLIENT, HttpServer, listening
 from tests.support.tokens import people, rows
 
 
@@ -104,6 +108,28 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"setting --tokens is .*cannot be used.*apportion token"):
         TokenFile(path)
+
+
+async def test_limits_are_of_a_person_from_the_first_request() -> None:
+    """Many come from one address; a person is known once the login has been asked."""
+    gate = Gate(Remembered(Register()), Cursors())
+    seen: list[str] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        seen.append(request[CLIENT])
+        return web.Response()
+
+    server = HttpServer(
+        Address("127.0.0.1", 0), metrics=Metrics(), not_ready=list, client=gate.client,
+        guard=gate.guard, routes=[web.get(ME, handle)],
+    )  # fmt: skip
+    async with listening(server) as address, aiohttp.ClientSession() as session:
+        for _ in range(2):
+            async with session.get(
+                f"http://{address}{ME}", headers={"Authorization": "Bearer t"}
+            ) as answer:
+                assert answer.status == 200
+    assert seen == ["mei", "mei"]
 
 
 @pytest.mark.parametrize("token", ["", "m\xe9i", "t\udcff"])
