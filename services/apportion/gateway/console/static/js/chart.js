@@ -1,14 +1,14 @@
 // A stack over time as SVG: what each of a few had, and a line for what there was. Pure: text only.
 //
 // The table beside a chart has the figures; the drawing says so to whoever cannot see it.
-import { num, when } from "./format.js";
+import { midCut, num, when } from "./format.js";
 import { html } from "./html.js";
 import { numberTicks, timeTicks } from "./ticks.js";
 
 const AXIS_FOOT = 22;
 const AXIS_HEAD = 18;
 const LEFT = 40;
-const LABELS = 110;
+const LABELS = 126;
 const LABEL_HEIGHT = 13;
 const MARK_ROOM = 80;
 const LINE_ROOM = 12;
@@ -78,5 +78,5 @@ function labels(series, last, { y, x, foot }) {
     place.at = Math.min(place.at, room);
     room = place.at - LABEL_HEIGHT;
   }
-  return places.map(place => html`<rect x="${x}" y="${place.at - 9}" width="8" height="8" rx="1" fill="${place.colour}"/><text class="lb" x="${x + 13}" y="${place.at - 1}">${place.name.length > 14 ? `${place.name.slice(0, 13)}…` : place.name}</text>`);
+  return places.map(place => html`<rect x="${x}" y="${place.at - 9}" width="8" height="8" rx="1" fill="${place.colour}"/><text class="lb" x="${x + 13}" y="${place.at - 1}">${midCut(place.name, 14)}</text>`);
 }

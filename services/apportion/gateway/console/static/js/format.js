@@ -59,6 +59,13 @@ export const byName = new Intl.Collator("en", { numeric: true }).compare;
 /** A device id cut to what tells it apart on a screen, as the command line cuts it. */
 export const shortId = id => (id.length > 16 ? id.slice(0, 12) : id);
 
+/** A name cut in its middle: names of one cluster begin alike, and their ends tell them apart. */
+export function midCut(text, most) {
+  if (text.length <= most) return text;
+  const end = Math.ceil((most - 1) * 0.6);
+  return `${text.slice(0, most - 1 - end)}…${text.slice(text.length - end)}`;
+}
+
 /** NVIDIA H100 80GB HBM3 as H100 80GB: the maker and the kind of memory tell nothing apart here. */
 export const shortModel = model => model
   .replace(/\b(NVIDIA|Tesla|Huawei)[\s-]+/gi, "").replace(/[\s-]+(HBM\w*|SXM\d?|PCIe)\b/gi, "").replace(/-(?=\d+GB)/g, " ");

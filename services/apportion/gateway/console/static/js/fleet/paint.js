@@ -5,7 +5,7 @@
 // State never rests on colour alone: broken cards are cut through, cordoned ones hatched, and what
 // is granted and used differs in height.
 import { NAMESPACE_COLOURS } from "../colours.js";
-import { num, percent, poolWords } from "../format.js";
+import { midCut, num, percent, poolWords } from "../format.js";
 import { BROKEN, CORDONED } from "./model.js";
 
 const DIMMED = 0.82;
@@ -228,10 +228,9 @@ export class Painter {
   }
 }
 
-/** Words cut to a width, with a sign that something is missing. */
+/** Words cut to a width in their middle, with a sign that something is missing. */
 function shortened(words, text, most) {
-  if (words.measureText(text).width <= most) return text;
   let cut = text;
-  while (cut.length > 1 && words.measureText(`${cut}…`).width > most) cut = cut.slice(0, -1);
-  return `${cut}…`;
+  for (let length = text.length - 1; length > 1 && words.measureText(cut).width > most; length -= 1) cut = midCut(text, length);
+  return cut;
 }

@@ -76,5 +76,5 @@ function row(pod, now) {
   const has = holds(pod.shares) || (pod.asks.length ? wants(pod.asks) : pod.rejection);
   const node = pod.node ? nodeLink(pod.node) : "";
   const age = seconds === null ? "" : duration(seconds);
-  return html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([has, node, age])}</td><td>${phaseChip(phaseWord(pod.phase))}</td><td class="hide-s">${has}</td><td class="hide-s">${node || html`<span class="faint">–</span>`}</td><td class="num m hide-s">${age}</td></tr>`;
+  return html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([has, node, age])}</td><td>${phaseChip(phaseWord(pod.phase))}</td><td class="hide-s ${pod.rejection ? "" : "nw"}">${has}</td><td class="hide-s">${node || html`<span class="faint">–</span>`}</td><td class="num m hide-s">${age}</td></tr>`;
 }

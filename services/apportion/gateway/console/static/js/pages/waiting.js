@@ -70,5 +70,5 @@ function reasons(line) {
 function podRow(pod, now) {
   const waited = since(pod.since_time, now);
   const nearest = pod.nearest ? nodeLink(pod.nearest) : "";
-  return html`<tr data-row tabindex="0"><td class="num m">${num(pod.position)}</td><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([nearest ? html`nearest ${nearest}` : "", pod.missing ? `${pod.missing} missing` : ""])}</td><td class="m">${waited === null ? "" : duration(waited)}</td><td class="hide-s">${nearest}</td><td class="hide-s">${pod.missing}</td></tr>`;
+  return html`<tr data-row tabindex="0"><td class="num m">${num(pod.position)}</td><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([nearest ? html`nearest ${nearest}` : "", pod.missing ? `${pod.missing} missing` : ""])}</td><td class="m">${waited === null ? "" : duration(waited)}</td><td class="hide-s">${nearest}</td><td class="hide-s nw">${pod.missing}</td></tr>`;
 }

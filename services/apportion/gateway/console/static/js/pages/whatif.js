@@ -207,7 +207,7 @@ class WhatIfPage {
     const best = pod.placed ? [{ node: pod.placed.node, total: pod.placed.score.total ?? 0 }, ...runners] : [];
     const most = Math.max(1e-9, ...best.map(row => row.total));
     return html`<section class="card"><h2><span class="m">${pod.namespace}/${pod.name}</span> ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${pod.without}</small>` : ""}</h2><p>${pod.refused ? "" : `${sentenceCase(pod.sentence)}.`}${pod.refused && pod.pending_since ? html`Waits already, since ${receipt(pod.pending_since)}.` : ""}</p>
-      ${best.length ? html`<div class="runs">${best.map((row, at) => html`<div class="run ${at ? "" : "won"}"><span class="m clip">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"><i data-s="width:${Math.max(0, row.total) / most * 100}%;background:var(--p1)"></i></span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? best[0].total - row.total < 0.05 ? "tie" : `−${(best[0].total - row.total).toFixed(1)}` : ""}</em></div>`)}</div>` : ""}
+      ${best.length ? html`<div class="runs">${best.map((row, at) => html`<div class="run ${at ? "" : "won"}"><span class="m">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"><i data-s="width:${Math.max(0, row.total) / most * 100}%;background:var(--p1)"></i></span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? best[0].total - row.total < 0.05 ? "tie" : `−${(best[0].total - row.total).toFixed(1)}` : ""}</em></div>`)}</div>` : ""}
       ${pod.beside.length ? html`<h3>Beside</h3><ol class="mini">${pod.beside.slice(0, 5).map(each => html`<li><span>${podLink(each.namespace, each.pod)} <span class="faint">${num(each.memory_mib)} MiB</span></span></li>`)}</ol>` : ""}
       ${pod.refused ? html`<h3>${pod.outcome === "never" ? "What an empty fleet lacks" : "Why not now"}</h3>${causeList(pod.refused.causes, pod.refused.nodes)}` : ""}
       ${pod.ahead ? html`<p class="faint">${many(pod.ahead, "pod")} would have their turn before it: ${link("waiting", "the lines")}.</p>` : ""}</section>`;
@@ -256,7 +256,7 @@ function cardsOf(nodes, { lost = new Set(), coming = [], going = [] } = {}) {
 }
 
 function miniFleet(nodes) {
-  return html`<div class="mini-fleet">${nodes.map(({ name, model, cards }) => html`<div class="mn"><span class="m clip" title="${name} ${model}">${name}</span><span class="mcards" role="img" aria-label="${name}: ${cardWords(cards)}">${cards.map(({ state, shares }) => gauge(state, shares))}</span></div>`)}</div>`;
+  return html`<div class="mini-fleet">${nodes.map(({ name, model, cards }) => html`<div class="mn"><span class="m" title="${name} ${model}">${name}</span><span class="mcards" role="img" aria-label="${name}: ${cardWords(cards)}">${cards.map(({ state, shares }) => gauge(state, shares))}</span></div>`)}</div>`;
 }
 
 function cardWords(cards) {
