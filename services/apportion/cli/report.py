@@ -84,7 +84,7 @@ def usage(**given: Any) -> None:
 @_report
 @asks_both
 def cost(**given: Any) -> None:
-    """What the granted hours cost, and what the whole fleet does, by a price file."""
+    """What the granted hours cost, by a price file."""
     _make("cost", **given)
 
 

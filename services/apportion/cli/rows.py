@@ -10,7 +10,9 @@ those that its table names for that.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from rich.cells import cell_len
@@ -23,6 +25,7 @@ from rich.text import Text
 LONG_ROWS: Final = 100
 """From so many rows on they are plain lines."""
 GAP: Final = "  "
+_JOINED: Final = re.compile(r"(?<=\+)")
 WRAPPED_CELLS: Final = 26
 """With so many a column that wraps can be read well: two devices, as in `GPU-1a2b3c4d+GPU-…`."""
 WRAPPED_CELLS_LEAST: Final = 12
@@ -125,7 +128,10 @@ class Rows:
                 width=widths[place],
             )
         for cells, style in self._rows:
-            shown = (_text(cells[place]) for place in left if place < len(cells))
+            shown = [_text(cells[place]) for place in left if place < len(cells)]
+            for text, place in zip(shown, left, strict=False):
+                if self._columns[place] in self._wraps:
+                    _break_long(text, widths[place])
             made.add_row(*shown, style=style or None)
         return made
 
@@ -179,9 +185,26 @@ def _total(widths: list[int], left: list[int]) -> int:
     return sum(widths[place] for place in left) + len(GAP) * max(len(left) - 1, 0)
 
 
+def _break_long(text: Text, width: int) -> None:
+    """End lines behind a `+` where several names in one word, as of devices, have no room."""
+    if text.spans or text.cell_len <= width:
+        return
+    words = text.plain.split(" ")
+    text.plain = " ".join(map(partial(_broken, width=width), words))
+
+
+def _broken(word: str, *, width: int) -> str:
+    lines = [""]
+    for part in _JOINED.split(word) if cell_len(word) > width else [word]:
+        if lines[-1] and cell_len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
 def _text(cell: Cell) -> Text:
     if isinstance(cell, Text):
-        return cell
+        return cell.copy()
     return Text(clean(cell)) if isinstance(cell, str) else Text.assemble(*_pieces(cell))
 
 

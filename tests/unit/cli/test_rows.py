@@ -130,6 +130,18 @@ def test_what_wraps_loses_nothing(width: int) -> None:
     assert max(map(len, lines)) <= width
 
 
+def test_names_that_are_joined_are_not_cut_in_two() -> None:
+    """A device of several that a pod holds can be copied; a line ends between two of them."""
+    made = Rows("HOLDS", wraps=("HOLDS",))
+    made.add_row("GPU-3a12e60a+GPU-495f962d+GPU-d4210c1f+GPU-a61fd618 46,068 MiB 100 %")
+    assert printed(made, width=33) == [
+        "HOLDS",
+        "GPU-3a12e60a+GPU-495f962d+",
+        "GPU-d4210c1f+GPU-a61fd618 46,068",
+        "MiB 100 %",
+    ]
+
+
 def test_many_rows_leave_out_the_same_columns() -> None:
     """The list of a large fleet has the columns that the list of a small one has."""
     few, many = (wide() for _ in range(2))

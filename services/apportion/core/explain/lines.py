@@ -55,6 +55,7 @@ from apportion_schemas import (
     ResizeAsked,
     ResizeRefused,
     RevisionSetAside,
+    Shape,
     Share,
     SharesAllocated,
     UsageRecorded,
@@ -81,12 +82,17 @@ class Teller:
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}
         self._newest: dict[str, str] = {}
+        self._extended: dict[str, Shape] = {}
         self._find = find
 
     def line(self, data: Any) -> str:
         """One event's payload in words, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
         match data:
-            case PodSubmitted() | PodRejected():
+            case PodSubmitted():
+                self._remember(data.uid, f"{data.namespace}/{data.name}")
+                if data.shape.node.extended:
+                    self._extended[data.uid] = data.shape
+            case PodRejected():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
             case PodAdopted():
                 self._remember(data.pod, f"{data.submitted.namespace}/{data.submitted.name}")
@@ -96,6 +102,8 @@ class Teller:
         name = (self.name_of(uid) or f"pod {uid}") if uid else ""
         if isinstance(data, PodGone) and self._newest.get(name, uid) != uid:
             name += ": the one before"
+        if isinstance(data, PodRefused):
+            return f"{name} waits: {words.refusal(data, self._extended.get(data.pod))}"
         return _LINES[type(data)](data, name)
 
     def name_of(self, uid: str) -> str:
@@ -112,6 +120,7 @@ class Teller:
         if len(self._names) > NAMES_MAX:
             oldest = next(iter(self._names))
             name = self._names.pop(oldest)
+            self._extended.pop(oldest, None)
             if self._newest.get(name) == oldest:
                 del self._newest[name]
 
@@ -316,7 +325,6 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     QuotaGone: lambda e, _: f"quota {e.quota} of namespace {e.namespace} left the cluster",
     PodPlaced: _placed,
     PlacementVoided: lambda e, name: f"{name}: placement on {e.node} voided: {e.reason}",
-    PodRefused: lambda e, name: f"{name} waits: {words.refusal(e)}",
     PodEvicted: lambda e, _: words.eviction(e),
     ResizeAsked: _resize_asked,
     PodResized: lambda e, name: f"{name} resized on {e.node}: {shares_words(e.shares)}",

@@ -11,9 +11,18 @@ from apportion.core.explain.lines import (
     share_words,
     shares_words,
 )
-from apportion_schemas import CATALOGUE, DifferenceFound, PodAdopted, PodBound, PodGone
+from apportion_schemas import (
+    CATALOGUE,
+    DifferenceFound,
+    NodeConstraints,
+    PodAdopted,
+    PodBound,
+    PodGone,
+    PodRefused,
+    RefusalCode,
+)
 from apportion_schemas.catalogue import EventType
-from tests.support.pods import ask, cards, instance, placed, pod, share
+from tests.support.pods import ask, cards, instance, placed, pod, shape, share
 
 
 def sample(row: EventType) -> object:
@@ -90,6 +99,21 @@ def test_a_pod_that_goes_after_its_successor_came_is_the_one_before() -> None:
     )
     assert teller.line(placed("u2", "n2", name="a")).startswith("default/a placed on n2")
     assert teller.line(PodGone(uid="u2", reason="done")) == "default/a is gone: done"
+
+
+def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
+    """Its event has the code alone; in the story of the pod both are told, one after the other."""
+    teller = Teller()
+    few = PodRefused(
+        pod="u1", namespace="default", name="a", nodes=1,
+        reasons={RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT: 1},
+    )  # fmt: skip
+    assert "an extended resource" in teller.line(few)
+    wants = shape(node=NodeConstraints(extended={"example.com/nic": 2}))
+    teller.line(pod("u1", name="a", shape=wants))
+    assert teller.line(few) == (
+        "default/a waits: none of 1 node fits: not enough of example.com/nic on the node (1 node)"
+    )
 
 
 def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so() -> None:
