@@ -372,7 +372,7 @@ async def test_an_auditor_hears_each_event_once_as_it_is_written(bus: Bus) -> No
     assert sorted(heard) == expected
 
 
-@pytest.mark.parametrize(("role", "account"), [("gateway", "FRONT"), ("operator", "APPORTION")])
+@pytest.mark.parametrize(("role", "account"), [("gateway", "FRONT"), ("operator", "PEOPLE")])
 async def test_who_asks_what_he_may_is_told_so(bus: Bus, role: str, account: str) -> None:
     """By the server itself, in his own account: what `apportion doctor` goes by."""
     ledger = await bus.connect(role)

@@ -120,9 +120,7 @@ def accounts(users: Sequence[User]) -> str:
     among = [user.identity for user in users]
     lines = ["accounts {"]
     theirs = (role_of(identity).account for identity in among)
-    for account in dict.fromkeys(
-        [LEDGER, BETWEEN, AUDIT, *(role.account for role in BESIDE), *theirs]
-    ):
+    for account in dict.fromkeys([LEDGER, BETWEEN, AUDIT, *BESIDE, *theirs]):
         lines += [f"  {account} {{"]
         if account == LEDGER:
             lines += ["    jetstream: enabled"]

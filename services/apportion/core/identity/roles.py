@@ -6,7 +6,8 @@ Whoever is in one account with the ledger can have the server's answers sent int
 (see `sharing`); so who need not be there is beside it. Agents, on machines where tenants are, have
 an account to themselves: an answer that one of them sends astray reaches other agents, who take no
 such command, and none of those who answer people, kube-schedulers and the API server. These have
-another one, and what they have in common is that nobody asks them anything over NATS.
+another one, and what they have in common is that nobody asks them anything over NATS. People have
+a third.
 
 Invariants: an event has one writer, as the catalogue says; nobody who is `answering`, and so may
 send to whatever a request names as its reply, can send a request to himself.
@@ -33,6 +34,8 @@ NODES: Final = "NODES"
 """That of agents."""
 FRONT: Final = "FRONT"
 """That of those whom the world outside reaches, over HTTP."""
+PEOPLE: Final = "PEOPLE"
+"""That of people, at the command line."""
 AUDIT: Final = "AUDIT"
 """That of those who only read along: in it is a copy of the stream, with limits of its own."""
 AUTH: Final = "AUTH"
@@ -168,6 +171,7 @@ ROLES: Final = (
     Role(
         name="operator",
         does="the command line: what people do, and what they submit where there is no Kubernetes",
+        account=PEOPLE,
         appends=("operator.>", "workload.*", "adoption.>", "cluster.>"),
         sends=(
             "apportion.command.agent.>",

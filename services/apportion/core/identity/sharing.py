@@ -25,10 +25,11 @@ from apportion.core.identity.permissions import DELIVERIES, permissions_of
 from apportion.core.identity.roles import AUDIT, AUTH, LEDGER, ROLES, Role
 from apportion_schemas.catalogue import SUBJECTS
 
-BESIDE: Final = tuple(role for role in ROLES if role.account not in (LEDGER, AUDIT, AUTH))
-"""Roles that use the ledger and are not in its account."""
-_BESIDE: Final = tuple(dict.fromkeys(role.account for role in BESIDE))
-_ALL: Final = (LEDGER, AUDIT, *_BESIDE)
+BESIDE: Final = tuple(
+    dict.fromkeys(role.account for role in ROLES if role.account not in (LEDGER, AUDIT, AUTH))
+)
+"""The accounts of those who use the ledger and are not in its own."""
+_ALL: Final = (LEDGER, *BESIDE, AUDIT)
 """The accounts of all who say something to all, or hear it."""
 BETWEEN: Final = "BETWEEN"
 """The account through which bootstrap reaches the auditors' copy."""
@@ -36,11 +37,8 @@ _MADE: Final = ("INFO", "CREATE", "PURGE")
 """What bootstrap may do with the auditors' copy."""
 _COPYING: Final = ("$JS.API.CONSUMER.CREATE.APPORTION", "$JS.FC.APPORTION.>")
 """What the server needs to copy the stream; no user may send on it."""
-_LIVE: Final = ("copy.audit.>", f"{SUBJECTS}.>")
-"""What auditors get of the ledger's account: what comes of the stream for the copy, and events as
-they are written. Those of writers beside it they get from these: what came into an account as a
-service, its server gives to no other as a stream (and another server of a cluster does).
-"""
+_COPIED: Final = "copy.audit.>"
+"""What comes of the stream for the copy."""
 _SAID: Final = ("apportion.beat.", "apportion.usage.")
 """The beginnings of what is said to all, and that nobody answers."""
 _OWN: Final = "$SYS."
@@ -64,13 +62,12 @@ def sharing(account: str) -> Iterator[str]:
 
 
 def _gives(account: str) -> Iterator[str]:
-    for role in BESIDE:
-        if account == role.account:
-            for subject in _answered(role):
-                yield f'{{ service: "{subject}", accounts: [{LEDGER}] }}'
     yield from _gives_for_the_copy(account)
+    for subject, askers in _services(account).items():
+        many = ", response_type: stream" if subject == _WHOLE_API else ""
+        yield f'{{ service: "{subject}", accounts: [{", ".join(askers)}]{many} }}'
     if account == LEDGER:
-        yield from _gives_beside()
+        yield f'{{ stream: "{DELIVERIES}.>", accounts: [{", ".join(BESIDE)}] }}'
     for subject in _said(account):
         listening = [each for each in _ALL if subject in _overheard(each, account)]
         if listening:  # none would be everybody
@@ -85,28 +82,17 @@ def _gives_for_the_copy(account: str) -> Iterator[str]:
         elif account == BETWEEN:
             yield f'{{ service: "audit.STREAM.{verb}.APPORTION", accounts: [{LEDGER}] }}'
     if account == LEDGER:
-        for kind, subjects in (("service", _COPYING), ("stream", _LIVE)):
-            for subject in subjects:
-                yield f'{{ {kind}: "{subject}", accounts: [{AUDIT}] }}'
-
-
-def _gives_beside() -> Iterator[str]:
-    """What those beside the ledger's account ask of it, and what they hear."""
-    for subject, accounts in _services().items():
-        many = ", response_type: stream" if subject == _WHOLE_API else ""
-        yield f'{{ service: "{subject}", accounts: [{", ".join(accounts)}]{many} }}'
-    yield f'{{ stream: "{DELIVERIES}.>", accounts: [{", ".join(_BESIDE)}] }}'
+        for subject in _COPYING:
+            yield f'{{ service: "{subject}", accounts: [{AUDIT}] }}'
+        yield f'{{ stream: "{_COPIED}", accounts: [{AUDIT}] }}'
 
 
 def _takes(account: str) -> Iterator[str]:
     yield from _takes_for_the_copy(account)
-    for role in BESIDE:
-        if account == LEDGER:
-            yield from _imports("service", role.account, _answered(role))
-    for subject, accounts in _services().items():
-        if account in accounts:
-            yield from _imports("service", LEDGER, [subject])
-    if account in _BESIDE:
+    for giver in _ALL:
+        asks = [subject for subject, askers in _services(giver).items() if account in askers]
+        yield from _imports("service", giver, asks)
+    if account in BESIDE:
         yield from _imports("stream", LEDGER, [f"{DELIVERIES}.>"])
     for giver in _ALL:
         yield from _imports("stream", giver, _overheard(account, giver))
@@ -127,16 +113,17 @@ def _takes_for_the_copy(account: str) -> Iterator[str]:
             here = subject.replace("$JS.API.", f"$JS.{LEDGER}.API.")
             there = f'{{ account: {LEDGER}, subject: "{subject}" }}'
             yield f'{{ service: {there}, to: "{here}" }}'
-        yield from _imports("stream", LEDGER, _LIVE)
+        yield from _imports("stream", LEDGER, [_COPIED])
 
 
 def _said(account: str) -> Iterable[str]:
-    """What those of an account say to all, and what those beside the ledger's write.
+    """What those of an account say to all, and the events that they write.
 
     It goes to each who hears it from where it is said, and from nowhere else: then it is heard
-    once, on whichever server of a cluster somebody is.
+    once, on whichever server of a cluster somebody is. What came into an account as a service, as
+    events come into the ledger's, its server gives to no other as a stream.
     """
-    said = _SAID if account == LEDGER else (*_SAID, f"{SUBJECTS}.")
+    said = (*_SAID, f"{SUBJECTS}.")
     sent = (subject for role in ROLES if role.account == account for subject in _sent(role))
     return dict.fromkeys(subject for subject in sent if subject.startswith(said))
 
@@ -161,12 +148,14 @@ def _within(subject: str, pattern: str) -> bool:
     return subject == pattern or (pattern.endswith(".>") and subject.startswith(pattern[:-1]))
 
 
-def _services() -> dict[str, list[str]]:
-    """What those beside the ledger's account ask of it, and their accounts, each once."""
+def _services(giver: str) -> dict[str, list[str]]:
+    """What those of other accounts ask of this one, and their accounts, each once."""
     found: dict[str, dict[str, None]] = {}
-    for role in BESIDE:
-        for subject in _asked(role):
-            found.setdefault(subject, {})[role.account] = None
+    for role in ROLES:
+        if role.account in (LEDGER, *BESIDE) and role.account != giver:
+            for answerer, subject in (each for asked in _asked(role) for each in _answered(asked)):
+                if answerer == giver:
+                    found.setdefault(subject, {})[role.account] = None
     return {subject: list(accounts) for subject, accounts in found.items()}
 
 
@@ -176,7 +165,7 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 
 def _asked(role: Role) -> Iterable[str]:
-    """What anybody of this role asks of the ledger's account."""
+    """What anybody of this role asks, or has stored."""
     sent = (each for each in _sent(role) if not each.startswith((_OWN, *_SAID)))
     return dict.fromkeys(_WHOLE_API if each.startswith(_API) else each for each in sent)
 
@@ -187,8 +176,12 @@ def _sent(role: Role) -> tuple[str, ...]:
     return permissions_of(anybody).publish
 
 
-def _answered(role: Role) -> Iterable[str]:
-    """What somebody of this role is asked."""
-    if not role.answering:
-        return ()
-    return tuple(subject.format(node=EVERY_NODE, name=EVERY_NODE) for subject in role.hears)
+def _answered(asked: str) -> list[tuple[str, str]]:
+    """Who answers it: accounts, with their subjects; where no role does, the ledger's account."""
+    return [
+        (role.account, subject)
+        for role in ROLES
+        if role.answering
+        for pattern in role.hears
+        if _within(subject := pattern.format(node=EVERY_NODE), asked)
+    ] or [(LEDGER, asked)]
