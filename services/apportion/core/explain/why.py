@@ -135,7 +135,9 @@ def _sentence(
         said = f"{name} is {pod.phase.value} on {where or placed_words(pod.placement)}"
         said += troubles(state, pod, failed)
         evicted = state.evictions.get(pod.uid)
-        return f"{said}. It is to go: {words.eviction(evicted)}" if evicted is not None else said
+        if evicted is None:
+            return said
+        return f"{said}. It is to go: {words.eviction(evicted)}{_who_ends(state, [name])}"
     if isinstance(stands, Explained):
         said = f"{name} is waiting since revision {pod.refused_revision}: "
         said += ("it " if stands.never else "") + refusal_words(stands, pod.submitted.shape)
@@ -156,7 +158,7 @@ def _sentence(
     if leaving:
         node = state.nominated.get(pod.uid, "another node")
         said += f". Room is made for it on {node}, where it goes once these have left: "
-        said += listed(leaving)
+        said += listed(leaving) + _who_ends(state, leaving)
     if pod.last_failure:
         said += f". Its last placement came to nothing: {pod.last_failure}"
     return said
@@ -174,6 +176,17 @@ def _unbelieved(nodes: tuple[str, ...]) -> str:
     return (
         f". It might fit on {listed(list(nodes))}, but what {whose} is refused: "
         "`apportion get nodes` shows why"
+    )
+
+
+def _who_ends(state: State, names: list[str]) -> str:
+    """Who ends these evicted pods where no API server does: those submitted by hand, a person."""
+    if state.of_kubernetes:
+        return ""
+    whom, name = ("it", names[0]) if len(names) == 1 else ("each", "NAMESPACE/POD")
+    return (
+        f". Without Kubernetes a watched folder of manifests ends {whom}, or "
+        f"`apportion delete {name}`"
     )
 
 

@@ -21,7 +21,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import Payload
 from tests.support.deciding import decided
-from tests.support.fleet import node, rack
+from tests.support.fleet import node, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import cards, gang, member, pod, wants
 
@@ -351,13 +351,19 @@ def test_why_tells_both_sides() -> None:
     ledger.submit(high("h", count=2)).settle()
     goes, waits = (why(ledger.state, ledger.pod(uid)) for uid in ("low-0-0", "h"))
     said = "default/low-0-0 (priority 0) is evicted from n0 for default/h (priority 100)"
-    assert goes.sentence.endswith(f"It is to go: {said}")
+    assert f"It is to go: {said}" in goes.sentence
+    assert goes.sentence.endswith("ends it, or `apportion delete default/low-0-0`")
     assert goes.evicted is not None
     assert waits.sentence.endswith(
         "Room is made for it on n0, where it goes once these have left: "
-        "default/low-0-0, default/low-0-1"
-    )
+        "default/low-0-0, default/low-0-1. Without Kubernetes a watched folder of manifests ends "
+        "each, or `apportion delete NAMESPACE/POD`"
+    ), "nobody else ends a pod that was submitted by hand"
     assert [each.pod for each in waits.evicts] == ["low-0-0", "low-0-1"]
+    ledger.play(observed("n0", version=1))
+    goes, waits = (why(ledger.state, ledger.pod(uid)) for uid in ("low-0-0", "h"))
+    assert goes.sentence.endswith(f"It is to go: {said}"), "Kubernetes ends it"
+    assert waits.sentence.endswith("default/low-0-0, default/low-0-1")
 
 
 def test_whoever_takes_over_a_pod_gives_it_the_room_that_was_made() -> None:
