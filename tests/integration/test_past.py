@@ -546,7 +546,7 @@ async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
     assert "PodPlaced" in await said("history", "n1-g0")
     assert "never was" in await said("history", "nothing", code=1)
     diff = await said("diff", "--from", "4", "--to", "8")
-    assert re.search(r"default/a +n1 +- +n1-g0 16 MiB +- +6 ", diff)
+    assert re.search(r"default/a +n1 +- +n1-g0 16 MiB +6 ", diff)
     assert re.search(r"n1 +cordon +- +fan +7 .* ann", diff)
     assert diff.index("NODES") < diff.index("PLACEMENTS"), "the few come before the many"
     assert "nothing differs" in await said("diff", "--from", "3", "--to", "3")

@@ -67,7 +67,9 @@ def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
 
 def _moves(rows: Sequence[DiffRow]) -> Rows:
     """From which node to which; of a pod that stays where it is, what it held there and holds."""
-    made = table("PLACEMENTS", "WAS", "IS", "HELD", "HOLDS", "REVISION", "TIME", "BY",
+    held_any = ["HELD"] if any(row.before for row in rows) else []
+    holds_any = ["HOLDS"] if any(row.after for row in rows) else []
+    made = table("PLACEMENTS", "WAS", "IS", *held_any, *holds_any, "REVISION", "TIME", "BY",
                  right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
                  drops=("BY", "TIME", "HELD", "HOLDS"))  # fmt: skip
     for row in rows:
@@ -75,7 +77,8 @@ def _moves(rows: Sequence[DiffRow]) -> Rows:
         now, _, holds = row.after.partition(": ")
         if was == now:
             was, now = row.before, row.after
-        made.add_row(row.name, *(each or "-" for each in (was, now, held, holds)), *_event(row))
+        shares = ([held] if held_any else []) + ([holds] if holds_any else [])
+        made.add_row(row.name, *(each or "-" for each in (was, now, *shares)), *_event(row))
     return made
 
 

@@ -38,6 +38,12 @@ def test_a_pod_that_moved_is_one_line_at_80_columns() -> None:
     ]
 
 
+def test_a_column_of_nothing_is_left_out() -> None:
+    """Where all came, nobody held anything before."""
+    lines = shown("placements", moved("", f"n1: {CARDS}"), width=300)
+    assert lines[0] == "PLACEMENTS WAS IS HOLDS REVISION TIME BY"
+
+
 def test_a_pod_that_came_went_or_holds_something_else_where_it_is() -> None:
     """The node alone would tell nothing of the last."""
     lines = shown(
