@@ -215,12 +215,16 @@ class Agent:
             group.create_task(self._watch_devices(node))
             group.create_task(_after(node.overtaken, partial(self._report, node)))
             group.create_task(_after(node.refused, partial(self._report, node), pause_s=REPEAT_S))
-            group.create_task(_every(RESAY_S, partial(self._report, node, whole=True)))
+            group.create_task(_every(RESAY_S, partial(self._say_again, node)))
 
     async def _watch_devices(self, node: Node) -> None:
         while True:
             await node.backend.changed()
             await self._report(node)
+
+    async def _say_again(self, node: Node) -> None:
+        if self._view.nodes[node.name].said == node.report:  # else another agent has its name
+            await self._report(node, whole=True)
 
     async def _watch_configuration(self) -> None:
         await self._reported.wait()

@@ -57,6 +57,21 @@ def test_what_people_are_told_ends_though_all_is_as_it_was_before() -> None:
     run_virtually(put_back())
 
 
+def test_two_agents_of_one_name_do_not_outwrite_each_other() -> None:
+    """Each says what it has once, however long they run."""
+
+    async def contradict() -> None:
+        services = Services()
+        await services.intake()
+        for devices in (CARD, ()):
+            services.agent(SimulatedNode("new", devices, HOST))
+            await rest(1)
+        await rest(2_000)
+        assert nodes(services) == ["new", "new"]
+
+    run_virtually(contradict())
+
+
 def report(node: str, devices: tuple[Device, ...]) -> NodeReported:
     """What an agent of this node says of these devices."""
     return NodeReported(node=node, devices=devices, host=HOST, driver="simulated", simulated=True)
