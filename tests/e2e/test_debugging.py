@@ -1,0 +1,67 @@
+"""What people's own tools run into where our policies hold: `kubectl debug`, and a restore of pods.
+
+It is what docs/guides/kubernetes.md says of them, tried with the real tool on a real API server.
+"""
+
+import json
+
+import pytest
+
+from tests.support.control_plane import ControlPlane
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+from tests.support.policies import holding, without
+
+pytestmark = pytest.mark.timeout(120)
+BOUND = {"apportion.dev/shares": "[]", "hami.io/vgpu-devices-allocated": ";"}
+"""What a binding has written on a pod."""
+PROFILES = {
+    "baseline": "", "restricted": "", "netadmin": "",
+    "general": "capabilities.add", "sysadmin": "securityContext.privileged",
+}  # fmt: skip
+"""Of `kubectl debug`, with what is refused of it in a pod that asks for devices."""
+
+
+async def debug(plane: ControlPlane, *words: str, ok: bool) -> str:
+    """What `kubectl debug` says; nobody attaches to what it makes."""
+    return await plane.user("debug", *words, "--image=busybox", "--attach=false", ok=ok)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+async def test_a_container_to_look_with(world: KubeWorld, profile: str) -> None:
+    """Of the tool's profiles those that reach past a share are refused in a pod that has one."""
+    plane, refused = world.plane, PROFILES[profile]
+    await plane.apply(kube_pod("shared", share()), kube_pod("other", {}))
+    async with holding(plane, without()):
+        await debug(plane, "other", f"--profile={profile}", ok=True)
+        said = await debug(plane, "shared", f"--profile={profile}", ok=not refused)
+        assert refused in said
+
+
+async def test_a_copy_is_placed_as_any_pod(world: KubeWorld) -> None:
+    """Unless it keeps what its binding wrote, or the node: then it would hold what another has."""
+    plane = world.plane
+    made = kube_pod("shared", share(), annotations=BOUND, nodeName="n1")
+    await plane.apply(kube_node("n1"), made)
+    words = ("shared", "--profile=restricted")
+    async with holding(plane, without()):
+        kept = await debug(plane, *words, "--copy-to=kept", "--keep-annotations", ok=False)
+        assert "apportion.dev/shares" in kept
+        same = await debug(plane, *words, "--copy-to=same", "--same-node", ok=False)
+        assert "spec.nodeName" in same
+        await debug(plane, *words, "--copy-to=copy", ok=True)
+        copy = await plane.get("pod", "copy")
+        assert not copy["spec"].get("nodeName")
+        assert not BOUND.keys() & copy["metadata"].get("annotations", {}).keys()
+        await debug(plane, "node/n1", "--profile=sysadmin", ok=True)
+
+
+@pytest.mark.parametrize("annotation", BOUND)
+async def test_a_restore_brings_back_no_binding(world: KubeWorld, annotation: str) -> None:
+    """A pod as it was backed up is refused by the annotation; without it it comes, to be placed."""
+    plane = world.plane
+    made = kube_pod("back", share(), annotations={annotation: BOUND[annotation]})
+    async with holding(plane, without()):
+        said = await plane.user("create", "-f", "-", stdin=json.dumps(made), ok=False)
+        assert annotation in said
+        await plane.user("create", "-f", "-", stdin=json.dumps(kube_pod("back", share())))
