@@ -91,15 +91,23 @@ def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, price
         (("get", "devices"), ("NODE", "DEVICE", "MEMORY FREE", "STATE", "PODS"), "node-12"),
         (("who", "node-1", "--since", "1"), ("DEVICE", "POD", "FROM"), f"team-a/{LONG_NAME}"),
         (cost, ("NODE", "GPU HOURS", "EUR"), "node-12"),
+        (
+            ("plan", "--lose", "node-1"),
+            ("POD THAT LOSES ITS PLACE", "OUTCOME", "NODE"),
+            f"team-a/{LONG_NAME}",
+        ),
     ):
         done = up.run(*words, columns=columns)
         assert done.returncode == 0, done.stderr
         lines = [line.rstrip() for line in done.stdout.splitlines()]
-        assert max(map(len, lines)) <= columns, done.stdout
+        at = next(number for number, line in enumerate(lines) if keys[0] in line)
+        head, rows = lines[at], [line for line in lines[at:] if not line.startswith("now ")]
+        assert max(map(len, rows)) <= columns, done.stdout
         assert "…" not in done.stdout
-        head = next(line for line in lines if keys[0] in line)
         assert all(re.search(rf"(^|  ){key}($|  )", head) for key in keys), head
         assert any(re.search(rf"(^|  ){named}($|  )", line) for line in lines), done.stdout
+        if words[0] == "plan":
+            assert (" FROM " in head) == (columns > 80), "which is the node that is lost, in each"
         if words[0] == "who" and datetime.now(UTC).date().isoformat() == day:
             assert day not in done.stdout
 

@@ -152,7 +152,8 @@ def _show_pods(out: Console, title: str, pods: Iterable[PlannedPod]) -> None:
     compared = any(pod.without for pod in pods)
     moves = any(pod.was and pod.outcome != "unchanged" for pod in pods)
     columns = [title, "OUTCOME", *(["FROM"] if moves else []), "NODE", "HOLDS, OR WHY NOT"]
-    made = table(*columns, *(["WITHOUT"] if compared else []), wraps=("HOLDS, OR WHY NOT",))
+    made = table(*columns, *(["WITHOUT"] if compared else []), wraps=("HOLDS, OR WHY NOT",),
+                 drops=("FROM",))  # fmt: skip
     for pod in pods:
         shares = [held.share for held in pod.placed.shares] if pod.placed else []
         held = shares_words(shares) if pod.placed else pod.sentence.partition(": ")[2]
