@@ -218,7 +218,8 @@ class Auditor:
             else:
                 self.books.started.add(group)  # whoever comes after only completes it
         wrong = self.books.take(revision, data)
-        if wrong and honest and getattr(data, "pod", "") not in self._told_by_rogues:
+        rogue = getattr(data, "pod", "") in self._told_by_rogues
+        if wrong and honest and not rogue and not _is_elsewhere(self.state, data):
             self._complain(f"revision {revision}: {wrong}")
         if self.on_accepted is not None:
             self.on_accepted(revision, event, honest=honest)
@@ -388,3 +389,14 @@ def _is_of(found: list[Any], anew: list[Any]) -> bool:
     An engine that has much to look at says the rest in its next decision.
     """
     return found == anew or (bool(found) and found == anew[: len(found)])
+
+
+def _is_elsewhere(state: State, data: object) -> bool:
+    """Whether a pod is adopted on a card that another node said to have since its own left.
+
+    A card that is not there has room for whatever runs on it.
+    """
+    if not isinstance(data, PodAdopted):
+        return False
+    known = state.nodes[data.node].by_id
+    return not all(known[share.device].present for share in data.shares)
