@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from apportion.core.ledger.digest import digest
-from apportion.core.ledger.state import Phase, PodState
+from apportion.core.ledger.state import NodeState, Phase, PodState
 from apportion.core.placement.engine import Engine
 from apportion_schemas import PodRefused
 from tests.simulation.books import Books
@@ -31,12 +31,24 @@ def undone(world: World) -> Iterator[str]:
     for name, queue in world.server.queues.items():
         if queue.waiting:
             yield f"queue {name} holds {queue.waiting} records"
+    for node in state.nodes.values():
+        for name in _not_there(node):
+            yield f"card {name} is on node {node.name}, and the ledger has it nowhere there"
     if world.all_well:
         for node in state.nodes.values():
             unnamed = node.observed is not None and node.observed.unnamed_families
             for device in node.devices:
                 if not device.healthy and not unnamed:
                     yield f"device {device.device.id} is well and the ledger says it is not"
+
+
+def _not_there(node: NodeState) -> Iterator[str]:
+    """Cards that another node was believed to have: the next whole report brings them back."""
+    if node.reported is None or node.gone:
+        return
+    for device in node.reported.devices:
+        if device.id in node.by_id and not node.by_id[device.id].present:
+            yield device.id
 
 
 def _unplaced(world: World) -> Iterator[str]:
