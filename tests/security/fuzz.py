@@ -288,7 +288,7 @@ async def _verify(bus: Bus) -> dict[str, Any]:
 
     The pods' pen signs as the watcher, so no owner is wrong either.
     """
-    environment = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for("auditor")}
+    environment = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for("operator")}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "apportion.cli.main", "verify", "--json",
         env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
