@@ -284,7 +284,7 @@ class Auditor:
         No fence stands between them: who is adopted runs there already.
         """
         if isinstance(data, PodSubmitted):
-            return self._adopted_since(data.uid, basis)
+            return _adopted_since(self.state, data.uid, basis)
         if not isinstance(data, PodAdopted | PodPlaced):
             return False
         known = self.state.nodes.get(data.node)
@@ -292,12 +292,8 @@ class Auditor:
         since = [pod for pod in pods if pod.placed_revision > basis]
         if isinstance(data, PodAdopted):
             return bool(since)
-        elsewhere = self._adopted_since(data.pod, basis)
+        elsewhere = _adopted_since(self.state, data.pod, basis)
         return elsewhere or any(pod.adopted and pod.uid != data.pod for pod in since)
-
-    def _adopted_since(self, uid: str, basis: int) -> bool:
-        pod = self.state.pods.get(uid)
-        return pod is not None and pod.adopted and pod.placed_revision > basis
 
     def _is_old(self, basis: int) -> bool:
         """Whether the writer's knowledge is older than the server's memory of ids."""
@@ -400,3 +396,8 @@ def _is_elsewhere(state: State, data: object) -> bool:
         return False
     known = state.nodes[data.node].by_id
     return not all(known[share.device].present for share in data.shares)
+
+
+def _adopted_since(state: State, uid: str, basis: int) -> bool:
+    pod = state.pods.get(uid)
+    return pod is not None and pod.adopted and pod.placed_revision > basis
