@@ -54,6 +54,7 @@ async def holding(
     finally:
         listed = {"apiVersion": "v1", "kind": "List", "items": documents}
         await plane.user("delete", "--ignore-not-found", "-f", "-", stdin=json.dumps(listed))
+        await _in_force(plane, probe, not_any_more=True)
 
 
 def _probe(name: str) -> dict[str, Any]:
@@ -80,9 +81,11 @@ def _bound(policy: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _in_force(plane: ControlPlane, name: str) -> None:
-    async def refused() -> bool:
-        said = await plane.user("create", "configmap", name, "--dry-run=server", ok=None)
-        return not said
+async def _in_force(plane: ControlPlane, name: str, *, not_any_more: bool = False) -> None:
+    """Wait for it: the API server hears of a policy, and of its end, a while after the write."""
 
-    await until(refused, "the API server to hold to the policies", interval_s=0.1, timeout_s=30)
+    async def so() -> bool:
+        said = await plane.user("create", "configmap", name, "--dry-run=server", ok=None)
+        return bool(said) is not_any_more
+
+    await until(so, "the API server to know of the policies", interval_s=0.1, timeout_s=30)
