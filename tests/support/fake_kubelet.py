@@ -30,6 +30,10 @@ from tests.support.polling import until
 
 PRE_START_S = 30.0
 """After which a kubelet gives up a container's start, to try it again."""
+OF_ITS_OWN = ("grpc.use_local_subchannel_pool", 1)
+"""As in a kubelet, which is in Go: here channels of one address else share a connection, and a
+plugin that began anew was watched over that of the one that was killed.
+"""
 
 
 class Refused(Exception):
@@ -239,7 +243,7 @@ class FakeKubelet:
         if before is not None and before.watching is not None:
             before.watching.cancel()
         channel = grpc.aio.insecure_channel(
-            f"unix:{self._plugins / request.endpoint}", options=calls.OPTIONS
+            f"unix:{self._plugins / request.endpoint}", options=[*calls.OPTIONS, OF_ITS_OWN]
         )
         endpoint = self._endpoints[request.resource_name] = Endpoint(channel)
         endpoint.watching = asyncio.create_task(self._watch(endpoint))
