@@ -278,6 +278,34 @@ async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Pa
     await ledger.close()
 
 
+async def test_an_auditor_goes_on_where_the_copy_lost_its_end(bus: Bus) -> None:
+    """A copy that crashed lacks the newest records until it gets them again: that is no hole."""
+    writer, auditor = await bus.connect("watcher"), await bus.connect("auditor")
+    seen: list[int] = []
+    following = await auditor.follow(lambda record: seen.append(record.revision))
+    await writer.append([draft()])
+    await _at(following, 1)
+    copy, kept = _copy_of(bus), bus.data_dir / "kept"
+    await bus.crash()
+    shutil.copytree(copy, kept)
+    await bus.restart()
+    await writer.append([draft() for _ in range(3)])
+    await _at(following, 4)
+    await bus.crash()
+    shutil.rmtree(copy)
+    shutil.copytree(kept, copy)
+    await bus.restart()
+    await writer.append([draft()])
+    await _at(following, 5)
+    assert seen == [1, 2, 3, 4, 5]
+
+
+def _copy_of(bus: Bus) -> Path:
+    """Where the server keeps what it has for auditors."""
+    [found] = bus.data_dir.rglob("AUDIT/streams")
+    return found
+
+
 async def test_another_record_in_the_place_of_the_last_one_is_a_hole(
     plain: PlainServer, tmp_path: Path
 ) -> None:

@@ -5,7 +5,8 @@ between two messages, its heartbeats that nothing is missing at the end. Whateve
 gap, silence, a reconnection) ends that consumer, and a new one starts behind the last delivered
 record. Invariants: a record that the server no longer has is reported as LedgerHole, and so is
 another record in the place of the last delivered one; what the ledger holds is what the stream's
-leader says.
+leader says. A copy of the ledger may lack its newest records after a crash: that is no hole, for it
+gets them from the ledger again.
 
 A consumer lives on any one of the servers, also on one that came back a moment ago and lacks the
 newest records until it has them from the others. Such a consumer delivers late, never wrongly; but
@@ -251,6 +252,8 @@ class Follower:
             raise LedgerHole(f"stream {STREAM} was made anew at {info.created}", self._position, 0)
         self._created = info.created
         state = info.state
+        if state.last_seq < self._position and info.config.get("mirror"):
+            raise LedgerUnavailable("the copy crashed, and has yet to get what was read of it")
         if state.last_seq < self._position:
             raise LedgerHole("its end moved back", self._position, state.last_seq)
         if state.last_seq > self._position and state.first_seq > self._position + 1:
