@@ -51,7 +51,7 @@ def test_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     """It says so, ends with 0, and no process and no connection file is left."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
-        assert len(up.left()) == 8  # sentinel, server, fork server and five services
+        assert len(up.left()) == 9  # sentinel, server, fork server and six services
         up.signal(number)
         assert up.ended() == 0, up.output
         assert "everything has ended" in up.output
@@ -101,7 +101,7 @@ def test_sigkill_of_the_fork_server(tmp_path: Path) -> None:
         before = up.processes()
         [fork_server] = [pid for pid in up.left_of("apportion.cli.fork_server") if _is_parent(pid)]
         os.kill(fork_server, signal.SIGKILL)
-        for name in ("agent", "scheduler", "binder", "gateway"):
+        for name in ("agent", "scheduler", "binder", "watcher", "gateway"):
             up.said(f"the {name} was killed by signal 9")
             up.started_again(name, before[name])
         wait_until(lambda: up.run("get", "nodes").returncode == 0, "the gateway to answer again")

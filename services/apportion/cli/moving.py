@@ -16,6 +16,7 @@ from apportion.cli.runs import Run
 from apportion.cli.submissions import Dropped, Ended, Submission, submission_of
 from apportion.cli.submitting import Submitted
 from apportion.core.explain.answers import PodAnswer
+from apportion.core.manifests.uids import of_folder
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import FenceRefused
@@ -108,7 +109,7 @@ class Anew:
         again = [
             msgspec.structs.replace(each.data, uid=str(uuid4()))
             for each in there.values()
-            if each.source.startswith("cli/")
+            if not of_folder(each.data.uid)
         ]
         # The new ones first: a gang is forgotten with the last of its pods.
         drafts = [

@@ -17,14 +17,12 @@ from msgspec import Struct
 
 from apportion.cli.exits import Wrong
 from apportion.core.explain.answers import PodAnswer
-from apportion.runtime.ledger.starting import MARK
+from apportion.runtime.ledger.starting import ENGINES, MARK, PROCESS, is_command
 from apportion.runtime.process.lives import PROC, Life, lives, marked
 
-ENGINES: Final = ("podman", "docker")
 LABEL: Final = "apportion.dev/pod"
 """Of a container: the uid of the pod that it was started for."""
 _OTHER_USERS: Final = frozenset({"sudo", "su", "doas", "pkexec", "runuser"})
-_PROCESS: Final = "Process"
 _ENGINE_S: Final = 30.0
 
 
@@ -38,7 +36,7 @@ class Run(Struct, frozen=True):
     @property
     def kind(self) -> str:
         """The kind of the pod's owner."""
-        return self.engine or _PROCESS
+        return self.engine or PROCESS
 
     @property
     def name(self) -> str:
@@ -51,9 +49,9 @@ class Run(Struct, frozen=True):
         kind, _, name = owner.partition("/")
         node, _, life = name.partition("/")
         pid, _, started = life.partition("/")
-        if kind not in {_PROCESS, *ENGINES} or not (pid.isdecimal() and started.isdecimal()):
+        if not is_command(owner) or not (pid.isdecimal() and started.isdecimal()):
             return None
-        return cls(node, Life(int(pid), int(started)), "" if kind == _PROCESS else kind)
+        return cls(node, Life(int(pid), int(started)), "" if kind == PROCESS else kind)
 
     def goes_on(self, pod: str, proc: Path = PROC) -> bool:
         """Whether anything of it is seen to run on this machine."""

@@ -118,11 +118,12 @@ class Up:
             ("agent", wanted.agent),
             ("scheduler", ()),
             ("binder", ()),
+            ("watcher", ("--by-hand",)),
             ("gateway", gateway),
         ):
             log = wanted.data / "logs" / f"{name}.log"
             supervisor.start(Child(name, arguments, server.environment_for(name), log))
-        with self._out.status("starting intake, agent, scheduler, binder, gateway"):
+        with self._out.status("starting intake, agent, scheduler, binder, watcher, gateway"):
             await supervisor.ready()
 
     async def _stop(self) -> None:

@@ -23,6 +23,7 @@ from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import open_session
 from apportion.watcher.manifest_folder import ManifestFolder
+from apportion.watcher.source import Nothing
 from apportion.watcher.watching import Watching
 
 SCHEDULERS = ("apportion", "volcano", "hami-scheduler")
@@ -40,6 +41,11 @@ SCHEDULERS_MAX = 32
 )
 @click.option(
     "--name", help="What tells this folder's pods from others'.  [default: the folder's path]"
+)
+@click.option(
+    "--by-hand",
+    is_flag=True,
+    help="No folder: pods are submitted by hand, and those that are evicted wait anew.",
 )
 @click.option(
     "--interval",
@@ -78,20 +84,24 @@ SCHEDULERS_MAX = 32
 )
 @dra_option
 @service_options
-def command(*, folder: Path | None, config: ServiceConfig, **given: Any) -> None:
+def command(*, folder: Path | None, by_hand: bool, config: ServiceConfig, **given: Any) -> None:
     """Submit pods, and let go of those that have left.
 
-    Pods come from a Kubernetes cluster, or from a folder of manifests where there is none. Several
-    watchers may share either; where they see a folder under different paths, give them one --name.
+    Pods come from a Kubernetes cluster, or from a folder of manifests where there is none, or they
+    are submitted by hand. Several watchers may share either; where they see a folder under
+    different paths, give them one --name. Without Kubernetes a pod that is evicted ends here and
+    waits for another place.
     """
     kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
-    if kube.wanted == (folder is not None):
-        found = "both" if kube.wanted else None
-        stop_with(
-            str(ConfigError("--kubernetes or --manifests", found, "name the one that there is"))
-        )
-    if folder is not None and given["dra"]:
+    given_ones = [kube.wanted, folder is not None, by_hand].count(True)
+    if given_ones != 1:
+        found = "several" if given_ones else None
+        fix = "name the one that there is"
+        stop_with(str(ConfigError("--kubernetes, --manifests or --by-hand", found, fix)))
+    if not kube.wanted and given["dra"]:
         stop_with(str(ConfigError("--dra", None, "is about a cluster: give --kubernetes as well")))
+    if by_hand:
+        sys.exit(run_service("watcher", lambda service: body(service, Nothing()), config))
     if folder is not None:
         name, interval_s = given["name"] or str(folder), given["interval_s"]
         clock = SystemClock()
@@ -120,7 +130,7 @@ class PodReading(NamedTuple):
     dra: bool = False
 
 
-async def body(service: Service, source: ManifestFolder) -> None:
+async def body(service: Service, source: ManifestFolder | Nothing) -> None:
     """One life of the watcher, until cancelled. The source remembers what was readable before."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())

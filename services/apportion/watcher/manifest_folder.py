@@ -20,6 +20,7 @@ from pathlib import Path
 
 from apportion.core.configuration import manifest_config
 from apportion.core.manifests import Manifest, PodDraft, read_documents
+from apportion.core.manifests.uids import OF_FOLDER, of_folder
 from apportion.runtime.files.manifests import (
     ALL_BYTES_MAX,
     FILES_MAX,
@@ -31,8 +32,6 @@ from apportion.runtime.files.manifests import (
 from apportion.runtime.process.clock import Clock
 from apportion.watcher.source import DEFAULT, Observation
 from apportion_schemas import Configuration, PodGroupObserved
-
-UID_PREFIX = "manifest"
 
 _log = logging.getLogger(__name__)
 _Signature = tuple[int, int, int]
@@ -83,12 +82,12 @@ class ManifestFolder:
     def uid(self, key: str, incarnation: int) -> str:
         """See `Source`."""
         digest = hashlib.sha256(f"{self._name}\0{key}".encode()).hexdigest()
-        return f"{UID_PREFIX}-{digest[:24]}-{incarnation}"
+        return f"{OF_FOLDER}{digest[:24]}-{incarnation}"
 
     def incarnation(self, key: str, uid: str) -> int:
         """See `Source`."""
         number = uid.rpartition("-")[2]
-        if not uid.startswith(UID_PREFIX) or not number.isdecimal():
+        if not of_folder(uid) or not number.isdecimal():
             return 0
         return int(number) if self.uid(key, int(number)) == uid else 0
 

@@ -17,13 +17,13 @@ import msgspec
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.manifests import submitted
+from apportion.watcher.by_hand import PREEMPTED
 from apportion.watcher.source import Observation, Source
 from apportion_schemas import PodEvicted, PodGone, PodGroupObserved, PodSubmitted
 from apportion_schemas.quantities import TEXT_MAX, Payload
 
 REMOVED = "manifest removed"
 CHANGED = "manifest changed"
-PREEMPTED = "evicted for"
 SUPERSEDED = "superseded by a later pod of the same name"
 
 _encode = msgspec.json.Encoder(order="sorted").encode

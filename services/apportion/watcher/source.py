@@ -5,6 +5,7 @@ Invariant: an observation never claims that something is gone unless the source 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -32,6 +33,31 @@ class Observation:
     def lacks(self, key: str) -> bool:
         """Whether the pod is surely not wanted."""
         return key not in self.pods and (self.whole or key in self.seen)
+
+
+class Nothing:
+    """A `Source` that wants nothing: all pods are submitted by hand."""
+
+    problems = 0
+
+    def __init__(self) -> None:
+        self._observation = Observation()
+
+    def uid(self, key: str, incarnation: int) -> str:
+        """See `Source`; nobody asks, for it wants none."""
+        raise LookupError(f"no pod {key} ({incarnation}) is wanted")
+
+    def incarnation(self, key: str, uid: str) -> int:  # noqa: ARG002 - none is ours
+        """See `Source`."""
+        return 0
+
+    async def observe(self, configuration: Configuration = DEFAULT) -> Observation:  # noqa: ARG002
+        """See `Source`."""
+        return self._observation
+
+    async def changed(self) -> None:
+        """See `Source`: never."""
+        await asyncio.Event().wait()
 
 
 class Source(Protocol):

@@ -13,6 +13,7 @@ from apportion.core.ledger.state import State
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
+from apportion.watcher.by_hand import ByHand
 from apportion.watcher.reconcile import Fact, Known, next_facts
 from apportion.watcher.source import Observation, Source
 from apportion_schemas import ConfigurationChanged, PodSubmitted
@@ -26,6 +27,7 @@ class Watching:
         self._source = source
         self._state = state
         self._publisher = publisher
+        self._by_hand = ByHand(source, state, publisher)
         self._known = Known(source)
         self._known.begin(state)
         self._forgetful = state.revision > 0
@@ -62,6 +64,7 @@ class Watching:
             await self._recall(wanted, ledger)
             self._stirred.clear()
             self._compared = wanted
+            await self._by_hand.let_go(ledger)
             facts = next_facts(self._source, self._known, self._state, wanted)
             if not facts or facts == before:
                 return

@@ -137,7 +137,7 @@ def _sentence(
         evicted = state.evictions.get(pod.uid)
         if evicted is None:
             return said
-        return f"{said}. It is to go: {words.eviction(evicted)}{_who_ends(state, [name])}"
+        return f"{said}. It is to go: {words.eviction(evicted)}{_who_ends(state, 1)}"
     if isinstance(stands, Explained):
         said = f"{name} is waiting since revision {pod.refused_revision}: "
         said += ("it " if stands.never else "") + refusal_words(stands, pod.submitted.shape)
@@ -158,7 +158,7 @@ def _sentence(
     if leaving:
         node = state.nominated.get(pod.uid, "another node")
         said += f". Room is made for it on {node}, where it goes once these have left: "
-        said += listed(leaving) + _who_ends(state, leaving)
+        said += listed(leaving) + _who_ends(state, len(leaving))
     if pod.last_failure:
         said += f". Its last placement came to nothing: {pod.last_failure}"
     return said
@@ -179,15 +179,12 @@ def _unbelieved(nodes: tuple[str, ...]) -> str:
     )
 
 
-def _who_ends(state: State, names: list[str]) -> str:
-    """Who ends these evicted pods where no API server does: those submitted by hand, a person."""
+def _who_ends(state: State, pods: int) -> str:
+    """Who ends so many evicted pods where no API server does."""
     if state.of_kubernetes:
         return ""
-    whom, name = ("it", names[0]) if len(names) == 1 else ("each", "NAMESPACE/POD")
-    return (
-        f". Without Kubernetes a watched folder of manifests ends {whom}, or "
-        f"`apportion delete {name}`"
-    )
+    whom, they = ("it", "it waits") if pods == 1 else ("them", "they wait")
+    return f". Without Kubernetes a watcher ends {whom}, and {they} for another place"
 
 
 def placed_words(placement: Placement) -> str:

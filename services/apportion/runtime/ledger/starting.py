@@ -17,6 +17,15 @@ CONTAINER: Final = "run"
 """The one container of a pod that stands for a command."""
 MARK: Final = "APPORTION_POD"
 """In the environment of the command and of all that it starts: the uid of the pod."""
+PROCESS: Final = "Process"
+ENGINES: Final = ("podman", "docker")
+"""The kinds of owners of such pods: a command, or the container engine that it is."""
+
+
+def is_command(owner: str) -> bool:
+    """Whether the pod of this owner stands for a command."""
+    kind, slash, _ = owner.partition("/")
+    return bool(slash) and kind in {PROCESS, *ENGINES}
 
 
 class Greet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="greet"):

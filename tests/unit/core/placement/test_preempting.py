@@ -352,13 +352,13 @@ def test_why_tells_both_sides() -> None:
     goes, waits = (why(ledger.state, ledger.pod(uid)) for uid in ("low-0-0", "h"))
     said = "default/low-0-0 (priority 0) is evicted from n0 for default/h (priority 100)"
     assert f"It is to go: {said}" in goes.sentence
-    assert goes.sentence.endswith("ends it, or `apportion delete default/low-0-0`")
+    assert goes.sentence.endswith("a watcher ends it, and it waits for another place")
     assert goes.evicted is not None
     assert waits.sentence.endswith(
         "Room is made for it on n0, where it goes once these have left: "
-        "default/low-0-0, default/low-0-1. Without Kubernetes a watched folder of manifests ends "
-        "each, or `apportion delete NAMESPACE/POD`"
-    ), "nobody else ends a pod that was submitted by hand"
+        "default/low-0-0, default/low-0-1. Without Kubernetes a watcher ends them, and they wait "
+        "for another place"
+    )
     assert [each.pod for each in waits.evicts] == ["low-0-0", "low-0-1"]
     ledger.play(observed("n0", version=1))
     goes, waits = (why(ledger.state, ledger.pod(uid)) for uid in ("low-0-0", "h"))

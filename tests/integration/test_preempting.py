@@ -1,0 +1,129 @@
+"""Preemption beside a real `apportion up`: who has to go ends by itself, and waits again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.polling import wait_until
+from tests.support.standalone import Standalone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  priority: PRIORITY
+  containers:
+  - name: main
+    image: x
+    resources: {limits: {nvidia.com/gpu: "CARDS"}}
+"""
+DEPLOYMENT = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: main
+        image: x
+        resources: {limits: {nvidia.com/gpu: "1"}}
+"""
+GANG = """
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: gang}
+spec:
+  minAvailable: 2
+  tasks:
+  - name: worker
+    replicas: 2
+    template:
+      spec:
+        containers:
+        - name: main
+          image: x
+          resources: {limits: {nvidia.com/gpu: "1"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """One node with two cards."""
+    data = tmp_path_factory.mktemp("preempting") / "data"
+    with Standalone(data, "--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1") as up:
+        yield up.up()
+    up.nothing_left()
+
+
+@pytest.fixture
+def up(running: Standalone) -> Iterator[Standalone]:
+    """The same, with nothing on it."""
+    yield running
+    names = list(pods(running))
+    if names:
+        running.json("delete", *names)
+
+
+def pods(up: Standalone) -> dict[str, Any]:
+    """The live pods by name."""
+    return {pod["name"]: pod for pod in up.json("get", "pods")["items"]}
+
+
+def pod(name: str, priority: int, cards: int = 1) -> str:
+    """The manifest of one."""
+    said = POD.replace("NAME", name).replace("PRIORITY", str(priority))
+    return said.replace("CARDS", str(cards))
+
+
+def submit(up: Standalone, *documents: str, wait: bool = True) -> dict[str, Any]:
+    """Submit these; the report."""
+    options = ("--wait",) if wait else ()
+    report: dict[str, Any] = up.json(
+        "submit", "-f", "-", *options, stdin="---".join(documents).encode()
+    )
+    return report
+
+
+def runs(up: Standalone, name: str) -> bool:
+    """Whether it has its devices."""
+    return bool(pods(up)[name]["phase"] == "allocated")
+
+
+def test_who_is_evicted_ends_and_waits_anew(up: Standalone) -> None:
+    """Nobody has to delete it; the other one is placed, and the pod of the Deployment waits."""
+    submit(up, DEPLOYMENT)
+    wait_until(lambda: all(runs(up, name) for name in pods(up)), "both to run")
+    before = pods(up)
+    submit(up, pod("high", 1000), wait=False)
+    wait_until(lambda: runs(up, "high"), "the important one to run")
+    after = pods(up)
+    assert after.keys() == {*before, "high"}, "nobody is lost"
+    [evicted] = [name for name in before if before[name]["uid"] != after[name]["uid"]]
+    assert (after[evicted]["node"], after[evicted]["owner"]) == ("", before[evicted]["owner"])
+    story = [row["sentence"] for row in up.json("history", evicted)["items"]]
+    assert any("evicted for default/high" in said for said in story), story
+    up.json("delete", "high")
+    wait_until(lambda: runs(up, evicted), "the one that waited to run again")
+
+
+def test_a_gang_that_is_evicted_comes_again_as_a_whole(up: Standalone) -> None:
+    """One card is enough for the other, both of its pods go, and neither runs alone."""
+    submit(up, GANG)
+    before = pods(up)
+    submit(up, pod("high", 1000), wait=False)
+    wait_until(lambda: runs(up, "high"), "the important one to run")
+    after = pods(up)
+    assert after.keys() == {*before, "high"}
+    assert not [name for name in before if after[name]["uid"] == before[name]["uid"]]
+    assert not [name for name in before if after[name]["node"]]
+    up.json("delete", "high")
+    wait_until(lambda: all(runs(up, name) for name in before), "the gang to run again")
