@@ -6,9 +6,9 @@ import pytest
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.core.manifests import PodDraft
+from apportion.watcher.by_hand import PREEMPTED
 from apportion.watcher.reconcile import (
     CHANGED,
-    PREEMPTED,
     REMOVED,
     SUPERSEDED,
     Fact,
