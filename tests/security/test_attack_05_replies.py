@@ -15,7 +15,7 @@ import pytest
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import BUCKET
 from apportion.runtime.jetstream.wire import STREAM
-from apportion.runtime.ledger.port import NotPermitted
+from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted
 from tests.security.attacked import AGENT, AUDITOR, attacked
 from tests.security.weakened import GUARDS
 from tests.simulation.hostile import NODE
@@ -26,12 +26,13 @@ from tests.support.polling import until
 
 GUARD = "answers into the asker's account"
 PURGE = f"$JS.API.STREAM.PURGE.{STREAM}"
+DELETE = f"$JS.API.STREAM.DELETE.{STREAM}"
 EMPTY = f"DIRECT.GET.OBJ_{BUCKET}"
 """What is answered by nothing, which is also how one asks for all to be purged."""
 KEPT = f"{EMPTY}.$O.{BUCKET}.C.configuration"
 """And so is this, as long as no configuration is kept; the webhook may ask it."""
 FENCE = "apportion.v1.placement.n1"
-BESIDE = [AGENT.name, AUDITOR.name, "admission", "extender", "gateway", "operator"]
+BESIDE = [AGENT.name, AUDITOR.name, "admission", "extender", "gateway", "operator", "watcher"]
 """Who is beside the ledger's account."""
 
 
@@ -49,7 +50,7 @@ def empty_of(name: str) -> str:
 
 @pytest.mark.parametrize("name", BESIDE)
 async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str) -> None:
-    """In one account with the ledger, whoever may ask moves a fence, and purges everything."""
+    """In one account with the ledger, whoever may ask moves a fence, and purges and deletes all."""
     with GUARDS[GUARD]():
         bus_of = attacked(tmp_path / "nats")
         async with bus_of as bus:
@@ -70,7 +71,18 @@ async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str
             async def purged() -> bool:
                 return await watcher.first_revision() == 3
 
-            await until(purged, "the ledger to be gone")
+            await until(purged, "what was written to be gone")
+            with contextlib.suppress(LedgerUnavailable):  # it may be gone before we have looked
+                await ask(bus, name, DELETE, empty_of(name))
+
+            async def deleted() -> bool:
+                try:
+                    await watcher.last_revision()
+                except LedgerUnavailable:
+                    return True
+                return False
+
+            await until(deleted, "the ledger to be gone")
 
 
 @pytest.mark.parametrize("name", BESIDE)
@@ -81,7 +93,7 @@ async def test_guarded_an_answer_goes_back_to_the_askers_account(tmp_path: Path,
         await facts.open()
         await facts.write(rack("n1", 1))
         watcher = await bus.connect("watcher")
-        for reply in (FENCE, PURGE, f"$JS.API.STREAM.DELETE.{STREAM}"):
+        for reply in (FENCE, PURGE, DELETE):
             await ask(bus, name, reply)
             await ask(bus, name, reply, empty_of(name))
         with contextlib.suppress(TimeoutError):

@@ -7,7 +7,7 @@ Whoever is in one account with the ledger can have the server's answers sent int
 an account to themselves: an answer that one of them sends astray reaches other agents, who take no
 such command, and none of those who answer people, kube-schedulers and the API server. These have
 another one, and what they have in common is that nobody asks them anything over NATS. People have
-a third.
+a third. A service that writes has one for itself, so that what one sends astray reaches no other.
 
 Invariants: an event has one writer, as the catalogue says; nobody who is `answering`, and so may
 send to whatever a request names as its reply, can send a request to himself.
@@ -36,6 +36,8 @@ FRONT: Final = "FRONT"
 """That of those whom the world outside reaches, over HTTP."""
 PEOPLE: Final = "PEOPLE"
 """That of people, at the command line."""
+WATCHER: Final = "WATCHER"
+"""That of watchers."""
 AUDIT: Final = "AUDIT"
 """That of those who only read along: in it is a copy of the stream, with limits of its own."""
 AUTH: Final = "AUTH"
@@ -108,6 +110,7 @@ ROLES: Final = (
     Role(
         name="watcher",
         does="tells of pods, nodes and what else Kubernetes or a folder of manifests has",
+        account=WATCHER,
         appends=("workload.*", "adoption.>", "cluster.>"),
         sends=("apportion.beat.watcher.>",),
         hears=("apportion.beat.>",),
