@@ -32,7 +32,9 @@ EMPTY = f"DIRECT.GET.OBJ_{BUCKET}"
 KEPT = f"{EMPTY}.$O.{BUCKET}.C.configuration"
 """And so is this, as long as no configuration is kept; the webhook may ask it."""
 FENCE = "apportion.v1.placement.n1"
-BESIDE = [AGENT.name, AUDITOR.name, "admission", "extender", "gateway", "operator", "watcher"]
+BESIDE = [
+    AGENT.name, AUDITOR.name, "admission", "extender", "gateway", "intake", "operator", "watcher"
+]  # fmt: skip
 """Who is beside the ledger's account."""
 
 

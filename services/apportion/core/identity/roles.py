@@ -38,6 +38,8 @@ PEOPLE: Final = "PEOPLE"
 """That of people, at the command line."""
 WATCHER: Final = "WATCHER"
 """That of watchers."""
+INTAKE: Final = "INTAKE"
+"""That of intakes."""
 AUDIT: Final = "AUDIT"
 """That of those who only read along: in it is a copy of the stream, with limits of its own."""
 AUTH: Final = "AUTH"
@@ -101,6 +103,7 @@ ROLES: Final = (
     Role(
         name="intake",
         does="appends what agents tell, once it has looked at it",
+        account=INTAKE,
         appends=("inventory.*", "allocation.*", "usage.*", "intake.*"),
         sends=("apportion.beat.intake.>",),
         hears=("apportion.intake.*",),
