@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.polling import wait_until
-from tests.support.standalone import Standalone
+from tests.support.standalone import APPORTION, Standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 POD = """
@@ -103,7 +106,7 @@ def test_who_is_evicted_ends_and_waits_anew(up: Standalone) -> None:
     submit(up, DEPLOYMENT)
     wait_until(lambda: all(runs(up, name) for name in pods(up)), "both to run")
     before = pods(up)
-    submit(up, pod("high", 1000), wait=False)
+    submit(up, pod("high", 1000))
     wait_until(lambda: runs(up, "high"), "the important one to run")
     after = pods(up)
     assert after.keys() == {*before, "high"}, "nobody is lost"
@@ -127,3 +130,46 @@ def test_a_gang_that_is_evicted_comes_again_as_a_whole(up: Standalone) -> None:
     assert not [name for name in before if after[name]["node"]]
     up.json("delete", "high")
     wait_until(lambda: all(runs(up, name) for name in before), "the gang to run again")
+
+
+def test_submit_waits_on_while_others_go(up: Standalone) -> None:
+    """Placed in the end and exit code 0; what it waits for is told while it does."""
+    submit(up, pod("low", 0, cards=2))
+    watcher = up.processes()["watcher"]
+    os.kill(watcher, signal.SIGSTOP)  # so that it does not go before anybody can look
+    try:
+        with subprocess.Popen(
+            [*APPORTION, "submit", "-f", "-", "--wait"], text=True,
+            env={**os.environ, "APPORTION_DATA": str(up.data), "COLUMNS": "250"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as waiting:  # fmt: skip
+            assert waiting.stdin is not None
+            assert waiting.stderr is not None
+            waiting.stdin.write(pod("high", 1000))
+            waiting.stdin.close()
+            told = waiting.stderr.readline()
+            os.kill(watcher, signal.SIGCONT)
+            assert waiting.stdout is not None
+            said = waiting.stdout.read()
+    finally:
+        os.kill(watcher, signal.SIGCONT)
+    assert "default/high waits: room is made for it on" in told
+    assert told.rstrip().endswith("where it goes once these have left: default/low")
+    assert waiting.returncode == 0, said
+    assert "1 submitted, 1 placed" in said
+
+
+def test_submit_ends_in_time_where_who_is_to_go_stays(up: Standalone) -> None:
+    """Nobody ends it: the wait is over after its time, with what is waited for, and code 1."""
+    submit(up, pod("low", 0, cards=2))
+    watcher = up.processes()["watcher"]
+    os.kill(watcher, signal.SIGSTOP)
+    try:
+        said = up.run(
+            "submit", "-f", "-", "--wait", "--timeout", "4",
+            stdin=pod("high", 1000).encode(),
+        )  # fmt: skip
+        assert said.returncode == 1
+        assert "once these have left" in said.stdout
+    finally:
+        os.kill(watcher, signal.SIGCONT)

@@ -23,6 +23,7 @@ from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
     FormatEnabled,
     InvalidEvent,
+    PodEvicted,
     PodPlaced,
     PodRefused,
     SharesAllocated,
@@ -62,6 +63,8 @@ class Awaited:
         self._progress = progress
         self._to_the_end = allocated
         self._settled: set[str] = set()
+        self._of = set(self.pods)
+        self._enough = len(self.pods)
         self._all = asyncio.Event()
         self._rules = Rules()
 
@@ -86,10 +89,23 @@ class Awaited:
         Raises:
             LedgerError, and Outdated: a newer build wrote what became of them.
         """
-        if not self.pods:
-            return
+        if self.pods:
+            await self._follow(ledger, min(pod.revision for pod in self.pods.values()), timeout_s)
+
+    async def wait_on(self, ledger: JetStreamLedger, timeout_s: float) -> None:
+        """After `wait`: return when there is news of one that was refused, or after `timeout_s`.
+
+        That is a place, another refusal, or that others go for it. Raises as `wait`.
+        """
+        self._all.clear()
+        self._settled.clear()
+        self._of = set(self.refused)
+        self._enough = 1
+        await self._follow(ledger, self.revision + 1, timeout_s)
+
+    async def _follow(self, ledger: JetStreamLedger, start: int, timeout_s: float) -> None:
         self._rules = await stream.read_rules(ledger.wire)
-        start = min(pod.revision for pod in self.pods.values()) or 1
+        start = start or 1
         following = await ledger.follow(self._deliver, start=start, subjects=SUBJECTS)
         ended = asyncio.ensure_future(following.join())
         decided = asyncio.ensure_future(self._all.wait())
@@ -116,21 +132,28 @@ class Awaited:
             return  # whoever folds says so; it decides nothing
         if isinstance(data, FormatEnabled):
             self._rules.enable(record.revision, data)
-        if not isinstance(data, PodPlaced | PodRefused | SharesAllocated):
+        if isinstance(data, PodPlaced | PodRefused | SharesAllocated):
+            self._take(record.revision, data.pod, data)
+        elif isinstance(data, PodEvicted):
+            self._take(record.revision, data.beneficiary, data)
+
+    def _take(
+        self, revision: int, uid: str, data: PodPlaced | PodRefused | SharesAllocated | PodEvicted
+    ) -> None:
+        """Take note of what is said of a pod, perhaps one that is waited for."""
+        if uid not in self._of:
             return
-        if data.pod not in self.pods:
-            return
-        self.revision = record.revision
-        before = self.decided.get(data.pod)
+        self.revision = revision
+        before = self.decided.get(uid)
         if isinstance(data, PodPlaced):
             self.first_placed_s = self.first_placed_s or time.monotonic()
-            self.decided[data.pod] = Decided(record.revision, placed=data)
+            self.decided[uid] = Decided(revision, placed=data)
         elif isinstance(data, PodRefused) and (before is None or before.refused):
-            self.decided[data.pod] = Decided(record.revision, refused=data)
+            self.decided[uid] = Decided(revision, refused=data)
         if self._to_the_end and isinstance(data, PodPlaced):
-            self._settled.discard(data.pod)
-        elif data.pod not in self._settled:
-            self._settled.add(data.pod)
+            self._settled.discard(uid)
+        elif uid not in self._settled:
+            self._settled.add(uid)
             self._progress()
-        if len(self._settled) == len(self.pods):
+        if len(self._settled) >= self._enough:
             self._all.set()

@@ -19,6 +19,7 @@ from apportion.cli.comparing import Compared, compared, difference
 from apportion.cli.configured import manifest_config_now
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED
+from apportion.cli.making_room import wait_for_room
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.reading import read_manifests, read_trace
 from apportion.cli.rows import Rows
@@ -32,7 +33,7 @@ from apportion.cli.submitting import (
 )
 from apportion.cli.submitting import replace as replace_pods
 from apportion.cli.tables import WAITING
-from apportion.cli.waiting import waits_for, whys
+from apportion.cli.waiting import waits_for
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.answers import Why
 from apportion.core.explain.lines import limit_name, shares_words
@@ -84,7 +85,12 @@ class Choice(msgspec.Struct, frozen=True):
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The trace's first N pods.")
 @click.option("--replace", is_flag=True, help="Submit live pods that changed anew.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
-@click.option("--wait", is_flag=True, help="Wait until each pod has a place, or is found to wait.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until each pod has a place, or is found to wait: not for others that "
+    "are told to go for it.",
+)
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0.1, 86_400), default=60.0,
               show_default=True, metavar="SECONDS", help="How long to wait.")  # fmt: skip
 @asks_both
@@ -154,12 +160,21 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
         report.ended = await end(ledger, found.surplus, "scaled down", basis=basis)
         report.seconds = round(time.monotonic() - began, 3)
         if choice.wait_s is not None:
-            with _bar("deciding", len(report.submitted)) as advance:
-                awaited = Awaited(report.submitted, lambda: advance(1))
-                await awaited.wait(ledger, choice.wait_s)
-            shapes = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods}
-            now = await asyncio.to_thread(whys, gateway, awaited)
-            _note_decisions(report, awaited, now, shapes)
+            await _decided(ledger, gateway, wish, report, choice.wait_s)
+
+
+async def _decided(
+    ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report: Report, wait_s: float
+) -> None:
+    """Wait until what was submitted is decided, also where others go for it first."""
+    end = time.monotonic() + wait_s
+    with _bar("deciding", len(report.submitted)) as advance:
+        awaited = Awaited(report.submitted, lambda: advance(1))
+        await awaited.wait(ledger, wait_s)
+    left = max(end - time.monotonic(), 0.0)
+    now = await wait_for_room(ledger, gateway, awaited, wish.pods, left)
+    shapes = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods}
+    _note_decisions(report, awaited, now, shapes)
 
 
 async def _say(

@@ -166,6 +166,11 @@ def ask_words(ask: Ask) -> str:
     return f"{said} {ask.cores} % cores" if ask.cores else said
 
 
+def room_made(node: str, leaving: list[str]) -> str:
+    """For a pod that waits until those have left, behind `room`."""
+    return f"is made for it on {node}, where it goes once these have left: {listed(leaving)}"
+
+
 def listed(things: list[str]) -> str:
     """The first few of several, and how many more there are."""
     more = len(things) - LISTED

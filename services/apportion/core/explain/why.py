@@ -22,7 +22,7 @@ from apportion.core.explain.answers import (
     WhyWaiting,
 )
 from apportion.core.explain.health import failed_devices, failed_words, moment, troubles, unready
-from apportion.core.explain.lines import listed, rejection_words
+from apportion.core.explain.lines import listed, rejection_words, room_made
 from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited
@@ -157,8 +157,7 @@ def _sentence(
     leaving = [f"{each.namespace}/{each.name}" for each in awaited(state, pod.uid)]
     if leaving:
         node = state.nominated.get(pod.uid, "another node")
-        said += f". Room is made for it on {node}, where it goes once these have left: "
-        said += listed(leaving) + _who_ends(state, len(leaving))
+        said += f". Room {room_made(node, leaving)}" + _who_ends(state, len(leaving))
     if pod.last_failure:
         said += f". Its last placement came to nothing: {pod.last_failure}"
     return said

@@ -1,0 +1,83 @@
+"""Waiting on for pods that are refused and for which others go.
+
+A pod that takes the place of others is refused at first; then these are told to go, and when they
+have gone it is placed. Invariant: nobody is called refused while room is made for it, as long as
+there is time; and what is waited for is told once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from apportion.cli.asking import Gateway
+from apportion.cli.awaiting import Awaited
+from apportion.cli.output import console, plain
+from apportion.cli.waiting import ASKED_MAX, whys
+from apportion.core.explain.answers import PodAnswer, Why
+from apportion.core.explain.lines import room_made
+from apportion.core.manifests import PodDraft
+from apportion.runtime.jetstream.client import JetStreamLedger
+
+GRACE_S: Final = 3.0
+"""So long a scheduler may take to say who goes for a pod that it refused, and to place the pod when
+these have gone."""
+
+
+async def wait_for_room(
+    ledger: JetStreamLedger,
+    gateway: Gateway,
+    awaited: Awaited,
+    drafts: Iterable[PodDraft],
+    wait_s: float,
+) -> dict[str, Why]:
+    """How those stand that are refused, once nobody goes for them or `wait_s` is over; see `whys`.
+
+    Raises what `Awaited.wait` and the gateway raise.
+    """
+    end = time.monotonic() + wait_s
+    if not 0 < len(awaited.refused) <= ASKED_MAX:
+        return {}
+    may = await asyncio.to_thread(_may_preempt, gateway, awaited, drafts)
+    hopes = dict.fromkeys(may, time.monotonic() + GRACE_S)
+    told: dict[str, str] = {}
+    while True:
+        now = await asyncio.to_thread(whys, gateway, awaited)
+        at = time.monotonic()
+        leaving = {uid for uid, why in now.items() if why.evicts}
+        hopes |= dict.fromkeys(leaving, at + GRACE_S)
+        hopeful = {uid for uid in awaited.refused if hopes.get(uid, 0.0) > at}
+        if not hopeful or at >= end:
+            return now
+        _tell(awaited, now, told)
+        until = min((hopes[uid] for uid in hopeful - leaving), default=end)
+        await awaited.wait_on(ledger, min(until, end) - at)
+
+
+def _may_preempt(gateway: Gateway, awaited: Awaited, drafts: Iterable[PodDraft]) -> set[str]:
+    """The refused pods for which others may have to go: such as hold places, of less priority."""
+    _, pods = gateway.items("pods", PodAnswer)
+    least = min((pod.priority for pod in pods if pod.node), default=None)
+    if least is None:
+        return set()
+    names = {
+        f"{draft.namespace}/{draft.name}"
+        for draft in drafts
+        if draft.preempts and draft.priority > least
+    }
+    return {uid for uid in awaited.refused if awaited.pods[uid].full_name in names}
+
+
+def _tell(awaited: Awaited, now: Mapping[str, Why], told: dict[str, str]) -> None:
+    """What is waited for, on standard error."""
+    for uid, why in now.items():
+        if not why.evicts:
+            continue
+        names = [f"{each.namespace}/{each.name}" for each in why.evicts]
+        said = f"waits: room {room_made(why.evicts[0].nominated, names)}"
+        if told.get(uid) != said:
+            told[uid] = said
+            text = f"{awaited.pods[uid].full_name} {said}"
+            console(stderr=True).print(plain(text), soft_wrap=True)
