@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import click
 
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
-from apportion.cli.moments import FORMS, clock
+from apportion.cli.moments import FORMS, both, clock
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
-from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow
 from apportion.core.explain.words import device_words
 
@@ -43,7 +43,8 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
         return
     out = console()
     span = " to ".join(
-        f"revision {each.revision} ({moment(each.time)})" for each in (diff.begin, diff.end)
+        both(text, meant, datetime.now(UTC))
+        for text, meant in ((begin, diff.begin), (end or "", diff.end))
     )
     out.print(plain(span), style="dim", soft_wrap=True)
     for name in LISTS:

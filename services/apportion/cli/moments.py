@@ -17,7 +17,9 @@ from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import MomentAnswer
 from apportion.runtime.ledger.moments import MomentError, parse_moment, shown_time
 
-FORMS = "14:20, -10m, 2026-11-20T03:00 (UTC) or a revision"
+FORMS = (
+    "14:20 (today, else yesterday), -10m, 2026-11-20T03:00 (all UTC) or a revision"
+)
 AT = click.option("--at", metavar="MOMENT", help=f"As it was then: {FORMS}.")
 
 
@@ -38,7 +40,7 @@ def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], d
     text = str(asked["at"])
     meant = gateway.ask("moment", answer=MomentAnswer, query={"at": text})
     asked["at"] = meant.revision
-    time = _time(text, now)
+    time = time_of(text, now)
     console(stderr=True).print(head(meant, time, now), style="dim", soft_wrap=True)
     return asked, time or datetime.fromisoformat(meant.time)
 
@@ -50,9 +52,31 @@ def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
     """
     if asked is None:
         return f"as of revision {meant.revision}, {moment(meant.time)}"
+    return f"as of {when(asked, now)}: revision {meant.revision}, of {clock(meant.time, now)}"
+
+
+def head_since(text: str, revision: int, now: datetime) -> str:
+    """Since when, as `head` says it: `text` is what was asked for, and `revision` what it means."""
+    asked = time_of(text, now)
+    return (
+        f"since {when(asked, now)}: revision {revision}" if asked else f"since revision {revision}"
+    )
+
+
+def both(text: str, meant: MomentAnswer, now: datetime) -> str:
+    """A moment as it was asked for, where that was a time, and as the ledger has it.
+
+    `text` is empty for now.
+    """
+    asked = time_of(text, now)
+    said = f"{when(asked, now)}: " if asked else ""
+    return f"{said}revision {meant.revision} ({moment(meant.time)})"
+
+
+def when(asked: datetime, now: datetime) -> str:
+    """The time that was asked for, with the day that it meant where that is not today."""
     day = now.date() - asked.astimezone(UTC).date()
-    when = ("yesterday, " if day.days == 1 else "") + clock(shown_time(asked), now)
-    return f"as of {when}: revision {meant.revision}, of {clock(meant.time, now)}"
+    return ("yesterday, " if day.days == 1 else "") + clock(shown_time(asked), now)
 
 
 def clock(time: str, now: datetime | None = None) -> str:
@@ -64,7 +88,7 @@ def clock(time: str, now: datetime | None = None) -> str:
     return moment(time).removeprefix(f"{today}T") if time else ""
 
 
-def _time(text: str, now: datetime) -> datetime | None:
+def time_of(text: str, now: datetime) -> datetime | None:
     """The time that was written; None for a revision, and where the gateway's clock differs."""
     try:
         return parse_moment(text, now).time

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import click
+import msgspec
 
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
 from apportion.cli.listing import Listed
-from apportion.cli.moments import AT, FORMS, clock, pinned
+from apportion.cli.moments import AT, FORMS, clock, head_since, pinned
 from apportion.cli.output import console, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.core.explain.past_answers import WhoPage, WhoRow
@@ -32,19 +35,23 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at": at, "since": since})
     try:
-        revision, items = _all(gateway, {**query, "node": target})
+        page = _all(gateway, {**query, "node": target})
     except NotFound:
-        revision, items = _of_device(gateway, query, target)
+        page = _of_device(gateway, query, target)
+    revision, items = page.revision, list(page.items)
+    if since:
+        said = head_since(since, page.since, datetime.now(UTC))
+        console(stderr=True).print(said, style="dim", soft_wrap=True)
     if as_json:
         print_json(Listed(revision, items))
     elif items:
         show(_rows(items))
     else:
-        when = f"since {since}" if since else f"at revision {revision}"
-        console(stderr=True).print(f"nobody held anything of {target} {when}")
+        held = f"since {since}" if since else f"at revision {revision}"
+        console(stderr=True).print(f"nobody held anything of {target} {held}")
 
 
-def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> tuple[int, list[WhoRow]]:
+def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPage:
     """What is told of the device. Raises NotFound, which minds that it is no node either."""
     try:
         return _all(gateway, {**query, "device": target})
@@ -57,8 +64,8 @@ def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> tuple
         raise
 
 
-def _all(gateway: Gateway, query: dict[str, object]) -> tuple[int, list[WhoRow]]:
-    """All pages, each up to the revision of the first one."""
+def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
+    """All pages as one, each up to the revision of the first."""
     items: list[WhoRow] = []
     behind = ""
     while True:
@@ -68,7 +75,7 @@ def _all(gateway: Gateway, query: dict[str, object]) -> tuple[int, list[WhoRow]]
         behind = page.next
         query = {**query, "at": page.revision, "since": page.since}
         if not behind:
-            return page.revision, items
+            return msgspec.structs.replace(page, items=tuple(items))
 
 
 def _rows(items: list[WhoRow]) -> Rows:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from apportion.cli.moments import clock, head
+from apportion.cli.moments import FORMS, both, clock, head, head_since
 from apportion.core.explain.past_answers import MomentAnswer
 
 NOW = datetime(2026, 11, 25, 0, 5, tzinfo=UTC)
@@ -39,3 +39,30 @@ def test_the_head_says_the_moment_that_was_asked_for(asked: datetime | None, sai
     """Beside the revision that it means; `--at 23:50` at five past midnight is yesterday."""
     meant = MomentAnswer(revision=7, time="2026-11-25T00:02:03.456Z")
     assert head(meant, asked, NOW) == said
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("23:50", "since yesterday, 2026-11-24T23:50:00Z: revision 7"),
+        ("00:04", "since 00:04:00Z: revision 7"),
+        ("-10m", "since yesterday, 2026-11-24T23:55:00Z: revision 7"),
+        ("7", "since revision 7"),
+    ],
+)
+def test_since_says_which_day_it_meant(asked: str, said: str) -> None:
+    """Of `who --since`, as of `--at`."""
+    assert head_since(asked, 7, NOW) == said
+
+
+def test_both_ends_of_a_difference_say_which_day_they_meant() -> None:
+    """The time that was asked for, and that of the event; now and a revision have one."""
+    meant = MomentAnswer(revision=7, time="2026-11-24T23:40:03.456Z")
+    event = "revision 7 (2026-11-24T23:40:03Z)"
+    assert both("23:50", meant, NOW) == f"yesterday, 2026-11-24T23:50:00Z: {event}"
+    assert both("", meant, NOW) == both("7", meant, NOW) == event
+
+
+def test_the_help_says_what_a_time_of_day_means() -> None:
+    """The last time that it was, perhaps yesterday's."""
+    assert "14:20 (today, else yesterday)" in FORMS
