@@ -21,7 +21,7 @@ from tests.security.weakened import GUARDS
 from tests.simulation.hostile import NODE
 from tests.support.facts import Facts
 from tests.support.fleet import rack
-from tests.support.nats import Bus
+from tests.support.nats import Bus, draft
 from tests.support.polling import until
 
 GUARD = "answers into the asker's account"
@@ -33,7 +33,8 @@ KEPT = f"{EMPTY}.$O.{BUCKET}.C.configuration"
 """And so is this, as long as no configuration is kept; the webhook may ask it."""
 FENCE = "apportion.v1.placement.n1"
 BESIDE = [
-    AGENT.name, AUDITOR.name, "admission", "extender", "gateway", "intake", "operator", "watcher"
+    AGENT.name, AUDITOR.name, "admission", "binder", "extender", "gateway", "intake", "operator",
+    "watcher",
 ]  # fmt: skip
 """Who is beside the ledger's account."""
 
@@ -146,6 +147,37 @@ async def test_the_answer_of_a_service_is_an_event_and_an_order(
                 return await watcher.first_revision() == 4
 
             await until(purged, "the ledger to be gone, with what was stored at the fence")
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
+async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
+    tmp_path: Path, *, guarded: bool
+) -> None:
+    """Where nothing waits a pull is answered by nothing, and so is who has done with a delivery."""
+    with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
+        async with attacked(tmp_path / "nats") as bus:
+            watcher, binder = await bus.connect("watcher"), await bus.connect("binder")
+            scheduler = await bus.connect("scheduler")
+            await scheduler.append([draft("placement.n1")])
+            queue = await binder.work_queue("binder", [FENCE], ack_wait_s=60, max_in_flight=10)
+            assert len(await queue.fetch(1, 5)) == 1
+            asked = {
+                f"$JS.ACK.{STREAM}.binder.1.1.1.1.0": b"+ACK",
+                f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.binder": b'{"batch":1,"no_wait":true}',
+            }
+            for written, (subject, payload) in enumerate(asked.items(), start=1):
+                await binder.wire.publish(subject, payload, reply=PURGE, headers={})
+                await binder.last_revision()
+
+                async def purged(written: int = written) -> bool:
+                    return await watcher.first_revision() == written + 1
+
+                if not guarded:
+                    await until(purged, "the ledger to be gone")
+                await watcher.append([draft("workload.a")])
+            if guarded:
+                assert (await watcher.first_revision(), await watcher.last_revision()) == (1, 3)
+                assert await queue.waiting() == 0, "it was taken all the same"
 
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])

@@ -40,6 +40,8 @@ WATCHER: Final = "WATCHER"
 """That of watchers."""
 INTAKE: Final = "INTAKE"
 """That of intakes."""
+BINDER: Final = "BINDER"
+"""That of binders."""
 AUDIT: Final = "AUDIT"
 """That of those who only read along: in it is a copy of the stream, with limits of its own."""
 AUTH: Final = "AUTH"
@@ -136,6 +138,7 @@ ROLES: Final = (
     Role(
         name="binder",
         does="binds pods to the nodes that were decided",
+        account=BINDER,
         appends=("binding.*",),
         sends=(
             "apportion.beat.binder.>",
