@@ -25,7 +25,8 @@ from tests.support.tokens import digest_of, people
 READS = (
     "pods", "placements", "nodes", "devices", "gangs", "lines", "namespaces", "fleet", "summary",
     "nodes/n1", "pods/ml/mine", "pods/ml/mine/why", "who?node=n1&since=1", "timeline",
-    "log", "history/nodes/n1", "history/devices/n1-g0", "history/pods/ml/mine", "diff?from=2",
+    "log", "history/nodes/n1", "history/devices/n1-g0", "history/pods/ml/mine",
+    "history/pods/theirs", "diff?from=2",
     "report/usage", "report/idle", "pods?at=6", "fleet?at=6", "devices?at=6", "lines?at=6",
 )  # fmt: skip
 """Everything that a tenant may ask for, of now and of the past."""

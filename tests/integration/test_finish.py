@@ -223,10 +223,24 @@ def test_history_looks_in_all_namespaces(up: Standalone) -> None:
     assert "team-a/twin, team-b/twin" in several.stderr
     near = up.run("history", "trianer")
     assert near.returncode == 1
-    assert "never was a node or device 'trianer'" in near.stderr
+    assert "never was a node, a device or a pod 'trianer'" in near.stderr
     assert "did you mean team-a/trainer" in near.stderr
     assert up.run("history", "trainer", "-n", "default").returncode == 1
     assert up.json("history", "node-1")["kind"] == "node"
+
+
+def test_a_pod_that_has_ended_is_found_in_its_namespace(up: Standalone) -> None:
+    """By its name alone, also where several had it: then they are named."""
+    for space in ("team-c", "team-d"):
+        submit(up, "over", space)
+    submit(up, "last", "team-c")
+    up.json("delete", "team-c/over", "team-d/over", "team-c/last")
+    assert "team-c/last is gone" in up.run("history", "last").stdout
+    assert up.json("why", "last")["namespace"] == "team-c"
+    for verb in ("history", "why"):
+        several = up.run(verb, "over")
+        assert several.returncode == 1
+        assert "pods of this name: team-c/over, team-d/over; write NAMESPACE/over" in several.stderr
 
 
 def test_keys_of_top(up: Standalone) -> None:

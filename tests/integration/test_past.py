@@ -377,6 +377,14 @@ async def test_story_of_a_pod_a_node_and_a_device(gateway: Gateway) -> None:
     assert [row["revision"] for row in then["items"]] == [1, 4]
 
 
+async def test_where_a_pod_of_a_name_was(gateway: Gateway) -> None:
+    """Also of one that has ended; a name that nobody had has no place."""
+    names = await gateway.ok("/api/v1/history/pods/a")
+    assert names["items"] == [{"namespace": "default", "name": "a"}]
+    assert (await gateway.ok("/api/v1/history/pods/a?at=1"))["items"] == []
+    assert (await gateway.ok("/api/v1/history/pods/nobody"))["items"] == []
+
+
 async def test_who_held_what(gateway: Gateway) -> None:
     """At a moment, since one, and now; the decision is named."""
     [then] = (await gateway.ok("/api/v1/who?device=n1-g0&at=5"))["items"]

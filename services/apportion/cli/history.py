@@ -42,9 +42,9 @@ def command(
     """What happened to a pod, a node or a device, the oldest fact first, with the time between.
 
     A name is looked for among nodes, then devices (the beginning of an id will do), then pods: in
-    `default`, then wherever one is that has not ended. NAMESPACE/POD and -n mean a pod. Of a pod it
-    also says what failed under it, a card that it held or its node, and of all that had the name,
-    one after the other.
+    `default`, then wherever one is, and then wherever one was. NAMESPACE/POD and -n mean a pod. Of
+    a pod it also says what failed under it, a card that it held or its node, and of all that had
+    the name, one after the other.
 
     Exit codes: 0 shown; 1 there never was such a thing, or nothing is known of the moment; 3 the
     gateway cannot be reached.
@@ -66,10 +66,7 @@ def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:
     for place in (("nodes", name), ("devices", name), ("pods", "default", name)):
         with suppress(NotFound):
             return _story(gateway, place, query)
-    problem = (
-        f"there never was a node or device {name!r}, nor a pod of that name in namespace default; "
-        "for one that has ended in another write NAMESPACE/POD"
-    )
+    problem = f"there never was a node, a device or a pod {name!r}"
     return _story(gateway, ("pods", namespace_of(gateway, name, query, problem), name), query)
 
 

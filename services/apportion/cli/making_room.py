@@ -1,8 +1,8 @@
 """Waiting on for pods that are refused and for which others go.
 
-A pod that takes the place of others is refused at first; then these are told to go, and when they
-have gone it is placed. Invariant: nobody is called refused while room is made for it, as long as
-there is time; and what is waited for is told once.
+A pod that takes the place of others is refused at first; then these are to go, and when they have
+gone it is placed. Invariant: nobody is called refused while room is made for it, as long as there
+is time; and what is waited for is said once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def wait_for_room(
         return {}
     may = await asyncio.to_thread(_may_preempt, gateway, awaited, drafts)
     hopes = dict.fromkeys(may, time.monotonic() + GRACE_S)
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     while True:
         now = await asyncio.to_thread(whys, gateway, awaited)
         at = time.monotonic()
@@ -51,7 +51,7 @@ async def wait_for_room(
         hopeful = {uid for uid in awaited.refused if hopes.get(uid, 0.0) > at}
         if not hopeful or at >= end:
             return now
-        _tell(awaited, now, told)
+        _tell(awaited, now, reported)
         until = min((hopes[uid] for uid in hopeful - leaving), default=end)
         await awaited.wait_on(ledger, min(until, end) - at)
 
@@ -70,14 +70,14 @@ def _may_preempt(gateway: Gateway, awaited: Awaited, drafts: Iterable[PodDraft])
     return {uid for uid in awaited.refused if awaited.pods[uid].full_name in names}
 
 
-def _tell(awaited: Awaited, now: Mapping[str, Why], told: dict[str, str]) -> None:
+def _tell(awaited: Awaited, now: Mapping[str, Why], reported: dict[str, str]) -> None:
     """What is waited for, on standard error."""
     for uid, why in now.items():
         if not why.evicts:
             continue
         names = [f"{each.namespace}/{each.name}" for each in why.evicts]
         said = f"waits: room {room_made(why.evicts[0].nominated, names)}"
-        if told.get(uid) != said:
-            told[uid] = said
+        if reported.get(uid) != said:
+            reported[uid] = said
             text = f"{awaited.pods[uid].full_name} {said}"
             console(stderr=True).print(plain(text), soft_wrap=True)

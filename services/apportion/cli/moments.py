@@ -17,9 +17,7 @@ from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import MomentAnswer
 from apportion.runtime.ledger.moments import MomentError, parse_moment, shown_time
 
-FORMS = (
-    "14:20 (today, else yesterday), -10m, 2026-11-20T03:00 (all UTC) or a revision"
-)
+FORMS = "14:20 (today, else yesterday), -10m, 2026-11-20T03:00 (all UTC) or a revision"
 AT = click.option("--at", metavar="MOMENT", help=f"As it was then: {FORMS}.")
 
 

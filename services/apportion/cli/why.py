@@ -26,6 +26,7 @@ from apportion.core.explain.answers import (
     WhyRefused,
 )
 from apportion.core.explain.lines import listed, share_words
+from apportion.core.explain.past_answers import PodNames
 from apportion.core.explain.words import device_words
 
 
@@ -94,13 +95,17 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
 
 
 def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
-    """The namespace of the only live pod of that name, of the moment `there`.
+    """The namespace of the only pod of that name that is live at the moment `there`, or else ever
+    was.
 
     Raises:
         NotFound: there is none, with the problem and those that are near; or several, named.
     """
     _, pods = gateway.items("pods", PodAnswer, there)
     spaces = sorted({each.namespace for each in pods if each.name == name})
+    if not spaces:
+        ever = gateway.ask("history", "pods", name, answer=PodNames, query=there)
+        spaces = [each.namespace for each in ever.items]
     if len(spaces) > 1:
         several = listed([f"{each}/{name}" for each in spaces])
         raise NotFound(f"pods of this name: {several}; write NAMESPACE/{name}") from None

@@ -98,6 +98,20 @@ class HistoryPage(Answer, frozen=True):
     next: str = field(default="", name="continue")
 
 
+class PodName(Answer, frozen=True):
+    """What a pod is called, or was."""
+
+    namespace: str
+    name: str
+
+
+class PodNames(Answer, frozen=True):
+    """The namespaces where a pod of one name is or was, in order."""
+
+    revision: int
+    items: tuple[PodName, ...]
+
+
 class WhoRow(Answer, frozen=True):
     """One share and who held it, from the decision that gave it until it was freed.
 

@@ -74,11 +74,17 @@ def _fleet(answer: Any, sees: Sees) -> Any:
     return fleet_seen(answer, sees)
 
 
+def _names(answer: Any, sees: Sees) -> Any:
+    """Without the namespaces that he does not see: that is all there is to an item."""
+    return {**answer, "items": [each for each in answer["items"] if sees(each["namespace"])]}
+
+
 TABLE: Final[tuple[tuple[str, Look], ...]] = (
     (r"revision|moment|summary", seen),
     (r"pods|placements|nodes|devices|gangs|lines|namespaces", seen),
     (r"pods/[^/]+/[^/]+|pods/[^/]+/[^/]+/why|nodes/[^/]+", seen),
     (r"who|log|history/(?:pods/[^/]+|nodes|devices)/[^/]+", seen),
+    (r"history/pods/[^/]+", _names),
     (r"log/\d+", _entry),
     (r"diff", _differences),
     (r"timeline", _timeline),

@@ -165,6 +165,6 @@ async def unknown_path(request: web.Request) -> NoReturn:
         fix=f"GET {PREFIX}/ and one of revision, summary, configuration, pods, "
         "pods/NAMESPACE/NAME, pods/NAMESPACE/NAME/why, placements, nodes, nodes/NODE, devices, "
         "gangs, lines, namespaces, fleet, doctor, events, moment, timeline, log, log/REVISION, "
-        "history/pods/NAMESPACE/NAME, history/nodes/NODE, history/devices/ID, who, diff, "
-        "report/usage, report/cost, report/idle; or POST plan",
+        "history/pods/NAME, history/pods/NAMESPACE/NAME, history/nodes/NODE, history/devices/ID, "
+        "who, diff, report/usage, report/cost, report/idle; or POST plan",
     )

@@ -35,6 +35,7 @@ PAST = (
     "timeline",
     "log",
     "log/{revision}",
+    "history/pods/{name}",
     "history/pods/{namespace}/{name}",
     "history/nodes/{node}",
     "history/devices/{device}",

@@ -58,6 +58,7 @@ class PastApi:
         yield self._route("timeline", "timeline", self._timeline)
         yield self._route("log", "log", self._log.page)
         yield self._route("log/{revision}", "log", self._log.entry)
+        yield self._route("history/pods/{name}", "history", self._stories.names)
         yield self._route("history/pods/{namespace}/{name}", "history", self._stories.pod)
         yield self._route("history/nodes/{node}", "history", self._stories.node)
         yield self._route("history/devices/{device}", "history", self._stories.device)

@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from apportion.core.explain.lines import Teller
-from apportion.core.explain.past_answers import HistoryPage, HistoryRow, WhoPage, WhoRow
+from apportion.core.explain.past_answers import (
+    HistoryPage,
+    HistoryRow,
+    PodName,
+    PodNames,
+    WhoPage,
+    WhoRow,
+)
 from apportion.gateway.api.answering import json_response
 from apportion.gateway.api.log import row_of
 from apportion.gateway.api.moments import Moments
@@ -33,6 +40,8 @@ PODS_MAX = 100
 DEVICE_CHARS_MIN = 8
 """So much of a device's id, and it may be the beginning of it."""
 SIMILAR_MAX = 5
+NAMESAKES_MAX = 100
+"""So many namespaces are named where a pod of one name is or was."""
 
 
 class Stories:
@@ -54,6 +63,15 @@ class Stories:
         revisions = set(index.facts(POD, uids, after=after, upto=upto, limit=limit + 1))
         revisions |= set(index.failures_under(uids, after=after, upto=upto))
         return json_response(await self._worded(sorted(revisions), upto, limit, uids))
+
+    async def names(self, request: web.Request) -> web.StreamResponse:
+        """`/history/pods/NAME`: where a pod of that name is or was."""
+        upto = await self.upto(request.query)
+        only(request.query, COMMON)
+        name = text_of("name", request.match_info["name"])
+        found = self._past.index.full_names(name, upto=upto, limit=NAMESAKES_MAX)
+        items = tuple(PodName(namespace=each.partition("/")[0], name=name) for each in found)
+        return json_response(PodNames(revision=upto, items=items))
 
     async def node(self, request: web.Request) -> web.StreamResponse:
         """`/history/nodes/NODE`: what the node told, who came and went, who cordoned it."""

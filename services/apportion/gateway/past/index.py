@@ -43,6 +43,16 @@ CREATE TABLE changes (
 CREATE TABLE kept (name TEXT PRIMARY KEY, value BLOB);
 """
 
+_PODS_NAMED = (
+    "SELECT key, (SELECT min(revision) FROM facts WHERE thing = id) AS first FROM things "
+    "WHERE name = ? AND kind = ? AND first <= ? ORDER BY first DESC LIMIT ?"
+)
+_NAME = "SELECT name FROM things WHERE kind = ? AND key = ?"
+_FULL_NAMES = (
+    "SELECT DISTINCT name FROM things WHERE name IS NOT NULL "
+    "AND substr(name, instr(name, '/') + 1) = ? "
+    "AND (SELECT min(revision) FROM facts WHERE thing = id) <= ? ORDER BY name LIMIT ?"
+)
 _FACTS = (
     "SELECT revision FROM facts WHERE thing = ? AND revision > ? AND revision <= ? "
     "ORDER BY revision LIMIT ?"
@@ -220,12 +230,16 @@ class Index:
     def pods_named(self, full_name: str, *, upto: int, limit: int) -> list[str]:
         """The uids of pods of this `namespace/name` known up to a revision, the newest first."""
         self._flush()
-        rows = self._db.execute(
-            "SELECT key, (SELECT min(revision) FROM facts WHERE thing = id) AS first FROM things "
-            "WHERE name = ? AND kind = ? AND first <= ? ORDER BY first DESC LIMIT ?",
-            (full_name, POD, upto, limit),
-        )
+        rows = self._db.execute(_PODS_NAMED, (full_name, POD, upto, limit))
         return [key for key, _ in rows]
+
+    def full_names(self, name: str, *, upto: int, limit: int) -> list[str]:
+        """`namespace/name` of all pods of this name known up to a revision, in order.
+
+        It looks at every name there ever was: some 50 ms for a million pods.
+        """
+        self._flush()
+        return [found for (found,) in self._db.execute(_FULL_NAMES, (name, upto, limit))]
 
     def keys_like(self, kind: int, key: str, *, limit: int) -> list[str]:
         """The key itself if anything was noted of it, or else those that begin so, sorted."""
@@ -239,9 +253,7 @@ class Index:
 
     def name_of(self, uid: str) -> str:
         """What the pod with this uid is called; empty where nobody said."""
-        row = self._db.execute(
-            "SELECT name FROM things WHERE kind = ? AND key = ?", (POD, uid)
-        ).fetchone()
+        row = self._db.execute(_NAME, (POD, uid)).fetchone()
         return str(row[0]) if row and row[0] else ""
 
     def facts(

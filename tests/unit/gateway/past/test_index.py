@@ -46,6 +46,18 @@ def test_pods_of_a_name(tmp_path: Path) -> None:
     assert index.name_of("u2") == "default/a"
 
 
+def test_namespaces_of_a_name(tmp_path: Path) -> None:
+    """Each once, also of pods that have ended, and none that came later than is asked about."""
+    index = filled(tmp_path / "i")
+    for uid, name, revision in (("v", "zoo/a", 30), ("w", "zoo/a", 31), ("x", "zoo/b/a", 32),
+                                ("y", "zoo/ba", 33)):  # fmt: skip
+        index.name_pod(uid, name)
+        index.note(revision, {(POD, uid)})
+    assert index.full_names("a", upto=99, limit=9) == ["default/a", "zoo/a"]
+    assert index.full_names("a", upto=29, limit=9) == ["default/a"]
+    assert index.full_names("a", upto=99, limit=1) == ["default/a"]
+
+
 def test_holds(tmp_path: Path) -> None:
     """Who held it at a revision, or ever since one."""
     index = filled(tmp_path / "i")
