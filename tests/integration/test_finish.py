@@ -285,6 +285,15 @@ def test_the_tab_key_knows_names(up: Standalone) -> None:
         "node-11",
         "node-12",
     ]
+    nodes = ["node-1", "node-10", "node-11", "node-12"]
+    for words in ("plan --lose", "replay --policy price --lose", "cordon", "uncordon", "drain",
+                  "who", "history", "top --node", "simulate lose"):  # fmt: skip
+        assert completed(up, f"apportion {words} node-1") == nodes, words
+    [card, *_] = [each["device"] for each in up.json("get", "devices")["items"]]
+    for words in ("plan --lose", "replay --lose", "drain", "history"):
+        assert completed(up, f"apportion {words} {card[:-1]}")[0].startswith(card[:-1]), words
+    for words in ("delete", "resize", "history"):
+        assert completed(up, f"apportion {words} team-a/tr") == ["team-a/trainer"], words
     before, up.data = up.data, None
     try:
         assert completed(up, "apportion get nodes node-1") == []

@@ -69,6 +69,7 @@ DEVICES = _complete(_devices)
 GANGS = _complete(_gangs)
 TARGETS = _complete(_nodes, _devices)
 """For verbs that take a node or a device."""
+ANYTHING = _complete(_nodes, _devices, _pods)
 
 
 @click.command(epilog='Example:  eval "$(apportion completion bash)"')

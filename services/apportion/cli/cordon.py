@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from apportion.cli.asking import Gateway
+from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json
@@ -38,7 +39,7 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @click.command(epilog="Example:  apportion cordon gpu-1 --reason 'fan replaced on Monday'")
-@click.argument("target", metavar="DEVICE|NODE")
+@click.argument("target", metavar="DEVICE|NODE", shell_complete=TARGETS)
 @click.option("--reason", required=True, help="Why, for whoever asks later.")
 @by_whom
 @asks_both
@@ -62,7 +63,7 @@ def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) ->
 
 
 @click.command(epilog="Example:  apportion uncordon gpu-1     apportion uncordon gpu-1 --all")
-@click.argument("target", metavar="DEVICE|NODE")
+@click.argument("target", metavar="DEVICE|NODE", shell_complete=TARGETS)
 @click.option("--reason", default="", help="Why, for whoever asks later.")
 @click.option("--of", "whose", default="", metavar="NAME",
               help="Whose reason to lift.  [your own]")  # fmt: skip

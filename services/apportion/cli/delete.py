@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from apportion.cli.asking import Gateway
+from apportion.cli.completing import PODS
 from apportion.cli.configured import manifest_config_now
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED, NotFound
@@ -32,7 +33,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 @click.command(epilog="Example:  apportion delete default/hami-pod")
-@click.argument("pods", nargs=-1, metavar="[NAMESPACE/]POD...")
+@click.argument("pods", nargs=-1, metavar="[NAMESPACE/]POD...", shell_complete=PODS)
 @click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pods are.  [default]")
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
               help="The pods of these manifests.")  # fmt: skip

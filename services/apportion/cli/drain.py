@@ -13,6 +13,7 @@ import msgspec
 
 from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
+from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.cordon import find
 from apportion.cli.exits import NOT_NOW, REFUSED, NotFound, Unreachable
@@ -80,7 +81,7 @@ class Order(msgspec.Struct, frozen=True):
 
 @click.command(epilog="Example:  apportion drain gpu-1 --reason 'firmware'     then: apportion "
                "uncordon gpu-1")  # fmt: skip
-@click.argument("target", metavar="NODE|DEVICE")
+@click.argument("target", metavar="NODE|DEVICE", shell_complete=TARGETS)
 @click.option("--reason", required=True, help="Why, for whoever asks later.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(1, 86_400), default=600.0,
               show_default=True, metavar="SECONDS", help="How long to try.")  # fmt: skip

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from apportion.cli.asking import Gateway
+from apportion.cli.completing import ANYTHING
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
 from apportion.cli.moments import AT, pinned
@@ -31,7 +32,7 @@ class Story(msgspec.Struct, frozen=True):
 
 
 @click.command(epilog="Example:  apportion history training/worker-0")
-@click.argument("target", metavar="[NAMESPACE/]POD|NODE|DEVICE")
+@click.argument("target", metavar="[NAMESPACE/]POD|NODE|DEVICE", shell_complete=ANYTHING)
 @click.option("-n", "--namespace", metavar="NAMESPACE",
               help="Where the pod is.  [default, else wherever it is]")  # fmt: skip
 @AT

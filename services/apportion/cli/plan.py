@@ -16,6 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from apportion.cli.asking import Gateway, refused
+from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NEVER, NOT_NOW, REFUSED, Unreachable, Wrong
 from apportion.cli.moments import AT, pinned
@@ -51,7 +52,8 @@ EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
 )
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
               help="Manifests, as for `submit`.")  # fmt: skip
-@click.option("--lose", multiple=True, metavar="NODE|DEVICE", help="As if it were lost.")
+@click.option("--lose", multiple=True, metavar="NODE|DEVICE", shell_complete=TARGETS,
+              help="As if it were lost.")  # fmt: skip
 @click.option("--add", multiple=True, metavar="4x8xH100-80GB",
               help="As if there were so many nodes more of so many devices.")  # fmt: skip
 @click.option("--policy", type=click.Choice(get_args(Policy)),

@@ -18,6 +18,7 @@ import click
 import msgspec
 
 from apportion.cli.asking import Gateway
+from apportion.cli.completing import PODS
 from apportion.cli.connection import JSON, Where, asks_both, asks_ledger
 from apportion.cli.exits import REFUSED, NotFound, Wrong
 from apportion.cli.output import console, plain, print_json
@@ -187,7 +188,7 @@ def _tell(found: Found, *, as_json: bool) -> None:
 
 
 @command.command(epilog="Example:  apportion receipt show training/worker-0 --receipts receipts")
-@click.argument("pod", metavar="[[NAMESPACE/]POD]", default="")
+@click.argument("pod", metavar="[[NAMESPACE/]POD]", default="", shell_complete=PODS)
 @click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pod is.")
 @click.option("--revision", type=click.IntRange(min=1), metavar="REVISION",
               help="Of this event, whatever it is, instead of a pod's placement.")  # fmt: skip

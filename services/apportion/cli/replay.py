@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 from apportion.cli.ascii import ascii_only
+from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json, table
@@ -56,7 +57,8 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
               help="How nodes and devices would have been preferred.")  # fmt: skip
 @click.option("--fleet", type=_FILE, metavar="FILE",
               help="Nodes in place of all there were, as for `up --fleet`.")  # fmt: skip
-@click.option("--lose", multiple=True, metavar="NODE", help="As if this node had not been there.")
+@click.option("--lose", multiple=True, metavar="NODE|DEVICE", shell_complete=TARGETS,
+              help="As if it had not been there.")  # fmt: skip
 @click.option("--add", multiple=True, metavar="4x8xH100-80GB",
               help="As if there had been so many nodes more of so many devices.")  # fmt: skip
 @click.option("--archive", "archives", multiple=True, type=_FILE, metavar="FILE",

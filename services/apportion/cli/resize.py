@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from apportion.cli.asking import Gateway
+from apportion.cli.completing import PODS
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import NotFound, Outdated, Unreachable
 from apportion.cli.output import console, plain, print_json
@@ -47,7 +48,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 @click.command(epilog="Example:  apportion resize training/worker-0 --memory 12000 --cores 60")
-@click.argument("pod", metavar="[NAMESPACE/]POD")
+@click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=PODS)
 @click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pod is.  [default]")
 @click.option("--memory", type=click.IntRange(1, MEMORY_MIB_MAX), metavar="MIB",
               help="Memory of each of its devices.")  # fmt: skip

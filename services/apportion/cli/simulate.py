@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
+from apportion.cli.completing import DEVICES, NODES
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.cordon import find
 from apportion.cli.exits import NotFound
@@ -42,7 +43,7 @@ def command() -> None:
 
 
 @command.command(epilog="Example:  apportion simulate fail GPU-1a2b3c --reason 'XID 79'")
-@click.argument("device")
+@click.argument("device", shell_complete=DEVICES)
 @click.option("--reason", default="", help="What is wrong with it.")
 @asks_both
 def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
@@ -51,7 +52,7 @@ def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
 
 
 @command.command(epilog="Example:  apportion simulate recover GPU-1a2b3c")
-@click.argument("device")
+@click.argument("device", shell_complete=DEVICES)
 @asks_both
 def recover(*, where: Where, as_json: bool, device: str) -> None:
     """Let a simulated device recover that was made to fail."""
@@ -59,7 +60,7 @@ def recover(*, where: Where, as_json: bool, device: str) -> None:
 
 
 @command.command(epilog="Example:  apportion simulate lose h100-1")
-@click.argument("node")
+@click.argument("node", shell_complete=NODES)
 @asks_both
 def lose(*, where: Where, as_json: bool, node: str) -> None:
     """Let a node be lost, as if its power had failed."""
@@ -67,7 +68,7 @@ def lose(*, where: Where, as_json: bool, node: str) -> None:
 
 
 @command.command(name="return", epilog="Example:  apportion simulate return h100-1")
-@click.argument("node")
+@click.argument("node", shell_complete=NODES)
 @asks_both
 def come_back(*, where: Where, as_json: bool, node: str) -> None:
     """Let a lost node return, with all that was placed on it."""

@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from apportion.cli.asking import Gateway
+from apportion.cli.completing import NODES
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import Unreachable
 from apportion.cli.keys import keyboard
@@ -33,7 +34,7 @@ HEADER_LINES = 4
 
 @click.command(epilog="Example:  apportion top --once")
 @click.option("--once", is_flag=True, help="Print one picture and end.")
-@click.option("--node", metavar="NODE", help="Only this node.")
+@click.option("--node", metavar="NODE", help="Only this node.", shell_complete=NODES)
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0,
               show_default=True, metavar="SECONDS", help="How often to look.")  # fmt: skip
 @AT

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from apportion.cli.asking import Gateway
+from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
 from apportion.cli.listing import Listed
@@ -21,7 +22,7 @@ PAGE = 1_000
 
 
 @click.command(epilog="Example:  apportion who GPU-1a2b3c4d --since -2h")
-@click.argument("target", metavar="DEVICE|NODE")
+@click.argument("target", metavar="DEVICE|NODE", shell_complete=TARGETS)
 @AT
 @click.option("--since", metavar="MOMENT",
               help=f"Everybody who held it since then, up to --at or now: {FORMS}.")  # fmt: skip

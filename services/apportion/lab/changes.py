@@ -157,7 +157,7 @@ def _lost_device(state: State, name: str) -> _Lost:
         _Lost(node, held.device.id)
         for node in state.nodes.values()
         for held in node.devices
-        if node.present and held.present and _is(held.device.id, name)
+        if node.present and held.present and names_device(name, held.device.id)
     ]
     if len(found) > 1:
         raise WishInvalid(
@@ -171,7 +171,8 @@ def _lost_device(state: State, name: str) -> _Lost:
     return found[0]
 
 
-def _is(device: str, name: str) -> bool:
+def names_device(name: str, device: str) -> bool:
+    """Whether the name is the id of the device, or enough of its beginning."""
     return device == name or (len(name) >= DEVICE_CHARS_MIN and device.startswith(name))
 
 

@@ -21,8 +21,9 @@ from apportion.core.ledger.change import Change
 from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.lab import changes as lab_changes
-from apportion.lab.changes import Changes, WishInvalid
+from apportion.lab.changes import Changes
 from apportion.lab.course import Course, CourseFailed
+from apportion.lab.losing import Lost, lost
 from apportion.lab.meter import Meter
 from apportion.lab.recording import Fact, Recorded, time_of
 from apportion.runtime.files.fleets import SimulatedNode
@@ -61,7 +62,7 @@ OF_NODES: Final = (
     NodeSilent, NodeHeard, DeviceHealthChanged, DeviceCordoned, DeviceUncordoned,
     DeviceCordonLifted,
 )  # fmt: skip
-"""Facts of nodes, which do not hold on another fleet, nor of a node that is lost."""
+"""Facts of nodes, which do not hold on another fleet, nor of what is lost."""
 
 Tell = Callable[[int, int], None]
 
@@ -118,10 +119,9 @@ class Replay:
         self._now_s = recorded.begin_s
         self._ends: list[tuple[float, str]] = []
         self._left_s: dict[str, float] = {}
-        self._lost = frozenset(otherwise.changes.lose)
+        self._lost = Lost()
         self._histogram: ShapeHistogram | None = None
         self._gangs = _Gangs(self._course)
-        self._missing = set(self._lost)
         self._passed_over = 0
         self.placed: list[Placed] = []
         for uid, at_s in recorded.ends.items():
@@ -148,10 +148,6 @@ class Replay:
                 tell(number, recorded.facts.count)
         self._settle()
         self._until(recorded.end_s)
-        for name in sorted(self._missing):
-            raise WishInvalid(
-                "lose", f"no node {name!r} in this time", "`apportion get nodes` lists those of now"
-            )
         return self._answer()
 
     def _answer(self) -> ReplayAnswer:
@@ -218,13 +214,13 @@ class Replay:
         if self._is_other(data):
             return
         try:
-            if isinstance(data, PodAdopted) and (self._otherwise.fleet or data.node in self._lost):
+            if isinstance(data, PodAdopted) and (self._otherwise.fleet or self._lost.holds(data)):
                 self._course.apply(structs.replace(data.submitted, chooser=""))
             elif isinstance(data, PodSubmitted):
                 self._gangs.declare(data.group)
                 self._course.apply(structs.replace(data, chooser=""))
             else:
-                self._course.apply(data)
+                self._course.apply(self._lost.without(data))
         except CourseFailed:
             self._passed_over += 1
             return
@@ -245,9 +241,8 @@ class Replay:
         if isinstance(data, PricesLearnt):
             return self._histogram is not None
         if isinstance(data, OF_NODES):
-            node = getattr(data, "node", "")
-            self._missing.discard(node)
-            return bool(self._otherwise.fleet) or node in self._lost
+            of_lost = getattr(data, "node", "") in self._lost.nodes or self._lost.tells(data)
+            return bool(self._otherwise.fleet) or of_lost
         return False
 
     def _learn(self) -> None:
@@ -269,8 +264,9 @@ class Replay:
         course, otherwise = self._course, self._otherwise
         if otherwise.fleet:
             self._replace_fleet(otherwise.fleet)
-        there = tuple(name for name in otherwise.changes.lose if name in course.state.nodes)
-        self._missing -= set(there)
+        facts = () if otherwise.fleet else self._recorded.facts
+        self._lost = lost(otherwise.changes.lose, course.state, facts)
+        there = self._lost.there(course.state)
         for each in lab_changes.apply(course, structs.replace(otherwise.changes, lose=there)):
             self._goes_on(each.before.uid, each.again.uid)
         if otherwise.fleet or otherwise.changes:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.lab.changes import Changes
+from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.recording import DECIDED
 from apportion.lab.replaying import OF_NODES, Otherwise, Replay, replay
 from apportion.runtime.files.fleets import numbered_nodes
@@ -105,6 +105,46 @@ def test_a_lost_node_lets_its_pods_begin_again() -> None:
     assert answer.happened.devices_peak == 2
     assert answer.replayed.devices_peak == 1
     assert answer.replayed.gpu_hours_waited == pytest.approx(1)
+
+
+def two_cards(names: str) -> VirtualLedger:
+    """One node with two cards, and pods at once that want one for an hour each."""
+    ledger = VirtualLedger()
+    ledger.write(rack("n1", 2))
+    for name in names:
+        ledger.submit(pod(name, cards()), runs_s=HOUR)
+    ledger.settle()
+    return ledger
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
+    """Reported in the span or before it; its node stays, and whoever had it waits for the other."""
+    ledger = two_cards("ab")
+    after = ledger.state.revision if began else 0
+    ledger.write(rack("n1", 2))  # the node tells of it again, as of one that is well
+    ledger.until(4 * HOUR)
+    recorded = ledger.recorded(after=after, end_s=4 * HOUR)
+    one = Replay(recorded, Otherwise(changes=Changes(lose=("n1-g1",))), kept=True)
+    answer = one.run()
+    assert (answer.happened.devices_peak, answer.replayed.devices_peak) == (2, 1)
+    assert answer.replayed.gpu_hours_waited == pytest.approx(1)
+    assert not [each for each in one.placed if "n1-g1" in each.devices]
+    assert answer.changes == ("without n1-g1",)
+
+
+def test_what_is_lost_must_be_there_at_some_time() -> None:
+    """Before anything is replayed; the beginning of a node's name is not taken for its devices."""
+    recorded = two_cards("a").recorded(end_s=HOUR)
+    for name, problem in (("n1-g7", "no node or device 'n1-g7'"), ("n1-g", "no node or device")):
+        with pytest.raises(WishInvalid, match=problem):
+            replay(recorded, Otherwise(changes=Changes(lose=(name,))))
+    ledger = VirtualLedger()
+    ledger.write(rack("node-0001", 1), rack("node-00010", 1))
+    answer = replay(ledger.recorded(end_s=HOUR), Otherwise(changes=Changes(lose=("node-0001",))))
+    assert answer.replayed.devices == 1, "the card of node-00010 is there"
+    with pytest.raises(WishInvalid, match="beginning of 2 ids"):
+        replay(ledger.recorded(end_s=HOUR), Otherwise(changes=Changes(lose=("node-000",))))
 
 
 def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
