@@ -10,10 +10,10 @@ import pytest
 from apportion.admission.reviews import WARNINGS_MAX
 from apportion_schemas import Configuration, ConfigurationChanged, PodBound
 from apportion_schemas.configuration import NvidiaConfiguration
-from tests.support.control_plane import free_port
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 from tests.support.polling import until
+from tests.support.ports import free_port
 from tests.support.webhook import running_webhook
 
 DAY_S = 86_400

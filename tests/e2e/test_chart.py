@@ -23,10 +23,11 @@ from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.process.reach import LEDGER_KEY_BYTES_MIN
 from tests import kustomize
 from tests.support.authority import Authority
-from tests.support.control_plane import ControlPlane, find_binaries, free_port
+from tests.support.control_plane import ControlPlane, find_binaries
 from tests.support.helm import CHART, documents, helm, rendered
 from tests.support.nats import draft
 from tests.support.polling import until
+from tests.support.ports import free_port
 
 SPACE = "apportion"
 KINDS = "all,serviceaccounts,roles,rolebindings,configmaps,poddisruptionbudgets,pvc"

@@ -17,7 +17,7 @@ from apportion.runtime.jetstream.server import ROLES
 from apportion_schemas import PodBound, SharesAllocated
 from tests.support.compose import build_image
 from tests.support.containers import alone, prepare, skip_unless_here
-from tests.support.control_plane import ControlPlane, binaries, find_binaries, free_port
+from tests.support.control_plane import ControlPlane, binaries, find_binaries
 from tests.support.controllers import controllers
 from tests.support.facts import Facts
 from tests.support.helm import CHART, helm
@@ -25,6 +25,7 @@ from tests.support.nats import Bus, running_bus
 from tests.support.nvidia.build import built
 from tests.support.nvidia.driver import FakeDriver, fake_driver
 from tests.support.polling import until
+from tests.support.ports import free_port
 from tests.support.real_kubelet import RealKubelet, missing
 
 skip_unless_here()

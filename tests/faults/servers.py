@@ -13,7 +13,6 @@ import importlib.resources
 import os
 import shutil
 import signal
-import socket
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from apportion.runtime.jetstream.server import ROLES, find_binary
 from apportion.runtime.jetstream.wire import STREAM
 from tests.faults.disks import Disk
 from tests.support.polling import until
+from tests.support.ports import free_port
 
 COUNT = 3
 HEALTHY_S = 60.0
@@ -48,18 +48,6 @@ cluster {
   routes: [ ROUTES ]
 }
 """
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 class Holding(NamedTuple):
@@ -194,7 +182,7 @@ class Cluster:
     """The three, and the passwords by which one connects."""
 
     def __init__(self, folder: Path) -> None:
-        ports = free_ports(3 * COUNT)
+        ports = [free_port() for _ in range(3 * COUNT)]
         self.servers = [
             Server(f"n{at + 1}", folder / f"n{at + 1}", (ports[at], ports[3 + at], ports[6 + at]))
             for at in range(COUNT)

@@ -34,11 +34,11 @@ from apportion_schemas import (
     SharesAllocated,
 )
 from tests.integration.test_gateway import Gateway
-from tests.support.control_plane import free_port
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
 from tests.support.polling import until
+from tests.support.ports import free_port
 from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION
 

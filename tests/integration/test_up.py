@@ -14,12 +14,14 @@ from tests.support.standalone import Standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SMALL = ("--no-samples", "--fleet", "1xT4")
+ANY = ("--nats-port", "0", "--port", "0")
+"""Any free ports: what `up` itself finds."""
 FROM_MONITOR = ("durability", "disk")
 
 
 def test_samples_find_places() -> None:
     """Every sample pod is placed on the samples' fleet and allocated, and the folder is gone."""
-    with Standalone(None, "--ephemeral", "--exit-after-samples") as up:
+    with Standalone(None, *ANY, "--ephemeral", "--exit-after-samples") as up:
         assert up.ended() == 0, up.output
         head = next(at for at, line in enumerate(up.lines) if line.startswith("POD "))
         rows = up.lines[head + 1 : head + 1 + 26]

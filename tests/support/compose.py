@@ -4,25 +4,17 @@ import functools
 import json
 import os
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from tests.support.containers import BASE, COMPOSE_FILE, ROOT, Podman, checked, prepare_wheels, tell
 from tests.support.polling import wait_until
+from tests.support.ports import free_port
 
 IMAGES_KEPT = "6h"  # layers of an older build make the next one quick
 IMAGE = "localhost/apportion:local"
 APPORTION = ROOT / ".venv/bin/apportion"
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on at the moment."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Compose:

@@ -1,4 +1,4 @@
-"""A real Kubernetes API server for a test run: etcd and kube-apiserver on free ports of this host.
+"""A real Kubernetes API server for a test run: etcd and kube-apiserver on ports of their own.
 
 There is no kubelet and no controller: a test makes nodes and says what becomes of pods. Everybody
 but the person who sets up is a service account with the project's own RBAC. Invariant: nothing is
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -23,6 +22,7 @@ import pytest
 import yaml
 
 from tests.support.polling import wait_until
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tests" / "support" / "control_plane_build.sh"
@@ -53,14 +53,6 @@ def binaries() -> Path:
     if found is None:
         pytest.fail(reason, pytrace=False)
     return found
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class ControlPlane:

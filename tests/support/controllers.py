@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.control_plane import ControlPlane, binaries, free_port
+from tests.support.control_plane import ControlPlane, binaries
+from tests.support.ports import free_port
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from apportion.runtime.ledger.port import Draft, Record
 from tests.support import intakes
 from tests.support.nats_server import EncryptedServer
 from tests.support.polling import until
+from tests.support.ports import free_port
 
 ENCRYPTED = "APPORTION_TEST_TLS"
 """Where this variable is set a bus has TLS, as for `python -m tests.benchmarks.scale`."""
@@ -52,7 +53,7 @@ class Bus:
         self.server = (
             EncryptedServer(data_dir)
             if ENCRYPTED in os.environ
-            else EmbeddedServer(data_dir, port=-1)
+            else EmbeddedServer(data_dir, port=free_port())
         )
         self._ledgers: list[JetStreamLedger] = []
         self._port = 0
@@ -131,12 +132,13 @@ class PlainServer:
         self._process: asyncio.subprocess.Process | None = None
         self.url = ""
 
-    async def start(self, *, port: int = -1) -> None:
-        """Start and wait until it serves."""
+    async def start(self, *, port: int = 0) -> None:
+        """Start, on a port of its own unless one is told, and wait until it serves."""
         self._data_dir.mkdir(parents=True, exist_ok=True)
         for stale in self._data_dir.glob("*.ports"):
             stale.unlink()
-        arguments = ["-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(self._data_dir / "js")]
+        store, own = str(self._data_dir / "js"), str(port or free_port())
+        arguments = ["-a", "127.0.0.1", "-p", own, "-js", "-sd", store]
         self._process = await asyncio.create_subprocess_exec(
             find_binary(),
             *arguments,

@@ -13,8 +13,8 @@ from typing import Self
 from apportion.core.identity.configuration import configuration, password_variable
 from apportion.runtime.jetstream.server import ROLES, EmbeddedServer, find_binary
 from tests.support.authority import Authority, Pair
-from tests.support.control_plane import free_port
 from tests.support.polling import until
+from tests.support.ports import free_port
 
 HOST = "127.0.0.1"
 

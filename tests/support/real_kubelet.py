@@ -19,8 +19,9 @@ from typing import Any, Final, Self
 
 import yaml
 
-from tests.support.control_plane import ROOT, ControlPlane, free_port
+from tests.support.control_plane import ROOT, ControlPlane
 from tests.support.polling import until
+from tests.support.ports import free_port
 
 HOME: Final = Path("/var/lib/kubelet")
 """Where a kubelet has its device plugins, whatever its root folder is."""

@@ -24,6 +24,7 @@ from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import decode
 from tests.support.polling import wait_until
+from tests.support.ports import free_port
 
 APPORTION = [sys.executable, "-m", "apportion.cli.main"]
 MARK = "APPORTION_TEST_MARK"
@@ -36,7 +37,8 @@ class Standalone:
     def __init__(self, data: Path | None, *options: str) -> None:
         self.data = data
         self.mark = uuid.uuid4().hex
-        self._options = ["--nats-port", "0", "--port", "0", *options]
+        ports = ("--nats-port", str(free_port()), "--port", str(free_port()))
+        self._options = [*ports, *options]
         if data is not None:
             self._options += ["--data", str(data)]
         self._process: subprocess.Popen[str] | None = None

@@ -13,10 +13,11 @@ from typing import Any
 
 import yaml
 
-from tests.support.control_plane import ROOT, ControlPlane, free_port
+from tests.support.control_plane import ROOT, ControlPlane
 from tests.support.kube_objects import kube_pod, share
 from tests.support.kube_world import KubeWorld
 from tests.support.polling import until
+from tests.support.ports import free_port
 from tests.support.processes import ServiceProcess
 
 MANIFESTS = ROOT / "deploy" / "kubernetes" / "admission"

@@ -12,8 +12,9 @@ import yaml
 from apportion.core.doctor.facts import KubeFacts
 from apportion.runtime.kube.client import open_kube
 from apportion.runtime.kube.examining import RIGHTS, examine_kube
-from tests.support.control_plane import ControlPlane, free_port
+from tests.support.control_plane import ControlPlane
 from tests.support.kube_world import KubeWorld
+from tests.support.ports import free_port
 
 BINDERS = {"create pods/binding", "patch pods/status", "delete pods", "create events"}
 SPACE = "doctor"

@@ -11,11 +11,12 @@ import pytest
 from apportion.core.explain.lens import OTHERS
 from apportion.gateway.access.kube_login import AUDIENCE
 from apportion_schemas import NodeCordoned
-from tests.support.control_plane import ControlPlane, free_port
+from tests.support.control_plane import ControlPlane
 from tests.support.ended_tokens import a_day_later
 from tests.support.fleet import rack
 from tests.support.kube_world import KubeWorld
 from tests.support.pods import ask, pod
+from tests.support.ports import free_port
 
 PEOPLE = """
 apiVersion: v1

@@ -1,0 +1,50 @@
+"""A port that a test takes is its own: nobody else has it, whatever the other lanes do."""
+
+import os
+import socket
+import subprocess
+import sys
+
+from tests.support.ports import BLOCK, CHOSEN_BY_KERNEL, Ports
+from tests.tidy.tree import ROOT
+
+TAKEN = BLOCK + 50
+"""More than a process has at first."""
+PROGRAM = f"""
+from tests.support.ports import free_port
+print(*(free_port() for _ in range({TAKEN})), flush=True)
+input()
+"""
+
+
+def test_no_two_processes_get_the_same_port() -> None:
+    """While both live; nor does one process get a port twice."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as other:  # fmt: skip
+        assert other.stdout is not None
+        theirs = set(map(int, other.stdout.readline().split()))
+        ports = Ports()
+        ours = {ports.take() for _ in range(TAKEN)}
+        other.communicate("\n")
+    assert len(theirs) == len(ours) == TAKEN
+    assert not theirs & ours
+
+
+def test_the_kernel_gives_none_of_them_to_anybody() -> None:
+    """A connection's source is one that the kernel chooses, and may be held for minutes."""
+    low, high = map(int, CHOSEN_BY_KERNEL.read_text().split())
+    ports = Ports()
+    assert not [port for port in (ports.take() for _ in range(TAKEN)) if low <= port <= high]
+
+
+def test_a_port_on_which_somebody_listens_is_passed_over() -> None:
+    """At one address of this machine, by a server that knows nothing of us."""
+    ports = Ports()
+    first = ports.take()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first + 1))
+        taken.listen()
+        assert ports.take() > first + 1
