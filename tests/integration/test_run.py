@@ -167,6 +167,20 @@ def test_it_waits_for_room_and_says_why(up: Standalone, driver: FakeDriver) -> N
     ended(up)
 
 
+def test_it_says_what_why_says(up: Standalone, driver: FakeDriver) -> None:
+    """Which minds what the command asked for: the event that refused it counts slots."""
+    with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as first:
+        first.said("holding")
+        with Command(up, "--count", "2", "--", "true") as second:
+            told = second.said("waits: ").partition(" waits: ")[2]
+            [waiting] = [pod for pod in pods(up) if not pod.node]
+            why = up.json("why", f"{waiting.namespace}/{waiting.name}")
+            assert told == why["sentence"].partition(": ")[2]
+            first.close()
+            assert second.ended() == 0
+    ended(up)
+
+
 def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
     """Then the reason is told once more, and the ledger has it."""
     with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:

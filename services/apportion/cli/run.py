@@ -10,10 +10,10 @@ that is there before anything is waited for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +30,7 @@ from apportion.cli.run_wait import Telling, placed
 from apportion.cli.runs import Run, ended, engine_of, unreachable, with_device
 from apportion.cli.submitting import WAIT_S, Submitted, append
 from apportion.cli.writing import open_ledger, person, run, user, write
-from apportion.core.explain.answers import NodeDetail, PodAnswer, PodDetail
+from apportion.core.explain.answers import NodeDetail, PodAnswer, PodDetail, Why
 from apportion.core.grants.on_host import PRELOAD
 from apportion.core.manifests import PodDraft
 from apportion.runtime.files.wishes import Wish
@@ -109,7 +109,7 @@ def command(
 def _node(where: Where, node: str) -> NodeDetail:
     """Raises NotFound where the ledger has no such machine, Unreachable."""
     try:
-        with closing(Gateway(where.gateway_url())) as gateway:
+        with contextlib.closing(Gateway(where.gateway_url())) as gateway:
             return gateway.ask("nodes", node, answer=NodeDetail)
     except NotFound as error:
         raise NotFound(
@@ -163,7 +163,7 @@ async def _shared(
 
     async def sweep() -> None:
         """End the pods of commands that are over and nobody was left to say so; find our own."""
-        with closing(Gateway(where.gateway_url())) as gateway:
+        with contextlib.closing(Gateway(where.gateway_url())) as gateway:
             revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
         over = await asyncio.to_thread(ended, pods, this.node, label(user()))
         for each in over:
@@ -172,17 +172,33 @@ async def _shared(
         if revision >= pod.revision and all(each.uid != pod.uid for each in pods):
             raise NotFound(f"{pod.full_name} was deleted while it waited")
 
+    async def cause(revision: int) -> str:
+        return await asyncio.to_thread(_cause, where, pod, revision)
+
     start = Start(pod.uid, this.life.pid, this.life.started, bool(this.engine))
     async with open_ledger(where.reach()) as ledger:
         try:
             async with asyncio.timeout(timeout_s):
-                decision = await placed(ledger, pod, telling, sweep)
+                decision = await placed(ledger, pod, telling, sweep, cause)
         except TimeoutError:
+            with contextlib.suppress(Unreachable, NotFound):  # of its end others tell
+                telling.waits(await cause(pod.revision))
             raise NotFound(f"no room for it within {timeout_s:g} s{telling.last()}") from None
         share = await _asked(ledger, this, start)
     _check_reachable(share)
     telling.starts(decision, share)
     return share
+
+
+def _cause(where: Where, pod: Submitted, revision: int) -> str:
+    """What the pod waits for, as `why` says it at this revision or later; empty if for nothing.
+
+    Raises NotFound, Unreachable.
+    """
+    path, query = ("pods", pod.namespace, pod.name, "why"), {"at_least": revision}
+    with contextlib.closing(Gateway(where.gateway_url())) as gateway:
+        why = gateway.ask(*path, answer=Why, query=query)
+    return why.sentence.partition(": ")[2] if why.refused is not None else ""
 
 
 def _check_reachable(share: Started) -> None:
@@ -201,7 +217,7 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
 
     def deleted() -> bool:
         try:
-            with closing(Gateway(where.gateway_url())) as gateway:
+            with contextlib.closing(Gateway(where.gateway_url())) as gateway:
                 path = ("pods", pod.namespace, pod.name)
                 return gateway.ask(*path, answer=PodDetail, query=query).pod.uid != pod.uid
         except NotFound:

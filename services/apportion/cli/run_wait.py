@@ -19,7 +19,6 @@ from apportion.cli.awaiting import Awaited, Decided
 from apportion.cli.exits import Unreachable
 from apportion.cli.output import console, plain
 from apportion.cli.submitting import Submitted
-from apportion.core.explain import words
 from apportion.core.explain.lines import shares_words
 from apportion.core.explain.printable import escaped_json
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -60,8 +59,8 @@ class Telling:
         self._said = ""
 
     def waits(self, why: str) -> None:
-        """It waits for this; said once."""
-        if why == self._said:
+        """It waits for this; said once. Nothing is said of nothing."""
+        if why in {"", self._said}:
             return
         self._said = why
         pod = self._pod
@@ -110,10 +109,12 @@ async def placed(
     pod: Submitted,
     telling: Telling,
     sweep: Callable[[], Awaitable[None]],
+    cause: Callable[[int], Awaitable[str]],
 ) -> PodPlaced:
     """Wait until its placement is bound and taken, and say meanwhile what it waits for.
 
-    `sweep` is called at first and every few seconds, to make room where it can.
+    `sweep` is called at first and every few seconds, to make room where it can; `cause` says what
+    it waits for, after a refusal at that revision.
 
     Raises:
         NotFound: what `sweep` raises of that kind.
@@ -125,6 +126,7 @@ async def placed(
             await sweep()
             awaited = Awaited([since], lambda: None, allocated=True)
             await awaited.wait(ledger, LOOK_S)
+            why = await cause(awaited.revision) if awaited.refused else ""
         except (LedgerError, Unreachable) as error:
             telling.waits(str(error))
             await asyncio.sleep(LOOK_S)
@@ -135,13 +137,13 @@ async def placed(
         if said is None:
             telling.waits(telling.last().removeprefix(": ") or "no scheduler answers")
             continue
-        since = _on_from(since, said, telling)
+        since = _on_from(since, said, why, telling)
 
 
-def _on_from(since: Submitted, said: Decided, telling: Telling) -> Submitted:
+def _on_from(since: Submitted, said: Decided, why: str, telling: Telling) -> Submitted:
     """Tell a refusal, and where to read on."""
     if said.refused is None:
         telling.waits("it has a place, which is not bound yet")
         return since
-    telling.waits(words.refusal(said.refused))
+    telling.waits(why)
     return msgspec.structs.replace(since, revision=said.revision + 1)
