@@ -21,7 +21,9 @@ from apportion.core.identity.configuration import (
     password_variable,
 )
 from apportion.core.identity.identity import Identity
+from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.server import EmbeddedServer, find_binary
+from apportion.runtime.jetstream.wire import STREAM, call_api
 from tests.simulation.hostile import NODE
 from tests.support.nats import Bus
 from tests.support.polling import until
@@ -111,3 +113,18 @@ async def attacked(folder: Path, widen: Widen = str) -> AsyncIterator[Bus]:
         yield bus
     finally:
         await bus.stop()
+
+
+async def pull_nothing(ledger: JetStreamLedger, reply: str) -> None:
+    """Ask a consumer of one's own, which has nothing; the answer, which is empty, goes to `reply`.
+
+    Returns once it has been sent.
+    """
+    name = f"{ledger.wire.user}-0"
+    config = {"name": name, "ack_policy": "none", "filter_subject": "apportion.v1.nothing"}
+    body = {"stream_name": STREAM, "config": config}
+    await call_api(ledger.wire, f"CONSUMER.CREATE.{STREAM}.{name}.apportion.v1.nothing", body)
+    subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{name}"
+    pull = b'{"batch":1,"no_wait":true}'
+    await ledger.wire.publish(subject, pull, reply=reply, headers={})
+    await ledger.request(subject, pull, 5)  # answered in turn

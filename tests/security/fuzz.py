@@ -286,10 +286,10 @@ async def _refused(services: dict[str, ServiceProcess]) -> dict[str, float]:
 async def _verify(bus: Bus) -> dict[str, Any]:
     """What `apportion verify --json` says, which must be nothing but that all is right.
 
-    The pods' pen signs as the watcher, so no owner is wrong either. It reads the ledger itself:
-    that an auditor may delete the auditors' copy is told in docs/security.md (issue 17).
+    The pods' pen signs as the watcher, so no owner is wrong either. It reads as an auditor: what
+    another one tried has cost the copy nothing.
     """
-    environment = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for("operator")}
+    environment = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for("auditor")}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "apportion.cli.main", "verify", "--json",
         env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

@@ -343,8 +343,19 @@ def auditors_by_name() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def auditors_beside_their_copy() -> Iterator[None]:
+    """Auditors are in the account that has their copy of the ledger."""
+    from apportion.core.identity import roles  # noqa: PLC0415
+
+    within = msgspec.structs.replace(roles.BY_NAME["auditor"], account=roles.AUDIT)
+    with mock.patch.dict(roles.BY_NAME, {"auditor": within}):
+        yield
+
+
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "auditors apart": auditors_apart,
+    "auditors beside their copy": auditors_beside_their_copy,
     "auditors by name": auditors_by_name,
     **INTAKE_GUARDS,
     "asks its book": asks_its_book,

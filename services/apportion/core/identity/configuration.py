@@ -13,7 +13,7 @@ import msgspec
 
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import ANSWER_S, permissions_of, role_of
-from apportion.core.identity.roles import AUDIT, LEDGER, ROLES
+from apportion.core.identity.roles import AUDIT, LEDGER, READERS, ROLES
 from apportion.core.identity.sharing import BESIDE, BETWEEN, sharing
 
 _HEAD: Final = """\
@@ -127,6 +127,7 @@ def accounts(users: Sequence[User]) -> str:
         elif account == AUDIT:
             lines += ["    # Whatever auditors use up is their own."]
             lines += ["    jetstream: { max_streams: 1, max_consumers: 128 }"]
+        elif account == READERS:
             lines += ["    limits: { max_connections: 128, max_subscriptions: 4096 }"]
         lines += sharing(account)
         lines += ["    users: ["]

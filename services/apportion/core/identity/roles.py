@@ -7,7 +7,8 @@ Whoever is in one account with the ledger can have the server's answers sent int
 an account to themselves: an answer that one of them sends astray reaches other agents, who take no
 such command, and none of those who answer people, kube-schedulers and the API server. These have
 another one, and what they have in common is that nobody asks them anything over NATS. People have
-a third. A service that writes has one for itself, so that what one sends astray reaches no other.
+a third; auditors a fourth, beside the account that has their copy. A service that writes has one
+for itself, so that what one sends astray reaches no other.
 
 Invariants: an event has one writer, as the catalogue says; nobody who is `answering`, and so may
 send to whatever a request names as its reply, can send a request to himself.
@@ -42,8 +43,10 @@ INTAKE: Final = "INTAKE"
 """That of intakes."""
 BINDER: Final = "BINDER"
 """That of binders."""
+READERS: Final = "READERS"
+"""That of auditors, who only read along."""
 AUDIT: Final = "AUDIT"
-"""That of those who only read along: in it is a copy of the stream, with limits of its own."""
+"""That has the auditors' copy of the stream, with limits of its own; nobody is in it."""
 AUTH: Final = "AUTH"
 """That of who says who somebody is."""
 _ANSWERS_BESIDE: Final = "_R_.>"
@@ -197,7 +200,7 @@ ROLES: Final = (
     Role(
         name="auditor",
         does="reads along with any NATS client, in a copy of the ledger",
-        account=AUDIT,
+        account=READERS,
         reads="copy",
         hears=("apportion.v1.>", "apportion.beat.>", "apportion.usage.*"),
         consumers=16,

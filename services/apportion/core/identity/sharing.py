@@ -7,10 +7,12 @@ beside the ledger's. What he asks comes over as a service, and the answer goes b
 account whatever he wrote, and to nobody but who is there. What is said to all goes as a stream from
 the account of whoever says it to those in which it is heard.
 
-Auditors have a copy of the stream in their account, and JetStream with limits of its own: what
-they ask and use up is theirs. What the server itself needs to make the copy comes over, and what is
-live. Bootstrap reaches the copy through an account between, in which nobody is: where two accounts
-import the same API from each other, the server sees a circle.
+Auditors have a copy of the stream, in an account with JetStream and limits of its own: what they
+ask and use up is theirs. They are beside it as others are beside the ledger: an answer to one of
+them that reached the copy's own account could have the copy deleted. What the server itself needs
+to make the copy comes over from the ledger. Bootstrap reaches the copy through an account between,
+in which nobody is: where two accounts import the same API from each other, the server sees a
+circle.
 
 Invariant: between two accounts passes what the table of roles says, and nothing else.
 """
@@ -26,11 +28,17 @@ from apportion.core.identity.roles import AUDIT, AUTH, LEDGER, ROLES, Role
 from apportion_schemas.catalogue import SUBJECTS
 
 BESIDE: Final = tuple(
-    dict.fromkeys(role.account for role in ROLES if role.account not in (LEDGER, AUDIT, AUTH))
+    dict.fromkeys(role.account for role in ROLES if role.account not in (LEDGER, AUTH))
 )
-"""The accounts of those who use the ledger and are not in its own."""
-_ALL: Final = (LEDGER, *BESIDE, AUDIT)
+"""The accounts of those who use the ledger, or the copy of it, and are not in its own."""
+_ALL: Final = (LEDGER, *BESIDE)
 """The accounts of all who say something to all, or hear it."""
+_DELIVERED: Final = {LEDGER: f"{DELIVERIES}.>", AUDIT: ">"}
+"""What consumers of each of the two streams deliver to other accounts.
+
+Those of auditors deliver wherever their tools like to be answered, below the inbox of each: what of
+it somebody may hear, his permissions say, and nothing else is said where the copy is.
+"""
 BETWEEN: Final = "BETWEEN"
 """The account through which bootstrap reaches the auditors' copy."""
 _MADE: Final = ("INFO", "CREATE", "PURGE")
@@ -66,8 +74,9 @@ def _gives(account: str) -> Iterator[str]:
     for subject, askers in _services(account).items():
         many = ", response_type: stream" if subject == _WHOLE_API else ""
         yield f'{{ service: "{subject}", accounts: [{", ".join(askers)}]{many} }}'
-    if account == LEDGER:
-        yield f'{{ stream: "{DELIVERIES}.>", accounts: [{", ".join(BESIDE)}] }}'
+    readers = [each for each in BESIDE if _read_in(each) == account]
+    if readers:
+        yield f'{{ stream: "{_DELIVERED[account]}", accounts: [{", ".join(readers)}] }}'
     for subject in _said(account):
         listening = [each for each in _ALL if subject in _overheard(each, account)]
         if listening:  # none would be everybody
@@ -89,11 +98,12 @@ def _gives_for_the_copy(account: str) -> Iterator[str]:
 
 def _takes(account: str) -> Iterator[str]:
     yield from _takes_for_the_copy(account)
-    for giver in _ALL:
+    for giver in (*_ALL, AUDIT):
         asks = [subject for subject, askers in _services(giver).items() if account in askers]
         yield from _imports("service", giver, asks)
     if account in BESIDE:
-        yield from _imports("stream", LEDGER, [f"{DELIVERIES}.>"])
+        stream = _read_in(account)
+        yield from _imports("stream", stream, [_DELIVERED[stream]])
     for giver in _ALL:
         yield from _imports("stream", giver, _overheard(account, giver))
 
@@ -152,10 +162,11 @@ def _services(giver: str) -> dict[str, list[str]]:
     """What those of other accounts ask of this one, and their accounts, each once."""
     found: dict[str, dict[str, None]] = {}
     for role in ROLES:
-        if role.account in (LEDGER, *BESIDE) and role.account != giver:
-            for answerer, subject in (each for asked in _asked(role) for each in _answered(asked)):
-                if answerer == giver:
-                    found.setdefault(subject, {})[role.account] = None
+        if role.account in _ALL and role.account != giver:
+            for asked in _asked(role):
+                for answerer, subject in _answered(asked, role.account):
+                    if answerer == giver:
+                        found.setdefault(subject, {})[role.account] = None
     return {subject: list(accounts) for subject, accounts in found.items()}
 
 
@@ -176,12 +187,18 @@ def _sent(role: Role) -> tuple[str, ...]:
     return permissions_of(anybody).publish
 
 
-def _answered(asked: str) -> list[tuple[str, str]]:
-    """Who answers it: accounts, with their subjects; where no role does, the ledger's account."""
+def _read_in(account: str) -> str:
+    """The account of the stream that those of this one read."""
+    copied = any(role.account == account and role.reads == "copy" for role in ROLES)
+    return AUDIT if copied else LEDGER
+
+
+def _answered(asked: str, account: str) -> list[tuple[str, str]]:
+    """Who answers it: accounts, with their subjects; where no role does, that of the stream."""
     return [
         (role.account, subject)
         for role in ROLES
         if role.answering
         for pattern in role.hears
         if _within(subject := pattern.format(node=EVERY_NODE), asked)
-    ] or [(LEDGER, asked)]
+    ] or [(_read_in(account), asked)]

@@ -1,0 +1,88 @@
+"""Attack 5, among auditors: one has an answer of the server delete what all of them read.
+
+He pulls from a consumer of his own that has nothing, and names the API for the reply: to that, an
+empty answer is the order to delete the copy, to purge it, or to end the reading of another.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.jetstream import consumers, stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion.runtime.ledger.port import LedgerUnavailable
+from tests.security.attacked import AUDITOR, attacked, pull_nothing
+from tests.security.weakened import GUARDS
+from tests.support.nats import Bus, draft
+from tests.support.polling import until
+
+TOOLS = "auditor"
+"""The one whom tools without settings use, beside one of a name of his own."""
+THEIRS = "auditor-7"
+"""A consumer of the one who is attacked."""
+ORDERS = ("STREAM.DELETE", "STREAM.PURGE", "CONSUMER.DELETE")
+
+
+def order(what: str) -> str:
+    """The subject to which an empty message is this order."""
+    whose = f".{THEIRS}" if what.startswith("CONSUMER") else ""
+    return f"$JS.API.{what}.{STREAM}{whose}"
+
+
+async def reader_of(bus: Bus) -> JetStreamLedger:
+    """An auditor with a consumer, once the copy has the one event that is there."""
+    await (await bus.connect("watcher")).append([draft()])
+    reader = await bus.connect(TOOLS)
+
+    async def copied() -> bool:
+        return await reader.last_revision() == 1
+
+    await until(copied, "the copy to have it")
+    body = {"stream_name": STREAM, "config": {"name": THEIRS, "ack_policy": "none"}}
+    await call_api(reader.wire, f"CONSUMER.CREATE.{STREAM}.{THEIRS}", body)
+    return reader
+
+
+async def whole(reader: JetStreamLedger) -> bool:
+    """Whether the copy has what was written, and the reader his consumer."""
+    try:
+        held = (await stream.read_info(reader.wire)).state.first_seq
+        return held == 1 and (await consumers.read_info(reader.wire, THEIRS)).num_pending == 1
+    except LedgerUnavailable:
+        return False
+
+
+@pytest.mark.parametrize("what", ORDERS)
+async def test_weak(tmp_path: Path, what: str) -> None:
+    """In one account with the copy, an auditor has the server obey its own answer."""
+    with GUARDS["auditors beside their copy"]():
+        async with attacked(tmp_path / "nats") as bus:
+            reader = await reader_of(bus)
+            assert await whole(reader)
+            await pull_nothing(await bus.connect(AUDITOR.name), order(what))
+
+            async def harmed() -> bool:
+                return not await whole(reader)
+
+            await until(harmed, "the copy, or the consumer, to be gone")
+
+
+@pytest.mark.parametrize("attacker", [AUDITOR.name, TOOLS])
+async def test_guarded(tmp_path: Path, attacker: str) -> None:
+    """The answer stays where he is; another reads on, from the copy of before."""
+    async with attacked(tmp_path / "nats") as bus:
+        reader = await reader_of(bus)
+        made = (await stream.read_info(reader.wire)).created
+        for what in ORDERS:
+            await pull_nothing(await bus.connect(attacker), order(what))
+            assert await whole(reader), what
+        seen: list[int] = []
+        await reader.follow(lambda record: seen.append(record.revision))
+        await (await bus.connect("watcher")).append([draft()])
+
+        async def came() -> bool:
+            return seen == [1, 2]
+
+        await until(came, "the reader to have what is written then")
+        assert (await stream.read_info(reader.wire)).created == made
