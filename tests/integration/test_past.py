@@ -437,8 +437,7 @@ async def test_a_difference_has_the_event_that_made_just_that(
     }
     assert found == {
         ("n1", "state"): ("ready", "not ready", 10),
-        ("n2", "state"): ("", "ready", 9),
-        ("n2-g0", "health"): ("", "ok", 9),
+        ("n2", "state"): ("", "joined, 1 card", 9),
         ("default/b", "placement"): ("", "n2: n2-g0 16 MiB", 11),
         ("default/bare", "placement"): ("", "n2: no device", 13),
         ("policy", "policy"): ("nodes price, devices price", "nodes spread, devices price", 8),

@@ -42,6 +42,7 @@ from apportion_schemas import (
 )
 
 VALUE_CHARS_MAX = 200
+READY, GONE, OK = "ready", "gone", "ok"
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -62,7 +63,10 @@ _NOTHING = Held("", "", ())
 
 
 class Picture(NamedTuple):
-    """What of a state can differ from another one."""
+    """What of a state can differ from another one.
+
+    `cards` counts the devices of each node, and `owners` names the node of each device.
+    """
 
     revision: int
     placements: dict[str, Held]
@@ -70,6 +74,13 @@ class Picture(NamedTuple):
     devices: dict[str, dict[str, str]]
     configuration: Configuration
     policy: PolicyChanged
+    cards: dict[str, int]
+    owners: dict[str, str]
+
+    def joined(self, before: "Picture", node: str) -> bool:
+        """Whether the node is there now, and nobody had told of it before."""
+        now, was = self.nodes.get(node), before.nodes.get(node)
+        return _is_there(now) and (was is None or not was["state"])
 
 
 class Part(NamedTuple):
@@ -112,6 +123,8 @@ def picture(state: State, part: Part | None = None) -> Picture:
         },
         configuration=state.configuration,
         policy=state.policy,
+        cards={name: sum(d.present for d in node.devices) for name, node in nodes.items()},
+        owners=dict(owners),
     )
 
 
@@ -193,6 +206,32 @@ LISTS: Mapping[str, Callable[[Picture, Picture], Iterator[Difference]]] = {
 """Everything that can differ, by its name in answers."""
 
 
+def _nodes_shown(before: Picture, after: Picture) -> Iterator[Difference]:
+    """Of one that joined, how many devices it has."""
+    for each in nodes(before, after):
+        if each.what == "state" and after.joined(before, each.key):
+            yield each._replace(after=_joined(each.after, after.cards[each.key]))
+        else:
+            yield each
+
+
+def _joined(state: str, cards: int) -> str:
+    said = f"joined, {cards:,} {'card' if cards == 1 else 'cards'}"
+    return said if state == READY else f"{said}, {state}"
+
+
+def _devices_shown(before: Picture, after: Picture) -> Iterator[Difference]:
+    """Not that one is well which came with its node."""
+    for each in devices(before, after):
+        came = each.before == "" and each.after == OK
+        if not (came and after.joined(before, after.owners.get(each.key, ""))):
+            yield each
+
+
+SHOWN = {**LISTS, "nodes": _nodes_shown, "devices": _devices_shown}
+"""The same for people: a node that joined is one row, and tells of the devices that came with."""
+
+
 def _sides(
     before: Mapping[str, dict[str, str]], after: Mapping[str, dict[str, str]]
 ) -> Iterator[Difference]:
@@ -215,13 +254,17 @@ def _node(node: NodeState) -> dict[str, str]:
 def _node_state(node: NodeState) -> str:
     """Empty for one of which nobody has told yet, as for one that is not there."""
     if not node.present:
-        return "gone" if node.gone else ""
-    return "ready" if node.ready else "not ready"
+        return GONE if node.gone else ""
+    return READY if node.ready else "not ready"
+
+
+def _is_there(node: dict[str, str] | None) -> bool:
+    return node is not None and node["state"] not in {"", GONE}
 
 
 def _device(device: DeviceState) -> dict[str, str]:
     failed = failure(device)
-    return {"health": f"failed: {failed.reason}" if failed else "ok", "cordon": device.cordon}
+    return {"health": f"failed: {failed.reason}" if failed else OK, "cordon": device.cordon}
 
 
 def _value(value: Any) -> str:

@@ -12,7 +12,7 @@ from itertools import islice
 
 import msgspec
 
-from apportion.core.explain.differences import LISTS, Part, Picture, picture
+from apportion.core.explain.differences import SHOWN, Part, Picture, picture
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
 from apportion.gateway.api.log import row_of
@@ -62,7 +62,7 @@ class Differing:
         before = picture(await self._past.states.at(first), part)
         after = picture(await self._past.states.at(last), part)
         found = _Found(self._past, before, after, limit)
-        rows = {name: await found.rows(name) for name in LISTS}
+        rows = {name: await found.rows(name) for name in SHOWN}
         return DiffAnswer(
             revision=newest,
             begin=await self._moment(first),
@@ -97,7 +97,7 @@ class _Found:
 
     async def rows(self, name: str) -> tuple[DiffRow, ...]:
         """The first differences of this list, each with its event."""
-        every = LISTS[name](self._before, self._after)
+        every = SHOWN[name](self._before, self._after)
         shown = list(islice(every, self._limit))
         hidden = sum(1 for _ in every)
         if hidden:

@@ -1,7 +1,9 @@
 """What differs between two states: each side of each thing, and nothing where nothing does."""
 
+from msgspec import structs
+
 from apportion.core.explain import differences
-from apportion.core.explain.differences import picture
+from apportion.core.explain.differences import SHOWN, Part, picture
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion_schemas import (
@@ -78,6 +80,32 @@ def test_each_side_of_a_thing_is_a_row() -> None:
     assert [tuple(row)[1:] for row in differences.nodes(before, after)] == [
         ("node-00001", "state", "ready", "gone")
     ]
+
+
+def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
+    """Its devices say nothing of their own, but for one that came broken; a card that comes to a
+    node that was there is told of.
+    """
+    before = picture(State())
+    first, second = rack("node-00000", 8), rack("node-00001", 1)
+    broken = structs.replace(first.devices[3], healthy=False, health_reason="XID 79")
+    first = structs.replace(first, devices=(*first.devices[:3], broken, *first.devices[4:]))
+    state = happen(State(), first, second)
+    after = picture(state)
+    assert [tuple(row)[1:] for row in SHOWN["nodes"](before, after)] == [
+        ("node-00000", "state", "", "joined, 8 cards"),
+        ("node-00001", "state", "", "joined, 1 card"),
+    ]
+    assert [tuple(row)[1:] for row in SHOWN["devices"](before, after)] == [
+        ("node-00000-g3", "health", "", "failed: XID 79")
+    ]
+    part = Part(devices=["node-00001-g0", "node-00001-g1"])  # no node is otherwise
+    then = picture(state, part)
+    happen(state, rack("node-00001", 2))
+    for one, other in ((after, picture(state)), (then, picture(state, part))):
+        assert list(SHOWN["nodes"](one, other)) == []
+        [card] = SHOWN["devices"](one, other)
+        assert (card.key, card.after) == ("node-00001-g1", "ok")
 
 
 def test_policy_and_keys_of_the_configuration() -> None:
