@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -61,6 +62,14 @@ static int attached(void) {
     return 1;
 }
 
+/* What closes it, or the process's end, lets the next one in: a descriptor of its own each time. */
+static int locked(void) {
+    const char *path = getenv(REGION);
+    int file = open(path ? path : BARE, O_RDWR | O_CLOEXEC);
+    if (file >= 0) flock(file, LOCK_EX);
+    return file;
+}
+
 static uint64_t *used_by(char *slot, int position) {
     return (uint64_t *)(slot + USED + position * USED_SIZE + TOTAL);
 }
@@ -74,11 +83,9 @@ static uint64_t used(int position) {
     return bytes;
 }
 
-int cuMemAlloc_v2(DevicePointer *out, size_t bytes) {
+static int take(DevicePointer *out, size_t bytes, Device device) {
     int (*allocate)(DevicePointer *, size_t) = real(NULL, "cuMemAlloc_v2");
-    Device device = 0;
     int at = 0;
-    if (!attached() || present(&device)) return allocate(out, bytes);
     uint64_t limit = AT(uint64_t, MEMORY + 8 * device);
     if (limit && used(device) + bytes > limit) return CUDA_OUT_OF_MEMORY;
     int code = allocate(out, bytes);
@@ -86,6 +93,16 @@ int cuMemAlloc_v2(DevicePointer *out, size_t bytes) {
     if (code || at == TAKEN) return code;
     taken[at].at = *out, taken[at].bytes = bytes, taken[at].device = device;
     *used_by(own_slot, device) += bytes;
+    return code;
+}
+
+int cuMemAlloc_v2(DevicePointer *out, size_t bytes) {
+    int (*allocate)(DevicePointer *, size_t) = real(NULL, "cuMemAlloc_v2");
+    Device device = 0;
+    if (!attached() || present(&device)) return allocate(out, bytes);
+    int file = locked(); /* two that look before either takes would both find room */
+    int code = take(out, bytes, device);
+    if (file >= 0) close(file);
     return code;
 }
 
