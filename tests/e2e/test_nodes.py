@@ -1,5 +1,7 @@
 """From a manifest to a process on a node: a real API server, a real kubelet, and all services."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -65,6 +67,20 @@ async def test_A1_every_sample_starts_with_what_the_ledger_decided(
     await kubelet.offered("nvidia.com/gpu", 80)
 
 
+@asynccontextmanager
+async def telling(world: KubeWorld, kubelet: RealKubelet) -> AsyncIterator[None]:
+    """A failure says how the pods and the node are, and what the kubelet said last."""
+    try:
+        yield
+    except (AssertionError, TimeoutError) as error:
+        pods = "jsonpath={range .items[*]}{.metadata.name}: {.status}\n{end}"
+        error.add_note(await world.plane.user("get", "pods", "-o", pods))
+        offered = ("-o", "jsonpath={.status.allocatable}")
+        error.add_note(await world.plane.user("get", "node", kubelet.node, *offered))
+        error.add_note(kubelet.log)
+        raise
+
+
 @pytest.mark.timeout(300)
 async def test_A4_allocatable_shows_number_memory_and_cores(
     world: KubeWorld, kubelet: RealKubelet
@@ -79,6 +95,12 @@ async def test_A4_allocatable_shows_number_memory_and_cores(
         await kubelet.offered(memory, CARD_MIB)
         await kubelet.offered(cores, 100)
 
+    async with telling(world, kubelet):
+        await pods_that_wrote_more(world, kubelet)
+
+
+async def pods_that_wrote_more(world: KubeWorld, kubelet: RealKubelet) -> None:
+    """Than the card has, and than they hold: the node shows it, also to a kubelet that restarts."""
     await world.plane.apply(
         pod("above", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 20_001})
     )
@@ -98,11 +120,11 @@ async def test_A4_allocatable_shows_number_memory_and_cores(
     await kubelet.offered(MEMORY, CARD_MIB + 8_000)
     await kubelet.kill()
     await kubelet.start()
-    assert not await rejected(world, "small", "beside")
 
     await world.plane.apply(pod("too-large", {MEMORY: 500}, scheduler="someone-else"))
     await world.bind("too-large", kubelet.node, {})
     await world.described("too-large", f"OutOf{MEMORY}")
+    assert not await rejected(world, "small", "beside")  # it has looked at all of them by now
 
 
 def pod(name: str, limits: dict[str, int], *, scheduler: str = "apportion") -> dict[str, Any]:
