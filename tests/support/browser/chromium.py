@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 REQUIRED = "APPORTION_REQUIRE_BROWSER"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -46,6 +46,7 @@ def skip_unless_here() -> None:
 @contextmanager
 def running_browser() -> Iterator[Browser]:
     """A browser without a screen, and without the sandbox that root cannot have."""
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--font-render-hinting=none"]
         browser = playwright.chromium.launch(executable_path=executable(), args=arguments)
