@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -42,6 +43,9 @@ from apportion_schemas import ConfigurationChanged, NodeObserved, NodeReported, 
 
 AGAIN_S = 300.0
 """A kubelet that lost its checkpoint sets what it does not know to nothing, and nobody is told."""
+SEEN_S = 1.0
+"""How long a kubelet may need to see what its node shows: it hears of its node and of its pods in
+two streams, and a pod for which the node that it knows has no room is turned away for good."""
 BACK_OFF = BackOff(0.2, 5.0)
 _FORBIDDEN = 403
 _NOT_FOUND = 404
@@ -116,6 +120,7 @@ class Allocatable:
         self._wrote: dict[str, dict[str, int]] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._forbidden = False
+        self._raised_s: dict[str, float] = {}
 
     @property
     def _config(self) -> DialectConfig:
@@ -166,7 +171,9 @@ class Allocatable:
             group.create_task(self._write_all(), name="show what changed")
 
     async def ready(self, pod: PodState, node: NodeState) -> None:
-        """Wait until the node shows enough for this pod beside those that are placed there."""
+        """Wait until the node shows enough for this pod beside those that are placed there, and its
+        kubelet has had the time to see it.
+        """
         failures = 0
         while not (self._forbidden or self._shows(pod, node)):
             try:
@@ -175,7 +182,10 @@ class Allocatable:
                 failures += 1
                 await self._clock.pause(BACK_OFF.after(failures))
             else:
-                return
+                break
+        since_s = self._clock.monotonic() - self._raised_s.get(node.name, -math.inf)
+        if since_s < SEEN_S:
+            await self._clock.pause(2 * (SEEN_S - since_s))  # half of it at least
 
     def _shows(self, pod: PodState, node: NodeState) -> bool:
         """Whether it does already: nothing is due or under way, and the pod changes nothing."""
@@ -221,6 +231,7 @@ class Allocatable:
             node = self._state.nodes.get(name)
             if node is None or node.gone:
                 self._written.pop(name, None)
+                self._raised_s.pop(name, None)
                 return
             while unread := [pod for pod in node.pods.values() if self._unread(pod)]:
                 await self._read(unread[0])
@@ -238,6 +249,8 @@ class Allocatable:
                 except KubeUnavailable:
                     self._note(name)
                     raise
+            if raised and any(a > before.amounts.get(n, 0) for n, a in amounts.items()):
+                self._raised_s[name] = self._clock.monotonic()
             self._written[name] = now
 
     def _unread(self, pod: PodState) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from apportion.binder.kubernetes_allocatable import AGAIN_S, Allocatable
+from apportion.binder.kubernetes_allocatable import AGAIN_S, SEEN_S, Allocatable
 from apportion.binder.kubernetes_pace import Pace
 from apportion.binder.kubernetes_target import KubernetesTarget
 from apportion.binder.target import Bound, Outcome
@@ -194,6 +194,25 @@ def test_a_node_shows_enough_before_a_pod_is_bound() -> None:
             world.told(PodGone(uid=placed.pod))
             await rest(1.0)
             assert world.shows()[VOLCANO] == str(CARD_MIB)
+
+    run_virtually(work())
+
+
+@pytest.mark.parametrize(("memory_mib", "waits"), [(1_000, False), (20_000, True)])
+def test_a_kubelet_sees_more_room_before_the_pod_that_wants_it(
+    memory_mib: int, *, waits: bool
+) -> None:
+    """It hears of its node and of its pods in two streams, and turns away what has no room."""
+    world = World()
+
+    async def work() -> None:
+        async with world.keeping():
+            placed = world.place("p", memory_mib, "volcano-vgpu")
+            binding = asyncio.create_task(world.bind(placed))
+            await rest(SEEN_S / 2)
+            assert world.shows()[VOLCANO] == str(max(memory_mib, CARD_MIB))
+            assert world.bound("p") != waits
+            assert await binding == Bound()
 
     run_virtually(work())
 
