@@ -125,10 +125,10 @@ async def test_waiting_for_a_revision(bus: Bus, facts: Facts) -> None:
         await made.reader.reached(1)
         assert not early.done()
         await facts.submit("b")
-        await asyncio.wait_for(early, 10)
+        await asyncio.wait_for(early, 30)
         assert not late.done()
         await facts.submit("c")
-        await asyncio.wait_for(late, 10)
+        await asyncio.wait_for(late, 30)
         await asyncio.wait_for(made.reader.reached(2), 1)
 
 

@@ -14,7 +14,7 @@ INTERVAL_S = 0.02
 
 
 def wait_until(
-    check: Callable[[], T], what: str, *, timeout_s: float = 15, interval_s: float = INTERVAL_S
+    check: Callable[[], T], what: str, *, timeout_s: float = 30, interval_s: float = INTERVAL_S
 ) -> T:
     """The first truthy result of `check`; AssertionError naming `what` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
@@ -29,7 +29,7 @@ async def until(
     check: Callable[[], Awaitable[T]],
     what: str,
     *,
-    timeout_s: float = 15,
+    timeout_s: float = 30,
     interval_s: float = INTERVAL_S,
 ) -> T:
     """The first truthy result of awaiting `check`; AssertionError naming `what` after that."""

@@ -31,7 +31,7 @@ async def test_a_request_that_nobody_takes_is_said_at_once(place: Place) -> None
     await agent.serve(COMMAND, answer)
     await agent.close()
     for subject in ("apportion.command.agent.n2", COMMAND):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             with pytest.raises(LedgerUnavailable, match="nobody takes"):
                 await operator.request(subject, b"", 60)
 

@@ -83,7 +83,7 @@ async def test_who_leaves_keeps_nothing_back(place: Place) -> None:
         await delivery.retry(0)
     other = await _queue(await place.connect("binder"))
     found: set[int] = set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while len(found) < 3:
             for delivery in await other.fetch(3, 1):
                 found.add(delivery.record.revision)
@@ -121,7 +121,7 @@ async def test_a_waiting_worker_is_woken_by_the_first_record(place: Place) -> No
     fetching = asyncio.ensure_future(queue.fetch(50, 30))
     await asyncio.sleep(0)
     await _placements(place, 1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert _revisions(await fetching) == [1]
 
 

@@ -118,7 +118,7 @@ async def test_a_waiting_worker_is_woken_by_the_first_record(bus: Bus) -> None:
     queue = await _queue(await bus.connect("binder"))
     fetching = asyncio.ensure_future(queue.fetch(50, 30))
     await _placements(bus, 1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert _revisions(await fetching) == [1]
 
 
