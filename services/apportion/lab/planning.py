@@ -340,9 +340,8 @@ class _Answering:
             )
         never = Explained(lasting, never=True)
         said += f" {refusal_words(never, pod.submitted.shape)}"
-        return structs.replace(
-            made, outcome="never", sentence=said, refused=refused_answer(pod, never), ahead=ahead
-        )  # fmt: skip
+        refused = refused_answer(self._state, pod, never)
+        return structs.replace(made, outcome="never", sentence=said, refused=refused, ahead=ahead)
 
     def _cause(self, pod: PodState, *, short: bool = False) -> str:
         if pod.refusal is not None:

@@ -137,7 +137,7 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
         by_wants.setdefault(key, []).append((position, pod))
     ordered = list(by_wants.items())  # as their first pods stand in the queue
     room = Room(state)
-    lines = [_line(room, said, pods, pods_shown) for said, pods in ordered[:LINES_SHOWN]]
+    lines = [_line(state, room, said, pods, pods_shown) for said, pods in ordered[:LINES_SHOWN]]
     first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
     return LinesAnswer(
         revision=state.revision,
@@ -176,11 +176,13 @@ def _turn(pod: PodState) -> tuple[int, int]:
     return (-pod.submitted.priority, pod.submitted_revision)
 
 
-def _line(room: Room, wants: str, pods: list[tuple[int, PodState]], shown: int) -> Line:
+def _line(
+    state: State, room: Room, wants: str, pods: list[tuple[int, PodState]], shown: int
+) -> Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
     explained = _explained(room, pods)
     shape = pods[0][1].submitted.shape
-    causes, nearest = refused_rows(explained, shape) if explained else ((), ())
+    causes, nearest = refused_rows(state, explained, shape) if explained else ((), ())
     return Line(
         wants=wants,
         devices=devices_wanted(pods[0][1]),

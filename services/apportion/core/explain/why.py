@@ -5,6 +5,9 @@ the revision: which nodes could hold the pod if nothing ran there (`room`). Noth
 afterwards, so the answer next week is the answer of today.
 """
 
+import re
+from collections.abc import Iterator
+
 from msgspec import structs
 
 from apportion.core.devices.cordons import cordon_words
@@ -23,6 +26,7 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.health import failed_devices, failed_words, moment, troubles, unready
 from apportion.core.explain.lines import listed, rejection_words, room_made
+from apportion.core.explain.natural import natural
 from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited
@@ -63,7 +67,7 @@ def why(
         room = room or Room(state)
         explained = room.explained(pod, pod.refusal)
         unbelieved = room.unbelieved(pod, pod.refusal)
-    refused = refused_answer(pod, explained, unbelieved) if explained else None
+    refused = refused_answer(state, pod, explained, unbelieved) if explained else None
     if refused is not None and not refused.never:
         causes = tuple(_with_people(state, row) for row in refused.causes)
         refused = structs.replace(refused, causes=causes)
@@ -281,12 +285,12 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
 
 
 def refused_answer(
-    pod: PodState, explained: Explained, unbelieved: tuple[str, ...] = ()
+    state: State, pod: PodState, explained: Explained, unbelieved: tuple[str, ...] = ()
 ) -> WhyRefused:
     """A refusal as the read API shows it: every cause, the nearest misses, and the nodes whose
     agents are not believed.
     """
-    causes, nearest = refused_rows(explained, pod.submitted.shape)
+    causes, nearest = refused_rows(state, explained, pod.submitted.shape)
     return WhyRefused(
         revision=pod.refused_revision,
         nodes=explained.refused.nodes,
@@ -298,11 +302,11 @@ def refused_answer(
 
 
 def refused_rows(
-    explained: Explained, shape: Shape
+    state: State, explained: Explained, shape: Shape
 ) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
     """The causes of a refusal with what would unblock each, and the nodes that nearly fitted."""
     ranked = words.ranked(explained.refused)
-    causes = tuple(_cause_row(code, count, explained, shape) for code, count in ranked)
+    causes = tuple(_cause_row(state, code, count, explained, shape) for code, count in ranked)
     return causes, tuple(_miss_row(miss, shape) for miss in explained.refused.nearest)
 
 
@@ -321,13 +325,29 @@ def _with_people(state: State, row: CauseRow) -> CauseRow:
     return structs.replace(row, unblocked_by=f"{row.unblocked_by} ({', '.join(people)})")
 
 
-def _cause_row(code: RefusalCode, count: int, explained: Explained, shape: Shape) -> CauseRow:
-    """The cure names the node or device where the nearest misses tell which one it is."""
+def _cause_row(
+    state: State, code: RefusalCode, count: int, explained: Explained, shape: Shape
+) -> CauseRow:
+    """The cure names a node or device: that of the nearest miss, or the first that is cordoned."""
     cure = words.cure(code, never=explained.never)
     near = [miss for miss in explained.refused.nearest if miss.code is code]
     if near:
         cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
+    if "NODE" in cure or "DEVICE" in cure:
+        first = min(_cordoned(state, code), key=natural, default="")
+        cure = re.sub("NODE|DEVICE", first, cure) if first else cure
     return CauseRow(code=code, words=words.named(code, shape), nodes=count, unblocked_by=cure)
+
+
+def _cordoned(state: State, code: RefusalCode) -> Iterator[str]:
+    """The nodes or devices of which this cause may speak, where it is a cordon."""
+    if code is RefusalCode.DEVICE_CORDONED:
+        yield from (device for device in state.device_cordons if device in state.node_of_device)
+        return
+    for name, node in state.nodes.items():
+        kubernetes = code is RefusalCode.NODE_UNSCHEDULABLE and node.drained
+        if kubernetes or (code is RefusalCode.NODE_CORDONED and node.cordons):
+            yield name
 
 
 def _miss_row(miss: NearMiss, shape: Shape) -> MissRow:

@@ -1,8 +1,16 @@
 """Lines: who waits, in which order, why, and whether waiting is any help."""
 
+import pytest
+
 from apportion.core.explain.queued import lines_answer, namespaces_answer
-from apportion_schemas import DeviceConstraints, PodRejected
-from tests.support.fleet import rack
+from apportion_schemas import (
+    DeviceConstraints,
+    DeviceCordoned,
+    NodeCordoned,
+    PodRejected,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, pod, shape
 
@@ -41,6 +49,25 @@ def test_a_line_says_why_with_the_words_of_why() -> None:
     assert line.first[0].nearest == "n1"
     assert line.first[0].missing.endswith("MiB")
     assert not line.lasting
+
+
+@pytest.mark.parametrize(
+    ("cordon", "name"),
+    [
+        (NodeCordoned(node="n2", by="ann", reason="fan"), "n2"),
+        (observed("n2", unschedulable=True), "n2"),
+        (DeviceCordoned(device="n2-g0", by="ann", reason="fan"), "n2-g0"),
+    ],
+)
+def test_a_cure_names_what_is_cordoned(cordon: Payload, name: str) -> None:
+    """Also where others are nearer, so that `uncordon n2` can be pasted."""
+    nodes = [rack(name, 1) for name in ("n1", "n3", "n4", "n5", "n2")]
+    taken = [pod(f"p{number}", ask(60_000)) for number in range(4)]
+    ledger = Ledger(*nodes, cordon, *taken).settle().submit(pod("a", ask(60_000)))
+    [line] = lines_answer(ledger.settle().state).lines
+    assert "n2" not in [miss.node for miss in line.nearest]
+    cures = [cause.unblocked_by for cause in line.causes]
+    assert any(cure.endswith(f" uncordon {name}") for cure in cures), cures
 
 
 def test_what_no_node_has_is_told_apart_from_what_is_taken() -> None:
