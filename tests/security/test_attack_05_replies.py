@@ -34,9 +34,9 @@ KEPT = f"{EMPTY}.$O.{BUCKET}.C.configuration"
 FENCE = "apportion.v1.placement.n1"
 BESIDE = [
     AGENT.name, AUDITOR.name, "admission", "binder", "extender", "gateway", "intake", "operator",
-    "watcher",
+    "scheduler", "watcher",
 ]  # fmt: skip
-"""Who is beside the ledger's account."""
+"""Who is beside the ledger's account: all but bootstrap, who may drop its beginning himself."""
 
 
 async def ask(bus: Bus, name: str, reply: str, about: str = f"STREAM.INFO.{STREAM}") -> None:

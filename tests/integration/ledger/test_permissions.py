@@ -283,6 +283,29 @@ async def test_a_reader_cannot_have_the_server_write_to_the_ledger(bus: Bus) -> 
     assert b"cycle" in reply
 
 
+@pytest.mark.parametrize("verb", ["PURGE", "DELETE"])
+async def test_a_reader_cannot_have_the_server_send_to_its_api(bus: Bus, verb: str) -> None:
+    """Where a consumer is to deliver must be listened on: a service of the server counts not."""
+    watcher, reader = await bus.connect("watcher"), await bus.connect("gateway")
+    await watcher.append([draft("workload.a")])
+    settings = {
+        "name": "gateway-3",
+        "deliver_subject": f"$JS.API.STREAM.{verb}.{STREAM}",
+        "ack_policy": "none",
+        "headers_only": True,
+        "idle_heartbeat": 100_000_000,
+    }
+    body = msgspec.json.encode({"stream_name": STREAM, "config": settings})
+    await reader.request(f"$JS.API.CONSUMER.CREATE.{STREAM}.gateway-3", body, 5)
+    await watcher.append([draft("workload.a")])
+    seen: list[int] = []
+    following = await reader.follow(lambda record: seen.append(record.revision))
+    await following.caught_up()
+    assert seen == [1, 2], "another consumer has delivered, and nothing is gone"
+    told = await reader.request(f"$JS.API.CONSUMER.INFO.{STREAM}.gateway-3", b"", 5)
+    assert msgspec.json.decode(told)["delivered"]["consumer_seq"] == 0
+
+
 async def test_the_binders_queue_cannot_be_changed_under_another_name(bus: Bus) -> None:
     """A consumer named one way in the subject and another in the body is refused."""
     binder, reader = await bus.connect("binder"), await bus.connect("gateway")

@@ -3,9 +3,9 @@
 Subjects hold `{name}`, which is the identity's, and `{node}`, once for each of its nodes.
 
 Whoever is in one account with the ledger can have the server's answers sent into it, or to its API
-(see `sharing`); so who need not be there is beside it. Agents, on machines where tenants are, have
-an account to themselves: an answer that one of them sends astray reaches other agents, who take no
-such command, and none of those who answer people, kube-schedulers and the API server. These have
+(see `sharing`); so bootstrap alone is, and all others are beside it. Agents, on machines where
+tenants are, have an account to themselves: an answer that one of them sends astray reaches other
+agents, who take no such command. Those who answer people, kube-schedulers and the API server have
 another one, and what they have in common is that nobody asks them anything over NATS. People have
 a third; auditors a fourth, beside the account that has their copy. A service that writes has one
 for itself, so that what one sends astray reaches no other.
@@ -43,13 +43,15 @@ INTAKE: Final = "INTAKE"
 """That of intakes."""
 BINDER: Final = "BINDER"
 """That of binders."""
+SCHEDULER: Final = "SCHEDULER"
+"""That of schedulers."""
 READERS: Final = "READERS"
 """That of auditors, who only read along."""
 AUDIT: Final = "AUDIT"
 """That has the auditors' copy of the stream, with limits of its own; nobody is in it."""
 AUTH: Final = "AUTH"
 """That of who says who somebody is."""
-_ANSWERS_BESIDE: Final = "_R_.>"
+ANSWERS_BESIDE: Final = "_R_.>"
 """Where the server wants the answers to those in other accounts: below it, every request has a
 subject that the server makes of 64 random bits, that nobody hears, and that no request may name."""
 
@@ -64,7 +66,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     does: str
-    account: str = LEDGER
+    account: str
     reads: Reads = "everything"
     consumers: int = 4
     appends: tuple[str, ...] = ()
@@ -77,6 +79,7 @@ ROLES: Final = (
     Role(
         name="bootstrap",
         does="makes the ledger, and drops its beginning: `apportion ledger create | resize | trim`",
+        account=LEDGER,
         reads="nothing",
         sends=(
             "$JS.API.INFO",
@@ -126,6 +129,7 @@ ROLES: Final = (
     Role(
         name="scheduler",
         does="places pods, writes prices and snapshots, and notes which agents are silent",
+        account=SCHEDULER,
         appends=("placement.*", "pending.*", "policy.prices", "presence.*"),
         sends=(
             "apportion.beat.scheduler.>",
@@ -133,9 +137,9 @@ ROLES: Final = (
             "$O.APPORTION_SNAPSHOTS.>",
             "$JS.API.STREAM.PURGE.OBJ_APPORTION_SNAPSHOTS",
             # not `answering`: it hears its own beats, whose reply it could choose
-            _ANSWERS_BESIDE,
+            ANSWERS_BESIDE,
         ),
-        hears=("apportion.command.scheduler.>", "apportion.beat.>"),
+        hears=("apportion.command.scheduler.place", "apportion.beat.>"),
         consumers=16,
     ),
     Role(

@@ -24,7 +24,7 @@ from typing import Final
 
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import DELIVERIES, permissions_of
-from apportion.core.identity.roles import AUDIT, AUTH, LEDGER, ROLES, Role
+from apportion.core.identity.roles import ANSWERS_BESIDE, AUDIT, AUTH, LEDGER, ROLES, Role
 from apportion_schemas.catalogue import SUBJECTS
 
 BESIDE: Final = tuple(
@@ -177,7 +177,8 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 def _asked(role: Role) -> Iterable[str]:
     """What anybody of this role asks, or has stored."""
-    sent = (each for each in _sent(role) if not each.startswith((_OWN, *_SAID)))
+    nowhere = (_OWN, ANSWERS_BESIDE, *_SAID)
+    sent = (each for each in _sent(role) if not each.startswith(nowhere))
     return dict.fromkeys(_WHOLE_API if each.startswith(_API) else each for each in sent)
 
 
@@ -198,7 +199,7 @@ def _answered(asked: str, account: str) -> list[tuple[str, str]]:
     return [
         (role.account, subject)
         for role in ROLES
-        if role.answering
+        if role.answering or ANSWERS_BESIDE in role.sends
         for pattern in role.hears
         if _within(subject := pattern.format(node=EVERY_NODE), asked)
     ] or [(_read_in(account), asked)]
