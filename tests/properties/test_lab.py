@@ -4,13 +4,14 @@ from typing import Any
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from apportion.core.explain.plans import PlannedPod
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.state import PodState
 from apportion.core.manifests import PodDraft, submitted
 from apportion.lab.changes import Changes
-from apportion.lab.planning import Plan, plan
+from apportion.lab.planning import Plan, comes_again, plan
 from apportion.lab.replaying import Otherwise, Replay
 from apportion_schemas import (
     NodeCordoned,
@@ -42,16 +43,28 @@ def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
 
 
 def happen(ledger: Ledger) -> list[str]:
-    """Decide until nothing is left to say; whoever is evicted goes, and they are returned."""
+    """Decide until nothing is left to say; whoever is evicted goes, and comes again where somebody
+    makes it anew. Those who went are returned.
+    """
     gone: list[str] = []
+    again = 0
+    gangs = {name: group.observed for name, group in ledger.state.groups.items()}
     for _ in range(DECISIONS_MAX):
         events = ledger.decide()
         if not events:
             return gone
-        for event in events:
-            if isinstance(event, PodEvicted):
-                gone.append(f"{event.namespace}/{event.name} for {event.beneficiary_name}")
-                ledger.play(PodGone(uid=event.pod))
+        evicted = [event for event in events if isinstance(event, PodEvicted)]
+        pods = [ledger.state.pods[event.pod].submitted for event in evicted]
+        for event in evicted:
+            gone.append(f"{event.namespace}/{event.name} for {event.beneficiary_name}")
+            ledger.play(PodGone(uid=event.pod))
+        for pod in pods:
+            if comes_again(ledger.state, pod):
+                declared = gangs.get(pod.group)
+                if declared is not None and pod.group not in ledger.state.groups:
+                    ledger.play(declared)
+                ledger.submit(structs.replace(pod, uid=f"evicted-{again}", chooser=""))
+                again += 1
     raise AssertionError("the engine never falls silent")
 
 

@@ -48,6 +48,7 @@ from apportion.lab import changes as lab_changes
 from apportion.lab.changes import Changes, Displaced, WishInvalid, submitted_again
 from apportion.lab.course import TIME, Course, copied
 from apportion.lab.fitting import EmptyFleet
+from apportion.runtime.ledger.starting import is_command
 from apportion_schemas import PodGone, PodGroupObserved, PodSubmitted
 
 PODS_MAX: Final = 5_000
@@ -150,14 +151,17 @@ def _play(
     tell(0, waiting)
     again: dict[str, PodSubmitted] = {}
     specs = {uid: pod.submitted for uid, pod in course.state.pods.items()}
+    gangs = {name: group.observed for name, group in course.state.groups.items()}
     seen = 0
     for events in course.settle():
         done += events
         for evicted in course.evicted[seen:]:
-            if _comes_again(course.state, specs[evicted.pod]):
-                again[evicted.pod] = submitted_again(specs[evicted.pod], f"evicted-{len(again)}")
-                course.apply(again[evicted.pod])
-                specs[again[evicted.pod].uid] = again[evicted.pod]
+            spec = specs[evicted.pod]
+            if comes_again(course.state, spec):
+                anew = again[evicted.pod] = submitted_again(spec, f"evicted-{len(again)}")
+                _declare(course, gangs.get(anew.group))
+                course.apply(anew)
+                specs[anew.uid] = anew
         seen = len(course.evicted)
         tell(min(done, waiting), waiting)
     return Played(course, planned, moved, again)
@@ -183,9 +187,17 @@ def _submit(
     return planned
 
 
-def _comes_again(state: State, pod: PodSubmitted) -> bool:
-    """Whether a controller makes the pod anew once it is evicted, which Kubernetes alone has."""
-    return state.of_kubernetes and bool(pod.owner)
+def _declare(course: Course, gang: PodGroupObserved | None) -> None:
+    """Say it again of a gang that went with the last of its pods."""
+    if gang is not None and course.state.groups.get(gang.group) is None:
+        course.apply(gang)
+
+
+def comes_again(state: State, pod: PodSubmitted) -> bool:
+    """Whether the pod is made anew once it is evicted: in Kubernetes by its controller, else by the
+    watcher, unless it stands for a command.
+    """
+    return bool(pod.owner) if state.of_kubernetes else not is_command(pod.owner)
 
 
 def _totals(state: State) -> Totals:

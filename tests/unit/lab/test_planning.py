@@ -13,6 +13,7 @@ from apportion.lab.planning import PODS_MAX, Plan, plan
 from apportion.lab.wishes import plan_of
 from apportion_schemas import (
     Ask,
+    DeviceConstraints,
     DeviceHealthChanged,
     NodeConstraints,
     NodeCordoned,
@@ -251,6 +252,16 @@ def test_whoever_would_be_evicted_is_named() -> None:
     assert (one.outcome, one.node, one.evicts) == ("fits", "n1", ("default/n1-0",))
     assert [(gone.pod, gone.beneficiary) for gone in answer.evicted] == [("n1-0", "default/urgent")]
     assert "once default/n1-0 left" in one.sentence
+
+
+@pytest.mark.parametrize(("owner", "to"), [("", "n2"), ("Process/n1/7/9", "")])
+def test_whoever_is_evicted_without_kubernetes_comes_again(owner: str, to: str) -> None:
+    """As the watcher submits it, for another place; a command of `apportion run` ends."""
+    ledger = Ledger(rack("n1", 1), pod("there", cards(), owner=owner)).settle()
+    ledger.play(rack("n2", 1, model=T4))
+    asked = shape(cards(), devices=DeviceConstraints(use_types=("A100",)))
+    [gone] = planned(ledger, draft("urgent", shape=asked, priority=10)).evicted
+    assert (gone.pod, gone.node, gone.to) == ("there", "n1", to)
 
 
 def test_those_that_wait_before_it_are_counted_and_say_why() -> None:
