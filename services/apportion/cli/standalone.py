@@ -87,6 +87,7 @@ class Up:
     async def _work(self) -> int:
         await self._start()
         self._say(f"all services ready after {self._elapsed():.1f} s")
+        self._start_service("watcher", ("--by-hand",))  # nobody needs it before one is evicted
         code = 0
         if self._wanted.samples:
             samples = await submit_samples(self._where, self._out)
@@ -95,6 +96,7 @@ class Up:
             code = REFUSED if samples.refused else 0
         if self._wanted.exit_after_samples:
             return code
+        await self._supervisor.ready()
         self._tell_how_to_look()
         raise await self._supervisor.failed()
 
@@ -118,13 +120,16 @@ class Up:
             ("agent", wanted.agent),
             ("scheduler", ()),
             ("binder", ()),
-            ("watcher", ("--by-hand",)),
             ("gateway", gateway),
         ):
-            log = wanted.data / "logs" / f"{name}.log"
-            supervisor.start(Child(name, arguments, server.environment_for(name), log))
-        with self._out.status("starting intake, agent, scheduler, binder, watcher, gateway"):
+            self._start_service(name, arguments)
+        with self._out.status("starting intake, agent, scheduler, binder, gateway"):
             await supervisor.ready()
+
+    def _start_service(self, name: str, arguments: tuple[str, ...]) -> None:
+        log = self._wanted.data / "logs" / f"{name}.log"
+        environment = self._supervisor.server.environment_for(name)
+        self._supervisor.start(Child(name, arguments, environment, log))
 
     async def _stop(self) -> None:
         started = self._supervisor.started

@@ -27,8 +27,7 @@ FLEET = Path(__file__).parent / "fleet.yaml"
 PORT = click.IntRange(0, 65_535)
 _TO_BE_PASSED: Final = 0o711
 SERVICES = tuple(
-    f"apportion.{name}.main"
-    for name in ("scheduler", "agent", "intake", "watcher", "binder", "gateway")
+    f"apportion.{name}.main" for name in ("scheduler", "agent", "intake", "binder", "gateway")
 )
 
 
