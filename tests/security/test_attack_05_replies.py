@@ -15,6 +15,7 @@ import pytest
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import BUCKET
 from apportion.runtime.jetstream.wire import STREAM
+from apportion.runtime.ledger.choosing import SUBJECT as CHOICES
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted
 from tests.security.attacked import AGENT, AUDITOR, attacked, pull_nothing
 from tests.security.weakened import GUARDS
@@ -179,6 +180,31 @@ async def test_the_answer_to_who_takes_from_a_queue_is_an_order(
             if guarded:
                 assert (await watcher.first_revision(), await watcher.last_revision()) == (1, 3)
                 assert await queue.waiting() == 0, "it was taken all the same"
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
+async def test_an_answer_is_no_request_to_a_third_account(tmp_path: Path, *, guarded: bool) -> None:
+    """Where a pod goes is said by extenders: not by a gateway, who has the server say it."""
+    with contextlib.nullcontext() if guarded else GUARDS[GUARD]():
+        async with attacked(tmp_path / "nats") as bus:
+            extender, scheduler = await bus.connect("extender"), await bus.connect("scheduler")
+            heard: list[bytes] = []
+
+            async def hear(_subject: str, payload: bytes) -> bytes:
+                heard.append(payload)
+                return b"heard"
+
+            await scheduler.serve(CHOICES, hear)
+            await ask(bus, "gateway", CHOICES)
+            if not guarded:
+
+                async def obeyed() -> bool:
+                    return len(heard) == 1
+
+                await until(obeyed, "the scheduler to hear the server's answer")
+                return
+            assert await extender.request(CHOICES, b"n1", 5) == b"heard"
+            assert heard == [b"n1"]
 
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])

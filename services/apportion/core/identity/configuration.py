@@ -48,9 +48,9 @@ jetstream {
 # or delete from it (the stream itself denies that too); nobody reads another's replies. There is no
 # no_auth_user: a client without a user gets nothing.
 #
-# What this file cannot prevent: who may create consumers chooses where they deliver, so a reader
-# can have the server copy stored events to a plain subject. It cannot have them delivered to a
-# subject of the ledger (the server refuses the cycle), nor forge one.
+# What this file cannot prevent: who may create consumers chooses where they deliver. But nobody
+# else listens in the ledger's account, and others get of it what is below _DELIVER alone. Nor can
+# it be a subject of the ledger (the server refuses the cycle) or of the server's own API.
 """
 
 

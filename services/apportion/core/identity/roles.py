@@ -139,7 +139,7 @@ ROLES: Final = (
             # not `answering`: it hears its own beats, whose reply it could choose
             ANSWERS_BESIDE,
         ),
-        hears=("apportion.command.scheduler.place", "apportion.beat.>"),
+        hears=("apportion.command.scheduler.*", "apportion.beat.>"),
         consumers=16,
     ),
     Role(
@@ -175,7 +175,7 @@ ROLES: Final = (
         name="extender",
         does="answers kube-scheduler, and hands on where it wants a pod",
         account=FRONT,
-        sends=("apportion.beat.extender.>", "apportion.command.scheduler.place"),
+        sends=("apportion.beat.extender.>", "apportion.command.scheduler.*"),
         hears=("apportion.beat.>",),
     ),
     Role(

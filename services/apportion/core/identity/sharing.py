@@ -14,7 +14,9 @@ to make the copy comes over from the ledger. Bootstrap reaches the copy through 
 in which nobody is: where two accounts import the same API from each other, the server sees a
 circle.
 
-Invariant: between two accounts passes what the table of roles says, and nothing else.
+Invariants: between two accounts passes what the table of roles says, and nothing else. The server
+hands an answer on to a service of another account only where that is taken under a subject without
+a wildcard; so none is, but what all in the account may send to.
 """
 
 from __future__ import annotations

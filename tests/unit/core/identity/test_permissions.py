@@ -1,11 +1,14 @@
 """The table: each row is sound by itself, and what is made of it is what is committed."""
 
+import re
+
 import pytest
 
 from apportion.core.identity.configuration import WITH_CALLOUT, User, accounts
 from apportion.core.identity.identity import Identity, InvalidIdentity, check_name
 from apportion.core.identity.permissions import permissions_of
 from apportion.core.identity.roles import ROLES, Role
+from apportion.core.identity.sharing import BESIDE, sharing
 from apportion.runtime.jetstream.examining import covers
 from apportion.runtime.jetstream.users import Member
 from apportion_schemas import CATALOGUE
@@ -33,6 +36,20 @@ def overlap(one: str, other: str) -> bool:
         if a != b and "*" not in (a, b):
             return False
     return len(left) == len(right)
+
+
+@pytest.mark.parametrize("account", BESIDE)
+def test_a_service_under_one_subject_is_for_all_in_the_account(account: str) -> None:
+    """The server hands on to it what is sent there as an answer, whoever has it sent.
+
+    To one under a wildcard it does not: attack 5 tries it.
+    """
+    lines = [line for line in sharing(account) if "{ service: { account:" in line]
+    single = [match[1] for line in lines if (match := re.search(r'subject: "([^*>"]+)"', line))]
+    for role in ROLES:
+        if role.account == account:
+            may = permissions_of(identity(role.name, "n1"))
+            assert [each for each in single if not covers(may.publish, each)] == [], role.name
 
 
 @by_role
