@@ -102,4 +102,10 @@ REGRESSIONS = (
         "test_kube_watch: a bookmark, and a list after silence, say as of when all is known",
         cluster=True,
     ),
+    Regression(
+        6198,
+        "a scheduler placed a pod of another's shard: the pod had stood in its queue while it was "
+        "alone, another had placed it since, and when that came to nothing it waited with both",
+        "test_waiting: a pod that another placed comes back to its owner alone",
+    ),
 )

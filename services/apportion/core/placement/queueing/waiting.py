@@ -52,7 +52,7 @@ class Waiting:
             if pod is None:
                 pod = self._state.pods.get(data.pod)
             if pod is not None and pod.phase is PENDING:
-                self.add(pod)
+                self._come_back(pod)
             elif pod is not None:
                 self._forget(data.pod)
         elif kind is PodGone:
@@ -76,6 +76,15 @@ class Waiting:
             self.queue.add(pod)
         elif pod.refusal is None:
             self._others[pod.uid] = None
+
+    def _come_back(self, pod: PodState) -> None:
+        """It waits again, for whoever owns it by now.
+
+        One that another scheduler placed may stand where it stood before still, as it did when it
+        was ours, or its namespace had no quota: there it leaves.
+        """
+        self.queue.leave(pod)
+        self.add(pod)
 
     def _change(self, change: Change) -> None:
         """What it wants may be another question now, so it is asked in its turn.

@@ -13,6 +13,7 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     PreferredTerm,
+    QuotaObserved,
 )
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import observed, rack
@@ -147,6 +148,25 @@ def test_a_pod_that_is_voided_waits_for_its_owner() -> None:
     uid = owned_by("s2")[0]
     members.bound(uid).voided(uid)
     assert [told(members.decide_by(name), PodPlaced) for name in THREE] == [[], [], [uid]]
+
+
+def test_a_pod_that_another_placed_comes_back_to_its_owner_alone() -> None:
+    """Who owned it before the other placed it, and does no more, leaves it alone."""
+    members = crowd("s0")
+    members.play(*members.consider().events)
+    members.be(*THREE)
+    uid = owned_by("s2")[0]
+    members.bound(uid).voided(uid)
+    assert [told(members.decide_by(name), PodPlaced) for name in THREE] == [[], [], [uid]]
+
+
+def test_a_pod_that_another_placed_comes_back_once_where_it_has_a_quota_by_now() -> None:
+    """It is asked with those of its namespace, and not with those of its shape as before."""
+    members = Members(("s0",), rack("n1", 8)).submit(pod("p1", SMALL, namespace="team"))
+    members.play(*members.consider().events)
+    members.play(QuotaObserved(namespace="team", quota="q", hard={"requests.nvidia.com/gpu": 4}))
+    members.bound("p1").voided("p1")
+    assert told(members.decided_by("s0").events, PodPlaced) == ["p1"]
 
 
 # -------------------------------------------------------------------- where to
