@@ -20,6 +20,7 @@ import pytest
 import structlog
 
 from apportion.agent import main as agent
+from apportion.agent.reporting import RESAY_S
 from apportion.intake import main as intake
 from apportion.runtime.files.fleets import SimulatedNode, numbered_nodes
 from apportion.runtime.kube import watch as kube_watch
@@ -55,8 +56,11 @@ WISHES = (15, 45)
 PODS_MAX = 24
 AGENT_GRACE_S = 12
 """An agent that is away for as long as chaos has them away is often given up, and comes back."""
-PATIENCE_S = 400.0
-"""Longer than the server remembers an id; what is not done by then will never be."""
+PATIENCE_S = RESAY_S + 200.0
+"""Longer than the server remembers an id; what is not done by then will never be.
+
+What waits for a node to say its inventory whole is done so late, and then it has to be quiet still.
+"""
 LAST_EVENTS = 12
 PAGE = 5
 """Of a list: a cluster has about twenty pods."""
