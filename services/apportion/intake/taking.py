@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import sys
+from collections.abc import Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -109,8 +110,21 @@ class Taking:
             if lane is not None:
                 self._note(node, Refusal("too-many", "more is sent than may wait for its answer"))
             return
-        if lane.work is None and self._tasks is not None:
-            lane.work = self._tasks.create_task(self._work(lane), name=f"intake of {node}")
+        if lane.work is None:
+            lane.work = self._begin(self._work(lane), f"intake of {node}")
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:
+        """Do this beside all else; or not at all, before this life has begun or once it ends.
+
+        Requests come until the connection is closed, which is after that.
+        """
+        if self._tasks is not None:
+            try:
+                return self._tasks.create_task(work, name=name)
+            except RuntimeError:  # a group that ends takes no more
+                pass
+        work.close()
+        return None
 
     async def _work(self, lane: Lane) -> None:
         """Judge what waits in a lane, one by one; appends gather beside it."""
@@ -191,8 +205,7 @@ class Taking:
     # ------------------------------------------------------------------ answers
 
     def _spawn_append(self, lane: Lane, request: Request, draft: Draft) -> None:
-        if self._tasks is not None:
-            self._tasks.create_task(self._append_one(lane, request, draft))
+        self._begin(self._append_one(lane, request, draft), f"append for {lane.node}")
 
     async def _append_one(self, lane: Lane, request: Request, draft: Draft) -> None:
         try:
