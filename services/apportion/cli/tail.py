@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+from urllib.parse import unquote
 
 import click
 import msgspec
@@ -155,7 +156,7 @@ def _in_words(teller: Teller) -> Show:
         try:
             event = rules.read(record.revision, record.subject, record.payload)
         except EventError as refused:
-            text = plain(f"not applied, on {record.subject}: {refused}")
+            text = plain(f"not applied, on {unquote(record.subject)}: {refused}")
             out.print(f"{record.revision:>8}", text, style="red", soft_wrap=True)
             return
         name = f"{type(event.data).__name__:<{NAME_CELLS}}"

@@ -46,6 +46,11 @@ def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
         ("m.shortModel('Tesla V100-SXM2-32GB')", "V100 32GB"),
         ("m.poolWords('8 x NVIDIA A100-SXM4-40GB mig')", "8 \N{MULTIPLICATION SIGN} A100 40GB mig"),
         ("m.poolWords('train-h100')", "train-h100"),
+        (
+            "m.subjectWords('apportion.v1.inventory.gpu-1%2Eexample%2Ecom')",
+            "inventory.gpu-1.example.com",
+        ),
+        ("m.subjectWords('apportion.v1.inventory.50%FF')", "inventory.50%FF"),
         ("m.midCut('h100-1', 14)", "h100-1"),
         ("m.midCut('gke-europe-west4-pool-7f3c-x9zq', 14)", "gke-e\N{HORIZONTAL ELLIPSIS}f3c-x9zq"),
         ("['node-10', 'node-2', 'node-1'].sort(m.byName).join()", "node-1,node-2,node-10"),

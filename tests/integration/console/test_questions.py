@@ -46,6 +46,20 @@ def test_a_lost_node_says_who_is_hit_and_appends_nothing(
     assert newest(cluster) == before
 
 
+def test_on_a_phone_the_answer_comes_into_sight(browser: Browser, base: str) -> None:
+    """It stands below a long form; names of nodes are completed but those that are lost already."""
+    with opened(browser, base, size=NARROW) as page:
+        visit(page, "#/whatif")
+        page.locator("#lose").fill("t4-")
+        expect(page.locator("#nodes option[value='t4-1']")).to_have_count(1)
+        page.locator("#lose").fill("t4-1")
+        page.keyboard.press("Enter")
+        expect(page.locator("#result .again")).to_be_in_viewport()
+        page.locator("#lose").fill("t4-")
+        expect(page.locator("#nodes option[value='t4-1']")).to_have_count(0)
+        assert offences(page) == []
+
+
 def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
     """A manifest that no empty fleet could take says so; one that fits says where."""
     with opened(browser, base) as page:

@@ -106,6 +106,8 @@ def test_marks_that_would_overlap_are_one_that_lists_them(
         when = revision(cluster, "h100-10", "XID 48")
         with opened(browser, base, size=NARROW) as page:
             visit(page, "")
+            for name in ("The mark before", "The next mark"):  # a touch screen has no keys
+                expect(page.get_by_role("button", name=name)).to_be_in_viewport()
             several = page.locator(".mk").last
             wait_until(lambda: as_one(page, 3), "what failed together to stand as one mark")
             assert page.evaluate(APART)

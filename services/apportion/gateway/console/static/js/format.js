@@ -66,6 +66,14 @@ export function midCut(text, most) {
   return `${text.slice(0, most - 1 - end)}…${text.slice(text.length - end)}`;
 }
 
+/** A subject as people read it: the parts of a name that it has in percent-encoding are as in the name. */
+export const subjectWords = subject => subject.replace(/^apportion\.v1\./, "").replace(/(%[0-9A-F]{2})+/g, decoded);
+
+/** Percent-encoding as text; what is none stays. */
+export function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
 /** NVIDIA H100 80GB HBM3 as H100 80GB: the maker and the kind of memory tell nothing apart here. */
 export const shortModel = model => model
   .replace(/\b(NVIDIA|Tesla|Huawei)[\s-]+/gi, "").replace(/[\s-]+(HBM\w*|SXM\d?|PCIe)\b/gi, "").replace(/-(?=\d+GB)/g, " ");

@@ -1,5 +1,6 @@
 // The gateway's sentences with their subjects as links: the pod that they begin with, the node that
 // their subject names. What is not known to be a name stays text.
+import { decoded } from "./format.js";
 import { html } from "./html.js";
 import { nodeLink, podLink } from "./links.js";
 
@@ -10,7 +11,7 @@ const OF_A_NODE = /^apportion\.v1\.(?:inventory|allocation|placement|presence|us
 export function linked(sentence, subject = "") {
   const pod = POD_FIRST.exec(sentence);
   const rest = pod ? sentence.slice(pod[0].length) : sentence;
-  const node = (OF_A_NODE.exec(subject) ?? [])[1];
+  const node = decoded((OF_A_NODE.exec(subject) ?? [])[1] ?? "");
   const at = node ? rest.search(new RegExp(`(?<![\\w-])${escaped(node)}(?![\\w-])`)) : -1;
   const tail = at < 0 ? rest : html`${rest.slice(0, at)}${nodeLink(node)}${rest.slice(at + node.length)}`;
   return pod ? html`${podLink(pod[1], pod[2])}${tail}` : html`${tail}`;

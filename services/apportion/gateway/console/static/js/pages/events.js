@@ -1,7 +1,7 @@
 // Events: what happened, the newest first, live; each with the event itself. Or what differs between
 // two moments, which is a page of its own beside it.
 import { get, getNow } from "../api.js";
-import { instant, many, num, when } from "../format.js";
+import { instant, many, num, subjectWords, when } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { ICONS } from "../icons.js";
 import { countKinds, kindOf, KINDS } from "../kinds.js";
@@ -114,11 +114,12 @@ class EventsPage {
     if (!revision) { mount(box, html`<p class="faint">Choose an event, and it stands here as it is in the ledger.</p>`); return; }
     if (this.detailed === revision) return;
     this.detailed = revision;
+    if (!box.childElementCount) mount(box, html`<p class="faint">asking…</p>`);
     const { row, event } = await getNow(`log/${revision}`);
     if (this.closed || this.detailed !== revision) return;
     const ms = instant(row.time);
     mount(box, html`<button class="x" aria-label="Close">${ICONS.close}</button><h2>${row.type || "No event"} <small class="m">#${num(revision)}</small></h2><p class="say">${linked(row.sentence, row.subject)}.</p>
-      <div class="kv"><span>at</span><b class="m">${ms === null ? row.time : new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC")}</b><span>written by</span><b class="m">${row.source}</b><span>subject</span><b class="m">${row.subject.replace(/^apportion\.v1\./, "")}</b></div>
+      <div class="kv"><span>at</span><b class="m">${ms === null ? row.time : new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC")}</b><span>written by</span><b class="m">${row.source}</b><span>subject</span><b class="m">${subjectWords(row.subject)}</b></div>
       <pre class="m" tabindex="0" aria-label="The event itself">${JSON.stringify(event, null, 1)}</pre>
       <div class="acts">${link("fleet", "See the fleet then", { at: String(revision) }, "btn")}${podOf(row, event)}</div>`);
   }

@@ -20,7 +20,7 @@ const LOOKS = {
   NodeGone: "refused", NodeSilent: "refused",
 };
 const TITLES = {
-  PodSubmitted: "Submitted", PodAdopted: "Adopted", PodRefused: "Refused", PodRejected: "Rejected", PodPlaced: "Placed",
+  PodSubmitted: "Submitted", PodAdopted: "Adopted", PodRefused: "Waiting", PodRejected: "Rejected", PodPlaced: "Placed",
   PodBound: "Bound", SharesAllocated: "Allocated", PodGone: "Ended", PlacementVoided: "Placement voided",
   AllocationFailed: "Allocation failed", BindFailed: "Binding failed", PodEvicted: "To go", PodResized: "Resized",
   PodChanged: "Changed", ResizeAsked: "Resize asked", ResizeRefused: "Resize refused", DifferenceFound: "Difference found",
@@ -142,7 +142,7 @@ class PodPage extends ListPage {
       }));
     }
     return this.why.history.map(step => ({
-      look: step.phase, title: sentenceCase(step.phase), time: step.time, revision: step.revision, words: this.stepWords(step.phase),
+      look: step.phase, title: sentenceCase(phaseWord(step.phase)), time: step.time, revision: step.revision, words: this.stepWords(step.phase),
     }));
   }
 

@@ -2,7 +2,7 @@
 //
 // The gateway decides on a copy of its state, with the scheduler's own engine. Nothing is changed by
 // it, so nothing here needs a login; what acts is left to the command line.
-import { get, path, post, Problem } from "../api.js";
+import { all, get, path, post, Problem } from "../api.js";
 import { byName, many, num, shortModel } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, podLink, receipt } from "../links.js";
@@ -15,6 +15,7 @@ const POLICIES = [["", "as it is"], ["price", "price"], ["fgd", "fgd"], ["bestfi
 const TYPING_MS = 600;
 const NODES_DRAWN = 5;
 const ROWS = 12;
+const NAMES_OFFERED = 20;
 /** See app.js. */
 export async function open(main, context) {
   const page = new WhatIfPage(main, context);
@@ -67,7 +68,7 @@ class WhatIfPage {
   show() {
     mount(this.main, html`<div class="page"><div id="answer">${this.question()}</div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
       <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="8" placeholder="YAML, as you would submit it: Pod, Job, Deployment, PodGroup"></textarea>
-      <label for="lose">Nodes to lose</label><div class="tags" id="lost"></div>
+      <label for="lose">Nodes to lose</label><div class="tags" id="lost"></div><datalist id="nodes"></datalist>
       <label for="add">Nodes to add</label><div class="tags" id="added"></div>
       <span class="inl small" id="policy-label">Policy</span>${segments("policy", "Policy", POLICIES, this.policy)}
       <p class="faint small" id="as-of"></p><div id="same"></div></section><div id="result" class="stack" aria-live="polite"></div></div></div>`);
@@ -78,8 +79,11 @@ class WhatIfPage {
       clearTimeout(typing);
       typing = setTimeout(() => this.run(), TYPING_MS);
     });
+    $("#manifest").addEventListener("change", () => { clearTimeout(typing); this.runAndReveal(); });
     this.main.onclick = event => this.clicked(event);
     this.main.onkeydown = event => this.keyed(event);
+    $("#lost").addEventListener("focusin", event => this.offer(event));
+    $("#lost").addEventListener("input", event => this.offer(event));
   }
 
   /** What stands above as long as nothing is asked. */
@@ -99,7 +103,7 @@ class WhatIfPage {
   }
 
   fields() {
-    const tags = (list, id, words, placeholder) => html`${list.map(each => html`<span class="tag ${id}">${each}<button data-${id}-out="${each}" aria-label="${words} ${each}">×</button></span>`)}<input id="${id}" placeholder="${placeholder}" autocomplete="off" spellcheck="false">`;
+    const tags = (list, id, words, placeholder) => html`${list.map(each => html`<span class="tag ${id}">${each}<button data-${id}-out="${each}" aria-label="${words} ${each}">×</button></span>`)}<input id="${id}" placeholder="${placeholder}" autocomplete="off" spellcheck="false"${id === "lose" ? html` list="nodes"` : ""}>`;
     mount($("#lost"), tags(this.lose, "lose", "Keep", "name of a node ↵"));
     mount($("#added"), tags(this.add, "add", "Without", "4x8xH100-80GB ↵"));
     for (const button of $$("[data-policy]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.policy === this.policy));
@@ -125,11 +129,29 @@ class WhatIfPage {
     $(`#${id}`).focus();
   }
 
+  /** The nodes whose names have in them what is written: the first few, asked for when one is named. */
+  async offer({ target }) {
+    if (target.id !== "lose") return;
+    this.names ??= this.or({ items: [] }, all("nodes"));
+    const nodes = (await this.names).items.map(({ node }) => node);
+    const wanted = target.value.trim().toLowerCase();
+    const found = nodes.filter(node => node.toLowerCase().includes(wanted) && !this.lose.includes(node)).sort(byName);
+    const list = $("#nodes");
+    if (list && this.context.alive()) mount(list, found.slice(0, NAMES_OFFERED).map(node => html`<option value="${node}"></option>`));
+  }
+
   change(what) {
     Object.assign(this, what);
     this.context.setParameters({ pod: this.pod?.join("/") ?? "", lose: this.lose.join(","), add: this.add.join(","), policy: this.policy });
     this.fields();
-    this.run();
+    this.runAndReveal();
+  }
+
+  /** What was just asked is answered where it is seen: on one column the answer is below the form. */
+  async runAndReveal() {
+    await this.run();
+    const result = $("#result");
+    if (result && this.asks() && result.getBoundingClientRect().top > innerHeight / 2) result.scrollIntoView();
   }
 
   // ---- asking ----
@@ -174,7 +196,7 @@ class WhatIfPage {
   draw(plan, nodes, took) {
     mount($("#answer"), answer(`${sentenceCase(plan.sentence)}${/[.!]$/.test(plan.sentence) ? "" : "."}`, [
       `as of ${revisionWords(plan.revision)}`, plan.changes.join(", "), `answered in ${num(took)} ms on a copy`, plan.when]));
-    mount($("#result"), html`${plan.problems.length ? html`<section class="card"><h2>What cannot be used</h2>${plan.problems.map(words => html`<p class="note bad"><span>${words}</span></p>`)}</section>` : ""}
+    mount($("#result"), html`<p class="again" aria-hidden="true">${sentenceCase(plan.sentence)}</p>${plan.problems.length ? html`<section class="card"><h2>What cannot be used</h2>${plan.problems.map(words => html`<p class="note bad"><span>${words}</span></p>`)}</section>` : ""}
       ${this.beforeAfter(plan, nodes)}
       ${plan.pods.map(pod => this.planned(pod))}
       ${this.table("Who is hit", plan.moved, "held a place on what is lost")}
@@ -206,10 +228,10 @@ class WhatIfPage {
     const runners = pod.placed?.runners_up ?? [];
     const best = pod.placed ? [{ node: pod.placed.node, total: pod.placed.score.total ?? 0 }, ...runners] : [];
     const most = Math.max(1e-9, ...best.map(row => row.total));
-    return html`<section class="card"><h2><span class="m">${pod.namespace}/${pod.name}</span> ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${pod.without}</small>` : ""}</h2><p>${pod.refused ? "" : `${sentenceCase(pod.sentence)}.`}${pod.refused && pod.pending_since ? html`Waits already, since ${receipt(pod.pending_since)}.` : ""}</p>
+    return html`<section class="card"><h2><span class="m">${pod.namespace}/${pod.name}</span> ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${outcomeWords(pod.without)}</small>` : ""}</h2><p>${pod.refused ? "" : `${sentenceCase(pod.sentence)}.`}${pod.refused && pod.pending_since ? html`Waits already, since ${receipt(pod.pending_since)}.` : ""}</p>
       ${best.length ? html`<div class="runs">${best.map((row, at) => html`<div class="run ${at ? "" : "won"}"><span class="m">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"><i data-s="width:${Math.max(0, row.total) / most * 100}%;background:var(--p1)"></i></span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? best[0].total - row.total < 0.05 ? "tie" : `−${(best[0].total - row.total).toFixed(1)}` : ""}</em></div>`)}</div>` : ""}
       ${pod.beside.length ? html`<h3>Beside</h3><ol class="mini">${pod.beside.slice(0, 5).map(each => html`<li><span>${podLink(each.namespace, each.pod)} <span class="faint">${num(each.memory_mib)} MiB</span></span></li>`)}</ol>` : ""}
-      ${pod.refused ? html`<h3>${pod.outcome === "never" ? "What an empty fleet lacks" : "Why not now"}</h3>${causeList(pod.refused.causes, pod.refused.nodes)}` : ""}
+      ${pod.refused ? html`<h3>${pod.outcome === "never" ? "What an empty fleet lacks" : "Why it would wait"}</h3>${causeList(pod.refused.causes, pod.refused.nodes)}` : ""}
       ${pod.ahead ? html`<p class="faint">${many(pod.ahead, "pod")} would have their turn before it: ${link("waiting", "the lines")}.</p>` : ""}</section>`;
   }
 
@@ -225,9 +247,10 @@ class WhatIfPage {
 
 const OUTCOMES = { fits: ["allocated", "fits"], "not-now": ["waiting", "waiting"], never: ["never", "never"], unchanged: ["allocated", "has its place"] };
 
+const outcomeWords = outcome => OUTCOMES[outcome]?.[1] ?? outcome;
+
 function outcomeChip(outcome) {
-  const [look, words] = OUTCOMES[outcome] ?? ["", outcome];
-  return html`<span class="chip p-${look}">${words}</span>`;
+  return html`<span class="chip p-${OUTCOMES[outcome]?.[0] ?? ""}">${outcomeWords(outcome)}</span>`;
 }
 
 /** Those that would wait, by what they wait for: the first of each line, and how many more. */
