@@ -110,7 +110,7 @@ class EventsPage {
     const revision = this.chosen || this.rows[0]?.revision;
     const box = $("#detail");
     box.classList.toggle("chosen", Boolean(this.chosen));
-    for (const row of $$("#rows tr")) row.classList.toggle("sel", Number(row.dataset.revision) === revision);
+    for (const row of $$("#rows tr")) row.classList.toggle("sel", Number(row.dataset.first) <= revision && revision <= Number(row.dataset.revision));
     if (!revision) { mount(box, html`<p class="faint">Choose an event, and it stands here as it is in the ledger.</p>`); return; }
     if (this.detailed === revision) return;
     this.detailed = revision;
@@ -213,15 +213,15 @@ function folded(rows) {
   for (const row of rows) {
     const last = found.at(-1);
     const said = row.sentence.replace(/^device \S+/, "device");
-    if (last && row.type === "DeviceHealthChanged" && last.row.subject === row.subject && last.said === said) last.count += 1;
-    else found.push({ row, said, count: 1 });
+    if (last && row.type === "DeviceHealthChanged" && last.row.subject === row.subject && last.said === said) Object.assign(last, { count: last.count + 1, first: row.revision });
+    else found.push({ row, said, count: 1, first: row.revision });
   }
   return found;
 }
 
-function eventRow({ row, count }, chosen) {
+function eventRow({ row, count, first }, chosen) {
   const ms = instant(row.time);
-  return html`<tr data-row tabindex="0" data-revision="${row.revision}" class="k-${kindOf(row.type)} ${row.revision === chosen ? "sel" : ""}"><td class="num hide-s">${receipt(row.revision)}</td><td class="m" title="${row.time}">${ms === null ? "" : when(ms, shownTime())}${second([receipt(row.revision)])}</td><td><i class="kd"></i><span class="say">${linked(row.sentence, row.subject)}${count > 1 ? html` <em>×${count}</em>` : ""}</span></td></tr>`;
+  return html`<tr data-row tabindex="0" data-revision="${row.revision}" data-first="${first}" class="k-${kindOf(row.type)} ${first <= chosen && chosen <= row.revision ? "sel" : ""}"><td class="num hide-s">${receipt(row.revision)}</td><td class="m" title="${row.time}">${ms === null ? "" : when(ms, shownTime())}${second([receipt(row.revision)])}</td><td><i class="kd"></i><span class="say">${linked(row.sentence, row.subject)}${count > 1 ? html` <em>×${count}</em>` : ""}</span></td></tr>`;
 }
 
 /** The pod that an event is about, by the name that stands in it or in its sentence. */

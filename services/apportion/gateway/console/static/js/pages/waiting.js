@@ -67,8 +67,10 @@ function reasons(line) {
   return html`<h3>Why none of ${many(line.nodes, "node")}, and what would unblock it</h3>${causeList(line.causes, line.nodes)}<p class="try">${link("whatif", "Try a change →", line.first.length ? { pod: `${line.first[0].namespace}/${line.first[0].name}` } : {})}</p>`;
 }
 
+const NONE = html`<span class="faint">–</span>`;
+
 function podRow(pod, now) {
   const waited = since(pod.since_time, now);
   const nearest = pod.nearest ? nodeLink(pod.nearest) : "";
-  return html`<tr data-row tabindex="0"><td class="num m">${num(pod.position)}</td><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([nearest ? html`nearest ${nearest}` : "", pod.missing ? `${pod.missing} missing` : ""])}</td><td class="m">${waited === null ? "" : duration(waited)}</td><td class="hide-s">${nearest}</td><td class="hide-s nw">${pod.missing}</td></tr>`;
+  return html`<tr data-row tabindex="0"><td class="num m">${num(pod.position)}</td><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([nearest ? html`nearest ${nearest}` : "", pod.missing ? `${pod.missing} missing` : ""])}</td><td class="m">${waited === null ? "" : duration(waited)}</td><td class="hide-s">${nearest || NONE}</td><td class="hide-s nw">${pod.missing || NONE}</td></tr>`;
 }
