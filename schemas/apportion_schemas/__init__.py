@@ -42,7 +42,14 @@ from apportion_schemas.envelope import (
 )
 from apportion_schemas.formats import FormatEnabled, RevisionSetAside
 from apportion_schemas.intake import ReportRefused
-from apportion_schemas.inventory import Device, DeviceHealthChanged, Host, Mode, NodeReported
+from apportion_schemas.inventory import (
+    HOSTNAME,
+    Device,
+    DeviceHealthChanged,
+    Host,
+    Mode,
+    NodeReported,
+)
 from apportion_schemas.operations import (
     DeviceCordoned,
     DeviceCordonLifted,
@@ -108,6 +115,7 @@ from apportion_schemas.workload import (
 
 __all__ = [
     "CATALOGUE",
+    "HOSTNAME",
     "AllocationFailed",
     "Ask",
     "BindFailed",

@@ -3,7 +3,7 @@
 A report is whole, never a difference, so that one event says all that is known of a node.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -47,6 +47,10 @@ class Device(Payload, frozen=True):
     nvlink_lanes: dict[Name, Count] = {}
     healthy: bool = True
     health_reason: Text = ""
+
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+"""The label with which a kubelet names its node."""
 
 
 class Host(Payload, frozen=True):

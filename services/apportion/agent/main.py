@@ -167,7 +167,7 @@ def _nodes(service: Service, handing_in: HandingIn, backends: Backends) -> list[
             backend = NvmlBackend(service.clock, quiet_s=backends.quiet_s)
         except DevicesUnavailable as error:
             raise ConfigError("--simulate", "not given", str(error)) from None
-        return [Node(backends.node, backend, local_host(), publisher(backends.node))]
+        return [Node(backends.node, backend, local_host(backends.node), publisher(backends.node))]
     return [
         Node(member.name, SimulatedBackend(member.devices), member.host, publisher(member.name))
         for member in backends.simulated

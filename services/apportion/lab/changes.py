@@ -24,6 +24,7 @@ from apportion.runtime.files.fleets import (
     SimulatedNode,
 )
 from apportion_schemas import (
+    HOSTNAME,
     DeviceHealthChanged,
     Host,
     NodeGone,
@@ -235,7 +236,8 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
     """A node with these devices, else like the nodes that have the first of its models.
 
     Its host is as large as that of one with as many devices, and it has the labels and taints that
-    all of those have; where there is no such node it is as one that is simulated.
+    all of those have, and its own name for a hostname; where there is no such node it is as one
+    that is simulated.
     """
     try:
         devices = simulated_devices(name, spec)
@@ -253,6 +255,7 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
     if alike:
         pattern = next((node for node in alike if len(node.devices) == len(devices)), None)
         host = structs.replace(pattern.host if pattern else host, labels=_common_labels(alike))
+    host = structs.replace(host, labels={**host.labels, HOSTNAME: name})
     return node_facts(SimulatedNode(name, devices, host), alike)
 
 

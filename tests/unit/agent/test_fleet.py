@@ -79,8 +79,15 @@ def test_yaml(tmp_path: Path) -> None:
         "nodes:\n- {node: a, devices: 8xH100-80GB, labels: {zone: west}, pods: 20}\n- {node: b}\n",
     )
     first, second = read_fleet(path)
-    assert (len(first.devices), first.host.labels, first.host.pods) == (8, {"zone": "west"}, 20)
+    assert (len(first.devices), first.host.pods) == (8, 20)
+    assert first.host.labels == {"zone": "west", "kubernetes.io/hostname": "a"}
     assert second.devices == ()
+
+
+def test_a_simulated_node_is_found_by_its_hostname() -> None:
+    """A kubelet labels its node so, and manifests select by it."""
+    labels = [node.host.labels for node in numbered_nodes("n", 2, ["1xT4"])]
+    assert labels == [{"kubernetes.io/hostname": "n-1"}, {"kubernetes.io/hostname": "n-2"}]
 
 
 @pytest.mark.parametrize(

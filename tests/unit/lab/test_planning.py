@@ -364,6 +364,15 @@ def test_added_nodes_take_what_waits_and_are_like_their_like() -> None:
     assert (one.node, one.without) == ("added-2", "not-now")
 
 
+def test_an_added_node_has_its_own_hostname() -> None:
+    """The only node of a model does not give its name to those that are added like it."""
+    ledger = Ledger(rack("n1", 1, model=A100_80))
+    ledger.play(observed("n1", labels={"kubernetes.io/hostname": "n1"}))
+    wants = shape(cards(), node=NodeConstraints(selector={"kubernetes.io/hostname": "added-2"}))
+    answer = planned(ledger, draft("new", shape=wants), add=("2x1xA100-80GB",))
+    assert only(answer).node == "added-2"
+
+
 def test_another_policy_goes_elsewhere() -> None:
     """Binpack joins, spread keeps apart; both are told."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("old", ask(4096)))

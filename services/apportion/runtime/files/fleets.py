@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
 from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, parse
-from apportion_schemas import Device, Host
+from apportion_schemas import HOSTNAME, Device, Host
 from apportion_schemas.quantities import NAME_MAX, CpuMilli, HostMemoryMib, Labels, Name, Natural
 
 NODES_MAX = 20_000
@@ -158,5 +158,5 @@ def _host(row: _Row, devices: int) -> Host:
         cpu_milli=CPU_MILLI_PER_DEVICE * shares if row.cpu_milli is None else row.cpu_milli,
         memory_mib=MEMORY_MIB_PER_DEVICE * shares if row.memory_mib is None else row.memory_mib,
         pods=row.pods,
-        labels=row.labels,
+        labels={HOSTNAME: row.node} | row.labels,  # as a kubelet labels its node
     )

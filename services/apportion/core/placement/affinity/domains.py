@@ -1,15 +1,13 @@
 """Topology domains: which nodes have the same value of a label.
 
 Invariant: nodes are of one domain exactly where they have the same value. A node without the label
-`kubernetes.io/hostname` is its own host all the same: where there is no Kubernetes nobody sets it.
+`kubernetes.io/hostname` is its own host all the same: not
+every ledger has it of every node.
 """
-
-from typing import Final
 
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement.index.labels import label
-
-HOSTNAME: Final = "kubernetes.io/hostname"
+from apportion_schemas import HOSTNAME
 
 
 def domain(node: NodeState, key: str) -> str | None:
