@@ -186,15 +186,17 @@ def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:
 
 
 def device_state(device: DeviceAnswer) -> Text:
-    """In one word, or the reason why nothing new goes there."""
+    """In one word, or every reason why nothing new goes there, each behind a word of its own."""
+    said = []
     if not device.present:
-        return Text("gone", "red")
-    if not device.healthy:
-        return Text("failed: ", "red").append_text(plain(device.health_reason or "no reason given"))
-    cordon = device.cordon or device.node_cordon
-    if cordon:
-        return Text("cordoned: ", "yellow").append_text(plain(cordon))
-    return Text("ok", "green")
+        said.append(Text("gone", "red"))
+    elif not device.healthy:
+        reason = plain(device.health_reason or "no reason given")
+        said.append(Text("failed: ", "red").append_text(reason))
+    for word, cordon in (("cordoned: ", device.cordon), ("node cordoned: ", device.node_cordon)):
+        if cordon:
+            said.append(Text(word, "yellow").append_text(plain(cordon)))
+    return Text("; ").join(said) if said else Text("ok", "green")
 
 
 def holders(device: DeviceAnswer) -> str:

@@ -81,8 +81,9 @@ def test_templates_escape_what_is_put_in(page: Page) -> None:
 
 ROW = [
     "n1", "8 x H100", 1, "", [["H100", 1000]], [0, 0, 0, 1, 0, 1, 3, 0, 2],
-    {"1": "XID 79", "2": "fan"},
+    {"1": "XID 79"},
     [["a", "x", "allocated", [0, 250, 0, 1, 1000, 100]], ["b", "y", "placed", [0, 500, 0]]],
+    {"2": "fan"},
 ]  # fmt: skip
 
 
@@ -108,9 +109,27 @@ def test_a_packed_row_becomes_cards_with_their_holders(page: Page) -> None:
     assert {name: totals[name] for name in wanted} == wanted
 
 
+def test_a_card_that_is_broken_and_cordoned_says_each_reason(page: Page) -> None:
+    """It is counted as either, and neither reason stands behind the other's word."""
+    row = ["n1", "H100", 1, "", [["H100", 1000]], [0, 0, 3], {"0": "XID 79"}, [], {"0": "fan"}]
+    found = run(
+        page,
+        "fleet/card.js",
+        """const { Fleet } = await import('/console/js/fleet/model.js');
+        const f = new Fleet();
+        f.take({ whole: true, revision: 7, nodes: [given[0]], gone: [] });
+        const { broken, cordoned } = f.totals();
+        return [m.facts(f.nodes.get('n1'), 0).text, broken, cordoned];""",
+        row,
+    )
+    assert "<span>XID 79</span>" in found[0]
+    assert "<span>Cordoned: fan</span>" in found[0]
+    assert found[1:] == [1, 1]
+
+
 def test_changed_rows_take_the_place_of_older_ones(page: Page) -> None:
     """Nothing moves where only what is held has changed; a node that came or left does move it."""
-    after = [*ROW[:7], []]
+    after = [*ROW[:7], [], {}]
     found = run(
         page,
         "fleet/model.js",

@@ -11,7 +11,7 @@ from apportion.cli.output import plain
 from apportion.cli.top import BAR_CELLS, bar
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.why import why
-from apportion_schemas import DeviceHealthChanged, NodeCordoned, ReportRefused
+from apportion_schemas import DeviceCordoned, DeviceHealthChanged, NodeCordoned, ReportRefused
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, pod
@@ -70,6 +70,21 @@ def test_tables_say_what_matters() -> None:
     shown = " ".join(printed(tables.nodes([node_answer(ledger.node("n1"))])).split())
     assert "its report is refused" in shown
     assert "16 TiB" in shown
+
+
+def test_a_device_says_each_reason_with_its_own_word() -> None:
+    """One that has failed may be cordoned as well, and its node may be."""
+    ledger = Ledger(
+        rack("n1", 1),
+        DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
+        DeviceCordoned(device="n1-g0", by="ann", reason="fan"),
+        NodeCordoned(node="n1", by="bob", reason="move"),
+    )
+    (device,) = device_answers(ledger.node("n1"))
+    said = tables.device_state(device).plain
+    assert [each.partition(" (")[0] for each in said.split("; ")] == [
+        "failed: XID 79", "cordoned: fan", "node cordoned: move",
+    ]  # fmt: skip
 
 
 def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:

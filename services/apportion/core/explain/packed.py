@@ -52,8 +52,8 @@ class PackedNode(Struct, frozen=True, array_like=True):
     """One node. `ready` is 1 or 0.
 
     `models` are pairs of a model and the MiB of one card. `cards` are triples, one behind the
-    other: index, place in `models`, `CardState`. `notes` say, by the place of the card, why it
-    failed or who took it off offer; `cordon` is that of the whole node.
+    other: index, place in `models`, `CardState`. By the place of the card, `notes` say why it failed
+    and `cordons` who took it off offer, for a card may be both; `cordon` is that of the whole node.
     """
 
     node: str
@@ -64,6 +64,7 @@ class PackedNode(Struct, frozen=True, array_like=True):
     cards: tuple[int, ...]
     notes: dict[str, str]
     pods: tuple[PackedPod, ...]
+    cordons: dict[str, str]
 
 
 class PackedUse(Struct, frozen=True, array_like=True):
@@ -113,6 +114,7 @@ def packed_node(node: NodeState) -> PackedNode:
     models: dict[tuple[str, int], int] = {}
     cards: list[int] = []
     notes: dict[str, str] = {}
+    cordons: dict[str, str] = {}
     place: dict[str, int] = {}
     for at, state in enumerate(node.devices):
         device = state.device
@@ -125,8 +127,10 @@ def packed_node(node: NodeState) -> PackedNode:
             bits |= CardState.CORDONED
         if not state.present:
             bits |= CardState.ABSENT
-        if note := state.health_reason or cordon_words(state.cordons):
-            notes[str(at)] = note
+        if state.health_reason:
+            notes[str(at)] = state.health_reason
+        if state.cordons:
+            cordons[str(at)] = cordon_words(state.cordons)
         cards += (device.index, model, int(bits))
     return PackedNode(
         node=node.name,
@@ -137,6 +141,7 @@ def packed_node(node: NodeState) -> PackedNode:
         cards=tuple(cards),
         notes=notes,
         pods=tuple(_pods(node, place)),
+        cordons=cordons,
     )
 
 

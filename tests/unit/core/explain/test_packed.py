@@ -33,12 +33,19 @@ def test_a_row_says_what_is_wrong() -> None:
         rack("n1", 3),
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
         DeviceCordoned(device="n1-g1", by="ann", reason="fan"),
+        DeviceCordoned(device="n1-g0", by="bob", reason="swap"),
         NodeCordoned(node="n1", by="ann", reason="move"),
         observed("n1", ready=False),
     )
     row = packed_node(ledger.node("n1"))
-    assert row.cards[2::3] == (CardState.FAILED, CardState.CORDONED, 0)
-    assert row.notes == {"0": "XID 79", "1": "fan (ann, 2026-01-01 00:00)"}
+    assert row.cards[2::3] == (
+        CardState.FAILED | CardState.CORDONED, CardState.CORDONED, 0,
+    )  # fmt: skip
+    assert row.notes == {"0": "XID 79"}
+    assert row.cordons == {
+        "0": "swap (bob, 2026-01-01 00:00)",
+        "1": "fan (ann, 2026-01-01 00:00)",
+    }
     assert (row.cordon, row.ready) == ("move (ann, 2026-01-01 00:00)", 0)
 
 

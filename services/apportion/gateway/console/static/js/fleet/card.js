@@ -8,7 +8,7 @@ import { link, podLink, receipt } from "../links.js";
 import { shownTime } from "../moment.js";
 import { problemNote } from "../parts.js";
 import { linked } from "../sentence.js";
-import { ABSENT, CORDONED, FAILED, granted, stateOf, UNREADY, used } from "./model.js";
+import { ABSENT, FAILED, granted, stateOf, UNREADY, used } from "./model.js";
 
 const HOLDERS_SHOWN = 6;
 
@@ -28,12 +28,12 @@ export function facts(node, card, more = null) {
 
 function notes(node, card) {
   const bits = node.state[card];
-  const note = node.notes[card] ?? "";
   const said = [];
   if (bits & UNREADY) said.push(["bad", "broken", "The node is not ready"]);
   if (bits & ABSENT) said.push(["bad", "broken", "The node's agent no longer reports it"]);
-  if (bits & FAILED) said.push(["bad", "broken", note || "It failed; nobody says why"]);
-  if (bits & CORDONED) said.push(["warn", "soon", node.cordon ? `Node cordoned: ${node.cordon}` : `Cordoned: ${note}`]);
+  if (bits & FAILED) said.push(["bad", "broken", node.notes[card] || "It failed; nobody says why"]);
+  if (node.cordons[card]) said.push(["warn", "soon", `Cordoned: ${node.cordons[card]}`]);
+  if (node.cordon) said.push(["warn", "soon", `Node cordoned: ${node.cordon}`]);
   return said.map(([look, icon, words]) => html`<p class="note ${look}">${ICONS[icon]}<span>${words}</span></p>`);
 }
 

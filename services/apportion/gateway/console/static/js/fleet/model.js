@@ -14,7 +14,7 @@ export const BROKEN = FAILED | ABSENT | UNREADY;
 const IDLE_BELOW = 0.05;
 
 /** One node out of its packed row. */
-export function unpack([name, pool, ready, cordon, models, cards, notes, pods]) {
+export function unpack([name, pool, ready, cordon, models, cards, notes, pods, cordons]) {
   const count = cards.length / 3;
   const state = new Array(count);
   const index = new Array(count);
@@ -35,7 +35,7 @@ export function unpack([name, pool, ready, cordon, models, cards, notes, pods]) 
   for (const [card] of found) start[card + 1] += 1;
   for (let card = 0; card < count; card += 1) start[card + 1] += start[card];
   return {
-    name, pool, ready: Boolean(ready), cordon, notes, count, state, index, model, start,
+    name, pool, ready: Boolean(ready), cordon, notes, cordons, count, state, index, model, start,
     pods: pods.map(([namespace, pod, phase]) => ({ namespace, name: pod, phase })),
     memory: found.map(share => share[1]), // parts of the card
     holder: found.map(share => share[2]), // places in `pods`
@@ -151,7 +151,7 @@ export class Fleet {
         if (held > 0) sum.granted += 1;
         if (isFree(node, card)) sum.free += 1;
         if (node.state[card] & BROKEN) sum.broken += 1;
-        else if (node.state[card] & CORDONED) sum.cordoned += 1;
+        if (node.state[card] & CORDONED) sum.cordoned += 1; // a card may be both
         const use = used(node, card);
         if (use >= 0) { sum.held += held * mib; sum.used += use * mib; }
         if (isIdle(node, card)) sum.idle += 1;
