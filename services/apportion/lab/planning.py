@@ -351,8 +351,11 @@ class _Answering:
                 made, sentence=f"{said} {waits}: {self._cause(pod)}", refused=refused, ahead=ahead
             )
         never = Explained(lasting, never=True)
+        if pod.refusal is not None:
+            whole = self._room.explained(pod, pod.refusal)
+            never = whole if whole.never else never
         said += f" {refusal_words(never, pod.submitted.shape)}"
-        refused = refused_answer(self._state, pod, never)
+        refused = refused_answer(self._state, pod, never, self._room)
         return structs.replace(made, outcome="never", sentence=said, refused=refused, ahead=ahead)
 
     def _cause(self, pod: PodState, *, short: bool = False) -> str:

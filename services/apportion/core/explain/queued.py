@@ -182,7 +182,7 @@ def _line(
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
     explained = _explained(room, pods)
     shape = pods[0][1].submitted.shape
-    causes, nearest = refused_rows(state, explained, shape) if explained else ((), ())
+    causes, nearest = refused_rows(state, explained, shape, room) if explained else ((), ())
     return Line(
         wants=wants,
         devices=devices_wanted(pods[0][1]),

@@ -1,26 +1,29 @@
 """Which nodes could hold a refused pod once what is there has ended, and which never could.
 
 A refusal counts what is free; of two nodes that lack the same, one may be too small for the pod
-whatever ends there. Advice must not point at that one. Invariant: "never" is said only where every
+whatever ends there. Advice must not point at that one. Where all are, the nearest is the one that
+lacks the least of what it has in all (`capacity`). Invariant: "never" is said only where every
 node is too small or of the wrong kind with nothing on it; `lab.fitting`, which tries an empty fleet
 with the engine, says it then as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from heapq import nsmallest
 from itertools import islice
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
 from apportion.core.devices.demand import Demand, demand
-from apportion.core.devices.shares import DeviceState, template_cpu_of
+from apportion.core.devices.shares import DeviceState
+from apportion.core.explain.capacity import NO_PLACE, Lack, devices_lack, empty, host_lacks
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
 from apportion.core.placement.filters import refused_node as refused_now
-from apportion.core.placement.filters.nodes import labels, taints
-from apportion_schemas import Ask, Device, DeviceConstraints, NearMiss, PodRefused, Shape
+from apportion_schemas import Ask, DeviceConstraints, NearMiss, PodRefused, RefusalCode, Shape
 
 NEAREST_KEPT: Final = 3
 NODES_WEIGHED: Final = 64  # nodes that could hold a pod of which the nearest are looked for
@@ -43,12 +46,14 @@ class Room:
         self._geometries = state.configuration.nvidia.known_mig_geometries
         self._by_build: dict[Build, list[NodeState]] = {}
         self._known: dict[bytes, tuple[NearMiss, ...] | None] = {}
+        self._whole: dict[bytes, PodRefused] = {}
         self._unbelieved: list[NodeState] | None = None
 
     def explained(self, pod: PodState, refused: PodRefused) -> Explained:
-        """The refusal with the nearest among the nodes that could hold the pod.
+        """The refusal with the nearest among the nodes that could hold the pod; where none could,
+        with what each lacks when empty.
 
-        Where none could, or a gang, queue, quota or volume is what keeps it out, it stays as it is.
+        Where a gang, queue, quota or volume is what keeps it out, it stays as it is.
         """
         if refused.gang or refused.queue or refused.quota or refused.volume or not refused.nodes:
             return Explained(refused, never=False)
@@ -61,7 +66,10 @@ class Room:
             self._known[pod.shape_key] = self._nearest(shape)
         found = self._known[pod.shape_key]
         if found is None:
-            return Explained(refused, never=True)
+            if pod.shape_key not in self._whole:
+                self._whole[pod.shape_key] = self._with_nothing_there(shape, refused)
+            whole = self._whole[pod.shape_key]
+            return Explained(structs.replace(whole, pod=refused.pod), never=True)
         more = tuple(miss for miss in found if miss.node not in could)
         nearest = (*kept, *more)[:NEAREST_KEPT]
         return Explained(structs.replace(refused, nearest=nearest), never=False)
@@ -96,18 +104,46 @@ class Room:
         misses.sort(key=lambda each: each[0])
         return tuple(miss for _, miss in misses[:NEAREST_KEPT]) if could else None
 
-    def _could(self, shape: Shape) -> Iterator[NodeState]:
+    def _with_nothing_there(self, shape: Shape, refused: PodRefused) -> PodRefused:
+        """The refusal of a pod that no node could hold, as it would be if nothing ran there."""
+        alike, reasons = _unnamed(shape), Counter[RefusalCode]()
+        lacks = list[tuple[NodeState, Lack]]()
+        for nodes in self._builds():
+            of_build = devices_lack(shape, nodes[0], self._geometries)
+            for node in nodes:
+                lack = host_lacks(shape, node) or (
+                    of_build if alike == shape else devices_lack(shape, node, self._geometries)
+                )
+                if lack is not None and node.present:
+                    reasons[lack.verdict.code] += 1
+                    lacks.append((node, lack))
+        near = nsmallest(NEAREST_KEPT, lacks, key=lambda each: (each[1].order, each[0].name))
+        return structs.replace(
+            refused,
+            nodes=len(lacks),
+            reasons=dict(reasons),
+            nearest=tuple(_near(node, _at(node, lack), lack.verdict) for node, lack in near),
+        )
+
+    def could(self, shape: Shape) -> int:
+        """How many nodes could hold such a pod with nothing on them."""
+        return sum(1 for _ in self._could(shape))
+
+    def _builds(self) -> Iterable[list[NodeState]]:
+        """The nodes, those together whose devices are alike."""
         if not self._by_build:
             for node in self._state.nodes.values():
                 self._by_build.setdefault(_build(node), []).append(node)
-        unnamed = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
-        alike = structs.replace(shape, devices=unnamed)
-        for nodes in self._by_build.values():
+        return self._by_build.values()
+
+    def _could(self, shape: Shape) -> Iterator[NodeState]:
+        alike = _unnamed(shape)
+        for nodes in self._builds():
             if self._devices_hold(alike, nodes[0]):
                 yield from (
                     node for node in nodes
                     if _host_holds(shape, node)
-                    and (unnamed == shape.devices or self._devices_hold(shape, node))
+                    and (alike == shape or self._devices_hold(shape, node))
                 )  # fmt: skip
 
     def _holds(self, shape: Shape, node: NodeState) -> bool:
@@ -128,7 +164,7 @@ class Room:
             if refused_kind(ask, wanted, held.device) is not None:
                 continue
             needs = demand(ask, held.device, self._geometries)
-            if isinstance(needs, Demand) and refused_amount(needs, _empty(held.device)) is None:
+            if isinstance(needs, Demand) and refused_amount(needs, empty(held.device)) is None:
                 yield needs, held
 
     def _miss(self, shape: Shape, node: NodeState) -> tuple[tuple[int, float], NearMiss] | None:
@@ -159,20 +195,17 @@ class Room:
 
 def _host_holds(shape: Shape, node: NodeState) -> bool:
     """Whether the node is there, may take such pods and is large enough, whatever runs on it."""
-    if not node.present:
-        return False
-    for facts in (taints, labels):
-        needed, available = facts(shape, node)
-        if available < needed:
-            return False
-    needs, host = shape.node, node.host
-    offered = node.observed.extended if node.observed else {}
-    return (
-        needs.cpu_milli <= host.cpu_milli
-        and needs.memory_mib <= host.memory_mib
-        and host.pods > 0
-        and all(offered.get(name, 0) >= count for name, count in needs.extended.items())
-    )
+    return host_lacks(shape, node) is None
+
+
+def _unnamed(shape: Shape) -> Shape:
+    """The shape without wishes for this device or that one."""
+    devices = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
+    return structs.replace(shape, devices=devices)
+
+
+def _at(node: NodeState, lack: Lack) -> str:
+    return "" if lack.place == NO_PLACE else node.devices[lack.place].device.id
 
 
 def _build(node: NodeState) -> Build:
@@ -183,16 +216,6 @@ def _build(node: NodeState) -> Build:
          each.cores, each.slots)
         for each in devices
     )  # fmt: skip
-
-
-def _empty(device: Device) -> DeviceState:
-    return DeviceState(
-        device=device,
-        memory_free_mib=device.memory_mib,
-        cores_free=device.cores,
-        slots_free=device.slots,
-        template_cpu_free=template_cpu_of(device),
-    )
 
 
 def _rank(verdict: Verdict) -> int:

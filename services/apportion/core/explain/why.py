@@ -6,7 +6,7 @@ afterwards, so the answer next week is the answer of today.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import structs
 
@@ -31,7 +31,7 @@ from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.rationale import rationale_of
-from apportion.core.ledger.state import Phase, Placement, PodState, State
+from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State
 from apportion_schemas import (
     NearMiss,
     PodRefused,
@@ -67,7 +67,9 @@ def why(
         room = room or Room(state)
         explained = room.explained(pod, pod.refusal)
         unbelieved = room.unbelieved(pod, pod.refusal)
-    refused = refused_answer(state, pod, explained, unbelieved) if explained else None
+    refused = None
+    if explained is not None and room is not None:
+        refused = refused_answer(state, pod, explained, room, unbelieved)
     if refused is not None and not refused.never:
         causes = tuple(_with_people(state, row) for row in refused.causes)
         refused = structs.replace(refused, causes=causes)
@@ -285,12 +287,16 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
 
 
 def refused_answer(
-    state: State, pod: PodState, explained: Explained, unbelieved: tuple[str, ...] = ()
+    state: State,
+    pod: PodState,
+    explained: Explained,
+    room: Room,
+    unbelieved: tuple[str, ...] = (),
 ) -> WhyRefused:
     """A refusal as the read API shows it: every cause, the nearest misses, and the nodes whose
     agents are not believed.
     """
-    causes, nearest = refused_rows(state, explained, pod.submitted.shape)
+    causes, nearest = refused_rows(state, explained, pod.submitted.shape, room)
     return WhyRefused(
         revision=pod.refused_revision,
         nodes=explained.refused.nodes,
@@ -302,12 +308,20 @@ def refused_answer(
 
 
 def refused_rows(
-    state: State, explained: Explained, shape: Shape
+    state: State, explained: Explained, shape: Shape, room: Room
 ) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
     """The causes of a refusal with what would unblock each, and the nodes that nearly fitted."""
     ranked = words.ranked(explained.refused)
-    causes = tuple(_cause_row(state, code, count, explained, shape) for code, count in ranked)
-    return causes, tuple(_miss_row(miss, shape) for miss in explained.refused.nearest)
+    could = "" if explained.never else _could_words(room.could(shape), explained.refused.nodes)
+    causes = tuple(
+        _cause_row(state, code, count, explained, shape, could=could) for code, count in ranked
+    )
+    return causes, tuple(_miss_row(state, miss, shape) for miss in explained.refused.nearest)
+
+
+def _could_words(could: int, of: int) -> str:
+    """How many nodes it helps that something ends there; empty where all could hold the pod."""
+    return f" (only {could:,} of {words.nodes(of)} could hold it)" if 0 < could < of else ""
 
 
 def _with_people(state: State, row: CauseRow) -> CauseRow:
@@ -326,16 +340,22 @@ def _with_people(state: State, row: CauseRow) -> CauseRow:
 
 
 def _cause_row(
-    state: State, code: RefusalCode, count: int, explained: Explained, shape: Shape
+    state: State, code: RefusalCode, count: int, explained: Explained, shape: Shape, *, could: str
 ) -> CauseRow:
-    """The cure names a node or device: that of the nearest miss, or the first that is cordoned."""
+    """The cure names a node or device: that of the nearest miss, or the first that is cordoned.
+
+    `could` is said where something is to end.
+    """
     cure = words.cure(code, never=explained.never)
+    if code is RefusalCode.TYPE_MISMATCH:
+        cure += f"; this fleet has {listed(_models(state.nodes.values()))}"
     near = [miss for miss in explained.refused.nearest if miss.code is code]
     if near:
         cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
     if "NODE" in cure or "DEVICE" in cure:
         first = min(_cordoned(state, code), key=natural, default="")
         cure = re.sub("NODE|DEVICE", first, cure) if first else cure
+    cure += could if code in words.FREED else ""
     return CauseRow(code=code, words=words.named(code, shape), nodes=count, unblocked_by=cure)
 
 
@@ -350,7 +370,17 @@ def _cordoned(state: State, code: RefusalCode) -> Iterator[str]:
             yield name
 
 
-def _miss_row(miss: NearMiss, shape: Shape) -> MissRow:
+def _models(nodes: Iterable[NodeState]) -> list[str]:
+    """The models of the devices that are there, each once."""
+    there = (held for node in nodes if node.present for held in node.devices if held.present)
+    return sorted({held.device.model for held in there}, key=natural)
+
+
+def _miss_row(state: State, miss: NearMiss, shape: Shape) -> MissRow:
+    needed, available = (words.amount(miss.code, n) for n in (miss.needed, miss.available))
+    if miss.code is RefusalCode.TYPE_MISMATCH and miss.node in state.nodes:
+        needed = words.types(shape)
+        available = " or ".join(_models([state.nodes[miss.node]]))
     return MissRow(
         node=miss.node,
         device=miss.device,
@@ -358,8 +388,8 @@ def _miss_row(miss: NearMiss, shape: Shape) -> MissRow:
         words=words.named(miss.code, shape),
         needed=miss.needed,
         available=miss.available,
-        needed_words=words.amount(miss.code, miss.needed),
-        available_words=words.amount(miss.code, miss.available),
+        needed_words=needed,
+        available_words=available,
         missing=words.missing(miss),
     )
 

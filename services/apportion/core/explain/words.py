@@ -285,6 +285,13 @@ NEVER_CURES: Final[dict[RefusalCode, str]] = {
 }  # fmt: skip
 """The cures of causes whose own cure is that something ends or recovers, where none of that helps.
 """
+FREED: Final = frozenset(
+    (
+        _C.DEVICE_IN_USE, _C.SLOTS_EXHAUSTED, _C.CORES_INSUFFICIENT, _C.MEMORY_INSUFFICIENT,
+        _C.MIG_SLICES_OCCUPIED, _C.TEMPLATE_CPU_INSUFFICIENT, _C.DEVICES_TOO_FEW,
+    )
+)  # fmt: skip
+"""Causes that end where shares are freed, on a node that is large enough."""
 
 
 DEVICE_CHARS = 12
@@ -344,11 +351,27 @@ def near_miss(miss: NearMiss) -> str:
 
 
 def named(code: RefusalCode, shape: Shape | None) -> str:
-    """What was wrong, with the names of the resources where the pod's wishes are known."""
-    if shape is not None and code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
+    """What was wrong, with the names that the pod gives where its wishes are known."""
+    if shape is None:
+        return phrase(code)
+    wanted = ""
+    if code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
         wanted = " or ".join(sorted(shape.node.extended))
         return f"not enough of {wanted} on the node" if wanted else phrase(code)
+    if code is _C.TYPE_MISMATCH:
+        wanted = types(shape)
+        return f"no device is of type {wanted}" if wanted else phrase(code)
+    if code is _C.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
+        return "all cores of the device are held"
     return phrase(code)
+
+
+def types(shape: Shape) -> str:
+    """The types of devices that the pod accepts, as in `H100 or A100`; empty for any."""
+    only, but = shape.devices.use_types, shape.devices.nouse_types
+    if only and but:
+        return f"{' or '.join(only)}, and not {' or '.join(but)}"
+    return " or ".join(only) or (f"other than {' or '.join(but)}" if but else "")
 
 
 def refusal(refused: PodRefused, shape: Shape | None = None, *, short: bool = False) -> str:

@@ -68,6 +68,49 @@ def test_the_nearest_is_the_node_that_could_be_freed(holds: Ask, code: RefusalCo
         assert (near.code, near.needed, near.available) == (code, 70_000, 51_559)
 
 
+def test_of_nodes_that_are_all_too_small_the_largest_is_the_nearest() -> None:
+    """However little is free on it: what is free helps nobody whom it could not hold when empty."""
+    ledger = held_up(ask(100_000))
+    answer = answer_of(ledger)
+    assert answer.refused is not None
+    assert answer.refused.never
+    assert answer.sentence.endswith("nearest is z-large z-large-g0, short by 18,441 MiB")
+    assert answer.refused.nearest[0].available_words == "81,559 MiB"
+    assert {cause.code for cause in answer.refused.causes} == {RefusalCode.MEMORY_INSUFFICIENT}
+    [line] = lines_answer(ledger.state).lines
+    assert answer.sentence.endswith(line.sentence)
+    assert (line.first[0].nearest, line.first[0].missing) == ("z-large", "18,441 MiB")
+
+
+def test_what_ends_on_a_small_node_is_said_to_help_nobody() -> None:
+    """The memory is short on five nodes, and only on one of them may a share be freed for it."""
+    answer = answer_of(held_up(ask(70_000, count=8), holds=ask(30_000, count=8)))
+    assert answer.refused is not None
+    [cause] = answer.refused.causes
+    assert cause.nodes == 5
+    assert cause.unblocked_by.endswith("(only 1 of 5 nodes could hold it)")
+
+
+def test_a_type_that_is_not_there_is_named_beside_those_that_are() -> None:
+    """A person sees what was asked for, and what could be."""
+    wanted = shape(ask(1_000), devices=DeviceConstraints(use_types=("H200",)))
+    ledger = Ledger(large("n"), small("s")).submit(pod("p", shape=wanted)).settle()
+    answer = answer_of(ledger)
+    assert answer.refused is not None
+    assert "no device is of type H200 (2 nodes)" in answer.sentence
+    assert answer.refused.causes[0].unblocked_by.endswith(f"this fleet has {H100}, {L40S}")
+    near = [(miss.node, miss.needed_words, miss.available_words) for miss in answer.refused.nearest]
+    assert near == [("n", "H200", H100), ("s", "H200", L40S)]
+
+
+def test_cores_that_are_all_held_are_not_asked_for() -> None:
+    """A pod that names no cores cannot ask for too many."""
+    ledger = Ledger(large("n", 1)).submit(pod("all", ask(1_000, cores=99))).settle()
+    ledger.submit(pod("one", ask(1_000, cores=1))).settle()
+    answer = answer_of(ledger.submit(pod("p", ask(1_000))).settle())
+    assert "all cores of the device are held" in answer.sentence
+
+
 def told(ledger: Ledger) -> str:
     """What the event of the refusal of `p` says to whoever hears of it."""
     waits = ledger.pod("p")

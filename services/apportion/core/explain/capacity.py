@@ -1,0 +1,103 @@
+"""What a node lacks for a pod with nothing on it: its kind and its size, and not what it has free.
+
+Invariant: a node lacks nothing here exactly if `room` counts it among those that could hold the
+pod; filters are tried in their order, as by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from apportion.core.devices.demand import Demand, Known, demand, memory_needed_mib
+from apportion.core.devices.shares import DeviceState, template_cpu_of
+from apportion.core.ledger.state import NodeState
+from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
+from apportion.core.placement.filters.nodes import labels, taints
+from apportion_schemas import Ask, Device, RefusalCode, Shape
+
+NO_PLACE: Final = -1
+_NO_CUT: Final = (RefusalCode.MIG_NO_PROFILE, RefusalCode.TEMPLATE_NONE_FITS)
+
+
+class Lack(NamedTuple):
+    """What is lacking, and the place on its node of the device that has most; `NO_PLACE`: none."""
+
+    verdict: Verdict
+    place: int = NO_PLACE
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """The least is the nearest: the last filter, then the smallest part of what is needed."""
+        needed, available = self.verdict.needed, self.verdict.available
+        return -RANK.get(self.verdict.code, FITS), (needed - available) / max(needed, 1)
+
+
+def host_lacks(shape: Shape, node: NodeState) -> Lack | None:
+    """The first thing that keeps the pod from the host, whatever runs there."""
+    if not node.present:
+        return Lack(Verdict(RefusalCode.NODE_GONE, 1, 0))
+    needs, host = shape.node, node.host
+    offered = node.observed.extended if node.observed else {}
+    amounts = [
+        (RefusalCode.TAINT_NOT_TOLERATED, *taints(shape, node)),
+        (RefusalCode.NODE_LABELS_MISMATCH, *labels(shape, node)),
+        (RefusalCode.CPU_INSUFFICIENT, needs.cpu_milli, host.cpu_milli),
+        (RefusalCode.HOST_MEMORY_INSUFFICIENT, needs.memory_mib, host.memory_mib),
+        (RefusalCode.PODS_EXHAUSTED, 1, host.pods),
+    ]
+    amounts += [
+        (RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT, count, offered.get(name, 0))
+        for name, count in sorted(needs.extended.items())
+    ]
+    return next((Lack(Verdict(*each)) for each in amounts if each[2] < each[1]), None)
+
+
+def devices_lack(shape: Shape, node: NodeState, known: Known) -> Lack | None:
+    """What the first ask lacks that finds too few devices there that would do when empty."""
+    for ask in shape.asks:
+        lacks = [
+            Lack(found, place) if found is not None else None
+            for place, found in enumerate(_verdicts(ask, shape, node, known))
+        ]
+        fitting = lacks.count(None)
+        if fitting >= ask.count:
+            continue
+        lacking = sorted((each for each in lacks if each is not None), key=lambda each: each.order)
+        short = ask.count - fitting
+        if short <= len(lacking):
+            return next(
+                each for each in lacking if each.verdict.code is lacking[short - 1].verdict.code
+            )
+        few = fitting or any(
+            each.verdict.code is not RefusalCode.NO_SUCH_DEVICE for each in lacking
+        )
+        code = RefusalCode.DEVICES_TOO_FEW if few else RefusalCode.NO_SUCH_DEVICE
+        return Lack(Verdict(code, ask.count, fitting))
+    return None
+
+
+def _verdicts(ask: Ask, shape: Shape, node: NodeState, known: Known) -> Iterator[Verdict | None]:
+    for held in node.devices:
+        device = held.device
+        unlike = refused_kind(ask, shape.devices, device)
+        if unlike is not None:
+            yield Verdict(unlike, 1, 0)
+            continue
+        needs = demand(ask, device, known)
+        if isinstance(needs, Demand):
+            yield refused_amount(needs, empty(device))
+        else:
+            wanted = memory_needed_mib(ask, device) if needs in _NO_CUT else 1
+            yield Verdict(needs, wanted, min(wanted, device.memory_mib) if needs in _NO_CUT else 0)
+
+
+def empty(device: Device) -> DeviceState:
+    """The device as it is with nothing on it."""
+    return DeviceState(
+        device=device,
+        memory_free_mib=device.memory_mib,
+        cores_free=device.cores,
+        slots_free=device.slots,
+        template_cpu_free=template_cpu_of(device),
+    )
