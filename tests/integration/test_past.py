@@ -457,7 +457,7 @@ async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: 
     assert [row["revision"] for row in before["items"]] == [2, 4, 5, 6]
     why = await gateway.ok(f"/api/v1/pods/default/b/why?at_least={facts.revision}")
     assert "Whether it still runs is not known: the agent of n1 is not heard" in why["sentence"]
-    assert why["unready"].startswith("the agent of n1 is not heard since 20")
+    assert why["unready"].startswith("the agent of n1 is not heard, found silent at 20")
 
 
 async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> None:
@@ -542,6 +542,9 @@ async def test_verbs(gateway: Gateway) -> None:
     who = await said("who", "n1-g0", "--since", "1")
     assert re.search(r"n1 +n1-g0 +default/a +16 MiB +0 +[-0-9T:]+Z +[-0-9T:]+Z +4\n", who)
     assert "nobody held anything of n1 at revision 8" in await said("who", "n1")
+    for target in ("n1", "n1-g0"):
+        assert "\nn1: cordoned: fan (ann, 20" in await said("who", target)
+        assert "cordoned" not in await said("who", target, "--at", "6")
 
 
 async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:

@@ -18,7 +18,7 @@ from apportion.core.explain.answers import (
     PlacementAnswer,
     PodAnswer,
 )
-from apportion.core.explain.health import failed_words, moment
+from apportion.core.explain.health import failed_words, found_silent
 from apportion.core.explain.lens import NOT_TOLD
 from apportion.core.explain.lines import ask_words, listed, shares_words
 from apportion.core.explain.words import device_words
@@ -136,7 +136,7 @@ def nodes(items: Iterable[NodeAnswer], look: Look = PLAIN) -> Rows:
 
 
 def node_state(node: NodeAnswer) -> Text:
-    """In one word, or the reason why not; and what was refused of its agent."""
+    """In one word, or every reason why not; and what was refused of its agent."""
     said = _node_state(node)
     if node.refused is not None:
         said.append(f"; its report is refused ({node.refused.cause}): ", "red")
@@ -147,11 +147,14 @@ def node_state(node: NodeAnswer) -> Text:
 def _node_state(node: NodeAnswer) -> Text:
     if node.gone:
         return Text("gone", "red")
+    said = []
     if node.cordon:
-        return Text("cordoned: ", "yellow").append_text(plain(node.cordon))
+        said.append(Text("cordoned: ", "yellow").append_text(plain(node.cordon)))
     if node.silent:
-        return Text(f"its agent is silent since {moment(node.silent)}", "red")
-    return Text("ready", "green") if node.ready else Text("not ready", "red")
+        said.append(Text(f"its agent is not heard, {found_silent(node.silent)}", "red"))
+    elif not node.ready:
+        said.append(Text("not ready", "red"))
+    return Text("; ").join(said) if said else Text("ready", "green")
 
 
 def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:

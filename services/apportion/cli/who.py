@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import click
-import msgspec
+from msgspec import structs
+from rich.text import Text
 
 from apportion.cli.asking import Gateway
 from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
-from apportion.cli.listing import Listed
+from apportion.cli.listing import Listed, is_device
 from apportion.cli.moments import AT, FORMS, clock, head_since, pinned
-from apportion.cli.output import console, print_json, show, table
+from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
+from apportion.cli.tables import device_state, node_state
+from apportion.core.explain.answers import DeviceAnswer, NodeDetail
 from apportion.core.explain.past_answers import WhoPage, WhoRow
 from apportion.core.explain.words import device_words
 
@@ -30,15 +34,18 @@ PAGE = 1_000
 def command(*, where: Where, as_json: bool, target: str, at: str | None, since: str | None) -> None:
     """Who holds a device, or the devices of a node: pod, share, and the decision that gave it.
 
+    Why nothing new goes there (failed, cordoned, not heard) stands below, on standard error.
+
     Exit codes: 0 shown, also if nobody does; 1 there never was such a device or node, or nothing is
     known of the moment; 3 the gateway cannot be reached.
     """
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at": at, "since": since})
     try:
-        page = _all(gateway, {**query, "node": target})
+        page, node = _all(gateway, {**query, "node": target}), target
     except NotFound:
         page = _of_device(gateway, query, target)
+        node = page.items[-1].node if page.items else ""
     revision, items = page.revision, list(page.items)
     if since:
         said = head_since(since, page.since, datetime.now(UTC))
@@ -50,6 +57,38 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     else:
         held = f"since {since}" if since else f"at revision {revision}"
         console(stderr=True).print(f"nobody held anything of {target} {held}")
+    if not as_json:
+        moment: dict[str, object] = {"at" if at or since else "at_least": revision}
+        for line in _troubles(gateway, moment, node, target):
+            console(stderr=True).print(line, soft_wrap=True)
+
+
+def _troubles(
+    gateway: Gateway, moment: dict[str, object], node: str, target: str
+) -> Iterator[Text]:
+    """Why nothing new goes to the target: a line of its node, and one of each such device."""
+    try:
+        detail = gateway.ask(
+            "nodes", node or _node_of(gateway, moment, target), answer=NodeDetail, query=moment
+        )
+    except NotFound:  # it has left
+        return
+    if not detail.node.ready or detail.node.cordon:
+        yield plain(f"{detail.node.node}: ").append_text(node_state(detail.node))
+    for device in detail.devices:
+        meant = target == detail.node.node or is_device(device, target)
+        if meant and not (device.present and device.healthy and not device.cordon):
+            of_itself = device_state(structs.replace(device, node_cordon=""))
+            yield plain(f"{device_words(device.device)}: ").append_text(of_itself)
+
+
+def _node_of(gateway: Gateway, moment: dict[str, object], target: str) -> str:
+    """Where the device is. Raises NotFound."""
+    for page in gateway.every("devices", DeviceAnswer, moment):
+        for device in page.items:
+            if is_device(device, target):
+                return device.node
+    raise NotFound(f"no device {target}")
 
 
 def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPage:
@@ -76,7 +115,7 @@ def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
         behind = page.next
         query = {**query, "at": page.revision, "since": page.since}
         if not behind:
-            return msgspec.structs.replace(page, items=tuple(items))
+            return structs.replace(page, items=tuple(items))
 
 
 def _rows(items: list[WhoRow]) -> Rows:

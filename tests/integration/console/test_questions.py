@@ -108,7 +108,7 @@ def test_the_page_of_a_pod_says_that_its_node_is_lost(
             visit(page, f"#/pod/default/{name}")
             expect(page.locator("h1")).to_contain_text("Has its place on t4-1")
             health = page.locator("section", has_text="Its health")
-            expect(health).to_contain_text("The agent of t4-1 is not heard since")
+            expect(health).to_contain_text("The agent of t4-1 is not heard, found silent at")
             expect(health).not_to_contain_text("healthy")
             expect(page.locator("section", has_text="Story")).to_contain_text("Node silent")
             assert offences(page) == []

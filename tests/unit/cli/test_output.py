@@ -11,7 +11,13 @@ from apportion.cli.output import plain
 from apportion.cli.top import BAR_CELLS, bar
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.why import why
-from apportion_schemas import DeviceCordoned, DeviceHealthChanged, NodeCordoned, ReportRefused
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceHealthChanged,
+    NodeCordoned,
+    NodeSilent,
+    ReportRefused,
+)
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, pod
@@ -85,6 +91,21 @@ def test_a_device_says_each_reason_with_its_own_word() -> None:
     assert [each.partition(" (")[0] for each in said.split("; ")] == [
         "failed: XID 79", "cordoned: fan", "node cordoned: move",
     ]  # fmt: skip
+
+
+def test_a_node_says_each_reason_and_when_it_was_found_silent() -> None:
+    """Nobody knows since when its agent is silent, only when that was found."""
+    ledger = Ledger(
+        rack("n1", 4),
+        NodeCordoned(node="n1", by="bob", reason="move"),
+        NodeSilent(node="n1", grace_s=40),
+    )
+    answer = node_answer(ledger.node("n1"))
+    assert tables.node_state(answer).plain == (
+        "cordoned: move (bob, 2026-01-01 00:00); its agent is not heard, found silent at "
+        "2026-01-01T00:00:00Z"
+    )
+    assert " 0/4 " in printed(tables.nodes([answer]))
 
 
 def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:

@@ -83,8 +83,8 @@ class FailedDevices(Struct, frozen=True):
 class ClusterFacts(Struct, frozen=True, kw_only=True):
     """What a fold says of nodes and agents.
 
-    `silent` are nodes with the time since when their agent is not heard, and `simulated` are those
-    of them that are not real; `refused` are nodes with the cause for which an intake did not take
+    `silent` are nodes with the time when their agent was found silent, and `simulated` are those of
+    them that are not real; `refused` are nodes with the cause for which an intake did not take
     what their agents said; `without_agent` have GPUs
     or NPUs by what Kubernetes says, and nobody reports them; `without_node` are reported and no
     node of the cluster. `drivers` are nodes by the version of their driver.

@@ -5,7 +5,7 @@ from typing import Final
 
 from apportion.core.doctor.facts import Facts
 from apportion.core.doctor.found import Found, broken, counted, ok, soon
-from apportion.core.explain.health import moment
+from apportion.core.explain.health import found_silent
 from apportion.core.explain.words import nodes
 
 FOLD_BEHIND_SOON: Final = 1_000
@@ -74,7 +74,7 @@ def agents(facts: Facts) -> Found | None:
         return None
     if not cluster.silent:
         return ok(f"no agent is silent ({nodes(cluster.nodes)})")
-    said = [f"{node} since {moment(since)}" for node, since in cluster.silent]
+    said = [f"{node}, {found_silent(time)}" for node, time in cluster.silent]
     fix = (
         "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
         "status` on the node); the node takes pods by itself once it is heard"

@@ -146,7 +146,9 @@ class NodeAnswer(Answer, frozen=True):
     """One node. Used amounts are what the pods placed there ask for.
 
     `cordon` is in words why nothing new goes there; `cordons` are the reasons of the ledger.
-    `silent` is since when its agent is not heard, empty while it is; such a node is not ready.
+    `silent` is when its agent was found silent, empty while it is heard; such a node is not ready.
+    `devices_open` are those that something new may go onto: none of a node that is not ready, or
+    cordoned.
     `refused` is what was last refused of its agent, until a report of the node is taken.
     `of_kubernetes`: an API server tells of it, so that its pods are Kubernetes' to end.
     """

@@ -57,7 +57,12 @@ def unready(state: State, pod: PodState) -> str:
         return f"{node.name} is not in the cluster any more"
     if not node.runs:
         return f"{node.name} is not ready"
-    return f"the agent of {node.name} is not heard since {moment(node.silent)}"
+    return f"the agent of {node.name} is not heard, {found_silent(node.silent)}"
+
+
+def found_silent(time: str) -> str:
+    """When it was found out that an agent is silent: it was last heard some while before."""
+    return f"found silent at {moment(time)}"
 
 
 def moment(time: str) -> str:

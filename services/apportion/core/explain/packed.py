@@ -52,8 +52,9 @@ class PackedNode(Struct, frozen=True, array_like=True):
     """One node. `ready` is 1 or 0.
 
     `models` are pairs of a model and the MiB of one card. `cards` are triples, one behind the
-    other: index, place in `models`, `CardState`. By the place of the card, `notes` say why it failed
-    and `cordons` who took it off offer, for a card may be both; `cordon` is that of the whole node.
+    other: index, place in `models`, `CardState`. By the place of the card, `notes` say why it
+    failed and `cordons` who took it off offer, for a card may be both; `cordon` is that of the
+    whole node.
     """
 
     node: str

@@ -56,7 +56,6 @@ def summary_answer(state: State) -> SummaryAnswer:
         phases[REJECTED] = len(state.rejected)
     there = [node for node in state.nodes.values() if not node.gone]
     devices = [device for node in there for device in node.devices if device.present]
-    closed = sum(1 for node in there if node.cordoned for device in node.devices if device.open)
     return SummaryAnswer(
         revision=state.revision,
         policy=state.policy,
@@ -64,7 +63,7 @@ def summary_answer(state: State) -> SummaryAnswer:
         nodes=len(there),
         nodes_ready=sum(node.ready for node in there),
         devices=len(devices),
-        devices_open=sum(device.open for device in devices) - closed,
+        devices_open=sum(map(_devices_open, there)),
         memory_mib=sum(device.device.memory_mib for device in devices),
         memory_free_mib=sum(device.memory_free_mib for device in devices),
         refused_events=state.refused_count,
@@ -158,7 +157,7 @@ def node_answer(node: NodeState) -> NodeAnswer:
         simulated=node.reported.simulated if node.reported else False,
         driver=node.reported.driver if node.reported else "",
         devices=len(present),
-        devices_open=sum(device.open for device in present),
+        devices_open=_devices_open(node),
         models=tuple(dict.fromkeys(device.device.model for device in present)),
         pods=len(node.pods),
         pods_max=host.pods,
@@ -170,6 +169,12 @@ def node_answer(node: NodeState) -> NodeAnswer:
         placement_revision=node.fence,
         of_kubernetes=node.observed is not None and node.observed.version > 0,
     )
+
+
+def _devices_open(node: NodeState) -> int:
+    """How many of its devices something new may go onto."""
+    offered = node.ready and not node.cordoned
+    return sum(device.open for device in node.devices) if offered else 0
 
 
 def _refused(report: RefusedReport | None) -> RefusedReportAnswer | None:

@@ -1,7 +1,7 @@
 """The fold of whether a node's agent is heard.
 
-Invariant: `silent` is since when, whoever told it again; and each telling moves the fence by which
-the next one is told once.
+Invariant: `silent` is when that was first told, whoever told it again; and each telling moves the
+fence by which the next one is told once.
 """
 
 from apportion.core.ledger.change import Change, Context
@@ -10,7 +10,7 @@ from apportion_schemas import NodeHeard, NodeSilent
 
 
 def changed(context: Context, data: NodeSilent | NodeHeard) -> Change:
-    """Since when the node's agent is not heard, or that it is."""
+    """When the node's agent was found silent, or that it is heard."""
     node = context.state.nodes.setdefault(data.node, NodeState(data.node))
     node.presence = context.revision
     if isinstance(data, NodeHeard):

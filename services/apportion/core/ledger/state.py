@@ -83,8 +83,8 @@ class NodeState(Struct, eq=False):
     left the cluster, or was never a node of Kubernetes although an agent reports it.
     `fence` is the last revision on the node's placement subject and `chain` the SHA-256 of that
     message: the next placement expects the one and names the other.
-    `silent` is since when its agent is not heard, empty while it is; `presence` is the revision at
-    which that was last told, and the fence for telling it anew.
+    `silent` is when its agent was found silent, empty while it is heard; `presence` is the revision
+    at which that was last told, and the fence for telling it anew.
     `refused` is what was last refused of its agent, until a report of the node is taken.
     """
 

@@ -135,7 +135,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "agents",
         "broken",
         cluster(silent=(("n2", "2026-03-01T09:30:00.1Z"),)),
-        "n2 since 2026-03-01",
+        "n2, found silent at 2026-03-01",
     ),
     (
         "devices",

@@ -1,5 +1,7 @@
 """The state as answers: amounts, phases, and who holds what."""
 
+import pytest
+
 from apportion.core.explain.views import (
     device_answers,
     gang_answer,
@@ -9,8 +11,15 @@ from apportion.core.explain.views import (
     shown_phase,
     summary_answer,
 )
-from apportion_schemas import DeviceCordoned, DeviceHealthChanged, NodeCordoned, ReportRefused
-from tests.support.fleet import node, npu, rack
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceHealthChanged,
+    NodeCordoned,
+    NodeSilent,
+    ReportRefused,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import node, npu, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, pod
 
@@ -49,6 +58,23 @@ def test_node_counts_open_devices() -> None:
     failed, cordoned, _ = device_answers(ledger.node("n1"))
     assert (failed.healthy, failed.health_reason) == (False, "XID 79")
     assert cordoned.cordon == "fan (ann, 2026-01-01 00:00)"
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [
+        NodeSilent(node="n1", grace_s=40),
+        NodeCordoned(node="n1", by="ann", reason="move"),
+        observed("n1", ready=False),
+    ],
+    ids=["silent", "cordoned", "not ready"],
+)
+def test_no_device_of_a_node_is_open_that_takes_nothing_new(closed: Payload) -> None:
+    """In its own row and in the sums, as the devices themselves are well."""
+    ledger = Ledger(rack("n1", 3), closed)
+    answer = node_answer(ledger.node("n1"))
+    assert (answer.devices, answer.devices_open) == (3, 0)
+    assert summary_answer(ledger.state).devices_open == 0
 
 
 def test_node_says_what_is_refused_of_its_agent() -> None:
