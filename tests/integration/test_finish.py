@@ -316,10 +316,13 @@ spec:
 
 
 def test_slips_of_the_pen_are_told_of(up: Standalone, tmp_path: Path) -> None:
-    """By `check`, and by `submit` on standard error; a memory in Gi is refused with the number."""
+    """By `check`, and by `plan` and `submit` on standard error; a memory in Gi is refused with the
+    number.
+    """
     path = tmp_path / "pod.yaml"
     path.write_text(SLIPS)
-    for said in (up.run("check", "-f", str(path)).stdout, up.run("submit", "-f", str(path)).stderr):
+    beside = [up.run(verb, "-f", str(path)).stderr for verb in ("plan", "submit")]
+    for said in (up.run("check", "-f", str(path)).stdout, *beside):
         assert "did you mean nvidia.com/use-gputype?" in said
         assert "did you mean nvidia.com/gpumem?" in said
     path.write_text(SLIPS.replace("gpu-mem: 1000", "gpumem: 4Gi"))

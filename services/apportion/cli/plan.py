@@ -87,6 +87,8 @@ def command(
         print_json(answer)
     else:
         _show(answer)
+    for warning in answer.warnings:
+        console(stderr=True).print(plain(warning), style="yellow", soft_wrap=True)
     for problem in answer.problems:
         console(stderr=True).print("refused", plain(problem), style="red", soft_wrap=True)
     sys.exit(REFUSED if answer.problems else EXITS[answer.outcome])

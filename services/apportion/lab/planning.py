@@ -72,6 +72,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     groups: tuple[PodGroupObserved, ...] = ()
     changes: Changes = Changes()
     problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class Played(NamedTuple):
@@ -260,6 +261,7 @@ class _Answering:
             after=_totals(self._state),
             when=UNTIL_WHEN if "not-now" in outcomes else "",
             problems=wish.problems,
+            warnings=wish.warnings,
         )
 
     def _planned(self, draft: PodDraft) -> PlannedPod:

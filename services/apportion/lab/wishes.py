@@ -35,4 +35,5 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
             limits=tuple(wish.limits),
         ),
         problems=tuple(map(str, problems)),
+        warnings=tuple(wish.slips),
     )

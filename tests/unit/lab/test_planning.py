@@ -373,6 +373,23 @@ def test_an_added_node_has_its_own_hostname() -> None:
     assert only(answer).node == "added-2"
 
 
+def test_a_slip_of_the_pen_is_told_of() -> None:
+    """As `submit` and `check` tell of it; the plan is made all the same."""
+    ledger = Ledger(rack("n1", 1))
+    text = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p, annotations: {nvidia.com/use-gputypes: T4}}
+spec:
+  schedulerName: apportion
+  containers: [{name: main, image: x, resources: {limits: {nvidia.com/gpu: 1}}}]
+"""
+    answer = plan(ledger.state, plan_of(PlanRequest(manifest=text), ledger.state))
+    assert answer.outcome == "fits"
+    (said,) = answer.warnings
+    assert said.endswith("did you mean nvidia.com/use-gputype?")
+
+
 def test_another_policy_goes_elsewhere() -> None:
     """Binpack joins, spread keeps apart; both are told."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("old", ask(4096)))

@@ -20,7 +20,7 @@ NO_PLACE: Final = -1
 _NO_CUT: Final = (RefusalCode.MIG_NO_PROFILE, RefusalCode.TEMPLATE_NONE_FITS)
 
 
-class Lack(NamedTuple):
+class Deficit(NamedTuple):
     """What is lacking, and the place on its node of the device that has most; `NO_PLACE`: none."""
 
     verdict: Verdict
@@ -33,10 +33,10 @@ class Lack(NamedTuple):
         return -RANK.get(self.verdict.code, FITS), (needed - available) / max(needed, 1)
 
 
-def host_lacks(shape: Shape, node: NodeState) -> Lack | None:
+def host_deficit(shape: Shape, node: NodeState) -> Deficit | None:
     """The first thing that keeps the pod from the host, whatever runs there."""
     if not node.present:
-        return Lack(Verdict(RefusalCode.NODE_GONE, 1, 0))
+        return Deficit(Verdict(RefusalCode.NODE_GONE, 1, 0))
     needs, host = shape.node, node.host
     offered = node.observed.extended if node.observed else {}
     amounts = [
@@ -50,20 +50,22 @@ def host_lacks(shape: Shape, node: NodeState) -> Lack | None:
         (RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT, count, offered.get(name, 0))
         for name, count in sorted(needs.extended.items())
     ]
-    return next((Lack(Verdict(*each)) for each in amounts if each[2] < each[1]), None)
+    return next((Deficit(Verdict(*each)) for each in amounts if each[2] < each[1]), None)
 
 
-def devices_lack(shape: Shape, node: NodeState, known: Known) -> Lack | None:
+def devices_deficit(shape: Shape, node: NodeState, known: Known) -> Deficit | None:
     """What the first ask lacks that finds too few devices there that would do when empty."""
     for ask in shape.asks:
-        lacks = [
-            Lack(found, place) if found is not None else None
+        deficits = [
+            Deficit(found, place) if found is not None else None
             for place, found in enumerate(_verdicts(ask, shape, node, known))
         ]
-        fitting = lacks.count(None)
+        fitting = deficits.count(None)
         if fitting >= ask.count:
             continue
-        lacking = sorted((each for each in lacks if each is not None), key=lambda each: each.order)
+        lacking = sorted(
+            (each for each in deficits if each is not None), key=lambda each: each.order
+        )
         short = ask.count - fitting
         if short <= len(lacking):
             return next(
@@ -73,7 +75,7 @@ def devices_lack(shape: Shape, node: NodeState, known: Known) -> Lack | None:
             each.verdict.code is not RefusalCode.NO_SUCH_DEVICE for each in lacking
         )
         code = RefusalCode.DEVICES_TOO_FEW if few else RefusalCode.NO_SUCH_DEVICE
-        return Lack(Verdict(code, ask.count, fitting))
+        return Deficit(Verdict(code, ask.count, fitting))
     return None
 
 

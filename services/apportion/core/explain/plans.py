@@ -97,7 +97,7 @@ class PlanAnswer(Answer, frozen=True):
     would go for others. `waiting` are the first that would wait then, in the order of their turns.
     `before` is the cluster without the plan and `after` with it. `when`: for pods that would wait,
     what is known of how long. `problems` are documents that were refused, with field, value and
-    fix.
+    fix; `warnings` are names and amounts in the others that are probably not meant so.
     """
 
     revision: int
@@ -113,6 +113,7 @@ class PlanAnswer(Answer, frozen=True):
     after: Totals | None = None
     when: str = ""
     problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True):

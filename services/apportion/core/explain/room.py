@@ -19,7 +19,7 @@ from msgspec import structs
 
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import DeviceState
-from apportion.core.explain.capacity import NO_PLACE, Lack, devices_lack, empty, host_lacks
+from apportion.core.explain.capacity import NO_PLACE, Deficit, devices_deficit, empty, host_deficit
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
 from apportion.core.placement.filters import refused_node as refused_now
@@ -107,22 +107,24 @@ class Room:
     def _with_nothing_there(self, shape: Shape, refused: PodRefused) -> PodRefused:
         """The refusal of a pod that no node could hold, as it would be if nothing ran there."""
         alike, reasons = _unnamed(shape), Counter[RefusalCode]()
-        lacks = list[tuple[NodeState, Lack]]()
+        deficits = list[tuple[NodeState, Deficit]]()
         for nodes in self._builds():
-            of_build = devices_lack(shape, nodes[0], self._geometries)
+            of_build = devices_deficit(shape, nodes[0], self._geometries)
             for node in nodes:
-                lack = host_lacks(shape, node) or (
-                    of_build if alike == shape else devices_lack(shape, node, self._geometries)
+                deficit = host_deficit(shape, node) or (
+                    of_build if alike == shape else devices_deficit(shape, node, self._geometries)
                 )
-                if lack is not None and node.present:
-                    reasons[lack.verdict.code] += 1
-                    lacks.append((node, lack))
-        near = nsmallest(NEAREST_KEPT, lacks, key=lambda each: (each[1].order, each[0].name))
+                if deficit is not None and node.present:
+                    reasons[deficit.verdict.code] += 1
+                    deficits.append((node, deficit))
+        near = nsmallest(NEAREST_KEPT, deficits, key=lambda each: (each[1].order, each[0].name))
         return structs.replace(
             refused,
-            nodes=len(lacks),
+            nodes=len(deficits),
             reasons=dict(reasons),
-            nearest=tuple(_near(node, _at(node, lack), lack.verdict) for node, lack in near),
+            nearest=tuple(
+                _near(node, _at(node, deficit), deficit.verdict) for node, deficit in near
+            ),
         )
 
     def could(self, shape: Shape) -> int:
@@ -195,7 +197,7 @@ class Room:
 
 def _host_holds(shape: Shape, node: NodeState) -> bool:
     """Whether the node is there, may take such pods and is large enough, whatever runs on it."""
-    return host_lacks(shape, node) is None
+    return host_deficit(shape, node) is None
 
 
 def _unnamed(shape: Shape) -> Shape:
@@ -204,8 +206,8 @@ def _unnamed(shape: Shape) -> Shape:
     return structs.replace(shape, devices=devices)
 
 
-def _at(node: NodeState, lack: Lack) -> str:
-    return "" if lack.place == NO_PLACE else node.devices[lack.place].device.id
+def _at(node: NodeState, deficit: Deficit) -> str:
+    return "" if deficit.place == NO_PLACE else node.devices[deficit.place].device.id
 
 
 def _build(node: NodeState) -> Build:

@@ -61,14 +61,12 @@ def why(
     """
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
-    explained = None
+    explained = refused = None
     unbelieved: tuple[str, ...] = ()
     if pod.refusal and not placed:
         room = room or Room(state)
         explained = room.explained(pod, pod.refusal)
         unbelieved = room.unbelieved(pod, pod.refusal)
-    refused = None
-    if explained is not None and room is not None:
         refused = refused_answer(state, pod, explained, room, unbelieved)
     if refused is not None and not refused.never:
         causes = tuple(_with_people(state, row) for row in refused.causes)

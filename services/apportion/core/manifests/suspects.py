@@ -1,7 +1,8 @@
 """Names that look like ours and are not: a slip of the pen would be passed over in silence.
 
 A resource that nobody reads counts as one that nodes offer, and no node does; an annotation that
-nobody reads has no effect. Invariant: a name with a domain that is read here is known, or is told
+nobody reads has no effect; more than all cores of a device are cut to these.
+Invariant: a name with a domain that is read here is known, or is told
 of; and a name of any domain that is nearly one of ours is told of with the one that it is near to.
 """
 
@@ -13,15 +14,21 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from apportion.core.dialects import annotations as preferences
-from apportion.core.dialects import listing
+from apportion.core.dialects import cambricon, listing
 from apportion.core.dialects.errors import within
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.manifests import harmless
+from apportion_schemas.quantities import WHOLE
 
 NEAR: Final = 0.8
 NEAR_OF_OTHERS: Final = 0.88
 """How alike a name of a foreign domain must be to be taken for a slip."""
 DEPTH_MAX: Final = 32
+DIGITS_MAX: Final = 18
+_CLAMPED: Final = (
+    "is {}, a percentage of one device, and counts as 100, a device alone, as in HAMi; "
+    "write from 0 to 100"
+)
 OWN: Final = frozenset(
     (
         preferences.SCORING_WEIGHTS,
@@ -97,7 +104,11 @@ def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator
 def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
     known = listing.claimed(config)
     for key in found:
-        if not isinstance(key, str) or "/" not in key or key in known:
+        if not isinstance(key, str) or "/" not in key:
+            continue
+        if key in known:
+            if key in (config.hami.cores, cambricon.CORES) and _exceeds(found[key]):
+                yield Suspect(within(at, key), _CLAMPED.format(found[key]))
             continue
         hint = _hint(key, known)
         if hint or _domain(key) in _domains(known):
@@ -105,6 +116,12 @@ def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iter
                 within(at, key),
                 f"is not known here: only a node that offers it by this name takes the pod{hint}",
             )
+
+
+def _exceeds(percent: object) -> bool:
+    """Whether it is more than all of a device."""
+    said = str(percent)
+    return said.isdecimal() and len(said) <= DIGITS_MAX and int(said) > WHOLE
 
 
 def _hint(key: str, known: Collection[str]) -> str:

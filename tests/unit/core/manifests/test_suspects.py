@@ -59,6 +59,24 @@ def test_an_annotation_that_is_nearly_ours(key: str, meant: str) -> None:
         assert said.endswith(f"did you mean {meant}?")
 
 
+@pytest.mark.parametrize("name", ["nvidia.com/gpucores", "cambricon.com/mlu.smlu.vcore"])
+def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
+    """They are cut to all of them, as HAMi does; up to that nothing is said, nor of what is no
+    number, which is refused.
+    """
+    document = pod()
+    limits: dict[str, Any] = {"nvidia.com/gpu": 1}
+    document["spec"]["containers"][0]["resources"]["limits"] = limits
+    for fine in (100, "100", "many"):
+        limits[name] = fine
+        assert found(document) == []
+    for much in (130, "130"):
+        limits[name] = much
+        (said,) = found(document)
+        assert f'["{name}"] is 130, ' in said
+        assert "counts as 100" in said
+
+
 def test_one_of_our_domain_that_is_near_to_nothing() -> None:
     """It is told of without a guess."""
     (said,) = found(pod({"hami.io/something-else-entirely": "x"}))
