@@ -54,7 +54,8 @@ class Report(msgspec.Struct, kw_only=True):
     `moved`: where the pods are now; empty for those that ended, or whose controllers make new ones.
     `waiting`: off the target, and why they have no new place yet. `left`: there still, and why;
     in a dry run what would become of them, and `planned` has the node where each would go, empty
-    for one that would wait. `revision` is that of the cordon, 0 for a dry run.
+    for one that would wait. `estimate`: controllers in Kubernetes make them anew, in an order of
+    their own. `revision` is that of the cordon, 0 for a dry run.
     """
 
     target: str
@@ -63,6 +64,7 @@ class Report(msgspec.Struct, kw_only=True):
     waiting: dict[str, str] = {}
     left: dict[str, str] = {}
     planned: dict[str, str] = {}
+    estimate: bool = False
     seconds: float = 0.0
     stopped: str = ""
 
@@ -149,7 +151,7 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
     units = await asyncio.to_thread(_units, gateway, order, at_least=report.revision)
     report.left = {name: "not moved yet" for unit in units for name in unit.names}
     if dry_run:
-        await asyncio.to_thread(_plan, where.gateway_url(), order, report)
+        await asyncio.to_thread(_plan, gateway, where.gateway_url(), order, report)
         return
     if not units:
         return
@@ -165,19 +167,22 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         _note_decisions(report, awaited, now)
 
 
-def _plan(url: str, order: Order, report: Report) -> None:
-    """Note where each pod would go, as `plan --lose` says."""
-    report.left = dict.fromkeys(report.left, "would be moved together with its gang")
-    lose = (order.device or order.node,)
-    for pod in ask(url, PlanRequest(lose=lose)).moved if report.left else ():
+def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
+    """Note where each pod would go; the gateway plays the drain as it would happen."""
+    report.left = dict.fromkeys(report.left, "would end where it is, and not be moved")
+    drain = (order.device or order.node,)
+    for pod in ask(url, PlanRequest(drain=drain)).moved if report.left else ():
         name = f"{pod.namespace}/{pod.name}"
         if name in report.left:
             report.left[name] = pod.sentence.removeprefix(f"{name} ")
             report.planned[name] = pod.node
+    detail = gateway.ask("nodes", order.node, answer=NodeDetail)
+    report.estimate = bool(report.planned) and detail.node.of_kubernetes
 
 
 def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
-    """What runs there, gangs with all of their pods wherever these are, in the order of submission.
+    """What runs there, gangs with all of their pods wherever these are, in the order of turns: so
+    they are decided, however many are submitted before the first decision.
 
     Raises:
         NotFound: a gang is larger than can be moved in one piece.
@@ -186,6 +191,7 @@ def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
     _, there = gateway.items("pods", PodAnswer, query)
     if order.device:
         there = [pod for pod in there if any(s.device == order.device for s in pod.shares)]
+    there.sort(key=_turn)
     together = _together(gateway, {pod.group for pod in there if pod.group})
     units: dict[str, Unit] = {}
     for pod in there:
@@ -215,7 +221,11 @@ def _together(gateway: Gateway, groups: set[str]) -> dict[str, tuple[PodAnswer, 
         for pod in pods:
             if pod.group in found and pod.node:
                 found[pod.group].append(pod)
-    return {group: tuple(pods) for group, pods in found.items()}
+    return {group: tuple(sorted(pods, key=_turn)) for group, pods in found.items()}
+
+
+def _turn(pod: PodAnswer) -> tuple[int, int]:
+    return -pod.priority, pod.submitted_revision
 
 
 async def _anew(
@@ -342,6 +352,9 @@ def _tell(report: Report, *, dry_run: bool) -> None:
         waits = sum(not node for node in report.planned.values())
         if waits:
             out.print(plain(f"{waits} of {len(report.left)} would have no place"))
+        if report.estimate:
+            out.print("their controllers make them anew in an order of their own: where each goes "
+                      "may differ", soft_wrap=True)  # fmt: skip
         return
     out.print(plain(f"{report.target} is cordoned since revision {report.revision}"))
     for name, node in report.moved.items():

@@ -64,12 +64,13 @@ class Changes(Struct, frozen=True, kw_only=True):
     """What is otherwise; see `PlanRequest`. `limits` are queues and quotas as they would be."""
 
     lose: tuple[str, ...] = ()
+    drain: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
     policy: str = ""
     limits: tuple[QueueObserved | QuotaObserved, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.lose or self.add or self.policy or self.limits)
+        return bool(self.lose or self.drain or self.add or self.policy or self.limits)
 
 
 class Displaced(Struct, frozen=True):
@@ -87,7 +88,7 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
         WishInvalid: a node, a device, a model or a policy is not known.
     """
     added = _added(course.state, changes.add)
-    lost = _lost(course.state, changes.lose)
+    lost = targets(course.state, changes.lose)
     if changes.policy:
         course.apply(_policy(course.state, changes.policy))
     for fact in (*added, *changes.limits):
@@ -98,6 +99,7 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
 def words(changes: Changes) -> tuple[str, ...]:
     """What is otherwise, as in `without node-3`, one text for each change."""
     said = [f"without {name}" for name in changes.lose]
+    said += [f"{name} drained" for name in changes.drain]
     said += [f"with {text} more" for text in changes.add]
     said += [f"by the policy {changes.policy}"] if changes.policy else []
     return (*said, *(f"with {limit_name(each)} as in the manifest" for each in changes.limits))
@@ -120,8 +122,8 @@ def _policy(state: State, name: str) -> PolicyChanged:
 # ------------------------------------------------------------------ lost nodes and devices
 
 
-class _Lost(NamedTuple):
-    """A node that is lost, or one device of it."""
+class Target(NamedTuple):
+    """A node that is lost or drained, or one device of it."""
 
     node: NodeState
     device: str = ""
@@ -139,12 +141,13 @@ class _Lost(NamedTuple):
         )
 
 
-def _lost(state: State, names: Iterable[str]) -> list[_Lost]:
+def targets(state: State, names: Iterable[str]) -> list[Target]:
+    """What these names mean. Raises WishInvalid: one means nothing, or too much runs there."""
     lost = []
     for name in dict.fromkeys(names):
         node = state.nodes.get(name)
         there = node is not None and node.present
-        lost.append(_Lost(node) if node is not None and there else _lost_device(state, name))
+        lost.append(Target(node) if node is not None and there else _device(state, name))
     if sum(1 for each in lost for _ in each.pods()) > LOST_MAX:
         raise WishInvalid(
             "lose", f"more than {LOST_MAX} pods are there", "lose fewer nodes at once"
@@ -152,10 +155,10 @@ def _lost(state: State, names: Iterable[str]) -> list[_Lost]:
     return lost
 
 
-def _lost_device(state: State, name: str) -> _Lost:
+def _device(state: State, name: str) -> Target:
     """The device of that id, or the only one whose id begins so. Raises WishInvalid."""
     found = [
-        _Lost(node, held.device.id)
+        Target(node, held.device.id)
         for node in state.nodes.values()
         for held in node.devices
         if node.present and held.present and names_device(name, held.device.id)
@@ -177,7 +180,7 @@ def names_device(name: str, device: str) -> bool:
     return device == name or (len(name) >= DEVICE_CHARS_MIN and device.startswith(name))
 
 
-def _lose(course: Course, lost: Sequence[_Lost]) -> list[Displaced]:
+def _lose(course: Course, lost: Sequence[Target]) -> list[Displaced]:
     """They go, and their pods come again, as their controllers would make them anew."""
     held = list({pod.uid: (pod, each.node.name) for each in lost for pod in each.pods()}.values())
     held.sort(key=lambda each: (-each[0].submitted.priority, each[0].submitted_revision))

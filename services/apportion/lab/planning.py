@@ -12,12 +12,13 @@ their turns, as if the plan were submitted now.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
 
+from apportion.core.explain.answers import WhyRefused
 from apportion.core.explain.health import failed_devices, troubles
 from apportion.core.explain.lines import listed
 from apportion.core.explain.plans import (
@@ -40,6 +41,7 @@ from apportion.core.explain.why import (
     why,
 )
 from apportion.core.explain.words import eviction
+from apportion.core.ledger.change import Change
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.ledger.state import PENDING, PodState, State
 from apportion.core.manifests import PodDraft, submitted
@@ -47,9 +49,10 @@ from apportion.core.placement.queueing.shape_queue import turn_of
 from apportion.lab import changes as lab_changes
 from apportion.lab.changes import Changes, Displaced, WishInvalid, submitted_again
 from apportion.lab.course import TIME, Course, copied
+from apportion.lab.draining import drain
 from apportion.lab.fitting import EmptyFleet
 from apportion.runtime.ledger.starting import is_command
-from apportion_schemas import PodGone, PodGroupObserved, PodSubmitted
+from apportion_schemas import PodGone, PodGroupObserved, PodSubmitted, RefusalCode
 
 PODS_MAX: Final = 5_000
 WAITING_NAMED: Final = 50
@@ -113,7 +116,7 @@ def plan(state: State, wish: Plan, *, time: str = TIME, tell: Tell = lambda _: N
     with_it = _play(
         state, wish.changes, new, wish.groups, time=time, tell=_step(tell, "with the plan")
     )
-    return _Answering(state, with_it, without, today).answer(wish)
+    return _Answering(state, with_it, without, today, wish.changes.drain).answer(wish)
 
 
 def _is_new(draft: PodDraft, there: PodState | None) -> bool:
@@ -146,26 +149,16 @@ def _play(
     course = Course(copied(state), time=time)
     for uid in list(course.state.evictions):  # they have been told to go
         course.apply(PodGone(uid=uid))
+    comers = _Comers(course)
     moved = lab_changes.apply(course, wanted)
+    moved += drain(course, wanted.drain, comers.settle)
     planned = _submit(course, pods, groups)
     waiting, done = course.engine.pending, 0
     tell(0, waiting)
-    again: dict[str, PodSubmitted] = {}
-    specs = {uid: pod.submitted for uid, pod in course.state.pods.items()}
-    gangs = {name: group.observed for name, group in course.state.groups.items()}
-    seen = 0
-    for events in course.settle():
+    for events in comers.settle():
         done += events
-        for evicted in course.evicted[seen:]:
-            spec = specs[evicted.pod]
-            if comes_again(course.state, spec):
-                anew = again[evicted.pod] = submitted_again(spec, f"evicted-{len(again)}")
-                _declare(course, gangs.get(anew.group))
-                course.apply(anew)
-                specs[anew.uid] = anew
-        seen = len(course.evicted)
         tell(min(done, waiting), waiting)
-    return Played(course, planned, moved, again)
+    return Played(course, planned, moved, comers.again)
 
 
 def _submit(
@@ -186,6 +179,35 @@ def _submit(
     for pod in planned.values():
         course.apply(pod)
     return planned
+
+
+class _Comers:
+    """Whoever is evicted in a course and is made anew comes `again`, by the uid that it had."""
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+        self._specs = {uid: pod.submitted for uid, pod in course.state.pods.items()}
+        self._gangs = {name: group.observed for name, group in course.state.groups.items()}
+        self._seen = 0
+        self.again: dict[str, PodSubmitted] = {}
+        course.watch(self._observe)
+
+    def _observe(self, change: Change) -> None:
+        if isinstance(change.data, PodSubmitted):
+            self._specs[change.data.uid] = change.data
+
+    def settle(self) -> Iterator[int]:
+        """Decide until nothing is left to say; yields how many events each decision had."""
+        for events in self._course.settle():
+            for evicted in self._course.evicted[self._seen :]:
+                spec = self._specs[evicted.pod]
+                if comes_again(self._course.state, spec):
+                    anew = submitted_again(spec, f"evicted-{len(self.again)}")
+                    self.again[evicted.pod] = anew
+                    _declare(self._course, self._gangs.get(anew.group))
+                    self._course.apply(anew)
+            self._seen = len(self._course.evicted)
+            yield events
 
 
 def _declare(course: Course, gang: PodGroupObserved | None) -> None:
@@ -220,13 +242,19 @@ class _Answering:
     """Puts two courses into one answer."""
 
     def __init__(
-        self, state: State, played: Played, without: Played | None, today: Played | None
+        self,
+        state: State,
+        played: Played,
+        without: Played | None,
+        today: Played | None,
+        drained: Iterable[str],
     ) -> None:
         self._before = state
         self._played = played
         self._state = played.course.state
         self._without = without
         self._today = today
+        self._drained = frozenset(drained)
         self._live = {pod.full_name: pod for pod in state.pods.values()}
         self._displaced = {each.before.uid: each for each in played.moved}
         self._room = Room(self._state)
@@ -349,6 +377,7 @@ class _Answering:
         if lasting is None:
             waits = "would go on waiting" if made.pending_since else "would wait"
             refused = why(self._state, pod, room=self._room).refused
+            waits += self._while_drained(refused)
             return structs.replace(
                 made, sentence=f"{said} {waits}: {self._cause(pod)}", refused=refused, ahead=ahead
             )
@@ -359,6 +388,16 @@ class _Answering:
         said += f" {refusal_words(never, pod.submitted.shape)}"
         refused = refused_answer(self._state, pod, never, self._room)
         return structs.replace(made, outcome="never", sentence=said, refused=refused, ahead=ahead)
+
+    def _while_drained(self, refused: WhyRefused | None) -> str:
+        """That only what is drained could hold the pod; empty where something else could."""
+        near = {
+            miss.device if miss.code is RefusalCode.DEVICE_CORDONED else miss.node
+            for miss in (refused.nearest if refused is not None else ())
+        }
+        return (
+            f" while {listed(sorted(near))} is cordoned" if near and near <= self._drained else ""
+        )
 
     def _cause(self, pod: PodState, *, short: bool = False) -> str:
         if pod.refusal is not None:
@@ -413,7 +452,7 @@ def _sentence(wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod
     parts = []
     if pods:
         parts.append(_counted(pods, "planned"))
-    if wish.changes.lose:
+    if wish.changes.lose or wish.changes.drain:
         parts.append(_counted(moved, "moved") if moved else "no pod would lose its place")
     if not parts:
         parts.append("nothing that runs would change")

@@ -30,6 +30,7 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
         groups=tuple(wish.groups.values()),
         changes=Changes(
             lose=request.lose,
+            drain=request.drain,
             add=request.add,
             policy=request.policy,
             limits=tuple(wish.limits),

@@ -390,6 +390,37 @@ spec:
     assert said.endswith("did you mean nvidia.com/use-gputype?")
 
 
+def test_what_only_the_drained_node_could_hold_waits_while_it_is_cordoned() -> None:
+    """It is not lost: uncordoned it takes the pod again."""
+    ledger = Ledger(rack("n1", 1, model=A100_80), rack("n2", 1, model=T4))
+    ledger.submit(pod("large", ask(60_000))).settle()
+    (moved,) = planned(ledger, drain=("n1",)).moved
+    assert moved.outcome == "not-now"
+    assert "would wait while n1 is cordoned: none of 2 nodes fits: node is cordoned" in (
+        moved.sentence
+    )
+    (lost,) = planned(ledger, lose=("n1",)).moved
+    assert lost.outcome == "never"
+
+
+def test_a_drain_moves_one_by_one() -> None:
+    """By priority and then by age, as the verb submits them; a command stays where it is."""
+    ledger = Ledger(rack("n1", 4), rack("n2", 4))
+    ledger.submit(pod("old", cards()), pod("urgent", cards(), priority=5)).settle()
+    ledger.submit(pod("command", cards(), owner="Process/1")).settle()
+    there = {each.placement.node: each for each in ledger.state.pods.values() if each.placement}
+    for node in sorted(there):
+        on_it = [each for each in ledger.state.pods.values()
+                 if each.placement and each.placement.node == node]  # fmt: skip
+        moved = planned(ledger, drain=(node,)).moved
+        names = sorted(
+            (each for each in on_it if each.submitted.name != "command"),
+            key=lambda each: -each.submitted.priority,
+        )
+        assert [each.name for each in moved] == [each.submitted.name for each in names]
+        assert all(each.node and each.node != node for each in moved)
+
+
 def test_another_policy_goes_elsewhere() -> None:
     """Binpack joins, spread keeps apart; both are told."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("old", ask(4096)))

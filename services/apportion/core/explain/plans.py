@@ -120,13 +120,15 @@ class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """The body of `POST /api/v1/plan`: at least one of its fields is to say something.
 
     `manifest` is YAML or JSON text, and so is each of `files`, by the name under which problems are
-    told; `lose` names nodes and devices, of which enough of the id will do; `add` is as in
-    `4x8xH100-80GB`, four nodes of eight; `policy` is for nodes and devices alike.
+    told; `lose` names nodes and devices, of which enough of the id will do, and so does `drain`,
+    whose pods are moved one by one as `apportion drain` does it; `add` is as in `4x8xH100-80GB`,
+    four nodes of eight; `policy` is for nodes and devices alike.
     """
 
     manifest: str = ""
     files: dict[str, str] = {}
     lose: tuple[str, ...] = ()
+    drain: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
     policy: str = ""
 

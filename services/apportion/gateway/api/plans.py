@@ -128,7 +128,7 @@ async def _read(request: web.Request) -> PlanRequest:
             fix='send JSON as in {"manifest": "…", "lose": ["node-3"], "add": ["4x8xH100-80GB"], '
             '"policy": "price"}, each of which may be left out',
         ) from None
-    for field, listed in (("lose", wanted.lose), ("add", wanted.add)):
+    for field, listed in (("lose", wanted.lose), ("drain", wanted.drain), ("add", wanted.add)):
         if len(listed) > LISTED_MAX:
             raise RequestRefused(
                 400, f"{field} has {len(listed)} entries", field=field,
