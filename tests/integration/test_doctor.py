@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -102,7 +103,7 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
     await second.stop()
 
     agent.stop_short()
-    assert "rack-1 since" in (await asking.until("agents", "broken"))["words"]
+    assert "rack-1, found silent at" in (await asking.until("agents", "broken"))["words"]
     screen = await asking.run()
     assert screen.returncode == 1
     advice = " ".join(screen.stdout.split())
@@ -115,8 +116,23 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
     theirs = json.loads(await asyncio.to_thread(_get, f"{url}/api/v1/doctor"))
     assert theirs["revision"] == facts.revision
     assert {"schedulers", "agents", "folds", "stream"} <= {each["id"] for each in theirs["checks"]}
+    await mute(bus, asking)
     await gateway.kill()
     await alone(bus, asking)
+
+
+async def mute(bus: Bus, asking: Asking) -> None:
+    """A server that is stopped is not said to be missing, nor a scheduler whose beats it holds."""
+    os.kill(bus.server.pid, signal.SIGSTOP)
+    try:
+        await asking.until("schedulers", "unknown")
+        states = await asking.states()
+    finally:
+        os.kill(bus.server.pid, signal.SIGCONT)
+    assert states["ledger"]["state"] == "broken"
+    assert "one that runs and does not answer is stopped" in states["ledger"]["fix"]
+    hidden = {states[name]["state"] for name in ("schedulers", "agents", "folds")}
+    assert hidden == {"unknown"}
 
 
 async def drift_and_back(bus: Bus, asking: Asking) -> None:

@@ -29,7 +29,7 @@ from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.logs import configure_logs
 from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
 
-STYLES = {"ok": "green", "soon": "yellow", "broken": "red"}
+STYLES = {"ok": "green", "soon": "yellow", "unknown": "magenta", "broken": "red"}
 SEEN_BY_MONITOR = frozenset(("durability", "disk"))
 """What only the server's monitoring port tells: who was shown it knows better."""
 DOCS = "docs/"
@@ -56,8 +56,8 @@ def command(
     """Look at the ledger, its server, clocks, agents, schedulers and the cluster, on one screen.
 
     Each line is ok, soon (nothing fails today, and it should not stay so) or broken, with what to
-    do about it. Nothing is changed. A Kubernetes cluster is looked at with --kubernetes,
-    --kubeconfig or --context.
+    do about it; or unknown, as long as a broken one hides it. Nothing is changed. A Kubernetes
+    cluster is looked at with --kubernetes, --kubeconfig or --context.
 
     Exit codes: 0 nothing is broken; 1 something is; 3 neither ledger nor gateway can be reached.
     """
@@ -153,5 +153,5 @@ def _show(answer: DoctorAnswer) -> None:
     out.print(made)
     counts = {state: sum(c.state == state for c in answer.checks) for state in STYLES}
     said = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    worst = next((s for s in ("broken", "soon") if counts[s]), "ok")
+    worst = next((s for s in ("broken", "unknown", "soon") if counts[s]), "ok")
     out.print(plain(said), style=STYLES[worst])

@@ -54,7 +54,7 @@ def examined(facts: Facts) -> tuple[CheckAnswer, ...]:
             answers.append(
                 CheckAnswer(
                     id=check.id, state=found.state, words=found.words, fix=found.fix,
-                    link="" if found.state == "ok" else check.link,
+                    link="" if found.state in {"ok", "unknown"} else check.link,
                 )
             )  # fmt: skip
     return tuple(answers)

@@ -25,6 +25,11 @@ def soon(words: str, fix: str) -> Found:
     return Found("soon", words, fix)
 
 
+def unknown(words: str) -> Found:
+    """It cannot be looked at as long as another check is broken, which says what to do."""
+    return Found("unknown", f"not known: {words}")
+
+
 def broken(words: str, fix: str) -> Found:
     """Something fails now, or data may be lost."""
     return Found("broken", words, fix)

@@ -4,11 +4,14 @@ from collections import Counter
 from typing import Final
 
 from apportion.core.doctor.facts import Facts
-from apportion.core.doctor.found import Found, broken, counted, ok, soon
+from apportion.core.doctor.found import Found, broken, counted, ok, soon, unknown
 from apportion.core.explain.health import found_silent
+from apportion.core.explain.lines import listed
 from apportion.core.explain.words import nodes
 
 FOLD_BEHIND_SOON: Final = 1_000
+MUTE: Final = "the ledger's server does not answer"
+"""Why nothing is known of what is told over it."""
 CURE: Final = (
     "look at the agent's log on that node; what nobody can explain may be the work of somebody who "
     "has taken the node over"
@@ -38,6 +41,8 @@ def folds(facts: Facts) -> Found | None:
     fold = facts.fold
     if fold is None:
         return None
+    if facts.ledger_problem:
+        return unknown(f"{MUTE}; the gateway has folded up to revision {fold.revision:,}")
     if fold.unready:
         return broken(f"the gateway is not ready: {fold.unready}", "wait, or look at its log")
     behind = fold.last_revision - fold.revision
@@ -54,6 +59,8 @@ def schedulers(facts: Facts) -> Found | None:
     found = facts.schedulers
     if found is None:
         return None
+    if facts.ledger_problem:
+        return unknown(MUTE)
     if not found.members:
         return broken("no scheduler is heard: nothing is placed", "start `apportion scheduler`")
     names = Counter(member.rpartition("/")[0] for member in found.members)
@@ -72,6 +79,8 @@ def agents(facts: Facts) -> Found | None:
     cluster = facts.cluster
     if cluster is None:
         return None
+    if facts.ledger_problem:
+        return unknown(MUTE)
     if not cluster.silent:
         return ok(f"no agent is silent ({nodes(cluster.nodes)})")
     said = [f"{node}, {found_silent(time)}" for node, time in cluster.silent]
@@ -80,7 +89,8 @@ def agents(facts: Facts) -> Found | None:
         "status` on the node); the node takes pods by itself once it is heard"
     )
     if cluster.simulated:
-        others = ", and so for each simulated node" if len(cluster.simulated) > 1 else ""
+        rest = list(cluster.simulated[1:])
+        others = f", and so for {listed(rest)}" if rest else ""
         fix = (
             f"`apportion simulate return {cluster.simulated[0]}`{others}, if `simulate lose` "
             f"lost it; else {fix}"
@@ -116,16 +126,18 @@ def devices(facts: Facts) -> Found | None:
     where = counted([failed.node for failed in cluster.failed], "node")
     words = f"{count:,} of {cluster.devices:,} devices failed, on {where}"
     node = next((failed.node for failed in cluster.failed if failed.pods), cluster.failed[0].node)
+    rest = [failed.node for failed in cluster.failed if failed.node != node]
+    others = f", and so for {listed(rest)}" if rest else ""
     shows = f"`apportion get devices --node {node}` shows which, and why"
     if not pods:
         return soon(
             f"{words}; no pod is on them",
-            f"{shows}; repair them: they take pods by themselves then",
+            f"{shows}{others}; repair them: they take pods by themselves then",
         )
     return broken(
         f"{words}; {pods:,} pod{' is' if pods == 1 else 's are'} on them",
         f"{shows}; `apportion who {node}` tells whose pods, `apportion drain {node} --reason WHY` "
-        "moves them",
+        f"moves them{others}",
     )
 
 

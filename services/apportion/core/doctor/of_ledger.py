@@ -21,7 +21,11 @@ RECEIPT_AGE_SOON_S: Final = 25 * 3_600.0
 def reachable(facts: Facts) -> Found | None:
     """Whether the ledger answers at all."""
     if facts.ledger_problem:
-        fix = "start nats-server, or tell where it is: --nats URL or APPORTION_NATS_URL"
+        fix = (
+            "where no nats-server runs, start it, or tell where it is: --nats URL or "
+            "APPORTION_NATS_URL; one that runs and does not answer is stopped, or has no processor "
+            "or disk: look at its process and its log"
+        )
         return broken(facts.ledger_problem, fix)
     ledger = facts.ledger
     if ledger is None:

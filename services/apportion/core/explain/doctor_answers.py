@@ -4,8 +4,10 @@ from typing import Literal
 
 from apportion.core.explain.answers import Answer
 
-CheckState = Literal["ok", "soon", "broken"]
-"""`soon`: nothing fails today, and it should not stay so."""
+CheckState = Literal["ok", "soon", "unknown", "broken"]
+"""`soon`: nothing fails today, and it should not stay so. `unknown`: another check is broken, and
+hides it.
+"""
 
 
 class CheckAnswer(Answer, frozen=True):

@@ -187,7 +187,19 @@ def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts,
     assert (check.state, part in check.words) == (state, True), check
     assert check.fix
     assert check.link.endswith(".md")
-    assert [each.id for each in examined(facts) if each.state != "ok"] == [name]
+    assert [each.id for each in examined(facts) if each.state in {"soon", "broken"}] == [name]
+
+
+def test_what_a_mute_server_hides_is_not_known() -> None:
+    """Beats come over it: who is not heard then need not be away, and who was heard may be."""
+    mute = others(ledger=None, ledger_problem="no answer within 5 s", schedulers=SchedulerFacts())
+    checks = {check.id: check for check in examined(mute)}
+    unknown = {name for name, check in checks.items() if check.state == "unknown"}
+    assert unknown == {"folds", "schedulers", "agents"}
+    assert checks["schedulers"].words == "not known: the ledger's server does not answer"
+    assert "up to revision 500" in checks["folds"].words
+    assert not any(checks[name].fix or checks[name].link for name in unknown)
+    assert "one that runs and does not answer is stopped" in checks["ledger"].fix
 
 
 def test_a_fix_names_the_node_that_it_is_for() -> None:
@@ -196,6 +208,10 @@ def test_a_fix_names_the_node_that_it_is_for() -> None:
     fix = found(cluster(devices=9, failed=failed), "devices").fix
     for verb in ("get devices --node n2", "who n2", "drain n2 --reason WHY"):
         assert f"`apportion {verb}`" in fix
+    assert fix.endswith(" moves them, and so for n1")
+    many = tuple(FailedDevices(f"n{number}", 1, 0) for number in range(9))
+    assert ", and so for n1, n2, n3" in found(cluster(devices=9, failed=many), "devices").fix
+    assert "n8" not in found(cluster(devices=9, failed=many), "devices").fix, "it is bounded"
     idle = found(cluster(devices=9, failed=failed[:1]), "devices").fix
     assert "`apportion get devices --node n1`" in idle
     assert "drain" not in idle
@@ -203,6 +219,8 @@ def test_a_fix_names_the_node_that_it_is_for() -> None:
     lost = found(cluster(silent=(("s1", since),), simulated=("s1",)), "agents").fix
     assert "`apportion simulate return s1`" in lost
     assert "else start the agent there again" in lost, "the agent may have ended as well"
+    both = cluster(silent=(("s1", since), ("s2", since)), simulated=("s1", "s2"))
+    assert "`apportion simulate return s1`, and so for s2" in found(both, "agents").fix
     assert "simulate" not in found(cluster(silent=(("n1", since),)), "agents").fix
 
 

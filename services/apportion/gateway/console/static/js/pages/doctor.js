@@ -1,4 +1,5 @@
-// Doctor: what is broken, what soon will be, and what is as it must be; each with its fix.
+// Doctor: what is broken, what soon will be, what is not known, and what is as it must be; each with
+// its fix.
 import { getNow } from "../api.js";
 import { many, num } from "../format.js";
 import { html, mount } from "../html.js";
@@ -7,7 +8,7 @@ import { isLive } from "../moment.js";
 import { answer, command, copyFrom, sentenceCase } from "../parts.js";
 import { ListPage } from "./list_page.js";
 
-const STATES = { broken: "bad", soon: "warn", ok: "ok" };
+const STATES = { broken: "bad", unknown: "warn", soon: "warn", ok: "ok" };
 const COMMAND = /^(apportion|kubectl|systemctl|helm|nats|nvidia-smi|docker)\b/;
 
 /** See app.js. */
@@ -22,13 +23,14 @@ class DoctorPage extends ListPage {
 
   draw() {
     const of = state => this.checks.filter(check => check.state === state);
-    const [broken, soon, good] = ["broken", "soon", "ok"].map(of);
-    const sentence = broken.length || soon.length
-      ? html`${broken.length ? html`<span class="c-bad">${many(broken.length, "thing")} ${broken.length === 1 ? "is" : "are"} broken</span>` : "Nothing is broken"}${soon.length ? `, ${many(soon.length, "thing")} soon will be` : ""}; ${num(good.length)} are as they must be.`
+    const [broken, unknown, soon, good] = ["broken", "unknown", "soon", "ok"].map(of);
+    const todo = [...broken, ...unknown, ...soon];
+    const sentence = todo.length
+      ? html`${broken.length ? html`<span class="c-bad">${many(broken.length, "thing")} ${broken.length === 1 ? "is" : "are"} broken</span>` : "Nothing is broken"}${soon.length ? `, ${many(soon.length, "thing")} soon will be` : ""}${unknown.length ? `, ${num(unknown.length)} ${unknown.length === 1 ? "is" : "are"} not known` : ""}; ${num(good.length)} are as they must be.`
       : html`All ${num(good.length)} checks pass.`;
     mount(this.main, html`<div class="page">${answer(sentence, [isLive() ? "" : html`<span class="c-warn">as it is now, whatever moment is shown</span>`, html`<span class="m">apportion doctor</span>`, html`<button class="newer" hidden></button>`])}
-      <div class="dstrip" role="img" aria-label="${broken.length} broken, ${soon.length} soon, ${good.length} good">${[...broken, ...soon, ...good].map(check => html`<i class="d-${STATES[check.state]}"></i>`)}</div>
-      ${broken.length + soon.length ? html`<section class="card"><h2>To do</h2><ul class="checks">${[...broken, ...soon].map(checkRow)}</ul></section>` : ""}
+      <div class="dstrip" role="img" aria-label="${broken.length} broken, ${soon.length} soon, ${unknown.length} not known, ${good.length} good">${[...todo, ...good].map(check => html`<i class="d-${STATES[check.state]}"></i>`)}</div>
+      ${todo.length ? html`<section class="card"><h2>To do</h2><ul class="checks">${todo.map(checkRow)}</ul></section>` : ""}
       ${good.length ? html`<section class="card"><h2>As it must be <small>${num(good.length)} of ${num(this.checks.length)}</small></h2><ul class="checks small two">${good.map(checkRow)}</ul></section>` : ""}</div>`);
   }
 
@@ -36,8 +38,8 @@ class DoctorPage extends ListPage {
 }
 
 function checkRow(check) {
-  const icon = { broken: ICONS.broken, soon: ICONS.soon, ok: ICONS.ok }[check.state];
-  const words = { broken: "broken", soon: "soon", ok: "good" }[check.state];
+  const icon = { broken: ICONS.broken, unknown: ICONS.soon, soon: ICONS.soon, ok: ICONS.ok }[check.state];
+  const words = { broken: "broken", unknown: "not known", soon: "soon", ok: "good" }[check.state];
   const fix = !check.fix ? "" : COMMAND.test(check.fix) ? command(check.fix) : html`<span class="cure">${withCode(sentenceCase(check.fix))}</span>`;
   return html`<li class="d-${STATES[check.state]}"><span class="ic" role="img" aria-label="${words}">${icon}</span><div><b>${nameOf(check)}</b><span>${check.words}${/^(#|https?:)/.test(check.link) ? html` · <a href="${check.link}">show</a>` : check.link ? html` · <span class="m">${check.link}</span>` : ""}</span>${fix}</div></li>`;
 }
