@@ -19,6 +19,7 @@ from apportion.cli.output import console, plain, print_json, table
 from apportion.cli.tables import WAITING
 from apportion.core.explain.answers import (
     DeviceAnswer,
+    MissRow,
     NodeDetail,
     PodAnswer,
     Why,
@@ -161,14 +162,22 @@ def show_refused(out: Console, refused: WhyRefused) -> None:
     out.print(causes)
     if not refused.nearest:
         return
+    held = any(miss.held_by for miss in refused.nearest)
     misses = table("NEAREST", "DEVICE", "CAUSE", "NEEDED", "AVAILABLE", "MISSING",
-                   right=("NEEDED", "AVAILABLE", "MISSING"), wraps=("CAUSE",))  # fmt: skip
+                   *(["HELD BY"] if held else []), right=("NEEDED", "AVAILABLE", "MISSING"),
+                   wraps=("CAUSE", "HELD BY"))  # fmt: skip
     for miss in refused.nearest:
         misses.add_row(
             plain(miss.node), plain(device_words(miss.device)), plain(miss.words),
             miss.needed_words, miss.available_words, miss.missing,
+            *([plain(_held_by(miss))] if held else []),
         )  # fmt: skip
     out.print(misses)
+
+
+def _held_by(miss: MissRow) -> str:
+    more = miss.holders - len(miss.held_by)
+    return ", ".join(miss.held_by) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _step(phase: str) -> str:

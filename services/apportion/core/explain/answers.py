@@ -298,7 +298,10 @@ class CauseRow(Answer, frozen=True):
 
 
 class MissRow(Answer, frozen=True):
-    """One node that nearly fitted. The amounts are numbers; `missing` is words with the unit."""
+    """One node that nearly fitted. The amounts are numbers; `missing` is words with the unit.
+
+    `held_by` are the first of the `holders`: pods that hold devices there, whose end would help.
+    """
 
     node: str
     code: RefusalCode
@@ -309,6 +312,8 @@ class MissRow(Answer, frozen=True):
     needed_words: str = ""
     available_words: str = ""
     missing: str = ""
+    held_by: tuple[str, ...] = ()
+    holders: int = 0
 
 
 class WhyRefused(Answer, frozen=True):

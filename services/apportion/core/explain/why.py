@@ -45,6 +45,8 @@ ENDED = "ended"
 """The phase of a pod that is gone."""
 CORDONS_NAMED = 3
 """So many cordoned nodes or devices are named with who cordoned them."""
+HOLDERS_NAMED = 4
+"""So many of the pods are named that hold what a node has too little of."""
 
 
 def why(
@@ -314,7 +316,10 @@ def refused_rows(
     causes = tuple(
         _cause_row(state, code, count, explained, shape, could=could) for code, count in ranked
     )
-    return causes, tuple(_miss_row(state, miss, shape) for miss in explained.refused.nearest)
+    return causes, tuple(
+        _miss_row(state, miss, shape, holders=not explained.never)
+        for miss in explained.refused.nearest
+    )
 
 
 def _could_words(could: int, of: int) -> str:
@@ -374,7 +379,23 @@ def _models(nodes: Iterable[NodeState]) -> list[str]:
     return sorted({held.device.model for held in there}, key=natural)
 
 
-def _miss_row(state: State, miss: NearMiss, shape: Shape) -> MissRow:
+def _holders(state: State, miss: NearMiss, shape: Shape) -> list[str]:
+    """Who holds what the node has too little of: of its devices, or of the one that is short."""
+    node = state.nodes.get(miss.node)
+    if node is None or miss.code not in words.FREED:
+        return []
+    alone = miss.device if sum(ask.count for ask in shape.asks) == 1 else ""
+    held = (
+        pod.full_name
+        for pod in node.pods.values()
+        if pod.placement is not None
+        and any(alone in ("", share.device) for share in pod.placement.shares)
+    )
+    return sorted(held, key=natural)
+
+
+def _miss_row(state: State, miss: NearMiss, shape: Shape, *, holders: bool) -> MissRow:
+    held_by = _holders(state, miss, shape) if holders else []
     needed, available = (words.amount(miss.code, n) for n in (miss.needed, miss.available))
     if miss.code is RefusalCode.TYPE_MISMATCH and miss.node in state.nodes:
         needed = words.types(shape)
@@ -389,6 +410,8 @@ def _miss_row(state: State, miss: NearMiss, shape: Shape) -> MissRow:
         needed_words=needed,
         available_words=available,
         missing=words.missing(miss),
+        held_by=tuple(held_by[:HOLDERS_NAMED]),
+        holders=len(held_by),
     )
 
 

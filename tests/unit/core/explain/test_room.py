@@ -103,6 +103,23 @@ def test_a_type_that_is_not_there_is_named_beside_those_that_are() -> None:
     assert near == [("n", "H200", H100), ("s", "H200", L40S)]
 
 
+def test_who_holds_the_nearest_node_is_named() -> None:
+    """The first few, and how many they are; of one device only those on it."""
+    ledger = Ledger(large("n"))
+    for number in range(6):
+        ledger.submit(pod(f"held-{number}", cards())).settle()
+    answer = answer_of(ledger.submit(pod("p", cards(8))).settle())
+    assert answer.refused is not None
+    (near,) = answer.refused.nearest
+    assert near.held_by == tuple(f"default/held-{number}" for number in range(4))
+    assert near.holders == 6
+
+    ledger = Ledger(large("n", 2)).submit(pod("a", ask(30_000))).submit(pod("b", cards())).settle()
+    answer = answer_of(ledger.submit(pod("p", ask(60_000))).settle())
+    assert answer.refused is not None
+    assert [miss.held_by for miss in answer.refused.nearest] == [("default/a",)]
+
+
 def test_cores_that_are_all_held_are_not_asked_for() -> None:
     """A pod that names no cores cannot ask for too many."""
     ledger = Ledger(large("n", 1)).submit(pod("all", ask(1_000, cores=99))).settle()

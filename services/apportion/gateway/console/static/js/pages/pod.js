@@ -231,7 +231,7 @@ class PodPage extends ListPage {
     return html`<section class="card"><h2>Why none fits <small>${refused ? `of ${many(refused.nodes, "node")}, and what would unblock it` : "nobody has looked yet"}</small></h2>
       ${causes.length ? causeList(causes, refused.nodes) : html`<p>${sentenceCase(this.why.sentence)}.</p>`}
       <div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div></section>
-      ${refused?.nearest.some(miss => miss.missing) ? html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th><th scope="col">Wanted</th><th scope="col">There</th><th scope="col">Missing</th></tr></thead><tbody>${refused.nearest.filter(miss => miss.missing).map(miss => html`<tr data-row tabindex="0"><td>${nodeLink(miss.node)}</td><td class="nw">${miss.needed_words}</td><td class="nw">${miss.available_words}</td><td class="nw">${miss.missing}</td></tr>`)}</tbody></table></section>` : ""}
+      ${nearest(refused?.nearest ?? [])}
       ${this.why.evicts.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${this.why.evicts.map(each => html`<li><span>${podLink(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}
       ${this.history instanceof Problem && !this.history.unknown ? problemNote(this.history, "what happened to a pod") : ""}`;
   }
@@ -256,4 +256,13 @@ function runRow(row, at, { rows, parts, most }) {
   const behind = rows[0].total - row.total;
   const said = parts.map(part => `${part} ${(row.parts[part] ?? 0).toFixed(1)}`).join(", ");
   return html`<div class="run ${at ? "" : "won"}"><span class="m">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="${said}">${parts.map((part, place) => html`<i title="${part} ${(row.parts[part] ?? 0).toFixed(1)}" data-s="width:${Math.max(0, row.parts[part] ?? 0) / most * 100}%;background:var(${PART_COLOURS[place % 4]})"></i>`)}</span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? behind < 0.05 ? "tie" : `−${behind.toFixed(1)}` : ""}</em></div>`;
+}
+
+// Nodes that nearly fitted: what was wanted and what is there, or who holds it.
+function nearest(misses) {
+  const shown = misses.filter(miss => miss.needed_words || miss.holders);
+  if (!shown.length) return "";
+  const holders = miss => `${miss.held_by.join(", ")}${miss.holders > miss.held_by.length ? ` and ${num(miss.holders - miss.held_by.length)} more` : ""}`;
+  const held = shown.some(miss => miss.holders);
+  return html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th><th scope="col">Wanted</th><th scope="col">There</th><th scope="col">Missing</th>${held ? html`<th scope="col">Held by</th>` : ""}</tr></thead><tbody>${shown.map(miss => html`<tr data-row tabindex="0"><td>${nodeLink(miss.node)}</td><td class="nw">${miss.needed_words}</td><td>${miss.available_words}</td><td class="nw">${miss.missing}</td>${held ? html`<td>${holders(miss)}</td>` : ""}</tr>`)}</tbody></table></section>`;
 }
