@@ -171,10 +171,10 @@ def room_made(node: str, leaving: list[str]) -> str:
     return f"is made for it on {node}, where it goes once these have left: {listed(leaving)}"
 
 
-def listed(things: list[str]) -> str:
+def listed(things: list[str], most: int = LISTED) -> str:
     """The first few of several, and how many more there are."""
-    more = len(things) - LISTED
-    return ", ".join(things[:LISTED]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(things) - most
+    return ", ".join(things[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def limit_name(limit: QueueObserved | QuotaObserved) -> str:

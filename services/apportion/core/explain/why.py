@@ -45,6 +45,8 @@ ENDED = "ended"
 """The phase of a pod that is gone."""
 CORDONS_NAMED = 3
 """So many cordoned nodes or devices are named with who cordoned them."""
+MODELS_NAMED = 8
+"""So many models of devices are named for a pod whose type is not there."""
 HOLDERS_NAMED = 4
 """So many of the pods are named that hold what a node has too little of."""
 
@@ -351,7 +353,7 @@ def _cause_row(
     """
     cure = words.cure(code, never=explained.never)
     if code is RefusalCode.TYPE_MISMATCH:
-        cure += f"; this fleet has {listed(_models(state.nodes.values()))}"
+        cure += f"; this fleet has {listed(_models(state.nodes.values(), shape), MODELS_NAMED)}"
     near = [miss for miss in explained.refused.nearest if miss.code is code]
     if near:
         cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
@@ -373,10 +375,11 @@ def _cordoned(state: State, code: RefusalCode) -> Iterator[str]:
             yield name
 
 
-def _models(nodes: Iterable[NodeState]) -> list[str]:
-    """The models of the devices that are there, each once."""
+def _models(nodes: Iterable[NodeState], shape: Shape) -> list[str]:
+    """The models that are there of the families asked for, each once."""
+    wanted = {ask.family for ask in shape.asks}
     there = (held for node in nodes if node.present for held in node.devices if held.present)
-    return sorted({held.device.model for held in there}, key=natural)
+    return sorted({h.device.model for h in there if h.device.family in wanted}, key=natural)
 
 
 def _holders(state: State, miss: NearMiss, shape: Shape) -> list[str]:
@@ -399,7 +402,7 @@ def _miss_row(state: State, miss: NearMiss, shape: Shape, *, holders: bool) -> M
     needed, available = (words.amount(miss.code, n) for n in (miss.needed, miss.available))
     if miss.code is RefusalCode.TYPE_MISMATCH and miss.node in state.nodes:
         needed = words.types(shape)
-        available = " or ".join(_models([state.nodes[miss.node]]))
+        available = " or ".join(_models([state.nodes[miss.node]], shape))
     return MissRow(
         node=miss.node,
         device=miss.device,
