@@ -165,6 +165,21 @@ async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> No
     assert come == pytest.approx(row["capacity_gpu_hours"], abs=SLACK_H)
 
 
+async def columns_add_up(at: str) -> None:
+    """The sum of a column of the CSV is that of the whole, also where nodes are the rows."""
+    for by in ("namespace", "node"):
+        path = f"report/cost?by={by}&from=1&to=8"
+        total = json.loads((await get(at, path))[1])["total"]
+        _, body = await get(at, f"{path}&format=csv")
+        rows = list(csv.DictReader(io.StringIO(body)))
+        for column in ("granted_gpu_hours", "free_gpu_hours", "broken_gib_hours", "cost"):
+            added = sum(float(each[column] or 0) for each in rows)
+            assert added == pytest.approx(total[column], abs=1e-4), (by, column)
+        given = [float(each["capacity_gpu_hours"] or 0) for each in rows]
+        held = [float(each["granted_gpu_hours"]) for each in rows if by == "namespace"]
+        assert sum(given + held) == pytest.approx(total["capacity_gpu_hours"], abs=1e-4)
+
+
 async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -> None:
     """As JSON, as CSV, and in the columns of FOCUS; what is wrong is named with its fix."""
     query = "by=namespace&from=1&to=8"
@@ -192,6 +207,7 @@ async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -
         assert status == 200
         rows = list(csv.DictReader(io.StringIO(body)))
         assert {each["key"] for each in rows} == {"default", ""}
+        await columns_add_up(at)
         status, body = await get(at, f"report/cost?{query}&format=focus")
         [record] = csv.DictReader(io.StringIO(body))
         assert tuple(record) == COLUMNS

@@ -154,9 +154,9 @@ def _show(answer: ReportAnswer) -> None:
     out.print(f"{span}, by {answer.by}, as of revision {answer.revision}")
     money = bool(answer.currency)
     if answer.steps:
-        show(_table(answer, answer.steps, money=money, steps=True))
+        show(rows_of(answer, answer.steps, money=money, steps=True))
         out.print()
-    show(_table(answer, answer.rows, money=money))
+    show(rows_of(answer, answer.rows, money=money))
     total = answer.total
     out.print(
         f"capacity {_h(total.capacity_gpu_hours)} GPU hours = {_h(total.granted_gpu_hours)} "
@@ -170,25 +170,26 @@ def _show(answer: ReportAnswer) -> None:
         )
 
 
-def _table(
+def rows_of(
     answer: ReportAnswer, rows: tuple[ReportRow, ...], *, money: bool, steps: bool = False
 ) -> Rows:
     """Granted, used, and what else there is to say of a row."""
     names = ["FROM"] if steps else []
     names += [answer.by.upper(), "GPU HOURS", "GiB HOURS", "WORK", "GiB HOURS USED"]
     names += [answer.currency] if money else []
-    nodes = answer.by == "node"
-    names += ["FREE", "CORDONED", "BROKEN"] if nodes else []
+    whole = steps or answer.by == "node"
+    names += ["FREE", "CORDONED", "BROKEN"] if whole else []
     made = table(*names, right=names[1 + steps :], drops=DROPS)
     for row in rows:
         cells = [clock(row.start)] if steps else []
-        free = steps and not row.key and row.free_gpu_hours is not None
-        cells += [
-            "(nobody)" if free else row.key or NOTHING, _h(row.granted_gpu_hours),
-            _h(row.granted_gib_hours), _percent(row), _h(row.used_gib_hours),
-        ]  # fmt: skip
-        cells += [_h(row.cost)] if money else []
-        if nodes:
+        if steps and not row.key and row.free_gpu_hours is not None:
+            cells += ["(nobody)", "", "", "", "", *([""] if money else [])]
+        else:
+            cells += [
+                row.key or NOTHING, _h(row.granted_gpu_hours), _h(row.granted_gib_hours),
+                _percent(row), _h(row.used_gib_hours), *([_h(row.cost)] if money else []),
+            ]  # fmt: skip
+        if whole:
             cells += map(_h, (row.free_gpu_hours, row.cordoned_gpu_hours, row.broken_gpu_hours))
         made.add_row(*map(plain, cells))
     return made

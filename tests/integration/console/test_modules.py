@@ -31,6 +31,9 @@ def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
     ("call", "words"),
     [
         ("m.num(1234567.4)", "1,234,567"),
+        ("m.cents(0)", "0.00"),
+        ("m.cents(17)", "17.00"),
+        ("m.cents(1234.567)", "1,234.57"),
         ("m.percent(0)", "0\N{NO-BREAK SPACE}%"),
         ("m.percent(0.004)", "<1\N{NO-BREAK SPACE}%"),
         ("m.percent(0.614)", "61\N{NO-BREAK SPACE}%"),

@@ -79,13 +79,18 @@ class Meter(Struct):
 
 
 class Meters:
-    """The meters of one period, in steps of `step` microseconds, or in one."""
+    """The meters of one period, in steps of `step` microseconds, or in one.
+
+    Steps begin at multiples of their length since 1970, so on the hour or at midnight in UTC; the
+    first and the last may be cut short by the period.
+    """
 
     def __init__(self, start: int, end: int, step: int = 0) -> None:
         self.start, self.end = start, end
         self.now = start
         self._step = step or max(end - start, 1)
-        self._edge = start + self._step
+        self._origin = start - start % self._step if step else start
+        self._edge = self._origin + self._step
         self._meters: dict[Key, Meter] = {}
         self._cells: dict[tuple[int, Key], Sums] = {}
 
@@ -122,12 +127,12 @@ class Meters:
 
     def step_of(self, moment: int) -> int:
         """In which step the moment lies."""
-        return (moment - self.start) // self._step
+        return (moment - self._origin) // self._step
 
     def edges(self, step: int) -> tuple[int, int]:
         """Where the step begins and ends."""
-        begin = self.start + step * self._step
-        return begin, min(begin + self._step, self.end)
+        begin = self._origin + step * self._step
+        return max(begin, self.start), min(begin + self._step, self.end)
 
     def _close(self, edge: int) -> None:
         """Put what came since the step began into cells, and forget meters that stand still."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 from apportion.core.reports.answers import IdleAnswer, IdleShare, ReportAnswer, ReportRow
 from apportion.core.reports.focus import COLUMNS, focus_rows
 from apportion.core.reports.prices import PRICES_BYTES_MAX, PriceError, Prices, prices_of
-from apportion.core.reports.report import Reading, idle_answer, report_answer
+from apportion.core.reports.report import DIGITS, Reading, idle_answer, report_answer
 from apportion.core.reports.rows import By
 from apportion.runtime.files.csv_rows import csv_of
 from apportion.runtime.jetstream.accounting import Progress, read_account
@@ -65,10 +65,35 @@ async def answered(asked: Asked, reading: Reading) -> ReportAnswer | IdleAnswer:
 
 
 def as_csv(answer: ReportAnswer | IdleAnswer) -> str:
-    """The rows, or the steps where there are any, or the shares that did nothing."""
+    """The rows, or the steps where there are any, or the shares that did nothing.
+
+    The sum of a column is that of the whole: there is no row of totals, but one without a key of
+    what nobody held, whose capacity that is, unless nodes tell it themselves.
+    """
     if isinstance(answer, IdleAnswer):
         return _csv(IdleShare, answer.shares)
-    return _csv(ReportRow, answer.steps or (*answer.rows, answer.total))
+    nobody = () if answer.by == "node" else (_of_nobody(answer.total),)
+    return _csv(ReportRow, answer.steps or (*answer.rows, *nobody))
+
+
+def _of_nobody(total: ReportRow) -> ReportRow:
+    """Of the whole, what nobody held."""
+    return msgspec.structs.replace(
+        total,
+        granted_gpu_hours=0.0,
+        granted_gib_hours=0.0,
+        reported_gpu_hours=0.0,
+        used_gpu_hours=0.0,
+        used_gib_hours=0.0,
+        cost=None if total.cost is None else 0.0,
+        capacity_gpu_hours=_less(total.capacity_gpu_hours, total.granted_gpu_hours),
+        capacity_gib_hours=_less(total.capacity_gib_hours, total.granted_gib_hours),
+        capacity_cost=_less(total.capacity_cost, total.cost),
+    )
+
+
+def _less(whole: float | None, part: float | None) -> float | None:
+    return None if whole is None else round(whole - (part or 0.0), DIGITS)
 
 
 def as_focus(asked: Asked, reading: Reading) -> str:

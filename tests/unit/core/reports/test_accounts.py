@@ -1,6 +1,7 @@
 """What an account makes of events: shares by memory, the rest of a card, and who has it when."""
 
 from apportion.core.reports.accounts import LATE
+from apportion.core.reports.meters import Meters, Part
 from apportion.core.reports.moments import HOUR
 from apportion_schemas import (
     DeviceHealthChanged,
@@ -123,6 +124,18 @@ def test_steps_are_the_whole_cut_at_their_edges() -> None:
     assert held == [("00:00", 0.5), ("02:00", 1.0), ("04:00", 0.5)]
     nobody = [(row.start[11:16], row.capacity_gpu_hours) for row in steps if not row.key]
     assert nobody == [("00:00", 1.5), ("02:00", 1.0), ("04:00", 0.5)]
+
+
+def test_steps_begin_with_the_clock_whenever_the_period_does() -> None:
+    """The first one is cut short."""
+    meters = Meters(3 * HOUR // 2, 5 * HOUR, 2 * HOUR)
+    meters.turn(("a", "T4"), Part.GRANTED, 1, 0)
+    meters.finish()
+    found = {step: sums.cards[Part.GRANTED] for step, _, sums in meters.cells()}
+    assert found == {0: HOUR // 2, 1: 2 * HOUR, 2: HOUR}
+    assert [meters.edges(step) for step in found] == [
+        (3 * HOUR // 2, 2 * HOUR), (2 * HOUR, 4 * HOUR), (4 * HOUR, 5 * HOUR),
+    ]  # fmt: skip
 
 
 def test_what_comes_after_the_period_changes_nothing() -> None:

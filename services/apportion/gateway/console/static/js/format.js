@@ -5,6 +5,9 @@ const two = number => String(number).padStart(2, "0");
 /** 1,234: whole numbers with separators. */
 export const num = value => Math.round(value).toLocaleString("en-US");
 
+/** 1,234.50: money, with as many digits wherever it stands. */
+export const cents = value => value.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+
 /** 61 %, <1 %: the sign never goes to another line. */
 export function percent(part) {
   if (!Number.isFinite(part)) return "–";

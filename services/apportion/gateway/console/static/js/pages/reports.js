@@ -2,7 +2,7 @@
 import { getNow, Problem } from "../api.js";
 import { stackChart } from "../chart.js";
 import { meetNamespaces, namespaceColour, namespacePlace, NAMESPACE_COLOURS, OTHER } from "../colours.js";
-import { instant, many, num, percent, when } from "../format.js";
+import { cents, instant, many, num, percent, when } from "../format.js";
 import { $, html, mount } from "../html.js";
 import { link, podLink } from "../links.js";
 import { isLive, shownTime } from "../moment.js";
@@ -157,4 +157,4 @@ class ReportsPage extends ListPage {
 const iso = (ms, round) => new Date(round(ms / 1000) * 1000).toISOString().replace(/\.\d+Z$/, "Z");
 const hours = value => (value < 10 ? value.toFixed(2) : value < 100 ? value.toFixed(1) : num(value));
 const stepWords = seconds => (seconds < 3600 ? many(seconds / 60, "minute") : many(seconds / 3600, "hour"));
-const amount = (value, currency) => (value === undefined || value === null ? "–" : `${value && value < 1000 ? value.toFixed(2) : num(value)} ${currency}`.trim());
+const amount = (value, currency) => (value === undefined || value === null ? "–" : `${cents(value)} ${currency}`.trim());
