@@ -73,8 +73,11 @@ def table(
 
 
 def show(rows: Rows) -> None:
-    """The rows on standard output."""
+    """The rows on standard output, and on standard error which columns had no room."""
     console().print(rows)
+    if rows.left_out and rows.header:
+        said = f"no room for {', '.join(rows.left_out)}: a wider terminal shows more, --json all"
+        console(stderr=True).print(plain(said), style="dim", soft_wrap=True)
 
 
 def phase(name: str) -> Text:

@@ -48,7 +48,8 @@ class Rows:
     `drops` are columns that are left out where a table is too wide for the terminal, the first one
     first; those that the table has not are no matter. All others are its keys: where not even these
     have room, the lines are longer than the terminal is wide. Without `header` the names of the
-    columns are not shown. Unless it `may_be_long` it is always a table.
+    columns are not shown. Unless it `may_be_long` it is always a table. `left_out` are the columns
+    that had no room when it was shown last.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Rows:
     ) -> None:
         self.header = True
         self.may_be_long = True
+        self.left_out: tuple[str, ...] = ()
         self._drops = tuple(column for column in drops if column in columns)
         self._columns = columns
         self._right = frozenset(right)
@@ -84,6 +86,9 @@ class Rows:
         rows = [([_pieces(cell) for cell in cells], style) for cells, style in self._rows]
         widths = self._widths(cells for cells, _ in rows)
         left = self._left(widths, options.max_width)
+        self.left_out = tuple(
+            column for place, column in enumerate(self._columns) if place not in left
+        )
         if self.long:
             yield from self._lines(rows, widths, left)
             return

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from apportion.cli import samples, tables
-from apportion.cli.output import plain
+from apportion.cli.output import plain, show
 from apportion.cli.top import BAR_CELLS, bar
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.why import why
@@ -106,6 +106,20 @@ def test_a_node_says_each_reason_and_when_it_was_found_silent() -> None:
         "2026-01-01T00:00:00Z"
     )
     assert " 0/4 " in printed(tables.nodes([answer]))
+
+
+def test_columns_without_room_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the table, which stays as it is for whoever reads it by a program."""
+    ledger = Ledger(rack("n1", 4))
+    for width, wanted in (("200", ""), ("60", "no room for MEMORY: a wider terminal")):
+        monkeypatch.setenv("COLUMNS", width)
+        show(tables.nodes([node_answer(ledger.node("n1"))]))
+        said = capsys.readouterr()
+        assert "no room" not in said.out
+        assert said.err.startswith(wanted)
+        assert bool(said.err) is bool(wanted)
 
 
 def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:
