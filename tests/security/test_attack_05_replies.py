@@ -37,7 +37,7 @@ BESIDE = [
     AGENT.name, AUDITOR.name, "admission", "binder", "extender", "gateway", "intake", "operator",
     "scheduler", "watcher",
 ]  # fmt: skip
-"""Who is beside the ledger's account: all but bootstrap, who may drop its beginning himself."""
+"""Who may ask something: all but bootstrap, who may drop the ledger's beginning himself."""
 
 
 async def ask(bus: Bus, name: str, reply: str, about: str = f"STREAM.INFO.{STREAM}") -> None:

@@ -14,7 +14,7 @@ import msgspec
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import ANSWER_S, permissions_of, role_of
 from apportion.core.identity.roles import AUDIT, LEDGER, READERS, ROLES
-from apportion.core.identity.sharing import BESIDE, BETWEEN, sharing
+from apportion.core.identity.sharing import BESIDE, sharing
 
 _HEAD: Final = """\
 # Made by `make generate` of services/apportion/core/identity; change its table, not this file.
@@ -120,7 +120,7 @@ def accounts(users: Sequence[User]) -> str:
     among = [user.identity for user in users]
     lines = ["accounts {"]
     theirs = (role_of(identity).account for identity in among)
-    for account in dict.fromkeys([LEDGER, BETWEEN, AUDIT, *BESIDE, *theirs]):
+    for account in dict.fromkeys([LEDGER, AUDIT, *BESIDE, *theirs]):
         lines += [f"  {account} {{"]
         if account == LEDGER:
             lines += ["    jetstream: enabled"]

@@ -3,7 +3,7 @@
 Subjects hold `{name}`, which is the identity's, and `{node}`, once for each of its nodes.
 
 Whoever is in one account with the ledger can have the server's answers sent into it, or to its API
-(see `sharing`); so bootstrap alone is, and all others are beside it. Agents, on machines where
+(see `sharing`); so nobody is, and all are beside it. Agents, on machines where
 tenants are, have an account to themselves: an answer that one of them sends astray reaches other
 agents, who take no such command. Those who answer people, kube-schedulers and the API server have
 another one, and what they have in common is that nobody asks them anything over NATS. People have
@@ -31,6 +31,8 @@ _KEPT_CONFIGURATION: Final = (
 
 LEDGER: Final = "APPORTION"
 """The account that has the ledger."""
+BOOTSTRAP: Final = "BOOTSTRAP"
+"""That of who makes the ledger, and the auditors' copy of it: from nowhere else is it reached."""
 NODES: Final = "NODES"
 """That of agents."""
 FRONT: Final = "FRONT"
@@ -79,7 +81,7 @@ ROLES: Final = (
     Role(
         name="bootstrap",
         does="makes the ledger, and drops its beginning: `apportion ledger create | resize | trim`",
-        account=LEDGER,
+        account=BOOTSTRAP,
         reads="nothing",
         sends=(
             "$JS.API.INFO",

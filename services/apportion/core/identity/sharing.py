@@ -10,9 +10,9 @@ the account of whoever says it to those in which it is heard.
 Auditors have a copy of the stream, in an account with JetStream and limits of its own: what they
 ask and use up is theirs. They are beside it as others are beside the ledger: an answer to one of
 them that reached the copy's own account could have the copy deleted. What the server itself needs
-to make the copy comes over from the ledger. Bootstrap reaches the copy through an account between,
-in which nobody is: where two accounts import the same API from each other, the server sees a
-circle.
+to make the copy comes over from the ledger. Only bootstrap's account reaches the copy to make it
+and to drop its beginning: what the ledger's own account reaches, so does every consumer of the
+ledger, by where it delivers.
 
 Invariants: between two accounts passes what the table of roles says, and nothing else. The server
 hands an answer on to a service of another account only where that is taken under a subject without
@@ -26,7 +26,15 @@ from typing import Final
 
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import DELIVERIES, permissions_of
-from apportion.core.identity.roles import ANSWERS_BESIDE, AUDIT, AUTH, LEDGER, ROLES, Role
+from apportion.core.identity.roles import (
+    ANSWERS_BESIDE,
+    AUDIT,
+    AUTH,
+    BOOTSTRAP,
+    LEDGER,
+    ROLES,
+    Role,
+)
 from apportion_schemas.catalogue import SUBJECTS
 
 BESIDE: Final = tuple(
@@ -41,10 +49,10 @@ _DELIVERED: Final = {LEDGER: f"{DELIVERIES}.>", AUDIT: ">"}
 Those of auditors deliver wherever their tools like to be answered, below the inbox of each: what of
 it somebody may hear, his permissions say, and nothing else is said where the copy is.
 """
-BETWEEN: Final = "BETWEEN"
-"""The account through which bootstrap reaches the auditors' copy."""
 _MADE: Final = ("INFO", "CREATE", "PURGE")
 """What bootstrap may do with the auditors' copy."""
+_COPY_API: Final = f"$JS.{AUDIT}.API."
+"""How it says that the copy is meant."""
 _COPYING: Final = ("$JS.API.CONSUMER.CREATE.APPORTION", "$JS.FC.APPORTION.>")
 """What the server needs to copy the stream; no user may send on it."""
 _COPIED: Final = "copy.audit.>"
@@ -76,7 +84,7 @@ def _gives(account: str) -> Iterator[str]:
     for subject, askers in _services(account).items():
         many = ", response_type: stream" if subject == _WHOLE_API else ""
         yield f'{{ service: "{subject}", accounts: [{", ".join(askers)}]{many} }}'
-    readers = [each for each in BESIDE if _read_in(each) == account]
+    readers = [each for each in BESIDE if _reads(each) and _read_in(each) == account]
     if readers:
         yield f'{{ stream: "{_DELIVERED[account]}", accounts: [{", ".join(readers)}] }}'
     for subject in _said(account):
@@ -87,11 +95,9 @@ def _gives(account: str) -> Iterator[str]:
 
 def _gives_for_the_copy(account: str) -> Iterator[str]:
     """See `_takes_for_the_copy`."""
-    for verb in _MADE:
-        if account == AUDIT:
-            yield f'{{ service: "$JS.API.STREAM.{verb}.APPORTION", accounts: [{BETWEEN}] }}'
-        elif account == BETWEEN:
-            yield f'{{ service: "audit.STREAM.{verb}.APPORTION", accounts: [{LEDGER}] }}'
+    if account == AUDIT:
+        for verb in _MADE:
+            yield f'{{ service: "{_API}STREAM.{verb}.APPORTION", accounts: [{BOOTSTRAP}] }}'
     if account == LEDGER:
         for subject in _COPYING:
             yield f'{{ service: "{subject}", accounts: [{AUDIT}] }}'
@@ -103,7 +109,7 @@ def _takes(account: str) -> Iterator[str]:
     for giver in (*_ALL, AUDIT):
         asks = [subject for subject, askers in _services(giver).items() if account in askers]
         yield from _imports("service", giver, asks)
-    if account in BESIDE:
+    if account in BESIDE and _reads(account):
         stream = _read_in(account)
         yield from _imports("stream", stream, [_DELIVERED[stream]])
     for giver in _ALL:
@@ -112,14 +118,11 @@ def _takes(account: str) -> Iterator[str]:
 
 def _takes_for_the_copy(account: str) -> Iterator[str]:
     """What it takes for bootstrap to make the auditors' copy, and for the server to keep it."""
-    for verb in _MADE:
-        subject = f"STREAM.{verb}.APPORTION"
-        if account == LEDGER:
-            there = f'{{ account: {BETWEEN}, subject: "audit.{subject}" }}'
-            yield f'{{ service: {there}, to: "$JS.{AUDIT}.API.{subject}" }}'
-        elif account == BETWEEN:
-            there = f'{{ account: {AUDIT}, subject: "$JS.API.{subject}" }}'
-            yield f'{{ service: {there}, to: "audit.{subject}" }}'
+    if account == BOOTSTRAP:
+        for verb in _MADE:
+            subject = f"STREAM.{verb}.APPORTION"
+            there = f'{{ account: {AUDIT}, subject: "{_API}{subject}" }}'
+            yield f'{{ service: {there}, to: "{_COPY_API}{subject}" }}'
     if account == AUDIT:
         for subject in _COPYING:
             here = subject.replace("$JS.API.", f"$JS.{LEDGER}.API.")
@@ -179,7 +182,7 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 def _asked(role: Role) -> Iterable[str]:
     """What anybody of this role asks, or has stored."""
-    nowhere = (_OWN, ANSWERS_BESIDE, *_SAID)
+    nowhere = (_OWN, _COPY_API, ANSWERS_BESIDE, *_SAID)
     sent = (each for each in _sent(role) if not each.startswith(nowhere))
     return dict.fromkeys(_WHOLE_API if each.startswith(_API) else each for each in sent)
 
@@ -188,6 +191,11 @@ def _sent(role: Role) -> tuple[str, ...]:
     """What anybody of this role may send."""
     anybody = Identity(role.name, role.name, nodes=(EVERY_NODE,), shared=True)
     return permissions_of(anybody).publish
+
+
+def _reads(account: str) -> bool:
+    """Whether anybody of this account has consumers."""
+    return any(role.account == account and role.reads != "nothing" for role in ROLES)
 
 
 def _read_in(account: str) -> str:
