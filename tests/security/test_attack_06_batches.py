@@ -33,16 +33,16 @@ async def batch(bus: Bus) -> list[int]:
 
 async def test_weak_batches_of_others_are_refused(tmp_path: Path) -> None:
     """With the right to write on one subject of the ledger, as agents had it."""
-    subject = f"apportion.v1.inventory.{NODE}"
-
-    service, taken = "{ service: ", "{ service: { account: APPORTION, subject: "
+    subject, everybodys = f"apportion.v1.inventory.{NODE}", "apportion.v1.inventory.*"
+    given, taken = '{ service: "%s", accounts: [%s] }', "{ service: { account: %s, subject: "
 
     def widen(text: str) -> str:
         for before, after in (
             (f'"{SUBJECT}"', f'"{subject}"'),
-            (f'{service}"apportion.intake.*"', f'{service}"{subject}"'),
-            (f'{taken}"apportion.intake.*"', f'{taken}"{subject}"'),
+            (given % (everybodys, "INTAKE"), given % (everybodys, "INTAKE, NODES")),
+            (f'{taken % "INTAKE"}"apportion.intake.*"', f'{taken % "APPORTION"}"{everybodys}"'),
         ):
+            assert before in text, before
             text = text.replace(before, after)
         return text
 
