@@ -116,6 +116,7 @@ def test_who_is_evicted_ends_and_waits_anew(up: Standalone) -> None:
     assert any("evicted for default/high" in said for said in story), story
     up.json("delete", "high")
     wait_until(lambda: runs(up, evicted), "the one that waited to run again")
+    assert up.json("verify")["ok"]
 
 
 def test_a_gang_that_is_evicted_comes_again_as_a_whole(up: Standalone) -> None:

@@ -176,7 +176,7 @@ class Auditor:
             if isinstance(data, PodResized)
             else f"{data.pod}/{data.attempt}/{_ID[type(data)]}"
         )
-        if event.id != wanted:
+        if event.id != wanted and not self._reported_again(event.id, data, wanted):
             yield "identity", f"the id is {event.id!r} and must be {wanted!r}"
         for share in data.shares if isinstance(data, PodPlaced) else ():
             closed = self._closed.get(share.device)
@@ -184,6 +184,21 @@ class Auditor:
                 text = f"pod {data.pod} got a share of {share.device}, which was off offer from "
                 when = f"revision {closed.since} on, and this was decided at {event.basis}"
                 yield "closed", text + when
+
+    def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:
+        """What one attempt of a pod may be told more than once, with what tells them apart.
+
+        An eviction: for whom, and for which attempt of that one. A voiding of a place that was
+        adopted, and so may have been voided in an earlier life: where this one began.
+        """
+        known, _, number = event_id.rpartition("/")
+        if not number.isdecimal():
+            return False
+        if isinstance(data, PodEvicted):
+            return known == f"{once}/{data.beneficiary}"
+        pod = self.state.pods.get(data.pod)
+        adopted = isinstance(data, PlacementVoided) and (pod is None or pod.adopted)
+        return adopted and known == once
 
     # -------------------------------------------------------------- after the fold took it
 

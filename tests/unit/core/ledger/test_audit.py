@@ -20,6 +20,8 @@ from apportion_schemas import (
     FormatEnabled,
     NodeCordoned,
     PlacementVoided,
+    PodAdopted,
+    PodEvicted,
     PodGone,
     PodPlaced,
     UnknownEvent,
@@ -32,7 +34,7 @@ from tests.support.fleet import rack
 from tests.support.ledger_of import TIME
 from tests.support.pods import ask, gang, member, placed, pod, share
 
-KIND = {PodPlaced: "placed", PlacementVoided: "voided"}
+KIND = {PodPlaced: "placed", PlacementVoided: "voided", PodEvicted: "evicted"}
 
 
 class Written:
@@ -55,7 +57,7 @@ class Written:
             data = payload
             role = BY_PAYLOAD[type(data)].writer
             event_id = f"e{self.revision}"
-            if isinstance(data, PodPlaced | PlacementVoided):
+            if isinstance(data, PodPlaced | PlacementVoided | PodEvicted):
                 event_id = f"{data.pod}/{data.attempt}/{KIND[type(data)]}"
                 if not data.previous:
                     data = structs.replace(data, previous=self.chain.get(data.node, ""))
@@ -87,6 +89,14 @@ def ledger() -> Written:
 def on(uid: str, device: str = "n1-g0", **fields: Any) -> PodPlaced:
     """A placement on the node."""
     return placed(uid, "n1", [share(device)], **fields)
+
+
+EVICTED = PodEvicted(
+    pod="p1", namespace="default", name="p1", attempt=1, node="n1", priority=0,
+    beneficiary="p2", beneficiary_name="default/p2", beneficiary_priority=1000,
+    nominated="n1", reason="preempted",
+)  # fmt: skip
+"""The first pod goes for the second."""
 
 
 def test_a_sound_ledger_has_nothing(ledger: Written) -> None:
@@ -174,6 +184,35 @@ def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
     """The server drops a second placement by its id: another id is no fence."""
     ledger.write(on("p1"), id="p1/other")
     assert ledger.checks() == [(4, "identity")]
+
+
+@pytest.mark.parametrize(
+    ("event_id", "found"),
+    [
+        ("p1/1/evicted", []),  # as ledgers have it that are older
+        ("p1/1/evicted/p2/1", []),
+        ("p1/1/evicted/p3/1", [(5, "identity")]),
+        ("p1/1/evicted/p2", [(5, "identity")]),
+        ("p1/2/evicted/p2/1", [(5, "identity")]),
+    ],
+)
+def test_an_eviction_is_told_once_for_each_attempt_of_whom_it_is_for(
+    ledger: Written, event_id: str, found: list[tuple[int, str]]
+) -> None:
+    """Its id says for whom; for another one the pod may be told again."""
+    ledger.write(on("p1")).write(EVICTED, id=event_id)
+    assert ledger.checks() == found
+
+
+def test_only_a_place_that_was_adopted_is_voided_under_a_further_id(ledger: Written) -> None:
+    """It may have been voided in an earlier life of the pod; another's place may not, twice."""
+    found = PodAdopted(
+        pod="p3", node="n1", submitted=pod("p3", ask(1000)), attempt=1, shares=(share("n1-g1"),)
+    )
+    ledger.write(found).write(on("p1"))
+    ledger.write(PlacementVoided(pod="p3", node="n1", attempt=1, reason="r"), id="p3/1/voided/4")
+    ledger.write(PlacementVoided(pod="p1", node="n1", attempt=1, reason="r"), id="p1/1/voided/5")
+    assert ledger.checks() == [(7, "identity")]
 
 
 @pytest.mark.parametrize(
