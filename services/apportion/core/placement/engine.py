@@ -153,7 +153,7 @@ class Engine:
         self._limits.note_freed()
         for pod in decision.placed + decision.reported:
             if is_pending(self._state, pod):
-                self._waiting.add(pod)
+                self._waiting.come_back(pod)
                 if pod.submitted.group:
                     self._queue.wake_gang(pod.submitted.group)
 

@@ -257,6 +257,20 @@ def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> N
     assert [(type(e), e.pod) for e in ledger.engine.decide().events] == [(PodPlaced, "p")]
 
 
+def test_a_refused_pod_that_others_mind_stands_in_one_queue_after_a_lost_decision() -> None:
+    """It was moved to those that mind others, and does not wait with those of its shape as well."""
+    app = LabelExpression(key="app", operator="In", values=("web",))
+    web = PodSelector(expressions=(app,))
+    away = PodTerm(pods=web, topology_key="kubernetes.io/hostname")
+    guard = shape(cards(), pods=PodConstraints(anti_affinity=(away,)))
+    ledger = Ledger(rack("n1", 4), pod("guard", shape=guard)).settle()
+    ledger.submit(pod("p", ask(1), labels={"app": "web"}))
+    ledger.engine.retry(ledger.engine.decide())
+    assert ledger.engine.pending == 1
+    ledger.gone("guard")
+    assert [(type(e), e.pod) for e in ledger.engine.decide().events] == [(PodPlaced, "p")]
+
+
 def test_nobody_is_refused_in_the_decision_that_places_him() -> None:
     """Though others of his shape were refused before, for the very reasons of the next one."""
     ledger = Ledger(rack("n1", 1), pod("first", cards())).settle()

@@ -52,7 +52,7 @@ class Waiting:
             if pod is None:
                 pod = self._state.pods.get(data.pod)
             if pod is not None and pod.phase is PENDING:
-                self._come_back(pod)
+                self.come_back(pod)
             elif pod is not None:
                 self._forget(data.pod)
         elif kind is PodGone:
@@ -77,11 +77,12 @@ class Waiting:
         elif pod.refusal is None:
             self._others[pod.uid] = None
 
-    def _come_back(self, pod: PodState) -> None:
+    def come_back(self, pod: PodState) -> None:
         """It waits again, for whoever owns it by now.
 
-        One that another scheduler placed may stand where it stood before still, as it did when it
-        was ours, or its namespace had no quota: there it leaves.
+        It may stand where it stood before still: one that another scheduler placed, as it did when
+        it was ours, or its namespace had no quota; one whose refusal was lost, with those that mind
+        others. There it leaves.
         """
         self.queue.leave(pod)
         self.add(pod)
