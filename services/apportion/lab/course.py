@@ -22,7 +22,7 @@ from apportion_schemas import Event, PlacementVoided, PodEvicted, PodGone, PodPl
 from apportion_schemas.quantities import Payload
 
 TIME: Final = "2000-01-01T00:00:00.000000Z"
-"""Of events where nobody says when they happen."""
+"""Of events where nobody says when they happen, and nothing has happened yet."""
 DECISIONS_PER_POD: Final = 4
 DECISIONS_MIN: Final = 1_000
 """More decisions than so many for each pod, and so many besides, have no end."""
@@ -40,15 +40,24 @@ def copied(state: State) -> State:
     return restore(take(state))
 
 
+def newest(state: State) -> str:
+    """The latest time of its pods: who comes in a course has not started before them, and goes
+    before them where somebody must go.
+    """
+    times = (max(pod.submitted_time, pod.placed_time) for pod in state.pods.values())
+    return max(times, default=TIME)
+
+
 class Course:
     """One course over `state`, which it changes: hand it a copy.
 
-    `evicted` are the evictions so far, in order.
+    `time` is that of whatever happens, as in events; else the `newest` of the state. `evicted` are
+    the evictions so far, in order.
     """
 
-    def __init__(self, state: State, *, time: str = TIME) -> None:
+    def __init__(self, state: State, *, time: str = "") -> None:
         self.state = state
-        self.time = time
+        self.time = time or newest(state)
         self.engine = Engine(state)
         self.evicted: list[PodEvicted] = []
         self._watching: list[Callable[[Change], None]] = []

@@ -48,7 +48,7 @@ from apportion.core.manifests import PodDraft, submitted
 from apportion.core.placement.queueing.shape_queue import turn_of
 from apportion.lab import changes as lab_changes
 from apportion.lab.changes import Changes, Displaced, WishInvalid, submitted_again
-from apportion.lab.course import TIME, Course, copied
+from apportion.lab.course import Course, copied
 from apportion.lab.draining import drain
 from apportion.lab.fitting import EmptyFleet
 from apportion.runtime.ledger.starting import is_command
@@ -90,10 +90,11 @@ class Played(NamedTuple):
     """Evicted pods that came again, by the uid that they had."""
 
 
-def plan(state: State, wish: Plan, *, time: str = TIME, tell: Tell = lambda _: None) -> PlanAnswer:
+def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: None) -> PlanAnswer:
     """What would come of the plan, as of the state's revision; the state stays as it is.
 
-    `time` is that of whatever would happen, as in events; `tell` hears how far it is.
+    `time` is that of whatever would happen, as in events, else the newest of the state; `tell`
+    hears how far it is.
 
     Raises:
         WishInvalid: the plan asks for what there is not, or for nothing.

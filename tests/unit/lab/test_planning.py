@@ -82,6 +82,13 @@ def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
     assert [row.nodes for row in one.refused.causes] == [2]
 
 
+def test_who_would_be_submitted_has_not_started_before_who_runs() -> None:
+    """Nor does it count as more important than those, where nobody says what time it is."""
+    ledger = Ledger(rack("n1", 2), pod("old", cards())).settle()
+    answer = planned(ledger, draft("new", cards()), draft("top", cards(2), priority=5))
+    assert [each.pod for each in answer.evicted] == ["old", "new"]
+
+
 def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
     """Nobody says how long pods run, so the answer says that; where nobody waits, nothing."""
     assert "when is not known" in planned(full(), draft("new", cards(2))).when
