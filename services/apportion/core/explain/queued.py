@@ -8,15 +8,17 @@ pods before it, of every line: priority first, then the revision of its submissi
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from apportion.core.explain import words
 from apportion.core.explain.answers import Answer, CauseRow, MissRow
-from apportion.core.explain.lines import ask_words
+from apportion.core.explain.lines import ask_words, room_made
 from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.why import refusal_words, refused_rows
+from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.state import Phase, PodState, State
-from apportion_schemas import PodRefused, RefusalCode
+from apportion_schemas import PodEvicted, PodRefused, RefusalCode
 
 PODS_SHOWN: Final = 20
 """How many pods of a line an answer names, unless asked for more."""
@@ -32,7 +34,11 @@ LASTING: Final = frozenset((
 
 
 class QueuedPod(Answer, frozen=True):
-    """One pod in its line. `position` is among all that wait, `missing` what the nearest lacks."""
+    """One pod in its line. `position` is among all that wait, `missing` what the nearest lacks.
+
+    `nominated` is the node where room is made for it, `leaving` counts the pods that have yet to
+    leave, and `room` says it in a sentence; all are empty where nobody is evicted for the pod.
+    """
 
     position: int
     namespace: str
@@ -44,6 +50,9 @@ class QueuedPod(Answer, frozen=True):
     refused_revision: int = 0
     nearest: str = ""
     missing: str = ""
+    nominated: str = ""
+    leaving: int = 0
+    room: str = ""
     last_failure: str = ""
 
 
@@ -73,6 +82,7 @@ class LinesAnswer(Answer, frozen=True):
 
     A line has the place in the queue of the first that stands in it. `gated` pods wait for
     somebody to take their gates away; `rejected` ones cannot be read. They stand in no line.
+    `making_room` counts the waiting for which others are evicted.
     """
 
     revision: int
@@ -82,6 +92,7 @@ class LinesAnswer(Answer, frozen=True):
     rejected: int
     oldest_time: str = ""
     lasting: int = 0
+    making_room: int = 0
     lines_count: int = 0
     lines: tuple[Line, ...] = ()
     time: str = ""
@@ -147,6 +158,7 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
         rejected=len(state.rejected),
         oldest_time=first.submitted_time if first else "",
         lasting=sum(len(pods) for _, pods in ordered if _lasts(_explained(room, pods))),
+        making_room=sum(pod.uid in state.nominated for pod in waiting),
         lines_count=len(ordered),
         lines=tuple(lines),
     )
@@ -194,7 +206,7 @@ def _line(
         nodes=explained.refused.nodes if explained else 0,
         causes=causes,
         nearest=nearest,
-        first=tuple(_queued(room, position, pod) for position, pod in pods[:shown]),
+        first=tuple(_queued(state, room, position, pod) for position, pod in pods[:shown]),
     )
 
 
@@ -212,10 +224,19 @@ def lasting(refusal: PodRefused) -> bool:
     return bool(refusal.reasons) and refusal.nodes > 0 and refusal.reasons.keys() <= LASTING
 
 
-def _queued(room: Room, position: int, pod: PodState) -> QueuedPod:
+def _room_words(nominated: str, leaving: Sequence[PodEvicted]) -> str:
+    """Where room is made for a pod that waits, and who has yet to leave."""
+    if not leaving:
+        return f"{nominated} is kept for it, for others have left"
+    names = [f"{each.namespace}/{each.name}" for each in leaving]
+    return f"room {room_made(nominated, names)}"
+
+
+def _queued(state: State, room: Room, position: int, pod: PodState) -> QueuedPod:
     nearest = room.explained(pod, pod.refusal).refused.nearest if pod.refusal else ()
     near = nearest[0] if nearest else None
-    submitted = pod.submitted
+    submitted, nominated = pod.submitted, state.nominated.get(pod.uid, "")
+    leaving = awaited(state, pod.uid) if nominated else []
     return QueuedPod(
         position=position,
         namespace=submitted.namespace,
@@ -227,5 +248,8 @@ def _queued(room: Room, position: int, pod: PodState) -> QueuedPod:
         refused_revision=pod.refused_revision,
         nearest=near.node if near else "",
         missing=words.missing(near) if near else "",
+        nominated=nominated,
+        leaving=len(leaving),
+        room=_room_words(nominated, leaving) if nominated else "",
         last_failure=pod.last_failure,
     )

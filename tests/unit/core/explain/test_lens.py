@@ -20,6 +20,7 @@ from apportion.core.explain.lens import (
     namespaces_of,
     seen,
 )
+from apportion.core.explain.queued import QueuedPod
 from apportion_schemas import (
     Ask,
     Configuration,
@@ -76,6 +77,18 @@ def test_what_is_of_others_loses_whose_it_is_and_keeps_how_much(answer: msgspec.
     assert "ops" not in text
     assert OTHERS in text
     assert '"memory_mib":16' in text
+
+
+def test_that_room_is_made_for_others_is_seen_and_for_whom_is_not() -> None:
+    """Of the sentence, which names who leaves, nothing is left."""
+    waits = QueuedPod(
+        position=1, namespace="ops", name="secret", uid="secret-uid", priority=9, since_revision=4,
+        since_time="", nominated="n1", leaving=2, room="room is made: ops/secret-2 leaves",
+    )  # fmt: skip
+    text, shown = through(waits)
+    assert isinstance(shown, QueuedPod)
+    assert (shown.nominated, shown.leaving) == ("n1", 2)
+    assert "secret" not in text
 
 
 def test_what_is_his_own_is_as_it_was() -> None:

@@ -98,3 +98,21 @@ def test_namespaces_by_their_pods() -> None:
     )  # fmt: skip
     found = [(row.namespace, row.pods) for row in namespaces_answer(ledger.state).items]
     assert found == [("y", 2), ("a", 1), ("x", 1)]
+
+
+def test_who_waits_says_that_room_is_made() -> None:
+    """On which node, and who has yet to leave; then that the node is kept; of others nothing."""
+    ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
+    ledger.submit(pod("high", cards(1), priority=9), pod("other", cards(1))).settle()
+    answer = lines_answer(ledger.state)
+    high, other = answer.lines[0].first
+    assert answer.making_room == 1
+    assert (high.name, high.nominated, high.leaving) == ("high", "n1", 1)
+    assert high.room == (
+        "room is made for it on n1, where it goes once these have left: default/low"
+    )
+    assert (other.nominated, other.leaving, other.room) == ("", 0, "")
+    ledger.gone("low")
+    [line] = lines_answer(ledger.state).lines
+    assert line.first[0].leaving == 0
+    assert line.first[0].room == "n1 is kept for it, for others have left"

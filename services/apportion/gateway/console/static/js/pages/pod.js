@@ -228,11 +228,12 @@ class PodPage extends ListPage {
   unblock() {
     const { refused } = this.why;
     const causes = refused?.causes ?? [];
-    return html`<section class="card"><h2>Why none fits <small>${refused ? `of ${many(refused.nodes, "node")}, and what would unblock it` : "nobody has looked yet"}</small></h2>
+    const leaving = this.why.evicts;
+    return html`${leaving.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${leaving.map(each => html`<li><span>${podLink(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}
+      <section class="card"><h2>Why none fits <small>${refused ? `of ${many(refused.nodes, "node")}, and what would unblock it` : "nobody has looked yet"}</small></h2>
       ${causes.length ? causeList(causes, refused.nodes) : html`<p>${sentenceCase(this.why.sentence)}.</p>`}
       <div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div></section>
       ${nearest(refused?.nearest ?? [])}
-      ${this.why.evicts.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${this.why.evicts.map(each => html`<li><span>${podLink(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}
       ${this.history instanceof Problem && !this.history.unknown ? problemNote(this.history, "what happened to a pod") : ""}`;
   }
 

@@ -32,6 +32,7 @@ class WaitingPage extends ListPage {
       : "Nobody waits.";
     mount(this.main, html`<div class="page">${answer(sentence, [
       all.lasting ? html`<span class="c-bad">${num(all.lasting)} want what no node has</span>` : "",
+      all.making_room ? `room is made for ${num(all.making_room)}` : "",
       all.gated ? `${num(all.gated)} more wait for their gates` : "",
       all.rejected ? link("pods", `${num(all.rejected)} cannot be read`, { phase: "rejected" }, "c-bad") : "",
       all.pods ? "order: priority, then who came first" : "",
@@ -71,6 +72,12 @@ const NONE = html`<span class="faint">–</span>`;
 
 function podRow(pod, now) {
   const waited = since(pod.since_time, now);
-  const nearest = pod.nearest ? nodeLink(pod.nearest) : "";
-  return html`<tr data-row tabindex="0"><td class="num m">${num(pod.position)}</td><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([nearest ? html`nearest ${nearest}` : "", pod.missing ? `${pod.missing} missing` : ""])}</td><td class="m">${waited === null ? "" : duration(waited)}</td><td class="hide-s">${nearest || NONE}</td><td class="hide-s nw">${pod.missing || NONE}</td></tr>`;
+  const near = pod.nominated || pod.nearest;
+  const node = near ? nodeLink(near) : "";
+  const missing = pod.room ? roomWords(pod) : pod.missing;
+  const narrow = pod.room ? [html`${node} ${missing}`] : [node ? html`nearest ${node}` : "", missing ? `${missing} missing` : ""];
+  return html`<tr data-row tabindex="0"><td class="num m">${num(pod.position)}</td><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second(narrow)}</td><td class="m">${waited === null ? "" : duration(waited)}</td><td class="hide-s">${node || NONE}</td><td class="hide-s nw">${missing || NONE}</td></tr>`;
 }
+
+/** In short; the whole sentence is the gateway's. */
+const roomWords = pod => html`<span class="c-ok" title="${pod.room}">${pod.leaving ? `once ${many(pod.leaving, "pod")} left` : "is kept for it"}</span>`;

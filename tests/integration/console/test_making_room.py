@@ -1,0 +1,72 @@
+"""Somebody is to go for a pod that waits: the list and the pod's page say so before all else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.support.browser.audit import offences
+from tests.support.browser.chromium import NARROW, WIDE, opened, skip_unless_here, visit
+from tests.support.polling import wait_until
+from tests.support.standalone import Standalone
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  priority: PRIORITY
+  containers:
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 2}}}
+"""
+
+
+def pod(name: str, priority: int) -> bytes:
+    """The manifest of one that wants both cards."""
+    return POD.replace("NAME", name).replace("PRIORITY", str(priority)).encode()
+
+
+@pytest.fixture(scope="module")
+def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A node whose two cards `low` holds, which is to go for `high`; nobody ends it."""
+    skip_unless_here()
+    data = Path(tmp_path_factory.mktemp("room")) / "data"
+    options = ("--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1")
+    with Standalone(data, *options) as running:
+        up = running.up()
+        up.json("submit", "-f", "-", "--wait", stdin=pod("low", 0))
+        watcher = up.processes()["watcher"]
+        os.kill(watcher, signal.SIGSTOP)
+        try:
+            up.json("submit", "-f", "-", stdin=pod("high", 9))
+            wait_until(lambda: bool(up.json("why", "high")["evicts"]), "low to be evicted")
+            yield str(json.loads((data / "connection.json").read_text())["gateway"])
+        finally:
+            os.kill(watcher, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_who_waits_shows_that_room_is_made(
+    browser: Browser, leaving: str, size: tuple[int, int]
+) -> None:
+    """In the row of the line, and above the reasons on the page of the pod."""
+    with opened(browser, leaving, size=size) as page:
+        visit(page, "#/waiting")
+        expect(page.locator(".answer")).to_contain_text("room is made for 1")
+        row = page.locator(".line tbody tr", has_text="high")
+        expect(row.get_by_text("once 1 pod left").locator("visible=true")).to_have_attribute(
+            "title",
+            "room is made for it on node-1, where it goes once these have left: default/low",
+        )
+        assert offences(page) == []
+        visit(page, "#/pod/default/high")
+        headings = page.locator(".stack h2").all_inner_texts()
+        assert headings[0] == "Room is made for it"
+        assert headings[1].startswith("Why none fits")
+        assert offences(page) == []
