@@ -116,7 +116,8 @@ def test_what_is_wrong_is_named(up: Standalone, tmp_path: Path) -> None:
     """A node, a model, a file and a document, each by its name, with the exit code for it."""
     done = up.run("plan", "--lose", "big-9")
     assert done.returncode == 1
-    assert "no node or device 'big-9'" in done.stderr
+    assert "no node or device 'big-9' at revision" in done.stderr
+    assert "did you mean big-2, big-1?" in done.stderr
     done = up.run("plan", "--add", "2xTuring")
     assert done.returncode == 2
     assert "model 'Turing' is not known" in done.stderr

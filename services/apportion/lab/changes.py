@@ -8,7 +8,7 @@ would make of such facts the course makes of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple, get_args
 
 from msgspec import Struct, structs
@@ -16,6 +16,8 @@ from msgspec import Struct, structs
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
 from apportion.core.explain.health import pods_on
 from apportion.core.explain.lines import limit_name
+from apportion.core.explain.near import did_you_mean, named
+from apportion.core.explain.words import device_words
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.lab.course import Course
 from apportion.runtime.files.fleets import (
@@ -46,7 +48,8 @@ WHO: Final = "lab"
 LOST: Final = "its node or device is lost"
 DEVICE_CHARS_MIN: Final = 8
 """So much of a device's id, and it may be the beginning of it."""
-_ADD: Final = re.compile(r"(?:(?P<nodes>\d{1,5})\s*x\s*)?(?P<devices>\d{1,4}\s*x\s*\S.*)")
+_ADD: Final = re.compile(r"(?:(?P<nodes>\d{1,18})\s*x\s*)?(?P<devices>\d{1,18}\s*x\s*\S.*)")
+"""Takes far more than may be added, so that the limit is named and not the form."""
 _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
 
 
@@ -168,11 +171,23 @@ def _device(state: State, name: str) -> Target:
             "lose", f"{name!r} is the beginning of {len(found)} ids", "write more of the id"
         )
     if not found:
+        nodes = [node for node in state.nodes.values() if node.present]
         raise WishInvalid(
             "lose", f"no node or device {name!r} at revision {state.revision}",
-            "`apportion get nodes` and `apportion get devices` list them",
+            nothing_so_called(
+                name,
+                [node.name for node in nodes],
+                (held.device.id for node in nodes for held in node.devices if held.present),
+            ),
         )  # fmt: skip
     return found[0]
+
+
+def nothing_so_called(name: str, nodes: Collection[str], devices: Iterable[str]) -> str:
+    """What to write instead: a node or device of a like name, else which nodes there are."""
+    near = did_you_mean(name, nodes) or did_you_mean(name, map(device_words, devices))
+    listing = "`apportion get nodes` and `apportion get devices` list those of now"
+    return near or f"{named('nodes', nodes)}; {listing}"
 
 
 def names_device(name: str, device: str) -> bool:
@@ -217,7 +232,7 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
     for text in texts:
         nodes, devices = _read_addition(text)
         if number + nodes > ADDED_MAX:
-            raise WishInvalid("add", f"more than {ADDED_MAX} nodes are added", "add fewer")
+            raise WishInvalid("add", f"more than {ADDED_MAX:,} nodes are added", "add fewer")
         for _ in range(nodes):
             number += 1
             name = f"added-{number}"
@@ -230,9 +245,10 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
 def _read_addition(text: str) -> tuple[int, str]:
     """How many nodes, and the devices of each."""
     found = _ADD.fullmatch(text.strip())
-    if found is None or found["nodes"] == "0":
+    nodes = int(found["nodes"] or 1) if found else 0
+    if found is None or not nodes:
         raise WishInvalid("add", f"add is {text[:80]!r}", f"write {_ADD_EXAMPLE}")
-    return int(found["nodes"] or 1), found["devices"]
+    return nodes, found["devices"]
 
 
 def _node(state: State, name: str, spec: str) -> list[Payload]:

@@ -446,6 +446,7 @@ def test_another_policy_goes_elsewhere() -> None:
         ({"lose": ("n9",)}, "lose"),
         ({"add": ("4xTuring",)}, "add"),
         ({"add": ("0x8xT4",)}, "add"),
+        ({"add": ("00x8xT4",)}, "add"),
         ({"add": ("9999x8xT4",)}, "add"),
         ({"policy": "best"}, "policy"),
         ({}, "manifest"),
@@ -457,6 +458,28 @@ def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: 
         planned(full(), **fields)
     assert refused.value.field == field
     assert refused.value.fix
+
+
+@pytest.mark.parametrize("nodes", ["5001", "99999999", "9" * 18])
+def test_more_nodes_than_may_be_added_are_met_with_the_limit(nodes: str) -> None:
+    """And not with the form, which they have."""
+    with pytest.raises(WishInvalid, match=r"more than 5,000 nodes are added; add fewer"):
+        planned(full(), add=(f"{nodes}x8xT4",))
+
+
+def test_a_name_of_nothing_is_met_with_what_is_near_or_there() -> None:
+    """A node before a device, since devices of one maker are all alike."""
+    ledger = Ledger(rack("rack-a", 1), fleet.node("rack-b", gpu("GPU-0a1b2c3d-4e5f-6071-8293")))
+    for name, fix in (
+        ("rack-aa", "did you mean rack-a, rack-b?"),
+        ("GPU-0a1b2c3e", "did you mean GPU-0a1b2c3d?"),
+        ("nope", "the nodes are rack-a, rack-b; `apportion get nodes` and `apportion get devices`"),
+    ):
+        with pytest.raises(WishInvalid) as refused:
+            planned(ledger, lose=(name,))
+        assert refused.value.fix.startswith(fix)
+    with pytest.raises(WishInvalid, match="there are no nodes"):
+        planned(Ledger(), lose=("nope",))
 
 
 def test_a_gang_is_planned_whole() -> None:

@@ -136,7 +136,10 @@ def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
 def test_what_is_lost_must_be_there_at_some_time() -> None:
     """Before anything is replayed; the beginning of a node's name is not taken for its devices."""
     recorded = two_cards("a").recorded(end_s=HOUR)
-    for name, problem in (("n1-g7", "no node or device 'n1-g7'"), ("n1-g", "no node or device")):
+    for name, problem in (
+        ("n1-g7", "no node or device 'n1-g7' in this time; did you mean n1-g1, n1-g0\\?"),
+        ("n1-g", "no node or device"),
+    ):
         with pytest.raises(WishInvalid, match=problem):
             replay(recorded, Otherwise(changes=Changes(lose=(name,))))
     ledger = VirtualLedger()

@@ -1,0 +1,27 @@
+"""What somebody may have meant by a name that nothing has.
+
+Invariant: only names that are there are offered, so that the one that is copied works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+from apportion.core.explain.lines import listed
+from apportion.core.explain.natural import natural
+
+OFFERED_MAX: Final = 3
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """As in `did you mean mps-1?`; empty where no known name is near."""
+    near = get_close_matches(name, sorted(set(known), key=natural), n=OFFERED_MAX)
+    return f"did you mean {listed(near)}?" if near else ""
+
+
+def named(what: str, known: Iterable[str]) -> str:
+    """What there is, as in `the nodes are big-1, mig-1, mps-1 and 4 more`."""
+    names = sorted(set(known), key=natural)
+    return f"the {what} are {listed(names)}" if names else f"there are no {what}"
