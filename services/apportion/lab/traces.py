@@ -41,8 +41,9 @@ class _Node(Struct, frozen=True):
     model: str = ""
 
 
-def read_trace(path: Path) -> list[PodDraft]:
+def read_trace(path: str | Path) -> list[PodDraft]:
     """The pods of a trace, in its order. Raises TraceInvalid."""
+    path = Path(path)
     _check_size(path)
     try:
         with path.open(encoding="utf-8", newline="") as lines:
@@ -51,11 +52,12 @@ def read_trace(path: Path) -> list[PodDraft]:
         raise TraceInvalid(f"{path}: {error}") from None
 
 
-def read_trace_nodes(path: Path) -> list[SimulatedNode]:
+def read_trace_nodes(path: str | Path) -> list[SimulatedNode]:
     """The nodes of a trace, in its order: columns sn, cpu_milli, memory_mib, gpu, model.
 
     Raises TraceInvalid.
     """
+    path = Path(path)
     _check_size(path)
     try:
         with path.open(encoding="utf-8", newline="") as lines:

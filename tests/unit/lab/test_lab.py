@@ -9,6 +9,7 @@ import pytest
 import apportion.lab
 from apportion.lab import (
     Cluster,
+    FleetInvalid,
     Otherwise,
     Pods,
     TraceInvalid,
@@ -95,6 +96,20 @@ def test_a_fleet_and_manifests_are_decided(tmp_path: Path) -> None:
     assert cluster.plan(wanted).pods[0].outcome == "unchanged"
     cluster.end("default/gpu-pod")
     assert [row["name"] for row in cluster.pods()] == ["too-large"]
+
+
+def test_files_are_named_by_texts_as_by_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the guide writes them; whoever sits at a notebook has no Path at hand."""
+    monkeypatch.chdir(NOTEBOOK.parent)
+    assert read_trace("pods.csv") == read_trace(Path("pods.csv"))
+    assert read_trace_nodes("nodes.csv") == read_trace_nodes(Path("nodes.csv"))
+    fleet = tmp_path / "fleet.csv"
+    fleet.write_text("node,devices\nbig-1,8xH100-80GB\n")
+    assert read_fleet(str(fleet)) == read_fleet(fleet)
+    with pytest.raises(FleetInvalid, match="No such file"):
+        read_fleet("nothing.csv")
 
 
 def test_a_cluster_of_a_state_is_a_copy() -> None:

@@ -77,7 +77,7 @@ def numbered_nodes(pattern: str, count: int, specs: Sequence[str]) -> list[Simul
     return _nodes(("--simulate", row) for row in rows)
 
 
-def read_fleet(path: Path) -> list[SimulatedNode]:
+def read_fleet(path: str | Path) -> list[SimulatedNode]:
     """The nodes of a fleet file: CSV with a header, or YAML with a list `nodes`.
 
     CSV columns: `node` (or `sn`), then `devices` or both of `gpu` (a count) and `model`;
@@ -86,6 +86,7 @@ def read_fleet(path: Path) -> list[SimulatedNode]:
     Raises:
         FleetInvalid: names file, line or entry, field, value and fix.
     """
+    path = Path(path)
     try:
         size_bytes = path.stat().st_size
         if size_bytes > TEXT_BYTES_MAX:
