@@ -1,0 +1,124 @@
+"""For every history of schedulers that come and go: each pod is decided by its owner, and once."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.core.placement.engine import Decision
+from apportion_schemas import (
+    PlacementVoided,
+    PodEvicted,
+    PodPlaced,
+    PodRefused,
+    QuotaGone,
+    QuotaObserved,
+)
+from tests.properties.core_histories import Decide, Effect, Step, exactly, picks, trying, weighed
+from tests.properties.core_playing import ROUNDS_MAX, certain, told, tried_again
+from tests.properties.crowded_histories import crowded_histories
+from tests.support.members import Members
+
+NAMES = ("s0", "s1", "s2")
+
+
+class Be(NamedTuple):
+    """From now on these are the schedulers."""
+
+    names: tuple[str, ...]
+
+
+teams = st.lists(st.sampled_from(NAMES), min_size=1, unique=True).map(
+    lambda names: Be(tuple(sorted(names)))
+)
+voids = st.builds(Effect, st.just(PlacementVoided), picks)
+quotas = st.sampled_from(
+    (
+        QuotaObserved(namespace="default", quota="q", hard={"requests.nvidia.com/gpu": 100}),
+        QuotaGone(namespace="default", quota="q"),
+    )
+)
+"""With one the namespace's pods have a scheduler of their own; it keeps nobody out."""
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Step | Be]:
+    """A crowded history, between whose steps schedulers come and go and placements fail."""
+    steps: list[Step | Be] = list(draw(crowded_histories()))
+    others: st.SearchStrategy[Step | Be] = weighed((1, teams), (1, voids), (1, quotas))
+    for step in draw(exactly(others, 16)):
+        steps.insert(draw(st.integers(0, len(steps))), step)
+    return steps
+
+
+def check(members: Members, name: str, decision: Decision) -> None:
+    """The pods are the member's own, and each is decided once."""
+    engine, pods = members.engines[name], members.state.pods
+    deciding = [event for event in decision.events if isinstance(event, PodPlaced | PodRefused)]
+    about = [event.pod for event in deciding]
+    about_evicted = [each.beneficiary for each in decision.events if isinstance(each, PodEvicted)]
+    assert len(set(about)) == len(about), "one event for each pod"
+    for uid in (*about, *about_evicted):
+        assert engine.owns(pods[uid]), f"{uid} is another's to decide"
+
+
+def play(members: Members, steps: Sequence[Step | Be]) -> None:
+    """Play the history; they decide in turn, and learn of a lost decision a step later."""
+    lost: tuple[str, Decision] | None = None
+    for number, step in enumerate(steps):
+        late, lost = lost, None
+        if isinstance(step, Be):
+            members.be(*step.names)
+        elif isinstance(step, Decide) and step.rival:
+            members.play(*members.consider().events)
+        elif isinstance(step, Decide):
+            name = sorted(members.engines)[number % len(members.engines)]
+            decision = members.decided_by(name)
+            check(members, name, decision)
+            if step.lost:
+                lost = name, decision
+            else:
+                members.play(*decision.events)
+        else:
+            data = told(members, step)
+            if data is not None:
+                members.take(data)
+        if late is not None and late[0] in members.engines:
+            members.engines[late[0]].retry(late[1])
+    if lost is not None and lost[0] in members.engines:
+        members.engines[lost[0]].retry(lost[1])
+
+
+def fall_silent(members: Members) -> None:
+    """All decide until there is nothing left to say, which must come."""
+    for _ in range(ROUNDS_MAX):
+        said = False
+        for name in sorted(members.engines):
+            decision = members.decided_by(name)
+            check(members, name, decision)
+            members.play(*decision.events)
+            said = said or bool(decision.events)
+        if not said:
+            return
+    raise AssertionError("the engines never fall silent")
+
+
+@trying(80)
+@given(histories())
+def test_each_pod_is_decided_by_its_owner_and_nobody_is_forgotten(steps: list[Step | Be]) -> None:
+    """In the end a scheduler that has seen nothing of it finds nobody to place, and nobody to
+    tell why he waits.
+    """
+    members = Members(("s0",))
+    play(members, steps)
+    fall_silent(members)
+    fresh = members.consider()
+    if tried_again(fresh, Decision()):
+        return
+    assert certain(fresh) == []
+    unheard = {
+        event.pod for event in fresh.events
+        if isinstance(event, PodRefused) and members.pod(event.pod).refusal is None
+    }  # fmt: skip
+    assert not unheard
