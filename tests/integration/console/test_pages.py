@@ -17,7 +17,8 @@ PAGES = {
     "pod/default/ascend-pod": "Waits for",
     "pod/default/nobody": "No pod default/nobody is live",
     "waiting": "wait for",
-    "no-such-page": "cards are granted",
+    "no-such-page": "No such page: no-such-page",
+    "toString": "No such page: toString",
 }
 
 
@@ -33,6 +34,19 @@ def test_every_page_answers_and_keeps_the_rules(
             expect(page.locator("#main h1")).to_contain_text(answer)
             expect(page.locator("html")).to_have_attribute("data-theme", theme)
             assert offences(page) == [], address
+
+
+def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str) -> None:
+    """It is no other page, whatever moment it names; the links lead to the real ones."""
+    with opened(browser, base) as page:
+        for address in ("#/nonsense", "#/nonsense?at=never"):
+            visit(page, address)
+            expect(page).to_have_title("No such page · Apportion")
+            expect(page.locator("#nav [aria-current]")).to_have_count(0)
+            expect(page.locator("#main .acts a")).to_have_count(7)
+        visit(page, "#/nonsense")
+        page.locator("#main").get_by_role("link", name="Waiting").click()
+        expect(page.locator("h1")).to_contain_text("wait for")
 
 
 LONG = """\

@@ -72,6 +72,30 @@ def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
         expect(page.locator("#main")).to_contain_text(re.compile("YAML|cannot|document"))
 
 
+def test_all_that_is_asked_is_in_the_address(browser: Browser, base: str) -> None:
+    """Whoever opens it asks the same; of a manifest too long for a link it is said."""
+    manifest = NEVER.replace("64", '"1"') + "# ? & = # %2E +\n"
+    with opened(browser, base) as page:
+        visit(page, "#/whatif")
+        page.locator("#manifest").fill(manifest)
+        expect(page.locator("#result .chip").first).to_have_text("fits")
+        page.locator("#lose").fill("t4-1")
+        page.keyboard.press("Enter")
+        expect(page.locator("#same")).to_contain_text("-f FILE --lose t4-1")
+        address = page.evaluate("location.hash")
+        with opened(browser, base) as other:
+            visit(other, address)
+            expect(other.locator("#manifest")).to_have_value(manifest)
+            expect(other.locator("#same")).to_contain_text("-f FILE --lose t4-1")
+            expect(other.locator("#result")).to_contain_text("default/giant")
+        page.locator("#manifest").fill(manifest + "# long\n" * 1000)
+        expect(page.locator("#linked")).to_contain_text("leaves the manifest out")
+        assert "manifest" not in page.evaluate("location.hash")
+        page.locator("#manifest").fill(manifest)
+        expect(page.locator("#linked")).to_be_empty()
+        page.wait_for_function("location.hash.includes('manifest=')")
+
+
 def test_a_manifest_of_a_pod_that_waits_already_says_since_when(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:

@@ -9,11 +9,12 @@ import { meetNamespaces, OTHER } from "./colours.js";
 import { $, $$, html, mount } from "./html.js";
 import { ICONS } from "./icons.js";
 import { openKeys } from "./keys.js";
+import { link } from "./links.js";
 import { listen } from "./live.js";
 import { known } from "./login.js";
 import { isLive, moment } from "./moment.js";
 import { openPalette } from "./palette.js";
-import { problemPage } from "./parts.js";
+import { onlySays, problemPage } from "./parts.js";
 import { route, setParameters } from "./route.js";
 import { TimeBar } from "./timebar.js";
 
@@ -43,7 +44,7 @@ let shownPage = "";
 async function show() {
   const asked = route();
   const address = location.hash;
-  const name = asked.name in LOADERS ? asked.name : "fleet";
+  const { name } = asked;
   turn += 1;
   const mine = turn;
   page?.close?.();
@@ -56,6 +57,7 @@ async function show() {
   if (shownPage !== location.hash.split("?")[0]) main.scrollTop = 0;
   shownPage = location.hash.split("?")[0];
   try {
+    if (!Object.hasOwn(LOADERS, name)) { mount(main, noSuchPage(name)); return; }
     if (moment.problem) throw moment.problem;
     const loaded = await LOADERS[name]();
     if (mine !== turn) return;
@@ -64,16 +66,21 @@ async function show() {
     else page = opened;
   } catch (problem) {
     if (mine === turn) mount(main, problemPage(problem, ABOUT[name] ?? "that"));
-  }
-  if (mine === turn) {
-    main.setAttribute("aria-busy", "false");
-    main.dataset.shown = address;
+  } finally {
+    if (mine === turn) {
+      main.setAttribute("aria-busy", "false");
+      main.dataset.shown = address;
+    }
   }
 }
 
+/** An old or mistyped address shows no other page as if that were meant. */
+const noSuchPage = name => onlySays(html`No such page: <span class="m">${name}</span>.`,
+  "The address names none of the pages of this console, which are these.", PAGES.map(([path, words]) => link(path, words, {}, "btn")));
+
 function markPage(name) {
   const nav = name === "pod" ? "pods" : name;
-  document.title = `${PAGES.find(([path]) => path === nav)[1]} · Apportion`;
+  document.title = `${PAGES.find(([path]) => path === nav)?.[1] ?? "No such page"} · Apportion`;
   for (const each of $$("#nav a")) {
     if (each.dataset.page === nav) each.setAttribute("aria-current", "page");
     else each.removeAttribute("aria-current");

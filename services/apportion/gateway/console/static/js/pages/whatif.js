@@ -16,6 +16,8 @@ const TYPING_MS = 600;
 const NODES_DRAWN = 5;
 const ROWS = 12;
 const NAMES_OFFERED = 20;
+const LINKED_MOST = 4000; // of an address as it is copied: mail and chat cut longer ones
+
 /** See app.js. */
 export async function open(main, context) {
   const page = new WhatIfPage(main, context);
@@ -37,7 +39,7 @@ class WhatIfPage {
     this.policy = parameters.get("policy") ?? "";
     this.pod = (parameters.get("pod") ?? "").split("/");
     if (this.pod.length !== 2 || !this.pod.every(Boolean)) this.pod = null;
-    this.manifest = "";
+    this.manifest = parameters.get("manifest") ?? "";
     this.turn = 0;
   }
 
@@ -67,19 +69,20 @@ class WhatIfPage {
 
   show() {
     mount(this.main, html`<div class="page"><div id="answer">${this.question()}</div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
-      <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="8" placeholder="YAML, as you would submit it: Pod, Job, Deployment, PodGroup"></textarea>
+      <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="8" placeholder="YAML, as you would submit it: Pod, Job, Deployment, PodGroup"></textarea><p class="c-warn small" id="linked" role="status"></p>
       <label for="lose">Nodes to lose</label><div class="tags" id="lost"></div><datalist id="nodes"></datalist>
       <label for="add">Nodes to add</label><div class="tags" id="added"></div>
       <span class="inl small" id="policy-label">Policy</span>${segments("policy", "Policy", POLICIES, this.policy)}
       <p class="faint small" id="as-of"></p><div id="same"></div></section><div id="result" class="stack" aria-live="polite"></div></div></div>`);
+    $("#manifest").value = this.manifest;
     this.fields();
     let typing = 0;
     $("#manifest").addEventListener("input", event => {
       this.manifest = event.target.value;
       clearTimeout(typing);
-      typing = setTimeout(() => this.run(), TYPING_MS);
+      typing = setTimeout(() => { this.keep(); this.run(); }, TYPING_MS);
     });
-    $("#manifest").addEventListener("change", () => { clearTimeout(typing); this.runAndReveal(); });
+    $("#manifest").addEventListener("change", () => { clearTimeout(typing); this.keep(); this.runAndReveal(); });
     this.main.onclick = event => this.clicked(event);
     this.main.onkeydown = event => this.keyed(event);
     $("#lost").addEventListener("focusin", event => this.offer(event));
@@ -102,11 +105,15 @@ class WhatIfPage {
     return html`<section class="card"><h2>Why it waits <small>none of ${many(why.refused.nodes, "node")} fits, and what would unblock it</small></h2>${causeList(why.refused.causes, why.refused.nodes)}</section>`;
   }
 
+  /** What was named, with an empty field behind it: only where that changes, for somebody may be writing there. */
   fields() {
     const tags = (list, id, words, placeholder) => html`${list.map(each => html`<span class="tag ${id}">${each}<button data-${id}-out="${each}" aria-label="${words} ${each}">×</button></span>`)}<input id="${id}" placeholder="${placeholder}" autocomplete="off" spellcheck="false"${id === "lose" ? html` list="nodes"` : ""}>`;
     mount($("#lost"), tags(this.lose, "lose", "Keep", "name of a node ↵"));
     mount($("#added"), tags(this.add, "add", "Without", "4x8xH100-80GB ↵"));
     for (const button of $$("[data-policy]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.policy === this.policy));
+  }
+
+  same() {
     const words = ["apportion plan", this.manifest.trim() ? "-f FILE" : "", ...this.lose.map(node => `--lose ${node}`), ...this.add.map(each => `--add ${each}`), this.policy ? `--policy ${this.policy}` : ""];
     mount($("#same"), this.asks() ? command(words.filter(Boolean).join(" ")) : "");
     $("#as-of").textContent = `The scheduler's own engine, on a copy of the state${isLive() ? "" : ` at ${revisionWords(moment.revision)}`}.${this.asks() ? " The same as a command:" : ""}`;
@@ -142,9 +149,17 @@ class WhatIfPage {
 
   change(what) {
     Object.assign(this, what);
-    this.context.setParameters({ pod: this.pod?.join("/") ?? "", lose: this.lose.join(","), add: this.add.join(","), policy: this.policy });
+    this.keep();
     this.fields();
     this.runAndReveal();
+  }
+
+  /** All that is asked is in the address, so that it can be sent; what stands behind # reaches no server. */
+  keep() {
+    const { lose, add, policy, manifest } = this;
+    const linked = encodeURIComponent(manifest).length > LINKED_MOST ? "" : manifest;
+    this.context.setParameters({ pod: this.pod?.join("/") ?? "", lose: lose.join(","), add: add.join(","), policy, manifest: linked.trim() && linked });
+    $("#linked").textContent = manifest && !linked ? "Too long for a link: the address of this page leaves the manifest out." : "";
   }
 
   /** What was just asked is answered where it is seen: on one column the answer is below the form. */
@@ -159,7 +174,7 @@ class WhatIfPage {
   async run() {
     this.turn += 1;
     const mine = this.turn;
-    this.fields();
+    this.same();
     if (!this.asks()) {
       mount($("#answer"), this.question());
       mount($("#result"), this.hint());
