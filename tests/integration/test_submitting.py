@@ -45,6 +45,11 @@ kind: ResourceQuota
 metadata: {name: devices, namespace: small}
 spec: {hard: {requests.nvidia.com/gpu: 1}}
 """
+SERVICE = b"""
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +135,17 @@ def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
     problem = up.json("submit", "-f", "-", stdin=wrong, code=1)["problems"]
     assert "spec.capability" in problem[0]
     assert up.json("verify")["ok"]
+
+
+def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
+    """In one line and in JSON, by every verb that takes manifests; alone it is wrong."""
+    both = pod(1000) + b"---" + SERVICE
+    tried = up.run("submit", "-f", "-", "--dry-run", stdin=both)
+    assert tried.stderr.splitlines() == ["passed over: Service web"]
+    assert up.json("plan", "-f", "-", stdin=both)["passed_over"] == ["Service web"]
+    up.json("submit", "-f", "-", stdin=both)
+    told = up.json("submit", "-f", "-", stdin=SERVICE, code=1)
+    assert told["passed_over"] == ["Service web"]
+    assert "write one of Pod (v1)" in told["problems"][0]
+    ended = up.run("delete", "-f", "-", stdin=both)
+    assert (ended.returncode, ended.stderr) == (0, "passed over: Service web\n")

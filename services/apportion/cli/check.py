@@ -17,7 +17,9 @@ from apportion.cli.output import console, plain, print_json
 from apportion.cli.reading import documents
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.lines import ask_words
-from apportion.core.manifests.checking import Checked, checked, priority_classes
+from apportion.core.manifests.checking import Checked, checked
+from apportion.core.manifests.others import nothing_taken_words, passed_over_words
+from apportion.core.manifests.priority_classes import with_classes
 from apportion.core.manifests.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.runtime.files.manifests import (
     FILES_MAX,
@@ -54,13 +56,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, kw_only=True):
     """What `--json` prints.
 
-    `passed_over` counts documents that make no pods; `unknown` are those that hold pods and are of
-    a kind whose controller is not known here.
+    `passed_over` are documents that are neither workloads nor limits, by name; `unknown` are those
+    that hold pods and are of a kind whose controller is not known here.
     """
 
     documents: list[Row] = []
     unknown: list[Row] = []
-    passed_over: int = 0
+    passed_over: list[str] = []
 
     @property
     def refused(self) -> int:
@@ -79,8 +81,9 @@ def command(*, files: tuple[str, ...], config_file: str | None, as_json: bool) -
 
     Nothing is sent anywhere. Of a StatefulSet, DaemonSet, ReplicaSet or CronJob the pod is looked
     at that it would make, of Volcano's CronJob and JobTemplate the job. PriorityClasses count that
-    stand in the same files. Other kinds that hold pods are named, and documents that make none are
-    counted.
+    stand in the same files. Other kinds that hold pods are named, and so is what is passed over, as
+    `submit` does, because it is neither a workload nor a limit. It is wrong if
+    there is nothing else.
 
     Exit codes: 0 everything would be taken; 1 something would be refused; 2 wrong usage.
     """
@@ -89,12 +92,16 @@ def command(*, files: tuple[str, ...], config_file: str | None, as_json: bool) -
         config = manifest_config(read_configuration_file(config_file))
     report = Report()
     read = list(documents(_expanded(files)))
-    config = _with_classes(config, read)
+    contents = (each.content for each in read if isinstance(each, Document))
+    config = with_classes(config, contents)
     for found in read:
         if isinstance(found, Problem):
             report.documents.append(_unreadable(found))
         else:
             _look(found, config, report)
+    if not report.documents and not report.unknown:
+        why = nothing_taken_words()
+        report.documents.append(Row(source=read[0].source, line=0, name="", refused=why))
     if as_json:
         print_json(report)
     else:
@@ -124,18 +131,12 @@ def _expanded(names: tuple[str, ...]) -> Iterator[str]:
         yield from map(str, inside)
 
 
-def _with_classes(config: ManifestConfig, read: list[Document | Problem]) -> ManifestConfig:
-    """The configuration with the priority classes that the manifests make."""
-    made = priority_classes(each.content for each in read if isinstance(each, Document))
-    return msgspec.structs.replace(config, priority_classes=made | config.priority_classes)
-
-
 def _look(document: Document, config: ManifestConfig, report: Report) -> None:
     for each in checked(document.content, config):
         if not each.known:
             report.unknown.append(_row(document, each))
-        elif not each.about_pods:
-            report.passed_over += 1
+        elif each.passed_over:
+            report.passed_over.append(each.name)
         else:
             report.documents.append(_row(document, each))
 
@@ -183,6 +184,8 @@ def _show(report: Report) -> None:
         out.print(plain(f"{where}  {row.name}".rstrip()), style="bold", soft_wrap=True)
         if row.refused:
             out.print(plain(f"  refused  {row.refused}"), style="red", soft_wrap=True)
+        elif not row.pods:
+            out.print(plain("  taken    no pods of its own"), soft_wrap=True)
         elif not row.asks:
             out.print(plain("  taken    no device"), soft_wrap=True)
         for ask in row.asks:
@@ -199,5 +202,5 @@ def _show(report: Report) -> None:
     if report.unknown:
         total += f", {len(report.unknown):,} not looked at"
     if report.passed_over:
-        total += f", {report.passed_over:,} that make no pods"
+        out.print(plain(passed_over_words(report.passed_over)), soft_wrap=True)
     out.print(plain(total))

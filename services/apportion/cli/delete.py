@@ -14,7 +14,7 @@ from apportion.cli.configured import manifest_config_now
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.output import console, plain, print_json
-from apportion.cli.reading import read_manifests
+from apportion.cli.reading import read_manifests, tell_passed_over
 from apportion.cli.why import split_name
 from apportion.cli.writing import appending, open_ledger, person, run
 from apportion.core.explain.answers import PodAnswer, PodDetail
@@ -53,6 +53,7 @@ def command(
     if files:
         wish, problems = read_manifests(files, manifest_config_now(where))
         report.problems += map(str, problems)
+        tell_passed_over(wish)
         names += [(pod.namespace, pod.name) for pod in wish.pods]
     found = _find(Gateway(where.gateway_url()), list(dict.fromkeys(names)), report)
     if found:

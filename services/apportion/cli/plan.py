@@ -33,6 +33,7 @@ from apportion.core.explain.plans import (
     Totals,
 )
 from apportion.core.explain.words import device_words, many
+from apportion.core.manifests.others import passed_over_words
 from apportion.runtime.files.manifests import Problem, read_manifest_bytes
 from apportion_schemas import Policy
 
@@ -87,6 +88,9 @@ def command(
         print_json(answer)
     else:
         _show(answer)
+    if answer.passed_over:
+        said = passed_over_words(answer.passed_over)
+        console(stderr=True).print(plain(said), style="yellow", soft_wrap=True)
     for warning in answer.warnings:
         console(stderr=True).print(plain(warning), style="yellow", soft_wrap=True)
     for problem in answer.problems:

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from apportion.cli.output import console, plain
 from apportion.cli.progress import progress
 from apportion.core.dialects import ManifestError
 from apportion.core.manifests import ManifestConfig
+from apportion.core.manifests.others import passed_over_words
 from apportion.core.manifests.template import DEFAULT_CONFIG
 from apportion.core.manifests.trace import read_trace_pods
 from apportion.runtime.files.manifests import Document, Problem, read_manifest_files
@@ -51,3 +53,10 @@ def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:
     except (OSError, UnicodeDecodeError, ManifestError) as error:
         problems.append(Problem(str(path), str(error)))
     return wish, problems
+
+
+def tell_passed_over(wish: Wish) -> None:
+    """Name on standard error what of a wish is of no concern here."""
+    if wish.passed_over:
+        said = passed_over_words(wish.passed_over)
+        console(stderr=True).print(plain(said), style="yellow", soft_wrap=True)

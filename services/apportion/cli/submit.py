@@ -21,7 +21,7 @@ from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED
 from apportion.cli.making_room import wait_for_room
 from apportion.cli.output import console, plain, print_json, show, table
-from apportion.cli.reading import read_manifests, read_trace
+from apportion.cli.reading import read_manifests, read_trace, tell_passed_over
 from apportion.cli.rows import Rows
 from apportion.cli.submitting import (
     Submitted,
@@ -52,6 +52,7 @@ class Report(msgspec.Struct, kw_only=True):
     `changed` says what live pods would have otherwise, and `replaced` which were submitted anew;
     `ended` are pods that their Deployment has no more; `limits` are queues and quotas that were
     said, with the revision. In a dry run `submitted`, `ended` and `limits` are without revisions.
+    `passed_over` are documents that are neither workloads nor limits, by name.
     """
 
     dry_run: bool = False
@@ -62,6 +63,7 @@ class Report(msgspec.Struct, kw_only=True):
     ended: dict[str, int] = {}
     limits: dict[str, int] = {}
     problems: list[str] = []
+    passed_over: list[str] = []
     placed: dict[str, str] = {}
     refused: dict[str, str] = {}
     undecided: list[str] = []
@@ -102,7 +104,8 @@ def command(
 
     One whose spec has changed is named with the difference, and with --replace ends and is
     submitted anew. Pods that a Deployment has too many of are ended. A document that cannot be used
-    is named with its field, value and fix; the others go on.
+    is named with its field, value and fix; the others go on. What is neither a workload nor a
+    limit, as a Service, is passed over by name; it is wrong if there is nothing else.
 
     Exit codes: 0 all submitted, with --wait all placed; 1 a document was wrong, a live pod has
     another spec and was not replaced, or with --wait a pod waits or is not decided in time; 2
@@ -119,7 +122,12 @@ def command(
         wish, problems = read_trace(trace, limit)
     else:
         wish, problems = read_manifests(files, manifest_config_now(where))
-    report = Report(dry_run=dry_run, problems=[str(problem) for problem in problems])
+    report = Report(
+        dry_run=dry_run,
+        problems=[str(problem) for problem in problems],
+        passed_over=wish.passed_over,
+    )
+    tell_passed_over(wish)
     _tell_problems(problems)
     for slip in wish.slips:
         console(stderr=True).print(plain(slip), style="yellow", soft_wrap=True)

@@ -76,6 +76,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     changes: Changes = Changes()
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
 
 
 class Played(NamedTuple):
@@ -291,6 +292,7 @@ class _Answering:
             when=UNTIL_WHEN if "not-now" in outcomes else "",
             problems=wish.problems,
             warnings=wish.warnings,
+            passed_over=wish.passed_over,
         )
 
     def _planned(self, draft: PodDraft) -> PlannedPod:

@@ -37,4 +37,5 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
         ),
         problems=tuple(map(str, problems)),
         warnings=tuple(wish.slips),
+        passed_over=tuple(wish.passed_over),
     )

@@ -97,7 +97,8 @@ class PlanAnswer(Answer, frozen=True):
     would go for others. `waiting` are the first that would wait then, in the order of their turns.
     `before` is the cluster without the plan and `after` with it. `when`: for pods that would wait,
     what is known of how long. `problems` are documents that were refused, with field, value and
-    fix; `warnings` are names and amounts in the others that are probably not meant so.
+    fix; `warnings` are names and amounts in the others that are probably not meant so;
+    `passed_over` are documents that are neither workloads nor limits, by name.
     """
 
     revision: int
@@ -114,6 +115,7 @@ class PlanAnswer(Answer, frozen=True):
     when: str = ""
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
 
 
 class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -4,15 +4,19 @@ Invariant: nothing but a `ManifestError` comes of a bad document, and it ends wi
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from apportion.core.dialects import ManifestError
 from apportion.core.manifests.document import ROOT, cleaned
+from apportion.core.manifests.limits import QUEUE, QUOTA
 from apportion.core.manifests.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.core.manifests.workloads import KINDS, Manifest
 
 LIST_ITEMS_MAX = 10_000
+TAKEN: Final = (*KINDS, QUEUE, QUOTA)
+"""Every kind that people may hand in, workloads and limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,15 @@ def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> 
     api_version, kind = (_text(clean, field) for field in ("apiVersion", "kind"))
     read = KINDS.get((api_version, kind))
     if read is None:
-        known = ", ".join(f"{kind} ({api_version})" for api_version, kind in KINDS)
         raise ManifestError(
-            "kind", f"{kind} ({api_version})", "is not read", f"submit one of {known}"
+            "kind", f"{kind} ({api_version})", "is not read", f"submit one of {known_kinds()}"
         )
     return read(clean, config)
+
+
+def known_kinds() -> str:
+    """The kinds that are taken, as an error names them."""
+    return ", ".join(f"{kind} ({api_version})" for api_version, kind in TAKEN)
 
 
 def title(document: object) -> str:
@@ -96,10 +104,19 @@ def items_of(document: object) -> tuple[list[tuple[str, object]], ManifestError 
     return [(f"items[{i}].", item) for i, item in enumerate(items)], None
 
 
+@contextmanager
+def errors_below(prefix: str) -> Iterator[None]:
+    """What goes wrong inside is told by its whole path, where a document stands in another."""
+    try:
+        yield
+    except ManifestError as error:
+        raise ManifestError(prefix + error.field, error.value, error.problem, error.fix) from None
+
+
 def _outcome(number: int, document: object, prefix: str, config: ManifestConfig) -> Outcome:
     name = title(document)
     try:
-        return Outcome(number, name, manifest=read_document(document, config))
+        with errors_below(prefix):
+            return Outcome(number, name, manifest=read_document(document, config))
     except ManifestError as error:
-        placed = ManifestError(prefix + error.field, error.value, error.problem, error.fix)
-        return Outcome(number, name, error=placed)
+        return Outcome(number, name, error=error)

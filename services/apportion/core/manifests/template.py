@@ -133,7 +133,12 @@ def priority_of(name: str, field: str, config: ManifestConfig) -> int:
     """
     if name and name not in config.priority_classes:
         known = ", ".join(sorted(config.priority_classes))
-        raise ManifestError(field, name, "is no known priority class", f"use one of {known}")
+        raise ManifestError(
+            field,
+            name,
+            "is no known priority class",
+            f"use one of {known}, or submit it with its PriorityClass",
+        )
     return config.priority_classes[name] if name else 0
 
 

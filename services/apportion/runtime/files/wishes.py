@@ -11,8 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from apportion.core.dialects import ManifestError
-from apportion.core.manifests import Manifest, ManifestConfig, PodDraft, read_documents
+from apportion.core.manifests import Manifest, ManifestConfig, PodDraft, read_document
 from apportion.core.manifests.limits import limit_of
+from apportion.core.manifests.others import is_other, nothing_taken_words, others_in
+from apportion.core.manifests.priority_classes import with_classes
+from apportion.core.manifests.reading import errors_below, items_of
 from apportion.core.manifests.suspects import suspects
 from apportion.core.manifests.template import DEFAULT_CONFIG
 from apportion.runtime.files.manifests import Document, Problem
@@ -29,6 +32,7 @@ class Wish:
 
     `deployments` are the namespaces and owners of pods of which there may be fewer than before.
     `slips` are names in it that are probably not meant so, each with where it stands.
+    `passed_over` are documents that are neither workloads nor limits, by name.
     """
 
     pods: list[PodDraft] = field(default_factory=list)
@@ -36,6 +40,7 @@ class Wish:
     limits: list[QueueObserved | QuotaObserved] = field(default_factory=list)
     deployments: set[tuple[str, str]] = field(default_factory=set)
     slips: list[str] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
 
 
 def read_wish(
@@ -49,45 +54,79 @@ def read_wish(
     Raises:
         TooManyPods: there are more than `most`; a few lines may ask for millions.
     """
-    wish, problems, seen, left = Wish(), list[Problem](), set[str](), most
-    for document in found:
+    documents = list(found)
+    contents = (each.content for each in documents if isinstance(each, Document))
+    reader = _Reader(with_classes(config, contents), most)
+    for document in documents:
         if isinstance(document, Problem):
-            problems.append(document)
-            continue
-        try:
-            limit = limit_of(document.content)
-        except ManifestError as error:
-            problems.append(document.problem(error))
-            continue
+            reader.problems.append(document)
+        else:
+            reader.read(document)
+    wish = reader.wish
+    if documents and not reader.problems and not reader.taken:
+        why = nothing_taken_words()
+        reader.problems.append(Problem(documents[0].source, why))
+    return wish, reader.problems
+
+
+class _Reader:
+    """Fills a wish, document by document."""
+
+    def __init__(self, config: ManifestConfig, most: int) -> None:
+        self.wish = Wish()
+        self.problems: list[Problem] = []
+        self.taken = False
+        self._config = config
+        self._most = most
+        self._left = most
+        self._seen: set[str] = set()
+
+    def read(self, document: Document) -> None:
+        """Add what the document says, which is one problem for each part that cannot be used."""
+        self.wish.passed_over += others_in(document.content)
+        items, error = items_of(document.content)
+        for prefix, item in items:
+            try:
+                with errors_below(prefix):
+                    self._take(document, item, prefix)
+            except ManifestError as wrong:
+                self.problems.append(document.problem(wrong))
+        if error is not None:
+            self.problems.append(document.problem(error))
+
+    def _take(self, document: Document, item: object, prefix: str) -> None:
+        if is_other(item):
+            return
+        limit = limit_of(item)
         if limit is not None:
-            wish.limits.append(limit)
-            continue
-        wish.slips += [
-            str(Problem(document.source, f"{each.field}: {each.why}", line=document.parsed.line))
-            for each in suspects(document.content, config.dialects)
-        ]
-        for outcome in read_documents([document.content], config):
-            if outcome.error is not None:
-                problems.append(document.problem(outcome.error))
-            elif outcome.manifest is not None:
-                left -= len(outcome.manifest.pods)
-                if left < 0:
-                    raise TooManyPods(f"more than {most} pods")
-                problems += _add(wish, seen, document, outcome.manifest)
-    return wish, problems
+            self.taken = True
+            self.wish.limits.append(limit)
+            return
+        line = document.parsed.line
+        self.wish.slips += (
+            str(Problem(document.source, f"{prefix}{each.field}: {each.why}", line=line))
+            for each in suspects(item, self._config.dialects)
+        )
+        manifest = read_document(item, self._config)
+        self.taken = True
+        self._left -= len(manifest.pods)
+        if self._left < 0:
+            raise TooManyPods(f"more than {self._most} pods")
+        self._add(document, manifest)
 
-
-def _add(wish: Wish, seen: set[str], document: Document, manifest: Manifest) -> Iterable[Problem]:
-    if manifest.kind == "Deployment":
-        wish.deployments.add((manifest.namespace, f"Deployment/{manifest.name}"))
-    if manifest.group is not None:
-        wish.groups[manifest.group.group] = manifest.group
-    for pod in manifest.pods:
-        name = f"{pod.namespace}/{pod.name}"
-        if name in seen:
-            yield document.problem(
-                ManifestError("metadata.name", name, "comes twice", "give each pod its own name")
-            )
-            continue
-        seen.add(name)
-        wish.pods.append(pod)
+    def _add(self, document: Document, manifest: Manifest) -> None:
+        wish = self.wish
+        if manifest.kind == "Deployment":
+            wish.deployments.add((manifest.namespace, f"Deployment/{manifest.name}"))
+        if manifest.group is not None:
+            wish.groups[manifest.group.group] = manifest.group
+        for pod in manifest.pods:
+            name = f"{pod.namespace}/{pod.name}"
+            if name in self._seen:
+                twice = ManifestError(
+                    "metadata.name", name, "comes twice", "give each pod its own name"
+                )
+                self.problems.append(document.problem(twice))
+                continue
+            self._seen.add(name)
+            wish.pods.append(pod)

@@ -27,6 +27,8 @@ def nested(levels: int) -> Any:
         ({"apiVersion": ["v1"], "kind": "Pod"}, "apiVersion", "is missing or not text"),
         ({"apiVersion": "v1", "kind": "Service"}, "kind", "submit one of Pod (v1), Job (batch/v1)"),
         ({"apiVersion": "v2", "kind": "Pod"}, "kind", "'Pod (v2)' is not read"),
+        ({"apiVersion": "v2", "kind": "Pod"}, "kind", "Queue (scheduling.volcano.sh/v1beta1)"),
+        ({"apiVersion": "v2", "kind": "Pod"}, "kind", "ResourceQuota (v1)"),
         ({"apiVersion": "v1", "kind": "Pod"}, "metadata", "is missing: add it"),
         ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}, "spec", "is missing"),
         (pod(containers=[]), "spec.containers", "length >= 1"),
@@ -41,6 +43,8 @@ def nested(levels: int) -> Any:
         (pod(x=b"1"), "spec.x", "a bytes is not a JSON value"),
         (pod(x="\ud800"), "spec.x", "half of a character"),
         (pod(priority=1 << 40), "spec.priority", "is out of bounds"),
+        (pod(priorityClassName="urgent"), "spec.priorityClassName", "'urgent' is no known"),
+        (pod(priorityClassName=7), "spec.priorityClassName", "7 is not text in quotes"),
         (pod(x=1 << 2000), "spec.x", "a very large number is no number that we can hold"),
     ],
 )

@@ -213,6 +213,7 @@ class WhatIfPage {
       `as of ${revisionWords(plan.revision)}`, plan.changes.join(", "), `answered in ${num(took)} ms on a copy`, plan.when]));
     mount($("#result"), html`<p class="again" aria-hidden="true">${sentenceCase(plan.sentence)}</p>${plan.problems.length ? html`<section class="card"><h2>What cannot be used</h2>${plan.problems.map(words => html`<p class="note bad"><span>${words}</span></p>`)}</section>` : ""}
       ${plan.warnings.length ? html`<section class="card"><h2>Probably not meant so</h2>${plan.warnings.map(words => html`<p class="note warn"><span>${words}</span></p>`)}</section>` : ""}
+      ${plan.passed_over.length ? html`<p class="note"><span>Passed over: ${plan.passed_over.join(", ")}</span></p>` : ""}
       ${this.beforeAfter(plan, nodes)}
       ${plan.pods.map(pod => this.planned(pod))}
       ${this.table("Who is hit", plan.moved, "held a place on what is lost")}

@@ -1,0 +1,88 @@
+"""What stands in files beside workloads: `check` and `submit` treat every document alike."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from apportion.cli import check, reading
+from apportion.core.manifests.others import passed_over_words
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: a}
+spec: {containers: [{name: main, image: x}]}
+"""
+SERVICE = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: lab}}"
+CLASS = "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: c}, value: 7}"
+QUOTA = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {HARD: 1}}}"
+GPUS = QUOTA.replace("HARD", "requests.nvidia.com/gpu")
+PODS = QUOTA.replace("HARD", "pods")
+LIST = "{apiVersion: v1, kind: List, items: [ITEM]}"
+NOTHING = "holds neither a workload nor a limit: write one of Pod (v1)"
+
+
+@pytest.mark.parametrize(
+    ("beside", "passed_over", "refused"),
+    [
+        (SERVICE, ["Service lab/web"], ""),
+        (LIST.replace("ITEM", SERVICE), ["Service lab/web"], ""),
+        ("{apiVersion: v1, kind: ConfigMap, metadata: {}}", ["ConfigMap"], ""),
+        ("{replicas: 3, image: {tag: x}}", ["a document without a kind"], ""),
+        (CLASS, [], ""),
+        (GPUS, [], ""),
+        (LIST.replace("ITEM", GPUS), [], ""),
+        (PODS, [], "spec.hard:"),
+        (LIST.replace("ITEM", PODS), [], "items[0].spec.hard:"),
+        ("{apiVersion: scheduling.volcano.sh/v1, kind: Queue}", [], "kind:"),
+        ("{apiVersion: batch/v2, kind: Job}", [], "kind:"),
+        ("{kind: Service}", [], "apiVersion:"),
+        ("{apiVersion: v1, kind: List, items: 7}", [], "items:"),
+        (LIST.replace("ITEM", "{apiVersion: v1, kind: List}"), [], "items[0].kind:"),
+    ],
+)
+def test_both_verbs_take_pass_over_and_refuse_the_same(
+    beside: str, passed_over: list[str], refused: str, tmp_path: Path
+) -> None:
+    """A pod beside it is taken, whatever it is."""
+    file = tmp_path / "all.yaml"
+    file.write_text(f"{POD}---\n{beside}\n")
+    wish, problems = reading.read_manifests([str(file)])
+    said = json.loads(CliRunner().invoke(check.command, ["-f", str(file), "--json"]).stdout)
+    assert [pod.name for pod in wish.pods] == ["a"]
+    assert wish.passed_over == said["passed_over"] == passed_over
+    rows = [row["refused"] for row in said["documents"] if row["refused"]]
+    assert [problem.message for problem in problems] == rows
+    assert [text.startswith(refused) for text in rows] == [True] * bool(refused)
+
+
+def test_a_priority_class_counts_for_the_pods_beside_it(tmp_path: Path) -> None:
+    """In whatever order they stand; a class of the cluster stays what it is there."""
+    file = tmp_path / "pod.yaml"
+    own = CLASS.replace("name: c", "name: system-node-critical")
+    for name, text in (("c", CLASS), ("system-node-critical", own)):
+        file.write_text(
+            POD.replace("spec: {", f"spec: {{priorityClassName: {name}, ") + "---\n" + text
+        )
+        wish, problems = reading.read_manifests([str(file)])
+        assert not problems
+        assert (wish.pods[0].priority == 7) == (name == "c")
+
+
+@pytest.mark.parametrize("text", [SERVICE, CLASS, LIST.replace("ITEM", "")])
+def test_files_with_nothing_else_are_wrong(text: str, tmp_path: Path) -> None:
+    """Nobody hears of success who handed in what nobody takes."""
+    done = CliRunner().invoke(check.command, ["-f", "-"], input=text)
+    assert (done.exit_code, NOTHING in done.stdout) == (1, True)
+    file = tmp_path / "beside.yaml"
+    file.write_text(text)
+    _, [problem] = reading.read_manifests([str(file)])
+    assert problem.message.startswith(NOTHING)
+
+
+def test_many_that_are_passed_over_are_one_line() -> None:
+    """The first by name, the others counted."""
+    names = [f"Service s{i}" for i in range(10)]
+    assert passed_over_words(names).endswith("Service s6, Service s7 and 2 more")
