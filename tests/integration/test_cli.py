@@ -282,6 +282,7 @@ def test_not_found_is_exit_code_1(up: Standalone, words: tuple[str, ...]) -> Non
         ("get", "pods", "--phase", "running"),
         ("get", "pods", "--gateway", "localhost"),
         ("tail", "--subject", "a b"),
+        ("tail", "--subject", "foo"),
         ("nonsense",),
     ],
 )
@@ -326,6 +327,16 @@ def test_tail(up: Standalone) -> None:
     assert subjects
     assert all(subject.startswith("apportion.v1.placement.") for subject in subjects)
     up.json("delete", "told")
+
+
+def test_tail_begins_no_later_than_the_next_event(up: Standalone) -> None:
+    """It would wait for what may never come; the next one is where a script goes on."""
+    end = up.json("get", "nodes")["revision"]
+    done = up.run("tail", "--from", str(end + 1_000), "--no-follow")
+    assert done.returncode == 2, done.stderr
+    assert re.search(rf"--from is revision {end + 1_000}, and the ledger ends at \d+;", done.stderr)
+    done = up.run("tail", "--from", str(end + 1), "--no-follow")
+    assert done.returncode == 0, done.stderr
 
 
 def test_policy(up: Standalone) -> None:

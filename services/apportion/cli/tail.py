@@ -16,6 +16,7 @@ from apportion.cli.moments import FORMS
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.lines import Teller
+from apportion.core.explain.near import did_you_mean
 from apportion.core.ledger.rules import Rules, said_at
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -23,6 +24,7 @@ from apportion.runtime.ledger.moments import Moment, MomentError, parse_moment
 from apportion.runtime.ledger.port import ALL_SUBJECTS, SUBJECT_PREFIX, Record
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import EventError, FormatEnabled
+from apportion_schemas.catalogue import CATALOGUE
 
 NAME_CELLS = 20
 Show = Callable[[Record, Rules], None]
@@ -55,14 +57,10 @@ def command(
 ) -> None:  # fmt: skip
     """Show events as they happen, one line each; with --json one JSON document a line.
 
-    Exit codes: 0 ended as asked, by Ctrl-C too; 3 the ledger cannot be reached, or lets us in no
-    more.
+    Exit codes: 0 ended as asked, by Ctrl-C too; 2 wrong usage, a beginning behind the ledger's end
+    too; 3 the ledger cannot be reached, or lets us in no more.
     """
-    subject = subject or ALL_SUBJECTS
-    if not subject.startswith(SUBJECT_PREFIX):
-        subject = SUBJECT_PREFIX + subject
-    if " " in subject or ".." in subject or subject.endswith("."):
-        raise Wrong(f"--subject is {subject!r}; write a NATS subject such as placement.>")
+    subject = pattern_of(subject) if subject else ALL_SUBJECTS
     show = _as_json if as_json else _in_words(Teller())
     try:
         begin = None if start is None else parse_moment(start, SystemClock().now())
@@ -72,6 +70,23 @@ def command(
         run(_tail(where, subject, begin, limit, show=show, no_follow=no_follow))
     except KeyboardInterrupt:
         return
+
+
+def pattern_of(text: str) -> str:
+    """The pattern of subjects that is meant. Raises Wrong where no event can be on one of it."""
+    pattern = text if text.startswith(SUBJECT_PREFIX) else SUBJECT_PREFIX + text
+    if " " in pattern or ".." in pattern or pattern.endswith("."):
+        raise Wrong(f"--subject is {text!r}; write a NATS subject such as placement.>")
+    channel, dot, _ = pattern.removeprefix(SUBJECT_PREFIX).partition(".")
+    known = sorted({row.channel for row in CATALOGUE})
+    if (channel in known or channel == "*") and not dot:
+        fix = f"did you mean {channel}.>?"
+    elif channel not in (*known, "*", ">"):
+        of_that_name = did_you_mean(f"{channel}.>", [f"{each}.>" for each in known])
+        fix = of_that_name or f"there are {', '.join(f'{each}.>' for each in known)}"
+    else:
+        return pattern
+    raise Wrong(f"--subject is {text!r}, and no event can be on that; {fix}")
 
 
 async def _tail(
@@ -127,12 +142,21 @@ async def _unless_turned_away(ledger: JetStreamLedger, followed: Coroutine[Any, 
 
 
 async def _first(ledger: JetStreamLedger, start: Moment | None) -> int:
-    """The first revision that is shown: of a time, the first event that was stored after it."""
-    if start is None:
-        return await ledger.last_revision() + 1
-    if start.time is not None:
+    """The first revision that is shown: of a time, the first event that was stored after it.
+
+    The next one to come may be named, by a script that goes on where it was. Raises Wrong for one
+    behind that.
+    """
+    if start is not None and start.time is not None:
         return await stream.newest_stored_by(ledger.wire, start.time) + 1
-    return start.revision or 1
+    last = await ledger.last_revision()
+    begin = last + 1 if start is None else start.revision or 1
+    if begin > last + 1:
+        raise Wrong(
+            f"--from is revision {begin}, and the ledger ends at {last}; leave it out for what "
+            "comes from now on"
+        )
+    return begin
 
 
 def _as_json(record: Record, rules: Rules) -> None:
