@@ -201,7 +201,7 @@ def test_cordon_and_uncordon(up: Standalone) -> None:
     up.json("uncordon", "small-1")
     wait_until(lambda: _phase(up, "homeless") == "allocated", "the pod to be placed after all")
     [device] = [d for d in up.json("get", "devices", "--node", "small-1")["items"] if d["holders"]]
-    told = up.json("cordon", device["device"][:12], "--reason", "fan", "--by", "ann")
+    told = up.json("cordon", device["device"][:8], "--reason", "fan", "--by", "ann")
     assert (told["event"], told["target"], told["by"]) == (
         "DeviceCordoned", device["device"], "ann",
     )  # fmt: skip

@@ -56,6 +56,7 @@ REFUSED = [
     ("/api/v1/who?node=n9", 404, "n9"),
     ("/api/v1/who?node=n1&at=3&since=4", 400, "earlier"),
     ("/api/v1/history/devices/nope", 404, "nope"),
+    ("/api/v1/history/devices/n1-g", 404, "beginning of 2 device ids: n1-g0, n1-g1"),
     ("/api/v1/history/pods/default/nope", 404, "nope"),
     ("/api/v1/diff?from=5&to=4", 400, "earlier"),
     ("/api/v1/diff?to=4", 400, "from"),

@@ -13,6 +13,7 @@ from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import by_whom, person, run, write
+from apportion.core.explain import device_names
 from apportion.core.explain.answers import CordonAnswer, DeviceAnswer, NodeDetail
 from apportion_schemas import (
     DeviceCordoned,
@@ -23,9 +24,6 @@ from apportion_schemas import (
     NodeUncordoned,
 )
 from apportion_schemas.quantities import Payload
-
-PREFIX_MIN = 6
-"""A device may be named by the beginning of its id, if that is this long and means one device."""
 
 
 class Done(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,6 +45,7 @@ def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) ->
     """Take a device or a node off offer: nothing new goes there, what runs there stays.
 
     What others said against it stands beside it. Your own reason takes the place of the one before.
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
 
     Exit codes: 0 done; 1 no such device or node; 3 the ledger or gateway cannot be reached.
     """
@@ -75,7 +74,8 @@ def uncordon(
 ) -> None:
     """Put a device or a node back on offer, as far as your own reason keeps it off.
 
-    Where others have reasons of their own these stand, until they are lifted too.
+    Where others have reasons of their own these stand, until they are lifted too. Of a device's id
+    the beginning will do: four characters after GPU-, if no other begins so.
 
     Exit codes: 0 done; 1 no such device or node, or nobody of that name has a reason against it;
     3 the ledger or gateway cannot be reached.
@@ -140,16 +140,12 @@ def find(where: Where, target: str) -> tuple[int, str, str]:
         revision, devices = gateway.items("devices", DeviceAnswer)
     else:
         return detail.revision, detail.node.node, ""
-    exact = [device for device in devices if device.device == target]
-    meant = exact or [
-        device
-        for device in devices
-        if len(target) >= PREFIX_MIN and device.device.startswith(target)
-    ]
-    if len(meant) == 1:
-        return revision, meant[0].node, meant[0].device
-    if meant:
-        raise NotFound(f"{target!r} is the beginning of {len(meant)} device ids; write more of it")
+    node_of = {device.device: device.node for device in devices}
+    found = device_names.meant(target, node_of)
+    if len(found) == 1:
+        return revision, node_of[found[0]], found[0]
+    if problem := device_names.unclear(target, found):
+        raise NotFound(f"{problem}; {device_names.WRITE_MORE}")
     raise NotFound(
         f"no device or node {target!r} at revision {revision}; `apportion get devices` and "
         "`apportion get nodes` list them"

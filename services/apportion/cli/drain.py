@@ -107,7 +107,8 @@ def command(
     In Kubernetes pods are evicted, and their controllers make new ones; a pod whose budget does not
     allow it is waited for, and named. Without Kubernetes a pod ends and is submitted anew in the
     same moment. Ctrl-C stops between two pods; the cordon stays. `apportion uncordon` lifts the
-    cordon; pods that moved stay where they are.
+    cordon; pods that moved stay where they are. Of a device's id the beginning will do: four
+    characters after GPU-, if no other begins so.
 
     Exit codes: 0 nothing runs there any more; 1 something does, or there is no such node or device;
     3 the ledger, gateway or API server cannot be reached; 5 nothing runs there any more, and a pod

@@ -113,7 +113,11 @@ def nodes(**given: Any) -> None:
 @_NODE
 @_lists("DEVICE", completing.DEVICES)
 def devices(**given: Any) -> None:
-    """Devices, what of them is free, and who is on them."""
+    """Devices, what of them is free, and who is on them.
+
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so. Where
+    several do, all of them are listed.
+    """
     _list(DEVICES, **given)
 
 

@@ -42,10 +42,10 @@ def command(
 ) -> None:
     """What happened to a pod, a node or a device, the oldest fact first, with the time between.
 
-    A name is looked for among nodes, then devices (the beginning of an id will do), then pods: in
-    `default`, then wherever one is, and then wherever one was. NAMESPACE/POD and -n mean a pod. Of
-    a pod it also says what failed under it, a card that it held or its node, and of all that had
-    the name, one after the other.
+    A name is looked for among nodes, then devices, then pods: in `default`, then wherever one is,
+    and then wherever one was. NAMESPACE/POD and -n mean a pod. Of a pod it also says what failed
+    under it, a card that it held or its node, and of all that had the name, one after the other.
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
 
     Exit codes: 0 shown; 1 there never was such a thing, or nothing is known of the moment; 3 the
     gateway cannot be reached.

@@ -18,6 +18,7 @@ from apportion.cli.asking import Gateway
 from apportion.cli.exits import NotFound, Wrong
 from apportion.cli.output import console, plain, print_json, show
 from apportion.cli.rows import Rows
+from apportion.core.explain import device_names
 from apportion.core.explain.answers import (
     DeviceAnswer,
     GangAnswer,
@@ -33,8 +34,6 @@ from apportion.core.explain.printable import escaped
 Form = Literal["", "wide", "json", "yaml", "name"]
 FORMS = ("wide", "json", "yaml", "name")
 LOOK_S = 1.0
-PREFIX_MIN = 6
-"""A device may be named by the beginning of its id, if that is this long."""
 
 
 class Kind(NamedTuple):
@@ -56,12 +55,6 @@ def _is_pod(item: PodAnswer | PlacementAnswer, name: str) -> bool:
     return name in (item.name, _full_name(item))
 
 
-def is_device(item: DeviceAnswer, name: str) -> bool:
-    """Whether it is meant by that name: its id, or enough of the beginning of it."""
-    begins = len(name) >= PREFIX_MIN and item.device.startswith(name)
-    return begins or item.device == name
-
-
 PODS = Kind("pods", PodAnswer, _full_name, _is_pod, None, tables.pods)
 PLACEMENTS = Kind("placements", PlacementAnswer, _full_name, _is_pod, None, tables.placements)
 NODES = Kind(
@@ -76,7 +69,7 @@ DEVICES = Kind(
     "devices",
     DeviceAnswer,
     lambda device: str(device.device),
-    is_device,
+    lambda device, name: device_names.means(name, device.device),
     lambda device: (natural(device.node), device.index),
     tables.devices,
 )

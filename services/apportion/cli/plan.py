@@ -22,6 +22,7 @@ from apportion.cli.exits import NEVER, NOT_NOW, REFUSED, Unreachable, Wrong
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, table
 from apportion.cli.why import show_placed, show_refused
+from apportion.core.explain.device_names import RULE
 from apportion.core.explain.lines import shares_words
 from apportion.core.explain.plans import (
     Ahead,
@@ -54,7 +55,7 @@ EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
               help="Manifests, as for `submit`.")  # fmt: skip
 @click.option("--lose", multiple=True, metavar="NODE|DEVICE", shell_complete=TARGETS,
-              help="As if it were lost.")  # fmt: skip
+              help=f"As if it were lost. {RULE}")  # fmt: skip
 @click.option("--add", multiple=True, metavar="4x8xH100-80GB",
               help="As if there were so many nodes more of so many devices.")  # fmt: skip
 @click.option("--policy", type=click.Choice(get_args(Policy)),

@@ -18,6 +18,7 @@ from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json, table
+from apportion.core.explain.device_names import RULE
 from apportion.core.explain.replays import ReplayAnswer, Slice
 from apportion.core.explain.words import many
 from apportion_schemas import Policy
@@ -58,7 +59,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--fleet", type=_FILE, metavar="FILE",
               help="Nodes in place of all there were, as for `up --fleet`.")  # fmt: skip
 @click.option("--lose", multiple=True, metavar="NODE|DEVICE", shell_complete=TARGETS,
-              help="As if it had not been there.")  # fmt: skip
+              help=f"As if it had not been there. {RULE}")  # fmt: skip
 @click.option("--add", multiple=True, metavar="4x8xH100-80GB",
               help="As if there had been so many nodes more of so many devices.")  # fmt: skip
 @click.option("--archive", "archives", multiple=True, type=_FILE, metavar="FILE",

@@ -31,7 +31,7 @@ class Answer(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-@click.group(epilog="Example:  apportion simulate fail GPU-1a2b3c")
+@click.group(epilog="Example:  apportion simulate fail GPU-1a2b3c4d")
 def command() -> None:
     """Make a simulated device fail or recover, or a simulated node be lost and return.
 
@@ -42,20 +42,26 @@ def command() -> None:
     """
 
 
-@command.command(epilog="Example:  apportion simulate fail GPU-1a2b3c --reason 'XID 79'")
+@command.command(epilog="Example:  apportion simulate fail GPU-1a2b3c4d --reason 'XID 79'")
 @click.argument("device", shell_complete=DEVICES)
 @click.option("--reason", default="", help="What is wrong with it.")
 @asks_both
 def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
-    """Let a device fail: nothing new goes there."""
+    """Let a device fail: nothing new goes there.
+
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
+    """
     _order(where, Order("fail", device, reason), as_json=as_json)
 
 
-@command.command(epilog="Example:  apportion simulate recover GPU-1a2b3c")
+@command.command(epilog="Example:  apportion simulate recover GPU-1a2b3c4d")
 @click.argument("device", shell_complete=DEVICES)
 @asks_both
 def recover(*, where: Where, as_json: bool, device: str) -> None:
-    """Let a simulated device recover that was made to fail."""
+    """Let a simulated device recover that was made to fail.
+
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
+    """
     _order(where, Order("recover", device), as_json=as_json)
 
 

@@ -13,11 +13,12 @@ from apportion.cli.asking import Gateway
 from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
-from apportion.cli.listing import Listed, is_device
+from apportion.cli.listing import Listed
 from apportion.cli.moments import AT, FORMS, clock, head_since, pinned
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.cli.tables import device_state, node_state
+from apportion.core.explain import device_names
 from apportion.core.explain.answers import DeviceAnswer, NodeDetail
 from apportion.core.explain.past_answers import WhoPage, WhoRow
 from apportion.core.explain.words import device_words
@@ -34,7 +35,8 @@ PAGE = 1_000
 def command(*, where: Where, as_json: bool, target: str, at: str | None, since: str | None) -> None:
     """Who holds a device, or the devices of a node: pod, share, and the decision that gave it.
 
-    Why nothing new goes there (failed, cordoned, not heard) stands below, on standard error.
+    Why nothing new goes there (failed, cordoned, not heard) stands below, on standard error. Of a
+    device's id the beginning will do: four characters after GPU-, if no other begins so.
 
     Exit codes: 0 shown, also if nobody does; 1 there never was such a device or node, or nothing is
     known of the moment; 3 the gateway cannot be reached.
@@ -76,7 +78,7 @@ def _troubles(
     if not detail.node.ready or detail.node.cordon:
         yield plain(f"{detail.node.node}: ").append_text(node_state(detail.node))
     for device in detail.devices:
-        meant = target == detail.node.node or is_device(device, target)
+        meant = target == detail.node.node or device_names.means(target, device.device)
         if meant and not (device.present and device.healthy and not device.cordon):
             of_itself = device_state(structs.replace(device, node_cordon=""))
             yield plain(f"{device_words(device.device)}: ").append_text(of_itself)
@@ -86,7 +88,7 @@ def _node_of(gateway: Gateway, moment: dict[str, object], target: str) -> str:
     """Where the device is. Raises NotFound."""
     for page in gateway.every("devices", DeviceAnswer, moment):
         for device in page.items:
-            if is_device(device, target):
+            if device_names.means(target, device.device):
                 return device.node
     raise NotFound(f"no device {target}")
 

@@ -13,10 +13,10 @@ from apportion.cli.asking import Gateway
 from apportion.cli.completing import PODS
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
-from apportion.cli.listing import is_device
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, table
 from apportion.cli.tables import WAITING
+from apportion.core.explain import device_names
 from apportion.core.explain.answers import (
     DeviceAnswer,
     MissRow,
@@ -125,7 +125,7 @@ def _other_kind(gateway: Gateway, name: str, there: Mapping[str, Any]) -> str:
         kind = "node"
     except NotFound:
         _, devices = gateway.items("devices", DeviceAnswer, there)
-        if not any(is_device(each, name) for each in devices):
+        if not any(device_names.means(name, each.device) for each in devices):
             return ""
         kind = "device"
     return f"it is a {kind}: `apportion who {name}` tells who is on it, `apportion history` more"

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, get_args
 from msgspec import Struct, structs
 
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
+from apportion.core.explain import device_names
 from apportion.core.explain.health import pods_on
 from apportion.core.explain.lines import limit_name
 from apportion.core.explain.near import did_you_mean, named
@@ -46,8 +47,6 @@ LOST_MAX: Final = 5_000
 POLICIES: Final[tuple[str, ...]] = get_args(Policy)
 WHO: Final = "lab"
 LOST: Final = "its node or device is lost"
-DEVICE_CHARS_MIN: Final = 8
-"""So much of a device's id, and it may be the beginning of it."""
 _ADD: Final = re.compile(r"(?:(?P<nodes>\d{1,18})\s*x\s*)?(?P<devices>\d{1,18}\s*x\s*\S.*)")
 """Takes far more than may be added, so that the limit is named and not the form."""
 _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
@@ -160,39 +159,29 @@ def targets(state: State, names: Iterable[str]) -> list[Target]:
 
 def _device(state: State, name: str) -> Target:
     """The device of that id, or the only one whose id begins so. Raises WishInvalid."""
-    found = [
-        Target(node, held.device.id)
+    node_of = {
+        held.device.id: node
         for node in state.nodes.values()
         for held in node.devices
-        if node.present and held.present and names_device(name, held.device.id)
-    ]
-    if len(found) > 1:
-        raise WishInvalid(
-            "lose", f"{name!r} is the beginning of {len(found)} ids", "write more of the id"
-        )
-    if not found:
-        nodes = [node for node in state.nodes.values() if node.present]
-        raise WishInvalid(
-            "lose", f"no node or device {name!r} at revision {state.revision}",
-            nothing_so_called(
-                name,
-                [node.name for node in nodes],
-                (held.device.id for node in nodes for held in node.devices if held.present),
-            ),
-        )  # fmt: skip
-    return found[0]
+        if node.present and held.present
+    }
+    nodes = [node.name for node in state.nodes.values() if node.present]
+    device = lost_device(name, nodes, node_of, f"at revision {state.revision}")
+    return Target(node_of[device], device)
 
 
-def nothing_so_called(name: str, nodes: Collection[str], devices: Iterable[str]) -> str:
-    """What to write instead: a node or device of a like name, else which nodes there are."""
+def lost_device(name: str, nodes: Collection[str], devices: Collection[str], when: str) -> str:
+    """The device of that id, or the only one whose id begins so. Raises WishInvalid."""
+    found = device_names.meant(name, devices)
+    if len(found) == 1:
+        return found[0]
+    if problem := device_names.unclear(name, found):
+        raise WishInvalid("lose", problem, device_names.WRITE_MORE)
     near = did_you_mean(name, nodes) or did_you_mean(name, map(device_words, devices))
     listing = "`apportion get nodes` and `apportion get devices` list those of now"
-    return near or f"{named('nodes', nodes)}; {listing}"
-
-
-def names_device(name: str, device: str) -> bool:
-    """Whether the name is the id of the device, or enough of its beginning."""
-    return device == name or (len(name) >= DEVICE_CHARS_MIN and device.startswith(name))
+    raise WishInvalid(
+        "lose", f"no node or device {name!r} {when}", near or f"{named('nodes', nodes)}; {listing}"
+    )
 
 
 def _lose(course: Course, lost: Sequence[Target]) -> list[Displaced]:

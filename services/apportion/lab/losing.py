@@ -6,13 +6,13 @@ nobody the time of another.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from msgspec import structs
 
 from apportion.core.ledger.state import State
-from apportion.lab.changes import WishInvalid, names_device, nothing_so_called
+from apportion.lab.changes import lost_device
 from apportion.lab.recording import Fact
 from apportion_schemas import DeviceHealthChanged, NodeReported, PodAdopted
 from apportion_schemas.quantities import Payload
@@ -72,23 +72,10 @@ def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
             devices.update(device.id for device in fact.data.devices)
         elif isinstance(node := getattr(fact.data, "node", None), str) and node:
             nodes.add(node)
-    ids = [_device(name, nodes, devices) for name in wanted if name not in nodes]
+    ids = [
+        lost_device(name, nodes, devices, "in this time") for name in wanted if name not in nodes
+    ]
     return Lost(frozenset(nodes.intersection(wanted)), frozenset(ids))
-
-
-def _device(name: str, nodes: Collection[str], devices: Collection[str]) -> str:
-    """The device of that id, or the only one whose id begins so. Raises WishInvalid."""
-    found = [name] if name in devices else [each for each in devices if names_device(name, each)]
-    if len(found) > 1:
-        raise WishInvalid(
-            "lose", f"{name!r} is the beginning of {len(found)} ids", "write more of the id"
-        )
-    if not found:
-        raise WishInvalid(
-            "lose", f"no node or device {name!r} in this time",
-            nothing_so_called(name, nodes, devices),
-        )  # fmt: skip
-    return found[0]
 
 
 def _present(state: State, device: str) -> bool:

@@ -1,5 +1,6 @@
 """The table of verbs: all there, all documented, and none imported before it is asked for."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from apportion.cli import main as entry
 from apportion.cli.exits import INTERNAL, USAGE
 from apportion.cli.main import RUN, VERBS, root
+from apportion.core.explain.device_names import RULE
 
 WITHOUT_JSON = {"up", "token", *RUN}
 """A service logs, `up` talks to a person, and `token` writes a row of a file."""
@@ -35,6 +37,17 @@ def test_verb_is_documented(name: str) -> None:
         assert f"apportion {title}" in (command.epilog or ""), title
         options = {option for param in command.params for option in param.opts}
         assert ("--json" in options) == (name not in WITHOUT_JSON), title
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_verbs_that_take_a_device_say_how_it_may_be_named(name: str) -> None:
+    """In the same words: a beginning that one verb takes another one takes too."""
+    for title, command in leaves(name):
+        for param in command.params:
+            context = click.Context(command)
+            if re.search(r"\bDEVICE\b", param.make_metavar(context)):
+                said = getattr(param, "help", "") or command.help or ""
+                assert RULE in " ".join(said.split()), title
 
 
 @pytest.mark.parametrize("name", sorted(set(VERBS) - set(RUN)))

@@ -330,11 +330,15 @@ def test_a_lost_device_moves_its_pods_alone() -> None:
 
 
 def test_enough_of_a_device_s_id_will_do() -> None:
-    """The beginning that tables show; one that several have is refused."""
+    """The beginning that tables show; one that several have is refused, and these are named."""
     cards_there = (gpu("GPU-0a1b2c3d-x"), gpu("GPU-0a1b2c3d-y"), gpu("GPU-ffffffff-z"))
     ledger = Ledger(fleet.node("n1", *cards_there)).submit(pod("p", ask(1024))).settle()
     assert planned(ledger, lose=("GPU-ffffffff",)).changes == ("without GPU-ffffffff",)
-    for name, problem in (("GPU-0a1b2c3d", "beginning of 2 ids"), ("GPU-fff", "no node or device")):
+    for name, problem in (
+        ("GPU-0a1b2c3d", "2 device ids: GPU-0a1b2c3d-x, GPU-0a1b2c3d-y; write more of the id"),
+        ("GPU-fff", "too little of a device id"),
+        ("GPU-ffff0", "no node or device"),
+    ):
         with pytest.raises(WishInvalid, match=problem):
             planned(ledger, lose=(name,))
 

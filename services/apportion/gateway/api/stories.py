@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from apportion.core.explain import device_names
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import (
     HistoryPage,
@@ -37,9 +38,8 @@ from apportion.gateway.past.past import Past
 LIMIT_DEFAULT = 200
 PODS_MAX = 100
 """Pods of one name whose stories are told as one: the newest."""
-DEVICE_CHARS_MIN = 8
-"""So much of a device's id, and it may be the beginning of it."""
-SIMILAR_MAX = 5
+SIMILAR_MAX = 100
+"""So many ids of devices that begin alike are counted."""
 NAMESAKES_MAX = 100
 """So many namespaces are named where a pod of one name is or was."""
 
@@ -140,16 +140,14 @@ class Stories:
     def known_device(self, name: str) -> str:
         """The device of that id, or the one whose id begins so. Raises RequestRefused."""
         name = text_of("device", name)
-        found = self._past.index.keys_like(DEVICE, name, limit=SIMILAR_MAX)
-        if found == [name] or (len(found) == 1 and len(name) >= DEVICE_CHARS_MIN):
+        alike = self._past.index.keys_like(DEVICE, name, limit=SIMILAR_MAX)
+        found = device_names.meant(name, alike)
+        if len(found) == 1:
             return found[0]
-        several = len(found) > 1 and len(name) >= DEVICE_CHARS_MIN
+        problem = device_names.unclear(name, found)
         raise RequestRefused(
-            404,
-            f"{name!r} is the beginning of several ids: {', '.join(found)}" if several
-            else f"there never was a device {name}",
-            field="device",
-            fix="write more of the id" if several
+            404, problem or f"there never was a device {name}", field="device",
+            fix=device_names.WRITE_MORE if problem
             else "`apportion get devices` lists those that are there",
         )  # fmt: skip
 
