@@ -25,6 +25,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
+from apportion.core.explain.near import did_you_mean
 from apportion.core.identity.configuration import User, configuration, password_variable
 from apportion.core.identity.identity import EVERY_NODE, Identity, check_name
 from apportion.core.identity.permissions import role_of
@@ -204,9 +205,9 @@ class Users:
         """One more, with a key of his own. Raises UsersFailed, InvalidIdentity."""
         found = self.read()
         check_name(name)
-        role_of(Identity(role, name))
-        if role not in {each.name for each in ADDABLE}:
-            raise UsersFailed(f"role {role}: there is one of it, or none")
+        addable = [each.name for each in ADDABLE]
+        if role not in addable:
+            raise UsersFailed(_no_such_role(role, name, addable))
         if any(member.name == name for member in found.members):
             raise UsersFailed(f"name {name}: there is one; revoke it first, or choose another")
         if bool(nodes) != (role == "agent"):
@@ -225,8 +226,10 @@ class Users:
         found = self.read()
         gone = next((member for member in found.members if member.name == name), None)
         if gone is None:
-            names = ", ".join(member.name for member in found.members) or "nobody"
-            raise UsersFailed(f"name {name}: there is none; there are {names}")
+            names = [each.name for each in found.members if each.role not in _OFFLINE]
+            there = ", ".join(names) or "nobody"
+            hint = did_you_mean(name, names)
+            raise UsersFailed(f"name {name}: there is none; {hint or f'there are {there}'}")
         if gone.role in _OFFLINE:
             raise UsersFailed(
                 f"name {name}: without it no ledger is made, and nobody can add it; keep its key, "
@@ -286,6 +289,17 @@ class Users:
             except BlockingIOError:
                 return int(lock.read())
         return None
+
+
+def _no_such_role(role: str, name: str, addable: Sequence[str]) -> str:
+    """Why nobody is added in it: a role of the system's own is no choice, so none is named."""
+    known = f"write one of {', '.join(addable)}"
+    if role in _OFFLINE | _NEVER:
+        return f"role {role} is the system's own, and nobody is added to it: {known}"
+    if name in addable:
+        return f"role {role!r}: there is none; the role comes first, as in `user add {name} {role}`"
+    hint = did_you_mean(role, addable)
+    return f"role {role!r}: there is none; {f'{hint} ' if hint else ''}{known}"
 
 
 def _copied(source: Path, target: Path, mode: int) -> None:

@@ -1,0 +1,38 @@
+"""What is said to whoever names a role or a user that there is none of."""
+
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.jetstream.users import Users, UsersFailed
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "says"),
+    [
+        ("operater", "anna", "role 'operater': there is none; did you mean operator? write one of"),
+        ("root", "anna", "role 'root': there is none; write one of agent, intake, watcher, "),
+        ("anna", "operator", "the role comes first, as in `user add operator anna`"),
+        ("callout", "c", "role callout is the system's own, and nobody is added to it: write one"),
+    ],
+)
+def test_a_role_that_nobody_may_add_is_never_offered(
+    role: str, name: str, says: str, tmp_path: Path
+) -> None:
+    """Only what would work is named, and what is near to it."""
+    with pytest.raises(UsersFailed) as failed:
+        Users(tmp_path).add(role, name, ())
+    assert says in str(failed.value)
+    offered = str(failed.value).partition("write one of ")[2].split(", ")
+    assert not {"bootstrap", "callout"} & set(offered)
+
+
+def test_who_cannot_be_revoked_is_not_offered(tmp_path: Path) -> None:
+    """A name that is near, or else those that there are."""
+    users = Users(tmp_path)
+    users.begin()
+    with pytest.raises(UsersFailed, match=r"there is none; did you mean auditor\?"):
+        users.revoke("auditer")
+    with pytest.raises(UsersFailed, match="there is none; there are ") as failed:
+        users.revoke("zz")
+    assert "bootstrap" not in str(failed.value)
