@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -335,3 +336,61 @@ def test_sentences_get_links_for_their_subjects(page: Page) -> None:
         json.loads(run(page, "sentence.js", "return JSON.stringify(m.linked('plain').text);"))
         == "plain"
     )
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (9, 9), (120, 1), (1, 1200), (1200, 1200, 1200)])
+def test_no_mark_lies_on_another_however_many_it_counts(
+    page: Page, counts: tuple[int, ...]
+) -> None:
+    """Bursts as near each other as two marks may be; counts of many are wide, and become one."""
+    boxes = run(
+        page,
+        "marks.js",
+        """const box = document.createElement('div');
+        box.className = 't-marks';
+        box.style.cssText = 'position:absolute;left:200px;top:200px;width:900px;height:60px';
+        document.body.append(box);
+        const marks = given[0].flatMap((count, at) => Array.from({ length: count }, () =>
+          ({ ms: at * 24, revision: 1, sentence: 's', look: 'broken', label: 'failure' })));
+        const { mount } = await import('/console/js/html.js');
+        const groups = m.grouped(marks, mark => 400 + mark.ms, 900);
+        mount(box, m.markButtons(groups, 900));
+        const found = [...box.querySelectorAll('.mk')].map(mark => [...mark.children].map(each => {
+          const { left, right } = each.getBoundingClientRect();
+          return [left, right];
+        }));
+        box.remove();
+        return found;""",
+        list(counts),
+    )
+    seen = sorted(each for mark in boxes for each in mark)
+    assert len(seen) > len(boxes), "one of them has words"
+    assert all(one[1] <= other[0] for one, other in pairwise(seen)), seen
+
+
+def test_words_at_the_left_of_the_newest_mark_lie_on_none_before(page: Page) -> None:
+    """The one before has words only where both have room."""
+    sides = run(
+        page,
+        "marks.js",
+        """const at = given.map((x, place) => ({ ms: x, revision: place, sentence: 's',
+          look: 'broken', label: 'configuration' }));
+        return m.grouped(at, mark => mark.ms, 900).map(group => group.side ?? 'none');""",
+        740,
+        890,
+    )
+    assert sides == ["none", "left"]
+
+
+def test_a_pool_with_a_name_of_its_own_says_what_its_cards_are(page: Page) -> None:
+    """Beside the name; where the name says it already it is not said twice."""
+    models = run(
+        page,
+        "fleet/model.js",
+        """const rows = [['train', 'a'], ['8 x NVIDIA H100 80GB HBM3', 'b']].map(([pool, name]) =>
+          [name, pool, 1, '', [['NVIDIA H100 80GB HBM3', 1000]], [0, 0, 0, 1, 0, 0], {}, [], {}]);
+        const f = new m.Fleet();
+        f.take({ whole: true, revision: 7, nodes: rows, gone: [] });
+        return f.pools.map(pool => [pool.name, pool.models]);""",
+    )
+    assert models == [["8 x NVIDIA H100 80GB HBM3", []], ["train", ["H100 80GB"]]]

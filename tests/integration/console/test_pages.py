@@ -148,6 +148,24 @@ def test_the_keyboard_goes_everywhere(browser: Browser, base: str) -> None:
         expect(page.locator("h1")).to_contain_text("granted")
 
 
+def test_a_name_with_dots_is_found_however_its_address_has_them(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """As the list links it, and as subjects of the ledger write it: `%2E`."""
+    cluster.json("submit", "-f", "-", "--wait", stdin=LATER.replace(b"later", b"v1.2.dotted"))
+    try:
+        with opened(browser, base) as page:
+            visit(page, "#/pods?q=dotted")
+            page.locator("tbody a", has_text="v1.2.dotted").first.click()
+            expect(page.locator("h1")).to_contain_text("on ")
+            assert page.evaluate("location.hash") == "#/pod/default/v1.2.dotted"
+            visit(page, "#/pod/default/v1%2E2%2Edotted")
+            expect(page.locator(".crumb b")).to_have_text("v1.2.dotted")
+            expect(page.locator(".tl li")).not_to_have_count(0)
+    finally:
+        cluster.json("delete", "v1.2.dotted")
+
+
 LATER = b"""\
 apiVersion: v1
 kind: Pod

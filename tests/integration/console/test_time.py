@@ -5,7 +5,7 @@ import re
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser.audit import offences
-from tests.support.browser.chromium import NARROW, opened, visit
+from tests.support.browser.chromium import NARROW, WIDE, opened, visit
 from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 
@@ -192,3 +192,15 @@ def test_events_are_found_and_lead_on(browser: Browser, base: str, cluster: Stan
         page.get_by_role("button", name="Close").click()
         expect(page.locator("#detail")).to_be_hidden()
         assert "rev=" not in page.url
+
+
+def test_dates_that_are_compared_are_seen_whole(browser: Browser, base: str) -> None:
+    """A date with its time and zone fits into its field, wide and narrow."""
+    for size in (WIDE, NARROW):
+        with opened(browser, base, size=size) as page:
+            visit(page, "#/events?diff=1,2")
+            for name in ("from", "to"):
+                field = page.locator(f"#moments input[name={name}]")
+                field.fill("2026-11-25T21:34:50Z")
+                assert field.evaluate("each => each.scrollWidth <= each.clientWidth"), size
+            assert offences(page) == []

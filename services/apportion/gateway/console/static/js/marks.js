@@ -8,6 +8,9 @@ import { html, trusted } from "./html.js";
 export const MARK_ROOM = 24;
 const LOOKS = ["broken", "cordon", "policy", "ok"]; // of several marks the first of these that is there
 const LETTER_ROOM = 6.2;
+const GAP = 4;
+const DOT = 12;
+const PILL_ENDS = 11; // of the shape around a count: padding and border, as in frame.css
 const COUNT_MOST = 999;
 
 /** Marks by place, as `{x, marks, look, kinds, side}`; without a `side` there is no room for words. */
@@ -18,6 +21,7 @@ export function grouped(marks, x, width) {
     if (last && x(mark) - last.x < MARK_ROOM) last.marks.push(mark);
     else groups.push({ x: x(mark), marks: [mark] });
   }
+  merged(groups);
   for (const group of groups) {
     group.look = LOOKS.find(look => group.marks.some(mark => mark.look === look));
     group.kinds = [...Map.groupBy(group.marks, mark => mark.label)].map(([label, alike]) => [label, alike.length]);
@@ -32,6 +36,25 @@ export const markButtons = (groups, width) => groups.map((group, at) => markButt
 /** What opens where several are one: each with its time, and leading to it. */
 export const markList = ({ marks }) => html`<b>${spanWords(marks)}</b><ol>${marks.map((mark, at) => html`<li><button data-revision="${mark.revision}" ${at ? "" : trusted("autofocus")}><time>${clock(mark.ms)}</time><i class="k-${mark.look}"></i><span>${mark.sentence}</span></button></li>`)}</ol>`;
 
+const countWords = ({ marks }) => (marks.length > COUNT_MOST ? `${COUNT_MOST}+` : String(marks.length));
+
+/** Half of what is seen of a mark: a count of many is wider than a finger. */
+const shapeOf = group => (group.marks.length > 1 ? (PILL_ENDS + LETTER_ROOM * countWords(group).length) / 2 : DOT / 2);
+
+/** Half of what it takes. */
+const halfOf = group => Math.max(MARK_ROOM / 2, shapeOf(group));
+
+/** Those whose counts would overlap become one, whose count may be wider again. */
+function merged(groups) {
+  for (let at = 1; at < groups.length; at += 1) {
+    const [before, group] = groups.slice(at - 1);
+    if (group.x - before.x >= halfOf(before) + halfOf(group)) continue;
+    before.marks.push(...group.marks);
+    groups.splice(at, 1);
+    at = Math.max(0, at - 2);
+  }
+}
+
 const groupLabel = ({ kinds }) => kinds.map(([label]) => label).join(", ");
 
 const spanWords = marks => `${num(marks.length)} marks, ${clock(marks[0].ms)} to ${clock(marks.at(-1).ms)}`;
@@ -44,16 +67,17 @@ export const groupWords = ({ marks, kinds }) =>
 function labelled(groups, width) {
   let free = width;
   for (const [at, group] of [...groups.entries()].toReversed()) {
-    const room = MARK_ROOM + LETTER_ROOM * groupLabel(group).length;
+    const room = shapeOf(group) + GAP + LETTER_ROOM * groupLabel(group).length;
+    const before = groups[at - 1];
     if (free - group.x > room) group.side = "";
-    else if (free === width && group.x - (groups[at - 1]?.x ?? 0) > room + MARK_ROOM) group.side = "left";
-    free = group.x - MARK_ROOM / 2;
+    else if (free === width && group.x - (before ? before.x + halfOf(before) : 0) > room) group.side = "left";
+    free = group.x - (group.side === "left" ? room : halfOf(group));
   }
 }
 
 function markButton(group, at, width) {
   const { marks, look, side } = group;
   const opens = marks.length > 1 ? trusted('popovertarget="t-list"') : "";
-  const shown = marks.length > 1 ? html`<em>${marks.length > COUNT_MOST ? `${COUNT_MOST}+` : marks.length}</em>` : "";
-  return html`<button class="mk k-${look} ${shown ? "several" : ""}" data-at="${at}" data-revision="${marks[0].revision}" data-s="left:${group.x / width * 100}%" aria-label="${groupWords(group)}" ${opens}><i>${shown}</i>${side === undefined ? "" : html`<b class="${side}">${groupLabel(group)}</b>`}</button>`;
+  const shown = marks.length > 1 ? html`<em>${countWords(group)}</em>` : "";
+  return html`<button class="mk k-${look} ${shown ? "several" : ""}" data-at="${at}" data-revision="${marks[0].revision}" data-s="left:${group.x / width * 100}%" aria-label="${groupWords(group)}" ${opens}><i>${shown}</i>${side === undefined ? "" : html`<b data-s="${side || "right"}:auto;${side ? "right" : "left"}:${MARK_ROOM / 2 + shapeOf(group) + GAP}px">${groupLabel(group)}</b>`}</button>`;
 }

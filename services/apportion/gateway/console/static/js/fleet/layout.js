@@ -2,12 +2,22 @@
 //
 // All lengths are pixels of the canvas. Zooming takes another width of a card from the list, so that
 // cards keep whole pixels and sharp edges; `fitted` is the width at which the whole fleet is seen.
+import { poolWords } from "../format.js";
 
 const WIDTHS = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 29, 35, 42, 50];
 const SHELVES_MAX = 9;
 const ROWS_MAX = 4000;
 const NARROW = 720; // as in css/narrow.css
+const LETTER_ROOM = 6.7;
+const PERCENT_ROOM = 42;
+const ROOM_MOST = 190; // not half of a phone
 const LABEL_ROOM = 74; // a node's name is written where its cards take as much
+
+/** A pool is as wide as its name with how much of it is granted, and the first model of its cards, where these are short. */
+function nameRoom({ name, models: [model = ""] = [] }) {
+  const letters = poolWords(name).length + (model ? model.length + 1 : 0);
+  return Math.max(124, Math.min(ROOM_MOST, LETTER_ROOM * letters + PERCENT_ROOM));
+}
 
 const gapOf = width => (width < 2 ? 0 : width < 12 ? 1 : 2);
 const nodeGapOf = width => (width < 2 ? 1 : width < 4 ? 3 : Math.min(12, width));
@@ -21,7 +31,6 @@ export class Layout {
     Object.assign(this, { pools, width, height, scale });
     this.head = Math.round(30 * scale);
     this.poolGap = Math.round(14 * scale);
-    this.poolLeast = Math.round(124 * scale);
     this.pad = Math.round((width < NARROW * scale ? 14 : 24) * scale); // as the words above have it
     this.fit();
   }
@@ -88,7 +97,7 @@ export class Layout {
   }
 
   poolWidth(pool, width, rows) {
-    return Math.max(Math.ceil(pool.nodes.length / rows) * nodeWidth(pool, width), this.poolLeast);
+    return Math.max(Math.ceil(pool.nodes.length / rows) * nodeWidth(pool, width), Math.round(nameRoom(pool) * this.scale));
   }
 
   /** More cards than pixels: a shelf for each pool, and the picture is larger than the canvas. */

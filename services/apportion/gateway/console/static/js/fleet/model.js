@@ -3,7 +3,7 @@
 // It takes the gateway's packed rows (core/explain/packed.py has their fields) and lays them out so
 // that one pass over a node draws it: shares lie card by card, `start[card]` to `start[card + 1]`.
 // A row takes the place of the one before, so what changed costs what changed. Pure: no page, no DOM.
-import { byName } from "../format.js";
+import { byName, poolWords, shortModel } from "../format.js";
 import { meetNamespaces, namespacePlace } from "../colours.js";
 
 export const FAILED = 1;
@@ -76,7 +76,7 @@ export class Fleet {
     this.revision = answer.revision;
     if (moved) this.arrange();
     else for (const row of answer.nodes) this.replace(this.nodes.get(row[0]));
-    for (const pool of this.pools) if (pool.held === null) pool.held = heldOf(pool);
+    for (const pool of this.pools) if (pool.held === null) Object.assign(pool, { held: heldOf(pool), models: modelsOf(pool) });
     return moved;
   }
 
@@ -106,7 +106,7 @@ export class Fleet {
   arrange() {
     const pools = new Map();
     for (const node of this.nodes.values()) {
-      if (!pools.has(node.pool)) pools.set(node.pool, { name: node.pool, nodes: [], cards: 0, width: 1, held: null });
+      if (!pools.has(node.pool)) pools.set(node.pool, { name: node.pool, nodes: [], cards: 0, width: 1, held: null, models: [] });
       const pool = pools.get(node.pool);
       pool.nodes.push(node);
       pool.cards += node.count;
@@ -159,6 +159,12 @@ export class Fleet {
     }
     return sum;
   }
+}
+
+/** The models of a pool's cards, as people say them; none where its name says the same. */
+function modelsOf(pool) {
+  const models = new Set(pool.nodes.flatMap(node => node.model.map(([model]) => model)));
+  return [...models].map(shortModel).filter(model => !poolWords(pool.name).includes(model));
 }
 
 /** How many cards' worth of a pool is granted. */

@@ -5,7 +5,7 @@
 // State never rests on colour alone: broken cards are cut through, cordoned ones hatched, and what
 // is granted and used differs in height.
 import { NAMESPACE_COLOURS } from "../colours.js";
-import { midCut, num, percent, poolWords } from "../format.js";
+import { many, midCut, num, percent, poolWords } from "../format.js";
 import { BROKEN, CORDONED } from "./model.js";
 
 const DIMMED = 0.82;
@@ -196,7 +196,8 @@ export class Painter {
     words.fillText(name, x, y);
     let used = words.measureText(name).width + 7 * scale;
     words.font = this.font(400, 11);
-    for (const [said, colour] of [[percent(pool.held / Math.max(1, pool.cards)), "--text"], [`${num(pool.nodes.length)} ${pool.nodes.length === 1 ? "node" : "nodes"}`, "--muted"]]) {
+    const models = pool.models.slice(0, 1).map(model => (pool.models.length > 1 ? `${model} +${num(pool.models.length - 1)}` : model));
+    for (const [said, colour] of [[percent(pool.held / Math.max(1, pool.cards)), "--text"], ...models.map(each => [each, "--muted"]), [many(pool.nodes.length, "node"), "--muted"]]) {
       const wide = words.measureText(said).width;
       if (used + wide > most) return;
       words.fillStyle = colours.css(colour);

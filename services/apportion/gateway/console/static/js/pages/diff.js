@@ -30,7 +30,7 @@ function draw(main, { from, to, diff, before, after, marks, first }) {
   const sentence = html`Between ${when(a, Date.now())} and ${when(b, Date.now())}, ${told.length ? html`${listed(told)} changed` : "nothing changed"}.`;
   mount(main, html`<div class="page">${answer(sentence, [
     html`rev ${receipt(diff.from.revision)} to ${receipt(diff.to.revision)}`, link("events", "all events")])}
-    <form class="bar" id="moments"><label class="inl">from <input name="from" value="${from}" class="m" size="20"></label><label class="inl">to <input name="to" value="${to}" class="m" size="20"></label><button class="btn pri">Compare</button>
+    <form class="bar" id="moments"><label class="inl">from <input name="from" value="${from}" class="m"></label><label class="inl">to <input name="to" value="${to}" class="m"></label><button class="btn pri">Compare</button>
     ${perMinute(marks).slice(-MARKS_SHOWN).map(mark => html`<a class="btn hide-s" title="${mark.sentence}" href="${href("events", { diff: around(mark, first) })}">around ${when(instant(mark.time), Date.now(), true)}</a>`)}</form>
     ${totals(before, after, [a, b])}
     <div class="grid2">${group("health", "Cards", diff.devices, diff.more.devices, name => html`<span class="m" title="${name}">${shortId(name)}</span>`)}${group("node", "Nodes", diff.nodes, diff.more.nodes, nodeLink)}

@@ -25,8 +25,9 @@ class DoctorPage extends ListPage {
     const of = state => this.checks.filter(check => check.state === state);
     const [broken, unknown, soon, good] = ["broken", "unknown", "soon", "ok"].map(of);
     const todo = [...broken, ...unknown, ...soon];
+    const are = list => (list.length === 1 ? "is" : "are");
     const sentence = todo.length
-      ? html`${broken.length ? html`<span class="c-bad">${many(broken.length, "thing")} ${broken.length === 1 ? "is" : "are"} broken</span>` : "Nothing is broken"}${soon.length ? `, ${many(soon.length, "thing")} soon will be` : ""}${unknown.length ? `, ${num(unknown.length)} ${unknown.length === 1 ? "is" : "are"} not known` : ""}; ${num(good.length)} are as they must be.`
+      ? html`${broken.length ? html`<span class="c-bad">${many(broken.length, "thing")} ${are(broken)} broken</span>` : "Nothing is broken"}${soon.length ? `, ${num(soon.length)} may soon be` : ""}${unknown.length ? `, ${num(unknown.length)} ${are(unknown)} not known` : ""}; ${num(good.length)} ${are(good)} as ${good.length === 1 ? "it" : "they"} must be.`
       : html`All ${num(good.length)} checks pass.`;
     mount(this.main, html`<div class="page">${answer(sentence, [isLive() ? "" : html`<span class="c-warn">as it is now, whatever moment is shown</span>`, html`<span class="m">apportion doctor</span>`, html`<button class="newer" hidden></button>`])}
       <div class="dstrip" role="img" aria-label="${broken.length} broken, ${soon.length} soon, ${unknown.length} not known, ${good.length} good">${[...todo, ...good].map(check => html`<i class="d-${STATES[check.state]}"></i>`)}</div>
