@@ -213,6 +213,38 @@ def test_why_looks_in_all_namespaces(up: Standalone) -> None:
     assert up.run("why", "trainer", "-n", "default").returncode == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("delete", "trianer"),
+        ("delete", "default/trainer"),
+        ("why", "default/trainer"),
+        ("history", "default/trainer"),
+        ("resize", "trainer", "--memory", "1"),
+    ],
+    ids=" ".join,
+)
+def test_a_pod_that_is_not_there_is_met_with_what_is_near(
+    up: Standalone, words: tuple[str, ...]
+) -> None:
+    """A like name, or the same in another namespace: a verb that acts looks nowhere else."""
+    done = up.run(*words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "; did you mean team-a/trainer?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("why", ""), ("why", "team-a/"), ("delete", ""), ("history", ""), ("drain", "", "--reason=x")],
+    ids=" ".join,
+)
+def test_an_empty_name_is_wrong_usage(up: Standalone, words: tuple[str, ...]) -> None:
+    """As of a variable of the shell that is not set."""
+    done = up.run(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a name is empty" in done.stderr
+
+
 def test_history_looks_in_all_namespaces(up: Standalone) -> None:
     """As `why` does, behind nodes and devices."""
     story = up.json("history", "trainer")

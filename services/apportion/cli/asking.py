@@ -73,6 +73,8 @@ class Gateway:
         Raises:
             NotFound, Wrong, Unreachable: by what the gateway says.
         """
+        if "" in path:
+            raise Wrong("a name is empty; `apportion get pods` and `get nodes` list what there is")
         status, body = self._get_in_time(path, query or {})
         if status != HTTP_OK:
             raise refusal(self._url, status, body)

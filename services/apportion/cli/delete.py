@@ -15,7 +15,7 @@ from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.reading import read_manifests, tell_passed_over
-from apportion.cli.why import split_name
+from apportion.cli.why import did_you_mean, split_name
 from apportion.cli.writing import appending, open_ledger, person, run
 from apportion.core.explain.answers import PodAnswer, PodDetail
 from apportion.runtime.ledger.publisher import Publisher
@@ -44,7 +44,8 @@ def command(
 ) -> None:  # fmt: skip
     """End pods: their shares are free from that revision on.
 
-    Exit codes: 0 all ended; 1 one was not found or a document was wrong; 3 unreachable.
+    Exit codes: 0 all ended; 1 one was not found or a document was wrong; 2 wrong usage; 3
+    unreachable.
     """
     if not pods and not files:
         raise click.UsageError("name pods, or give -f with their manifests")
@@ -73,12 +74,15 @@ def command(
 def _find(
     gateway: Gateway, names: list[tuple[str, str]], report: Report
 ) -> list[tuple[int, PodAnswer]]:
+    """Those that are live; of the others the report says what may have been meant."""
     found: list[tuple[int, PodAnswer]] = []
+    live: list[PodAnswer] = []
     for namespace, name in names:
         try:
             detail = gateway.ask("pods", namespace, name, answer=PodDetail)
         except NotFound as error:
-            report.problems.append(error.message)
+            live = live or gateway.items("pods", PodAnswer)[1]
+            report.problems.append(f"{error.message}{did_you_mean(name, live)}")
         else:
             found.append((detail.revision, detail.pod))
     return found

@@ -15,7 +15,7 @@ from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json
-from apportion.cli.why import namespace_of, split_name
+from apportion.cli.why import namespace_of, split_name, unknown
 from apportion.core.explain.past_answers import HistoryPage, HistoryRow
 
 PAGE = 1_000
@@ -53,7 +53,11 @@ def command(
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at": at})
     if namespace or "/" in target:
-        story = _story(gateway, ("pods", *split_name(target, namespace)), query)
+        place = split_name(target, namespace)
+        try:
+            story = _story(gateway, ("pods", *place), query)
+        except NotFound as error:
+            raise unknown(gateway, place[1], error.message, query) from None
     else:
         story = _anywhere(gateway, target, query)
     if as_json:

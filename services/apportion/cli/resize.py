@@ -16,7 +16,7 @@ from apportion.cli.completing import PODS
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import NotFound, Outdated, Unreachable
 from apportion.cli.output import console, plain, print_json
-from apportion.cli.why import split_name
+from apportion.cli.why import split_name, unknown
 from apportion.cli.writing import by_whom, open_ledger, person, run, write
 from apportion.core.explain.answers import PodAnswer, PodDetail
 from apportion.core.explain.lines import shares_words
@@ -87,7 +87,11 @@ def command(
     if memory is None and cores is None:
         raise click.UsageError("say what it is to have: --memory MIB, --cores PERCENT, or both")
     space, name = split_name(pod, namespace)
-    found = Gateway(where.gateway_url()).ask("pods", space, name, answer=PodDetail)
+    gateway = Gateway(where.gateway_url())
+    try:
+        found = gateway.ask("pods", space, name, answer=PodDetail)
+    except NotFound as error:
+        raise unknown(gateway, name, error.message) from None
     wish = ResizeAsked(
         pod=_running(found.pod), by=person(by), memory_mib=memory, cores=cores,
         container=container, reason=reason,

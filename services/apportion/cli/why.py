@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import get_close_matches
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -27,6 +27,7 @@ from apportion.core.explain.answers import (
     WhyRefused,
 )
 from apportion.core.explain.lines import listed, share_words
+from apportion.core.explain.near import near
 from apportion.core.explain.past_answers import PodNames
 from apportion.core.explain.words import device_words
 
@@ -85,9 +86,9 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
     try:
         return gateway.ask("pods", space, name, "why", answer=Why, query=query)
     except NotFound as error:
-        if namespace is not None or "/" in pod:
-            raise
         there = {key: value for key, value in query.items() if key == "at"}
+        if namespace is not None or "/" in pod:
+            raise unknown(gateway, name, error.message, there) from None
         other = _other_kind(gateway, name, there)
         if other:
             raise NotFound(f"{error.message}; {other}") from None
@@ -111,11 +112,28 @@ def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem:
         several = listed([f"{each}/{name}" for each in spaces])
         raise NotFound(f"pods of this name: {several}; write NAMESPACE/{name}") from None
     if not spaces:
-        near = get_close_matches(name, {each.name for each in pods}, n=3)
-        full = [f"{p.namespace}/{p.name}" for p in pods if p.name in near]
-        hint = f"; did you mean {listed(full)}?" if full else ""
-        raise NotFound(f"{problem}{hint}") from None
+        raise NotFound(f"{problem}{did_you_mean(name, pods)}") from None
     return spaces[0]
+
+
+def unknown(
+    gateway: Gateway, name: str, problem: str, there: Mapping[str, Any] | None = None
+) -> NotFound:
+    """The end of a verb that was given a pod's namespace too: it names what may have been meant."""
+    _, pods = gateway.items("pods", PodAnswer, there)
+    return NotFound(f"{problem}{did_you_mean(name, pods)}")
+
+
+def did_you_mean(name: str, pods: Iterable[PodAnswer]) -> str:
+    """What is said behind "no such pod": the pods of that name elsewhere, or of a like one.
+
+    As in `; did you mean training/worker-0?`; empty where there is none.
+    """
+    full = defaultdict[str, list[str]](list)
+    for pod in pods:
+        full[pod.name].append(f"{pod.namespace}/{pod.name}")
+    meant = full.get(name) or [each for found in near(name, full) for each in full[found]]
+    return f"; did you mean {listed(meant)}?" if meant else ""
 
 
 def _other_kind(gateway: Gateway, name: str, there: Mapping[str, Any]) -> str:

@@ -96,6 +96,13 @@ def test_names_are_quoted(gateway: Gateway) -> None:
     assert _Answering.asked == ["/api/v1/pods/a%2Fb%3Fc/404"]
 
 
+def test_an_empty_name_is_wrong_usage(gateway: Gateway) -> None:
+    """The path would be another one, of which the gateway has much to say and a person little."""
+    with pytest.raises(Wrong, match="a name is empty"):
+        gateway.ask("pods", "default", "", "why", answer=RevisionAnswer)
+    assert _Answering.asked == []
+
+
 def test_connection_that_was_closed_meanwhile(gateway: Gateway) -> None:
     """A gateway that was started again between two questions is no error."""
     asked = {"close": 1}

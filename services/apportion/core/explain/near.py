@@ -17,8 +17,13 @@ OFFERED_MAX: Final = 3
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """As in `did you mean mps-1?`; empty where no known name is near."""
-    near = get_close_matches(name, sorted(set(known), key=natural), n=OFFERED_MAX)
-    return f"did you mean {listed(near)}?" if near else ""
+    found = near(name, known)
+    return f"did you mean {listed(found)}?" if found else ""
+
+
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """The few known names that are most like it, the nearest first."""
+    return get_close_matches(name, sorted(set(known), key=natural), n=OFFERED_MAX)
 
 
 def named(what: str, known: Iterable[str]) -> str:
