@@ -34,7 +34,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """Twelve nodes, and pods in two namespaces."""
     folder = tmp_path_factory.mktemp("finish")
     options = ("--no-samples", "--nodes", "12", "--fleet", "2xT4")
-    with Standalone(folder / "data", *options) as running:
+    with Standalone(folder / "data of mine", *options) as running:
         running.up()
         for name, space in (("one", "default"), ("two", "default"), ("trainer", "team-a"),
                             (LONG_NAME, "team-a")):  # fmt: skip
@@ -201,6 +201,11 @@ def test_up_says_how_to_call_it_from_a_second_terminal(up: Standalone, tmp_path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "trainer" in done.stdout
+    verbs = [line for line in lines[len(first) :] if "apportion " in line]
+    named = f"APPORTION_DATA='{up.data}' apportion "
+    assert [line.removeprefix(named) for line in verbs] == [
+        "top", "get pods", "why POD", "tail --from 1",
+    ]  # fmt: skip
 
 
 def test_why_looks_in_all_namespaces(up: Standalone) -> None:

@@ -455,6 +455,12 @@ def test_without_an_agent_that_starts_commands(tmp_path: Path) -> None:
         assert pods(up) == []
 
 
+def test_up_says_how_to_run_from_another_terminal(up: Standalone) -> None:
+    """With its folder, which is not the one that verbs look into."""
+    named = f"  APPORTION_DATA={up.data} apportion run --memory 4000 --cores 30 -- python train.py"
+    assert named in up.lines
+
+
 def test_a_machine_without_a_gpu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`up --gpus local` names what is missing, and leaves nothing behind."""
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nonexistent")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -95,10 +96,20 @@ def _refuses(host: str, port: int) -> bool:
 def default_data() -> Path:
     """The folder of `apportion up` where nothing else is told."""
     given = os.environ.get(DATA_ENV)
-    if given:
-        return Path(given)
+    return Path(given) if given else _state_folder()
+
+
+def _state_folder() -> Path:
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "apportion"
+
+
+def elsewhere(data: Path) -> str:
+    """What a verb needs before it in another terminal to find that folder; empty if nothing.
+
+    Our own APPORTION_DATA does not count: another terminal need not have it.
+    """
+    return "" if data == _state_folder() else f"{DATA_ENV}={shlex.quote(str(data))} "
 
 
 def read_connection(data: Path) -> Connection:

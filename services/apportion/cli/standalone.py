@@ -20,10 +20,9 @@ from pathlib import Path
 
 from apportion.cli.connection import (
     CONNECTION,
-    DATA_ENV,
     Connection,
     Where,
-    default_data,
+    elsewhere,
     write_connection,
 )
 from apportion.cli.exits import REFUSED, Unreachable
@@ -177,7 +176,7 @@ class Up:
 
     def _tell_how_to_look(self) -> None:
         url = self._supervisor.server.url_for("auditor")
-        prefix = "" if self._wanted.data == default_data() else f"{DATA_ENV}={self._wanted.data} "
+        prefix = elsewhere(self._wanted.data)
         self._out.print()
         for line in (
             f"In a browser, the console: http://{self._gateway}/",

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from apportion.cli.connection import DATA_ENV, default_data
+from apportion.cli.connection import DATA_ENV, default_data, elsewhere
 from apportion.cli.forking import ForkServer
 from apportion.cli.wanted import Wanted
 from apportion.runtime.process.tls import NATS_TLS, forget_files
@@ -104,7 +104,7 @@ def _local(data: Path, library: Path | None) -> _Machines:
         data.mkdir(parents=True)
         data.chmod(_TO_BE_PASSED)
     agent = ["--runs", "--state", str(data / "state"), "--run", str(data / "run")]
-    advice = ["  apportion run --memory 4000 --cores 30 -- python train.py"]
+    advice = [f"  {elsewhere(data)}apportion run --memory 4000 --cores 30 -- python train.py"]
     if library:
         agent += ["--library", str(library.absolute())]
     else:

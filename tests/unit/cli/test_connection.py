@@ -13,6 +13,7 @@ from apportion.cli.connection import (
     Connection,
     Where,
     default_data,
+    elsewhere,
     read_connection,
     write_connection,
 )
@@ -94,3 +95,12 @@ def test_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert default_data() == tmp_path / "state/apportion"
     monkeypatch.setenv(DATA_ENV, str(tmp_path / "mine"))
     assert default_data() == tmp_path / "mine"
+
+
+def test_what_another_terminal_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The folder, as a shell reads it, whatever our own environment says, which it has not."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    mine = tmp_path / "data of mine"
+    monkeypatch.setenv(DATA_ENV, str(mine))
+    assert not elsewhere(tmp_path / "apportion")
+    assert elsewhere(mine) == f"APPORTION_DATA='{mine}' "

@@ -340,7 +340,7 @@ class EmbeddedServer:
             "NATS_HOST": self._host,
             "NATS_PORT": str(self._port),
             "NATS_MONITOR": f'"127.0.0.1:{self._monitor_port}"',
-            "NATS_STORE_DIR": str(self._data_dir / "store"),
+            "NATS_STORE_DIR": json.dumps(str(self._data_dir / "store"), ensure_ascii=False),
             "NATS_MAX_STORE": str(self._store_limit_bytes()),
             **{password_variable(role): word for role, word in passwords.items()},
         }
