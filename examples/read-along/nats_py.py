@@ -2,8 +2,10 @@
 """Read along with nats-py: every placement from the ledger's beginning, in order, and the chain.
 
     python examples/read-along/nats_py.py nats://auditor:PASSWORD@127.0.0.1:4222 [--limit N]
+    python examples/read-along/nats_py.py nats://anna@127.0.0.1:4222 --nkey anna.nk
 
-Needs only `pip install nats-py`. An ordered consumer gets each event once and in order, and begins
+Needs only `pip install nats-py`, and with a key, as `apportion user add auditor anna` makes one,
+`pip install 'nats-py[nkeys]'`. An ordered consumer gets each event once and in order, and begins
 anew by itself where a message was lost. Each placement names the SHA-256 of the one before it on
 its node, so whoever reads from the beginning sees if one was changed, left out or put in.
 """
@@ -16,19 +18,45 @@ import contextlib
 import hashlib
 import json
 import sys
+from typing import Any
 from urllib.parse import urlsplit
 
 import nats
+from nats.aio.client import Client
+from nats.errors import Error
 from nats.js.api import ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 
-async def read_along(url: str, limit: int) -> int:
+async def connected(url: str, who: str, nkey: str | None) -> Client:
+    """A client that the server takes, and that comes back whenever it was away."""
+    # What a user is answered on begins with its own name.
+    as_whom: dict[str, Any] = {"inbox_prefix": f"_INBOX_{who}", "nkeys_seed": nkey}
+    # One that comes back would ask for ever where it is refused, so one that does not goes first.
+    first = await nats.connect(url, allow_reconnect=False, error_cb=unheard, **as_whom)
+    await first.close()
+    return await nats.connect(url, **as_whom)
+
+
+async def unheard(_error: Exception) -> None:
+    """What it says is raised as well."""
+
+
+def refusal(who: str, nkey: str | None) -> str:
+    """What to do where the server does not take us."""
+    if nkey:
+        return f"the server does not take {who} by the key in {nkey}: `apportion user list`"
+    return (
+        f"the server does not take {who}: give the password in the URL, as `apportion up` prints "
+        "it, or --nkey FILE with the key that `apportion user add auditor NAME` made"
+    )
+
+
+async def read_along(url: str, who: str, nkey: str | None, limit: int) -> int:
     """Print each event of `placement.<node>`; how many links of the chain did not hold."""
-    # What a user is answered on, and the consumers that it may make, begin with its own name.
-    who = urlsplit(url).username
-    client = await nats.connect(url, inbox_prefix=f"_INBOX_{who}")
+    client = await connected(url, who, nkey)
     stream = client.jetstream()
+    # The consumers that a user may make begin with its own name, too.
     config = ConsumerConfig(name=f"{who}-1", deliver_policy=DeliverPolicy.ALL)
     with contextlib.suppress(NotFoundError):  # of a run that ended a moment ago
         await stream.delete_consumer("APPORTION", f"{who}-1")
@@ -55,12 +83,24 @@ async def read_along(url: str, limit: int) -> int:
 
 
 def main() -> int:
-    """Exit code 0 if every link held."""
+    """Exit code 0 if every link held, 1 if one did not, and 2 if nobody could look."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url", help="as `apportion up` prints it, with the auditor's password")
+    parser.add_argument(
+        "url", help="as `apportion up` prints it, with the auditor's password, or nats://NAME@HOST"
+    )
+    parser.add_argument("--nkey", metavar="FILE", help="the key of NAME, in place of a password")
     parser.add_argument("--limit", type=int, default=0, help="end after so many; 0 never")
     given = parser.parse_args()
-    return int(asyncio.run(read_along(given.url, given.limit)) > 0)
+    who = urlsplit(given.url).username
+    if not who:
+        parser.error("the URL names no user: write nats://NAME@HOST:PORT")
+    try:
+        return int(asyncio.run(read_along(given.url, who, given.nkey, given.limit)) > 0)
+    except ModuleNotFoundError as missing:
+        parser.error(f"{missing}: pip install 'nats-py[nkeys]'")
+    except (Error, OSError) as error:
+        refused = "Authorization Violation" in str(error)
+        parser.error(refusal(who, given.nkey) if refused else f"cannot read along: {error}")
 
 
 if __name__ == "__main__":

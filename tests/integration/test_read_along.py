@@ -6,6 +6,7 @@ elsewhere what that command says to the server is said, byte by byte.
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from tests.security.attacked import AUDITOR, attacked
+from apportion.core.identity.configuration import User, configuration
+from apportion.core.identity.identity import Identity
+from apportion.runtime.process.nkeys import new_key, write_seed
+from tests.security.attacked import AUDITOR, USERS, attacked
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus
@@ -30,8 +34,13 @@ auditors = pytest.mark.parametrize("who", ["auditor", AUDITOR.name])
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server, with an auditor of a name of his own beside the one of the docs."""
-    async with attacked(tmp_path / "nats") as running:
+    """A fresh server, with an auditor of a name of his own beside the one of the docs, and anna,
+    who has a key in place of a password.
+    """
+    key = new_key()
+    write_seed(tmp_path / "anna.nk", key)
+    anna = User(Identity("auditor", "anna"), nkey=key.public)
+    async with attacked(tmp_path / "nats", lambda _: configuration((*USERS, anna))) as running:
         yield running
 
 
@@ -47,12 +56,21 @@ async def facts(bus: Bus) -> Facts:
     return opened
 
 
-async def printed(*command: str) -> list[list[str]]:
-    """The words of each line that it prints."""
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    out, _ = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0
-    return [line.split() for line in out.decode().splitlines()]
+async def printed(*command: str, path: Path | None = None) -> list[list[str]]:
+    """The words of each line that it prints; with modules of this folder, where one is given."""
+    code, out, said = await ended(*command, path=path)
+    assert code == 0, said
+    return [line.split() for line in out.splitlines()]
+
+
+async def ended(*command: str, path: Path | None = None) -> tuple[int | None, str, str]:
+    """Its exit code, what it printed, and what it said on standard error."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **({"PYTHONPATH": str(path)} if path else {})},
+    )  # fmt: skip
+    out, said = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, out.decode(), said.decode()
 
 
 def all_in_order(lines: list[list[str]]) -> None:
@@ -72,6 +90,36 @@ async def test_nats_py(bus: Bus, who: str) -> None:
     url = bus.server.url_for(who)
     for _again in range(2):
         all_in_order(await printed(sys.executable, example, url, "--limit", "3"))
+
+
+NKEYS = """
+from apportion.runtime.process.nkeys import parse_seed
+class Pair:
+    def __init__(self, seed):
+        self._pair = parse_seed(seed.decode())
+        self.public_key = self._pair.public.encode()
+    def sign(self, data):
+        return self._pair.sign(data)
+    def wipe(self):
+        pass
+from_seed = Pair
+"""
+"""What nats-py asks of the package nkeys, which is not installed here, by our own keys."""
+
+
+@pytest.mark.usefixtures("facts")
+async def test_nats_py_by_a_key(bus: Bus, tmp_path: Path) -> None:
+    """In place of a password; who has neither is told at once what to give."""
+    (tmp_path / "nkeys.py").write_text(NKEYS)
+    url, key = f"nats://anna@127.0.0.1:{bus.server.port}", tmp_path / "anna.nk"
+    example = (sys.executable, str(EXAMPLES / "nats_py.py"), url, "--limit", "3")
+    all_in_order(await printed(*example, "--nkey", str(key), path=tmp_path))
+    code, _, said = await ended(*example)
+    assert (code, "does not take anna" in said, "--nkey FILE" in said) == (2, True, True)
+    other = tmp_path / "other.nk"
+    write_seed(other, new_key())
+    code, _, said = await ended(*example, "--nkey", str(other), path=tmp_path)
+    assert (code, f"does not take anna by the key in {other}" in said) == (2, True)
 
 
 def built_with_go(target: Path) -> None:
@@ -101,10 +149,22 @@ async def test_go(bus: Bus, tmp_path: Path, who: str) -> None:
     all_in_order(await printed(str(tmp_path / "example"), url, "3"))
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("facts")
+async def test_go_by_a_key(bus: Bus, tmp_path: Path) -> None:
+    """As with nats-py."""
+    await asyncio.to_thread(built_with_go, tmp_path / "example")
+    url, key = f"nats://anna@127.0.0.1:{bus.server.port}", tmp_path / "anna.nk"
+    all_in_order(await printed(str(tmp_path / "example"), "-nkey", str(key), url, "3"))
+    code, _, said = await ended(str(tmp_path / "example"), url, "3")
+    assert (code, "does not take this user" in said, "-nkey FILE" in said) == (1, True, True)
+
+
 async def test_what_the_nats_cli_says_is_answered(bus: Bus, facts: Facts) -> None:
     """`nats sub` connects with user and password, subscribes, and shows what comes."""
     readme = await asyncio.to_thread((ROOT / "README.md").read_text)
     assert f"nats sub -s nats://auditor:PASSWORD@127.0.0.1:4222 '{SUBJECT}'" in readme
+    assert f"nats sub -s nats://127.0.0.1:4222 --nkey NAME.nk '{SUBJECT}'" in readme
     url = urlsplit(bus.server.url_for("auditor"))
     reader, writer = await asyncio.open_connection(url.hostname, url.port)
     assert (await reader.readline()).startswith(b"INFO ")

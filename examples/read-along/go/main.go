@@ -1,6 +1,9 @@
 // Read along in Go: every placement from the ledger's beginning, in order, and the chain.
 //
 //	go run . nats://auditor:PASSWORD@127.0.0.1:4222 [LIMIT]
+//	go run . -nkey anna.nk nats://anna@127.0.0.1:4222 [LIMIT]
+//
+// The second is for a user whose key `apportion user add auditor anna` has made.
 //
 // A consumer is read that nobody has to acknowledge; it is gone by itself soon after this program.
 // Each placement names the SHA-256 of the one before it on its node, so whoever reads from the
@@ -12,6 +15,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"log"
 	"net/url"
@@ -33,14 +38,17 @@ type event struct {
 }
 
 func main() {
-	if len(os.Args) < 2 {
-		log.Fatal("give the URL that `apportion up` prints, with the auditor's password")
+	nkey := flag.String("nkey", "", "`FILE` with the key of the user, in place of a password")
+	flag.Parse()
+	if flag.NArg() < 1 {
+		log.Fatal("give the URL that `apportion up` prints, with the auditor's password, " +
+			"or nats://NAME@HOST:PORT and -nkey FILE")
 	}
-	limit := 0
-	if len(os.Args) > 2 {
-		limit, _ = strconv.Atoi(os.Args[2])
+	limit, _ := strconv.Atoi(flag.Arg(1))
+	broken, err := readAlong(flag.Arg(0), *nkey, limit)
+	if errors.Is(err, nats.ErrAuthorization) {
+		log.Fatal(refusal(*nkey))
 	}
-	broken, err := readAlong(os.Args[1], limit)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -49,15 +57,36 @@ func main() {
 	}
 }
 
+// refusal tells what to do where the server does not take us.
+func refusal(nkey string) string {
+	if nkey != "" {
+		return "the server does not take this user by the key in " + nkey + ": `apportion user list`"
+	}
+	return "the server does not take this user: give the password in the URL, as `apportion up` prints " +
+		"it, or -nkey FILE with the key that `apportion user add auditor NAME` made"
+}
+
 // readAlong prints each event of placement.<node>, and tells how many links of the chain are broken.
-func readAlong(address string, limit int) (broken int, err error) {
+func readAlong(address, nkey string, limit int) (broken int, err error) {
 	server, err := url.Parse(address)
 	if err != nil {
 		return 0, err
 	}
 	who := server.User.Username()
+	if who == "" {
+		return 0, errors.New("the URL names no user: write nats://NAME@HOST:PORT")
+	}
 	// What a user is answered on, and the consumers that it may make, begin with its own name.
-	client, err := nats.Connect(address, nats.CustomInboxPrefix("_INBOX_"+who))
+	options := []nats.Option{nats.CustomInboxPrefix("_INBOX_" + who)}
+	if nkey != "" {
+		key, err := nats.NkeyOptionFromSeed(nkey)
+		if err != nil {
+			return 0, fmt.Errorf("cannot use the key in %s: %w", nkey, err)
+		}
+		options = append(options, key)
+		server.User = nil // a name without a password is taken for a token
+	}
+	client, err := nats.Connect(server.String(), options...)
 	if err != nil {
 		return 0, err
 	}
