@@ -62,6 +62,10 @@ async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
 
         assert "name its node, rack-1" in await order(bus, url, "lose", card.id, code=1)
         assert "no device or node" in await order(bus, url, "lose", "rack-9", code=1)
+        assert "rack-1 is heard: there is nothing" in await order(
+            bus, url, "return", "rack-1", code=1
+        )
+        assert "is healthy: there is nothing" in await order(bus, url, "recover", card.id, code=1)
         wanted = shape(ask(2_000), devices=DeviceConstraints(use_ids=(card.id,)))
         assert "rack-1 is lost now" in await order(bus, url, "lose", "rack-1")
         await facts.write(pod("p1", shape=wanted), pod("p2", ask(2_000)))
@@ -71,6 +75,8 @@ async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
         assert silent.node == "rack-1"
         assert "p1" not in {each.pod for each in facts.of(SharesAllocated)}
         assert "rack-1 is back" in await order(bus, url, "return", "rack-1")
+        assert "rack-2 is lost now" in await order(bus, url, "lose", "rack-2")
+        assert "rack-2 is back" in await order(bus, url, "return", "rack-2"), "before its grace"
         (heard,) = await facts.count(NodeHeard, 1)
         assert heard.node == "rack-1"
         allocated = await facts.count(SharesAllocated, 2)

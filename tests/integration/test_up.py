@@ -197,11 +197,27 @@ def test_other_fleet_on_the_same_ledger(tmp_path: Path) -> None:
         up.nothing_left()
 
 
-@pytest.mark.parametrize("fleet", ["8xH1000-80GB", "many", "4xA100-40GB:vnpu"])
-def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str) -> None:
-    """What the agent says of it is shown at once, not a time-out."""
+@pytest.mark.parametrize(
+    ("fleet", "said"),
+    [
+        ("8xH1000-80GB", ("model 'H1000-80GB' is not known",)),
+        ("many", ("'many' cannot be read",)),
+        ("4xA100-40GB:vnpu", ("mode 'vnpu' is not one",)),
+        ("no/fleet.yaml", ("there is no file no/fleet.yaml",)),
+        ("FILE", ("nodes[0]: node 'a': devices: model", "nodes[1]: Object contains unknown field",
+                  "nodes[3]: node 'c' comes twice")),
+    ],
+)  # fmt: skip
+def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, ...]) -> None:
+    """All that is wrong with it is said at once, and nothing is begun."""
+    if fleet == "FILE":
+        fleet = str(tmp_path / "fleet.yaml")
+        Path(fleet).write_text(
+            "nodes:\n- {node: a, devices: 1xT5}\n- {node: b, gpus: 1xT4}\n"
+            "- {node: c, devices: 1xT4}\n- {node: c, devices: 1xT4}\n"
+        )
     with Standalone(tmp_path / "data", "--no-samples", "--fleet", fleet) as up:
-        assert up.ended() == 3
-        assert "the agent did not start" in up.output
-        assert "devices: " in up.output
+        assert up.ended() == 2
+        assert [part for part in said if part not in up.output] == []
+        assert not (tmp_path / "data").exists()
         up.nothing_left()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import click
 import msgspec
 
+from apportion.cli.asking import Gateway
 from apportion.cli.completing import DEVICES, NODES
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.cordon import find
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
+from apportion.core.explain.answers import NodeDetail
+from apportion.runtime.jetstream.wire import Message
+from apportion.runtime.ledger.beats import AGENT_BEAT_S, beat_of
 from apportion_schemas.catalogue import token
 
 TIMEOUT_S = 5.0
@@ -38,7 +45,8 @@ def command() -> None:
     A failed device is told of at once. A lost node is not heard of any more: it is unready once the
     scheduler's --agent-grace has passed, and hands out nothing until it returns.
 
-    Exit codes: 0 done; 1 no such device or node, or it is a real one; 3 unreachable.
+    Exit codes: 0 done; 1 no such device or node, it is a real one, or what is to recover or return
+    is well; 3 unreachable.
     """
 
 
@@ -60,7 +68,8 @@ def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
 def recover(*, where: Where, as_json: bool, device: str) -> None:
     """Let a simulated device recover that was made to fail.
 
-    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so. Of
+    one that is healthy it says so, with exit code 1.
     """
     _order(where, Order("recover", device), as_json=as_json)
 
@@ -77,7 +86,10 @@ def lose(*, where: Where, as_json: bool, node: str) -> None:
 @click.argument("node", shell_complete=NODES)
 @asks_both
 def come_back(*, where: Where, as_json: bool, node: str) -> None:
-    """Let a lost node return, with all that was placed on it."""
+    """Let a lost node return, with all that was placed on it.
+
+    Of one whose agent is heard it says so, with exit code 1.
+    """
     _order_node(where, node, Order("return"), as_json=as_json)
 
 
@@ -85,6 +97,9 @@ def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> No
     _, node, device = find(where, target)
     if device:
         raise NotFound(f"{target!r} is a device; name its node, {node}")
+    found = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail).node
+    if order.verb == "return" and not found.silent and run(_is_heard(where, node)):
+        raise NotFound(f"node {node} is heard: there is nothing to return from")
     _obeyed(where, node, order)
     if as_json:
         print_json({"node": node, "verb": order.verb})
@@ -98,7 +113,10 @@ def _order(where: Where, order: Order, *, as_json: bool) -> None:
     if not device:
         raise NotFound(f"{order.device!r} is a node; name one of its devices")
     order = msgspec.structs.replace(order, device=device)
-    _obeyed(where, node, order)
+    there = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail).devices
+    _obeyed(where, node, order)  # also of a healthy one: its failure may be under way
+    if order.verb == "recover" and any(each.healthy for each in there if each.device == device):
+        raise NotFound(f"device {device} of {node} is healthy: there is nothing to recover from")
     if as_json:
         print_json({"node": node, "device": device, "verb": order.verb})
     else:
@@ -111,6 +129,20 @@ def _obeyed(where: Where, node: str, order: Order) -> None:
     answer = run(_ask(where, node, order))
     if not answer.done:
         raise NotFound(f"the agent of {node} refuses: {answer.error}")
+
+
+async def _is_heard(where: Where, node: str) -> bool:
+    """Whether the node's agent beats: of one that was lost a moment ago nobody else knows it."""
+    heard = asyncio.Event()
+
+    async def beat(_message: Message) -> None:
+        heard.set()
+
+    async with open_ledger(where.reach()) as ledger:
+        await ledger.wire.subscribe(beat_of(node)[0], beat)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(heard.wait(), AGENT_BEAT_S)
+    return heard.is_set()
 
 
 async def _ask(where: Where, node: str, order: Order) -> Answer:

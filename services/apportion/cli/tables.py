@@ -196,6 +196,8 @@ def device_state(device: DeviceAnswer) -> Text:
     elif not device.healthy:
         reason = plain(device.health_reason or "no reason given")
         said.append(Text("failed: ", "red").append_text(reason))
+    if device.present and not device.node_ready:
+        said.append(Text("node silent" if device.node_silent else "node not ready", "red"))
     for word, cordon in (("cordoned: ", device.cordon), ("node cordoned: ", device.node_cordon)):
         if cordon:
             said.append(Text(word, "yellow").append_text(plain(cordon)))

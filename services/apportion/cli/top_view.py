@@ -24,7 +24,10 @@ SORTS: Final[tuple[tuple[str, Callable[[DeviceAnswer], Any]], ...]] = (
     ("node", lambda d: (natural(d.node), d.index)),
     ("memory", lambda d: -_used(d.memory_free_mib, d.memory_mib)),
     ("cores", lambda d: -_used(d.cores_free, d.cores)),
-    ("state", lambda d: (d.present and d.healthy, not (d.cordon or d.node_cordon))),
+    (
+        "state",
+        lambda d: (d.present and d.healthy and d.node_ready, not (d.cordon or d.node_cordon)),
+    ),
     ("pods", lambda d: -len(d.holders)),
 )
 """What `s` goes through; devices that are equal in it are by node."""

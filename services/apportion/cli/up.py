@@ -11,12 +11,14 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
 from apportion.cli.connection import DATA_ENV, default_data, elsewhere
+from apportion.cli.exits import Wrong
 from apportion.cli.forking import ForkServer
 from apportion.cli.wanted import Wanted
 from apportion.runtime.process.tls import NATS_TLS, forget_files
@@ -60,8 +62,9 @@ def command(
     The services take their settings from the environment as well, as `apportion gateway --help`
     names them: APPORTION_PRICES=FILE, what an hour of a card costs, for reports of cost.
 
-    Exit codes: 0 ended as asked; 1 with --exit-after-samples: a sample was refused; 2 wrong usage;
-    3 something could not be started.
+    Exit codes: 0 ended as asked; 1 with --exit-after-samples: a sample was refused; 2 wrong usage,
+    or a fleet that cannot be: all that is wrong with it is said, and nothing is begun; 3 something
+    could not be started.
     """
     if ephemeral and data:
         raise click.UsageError("give --data or --ephemeral, not both")
@@ -73,9 +76,10 @@ def command(
             )
     elif library:
         raise click.UsageError("--library is for --gpus local")
+    simulated = None if gpus == "local" else _simulated(fleet, nodes)
     folder = Path(tempfile.mkdtemp(prefix="apportion-")) if ephemeral else data or default_data()
     folder = folder.absolute()
-    machines = _local(folder, library) if gpus == "local" else _simulated(fleet, nodes)
+    machines = simulated or _local(folder, library)
     wanted = Wanted(
         data=folder, ephemeral=ephemeral, nats_port=nats_port, port=port, agent=machines.agent,
         fleet=machines.name, samples=gpus != "local" and not no_samples,
@@ -115,18 +119,35 @@ def _local(data: Path, library: Path | None) -> _Machines:
     return _Machines(tuple(agent), f"the GPUs of {socket.gethostname()}", tuple(advice))
 
 
+def _check(make: Callable[[Any], object]) -> None:
+    """Make the fleet, which the agent makes anew. Raises Wrong, with all that is wrong with it."""
+    from apportion.runtime.files import fleets  # with YAML, which the samples' fleet does not cost
+
+    try:
+        make(fleets)
+    except fleets.FleetInvalid as error:
+        lines = str(error).replace("--simulate: ", "")
+        raise Wrong(f"--fleet: {lines}") from None
+
+
 def _simulated(fleet: tuple[str, ...], nodes: int | None) -> _Machines:
-    """Machines that are there in the ledger alone."""
+    """Machines that are there in the ledger alone. Raises Wrong, before anything is begun."""
     files = [Path(text) for text in fleet or (str(FLEET),) if Path(text).is_file()]
     if files:
         if len(fleet) > 1 or nodes:
             raise click.UsageError("a fleet file stands alone: no other --fleet, no --nodes")
         path = files[0].absolute()
+        if fleet:
+            _check(lambda fleets: fleets.read_fleet(path))
         return _Machines(
             ("--fleet", str(path)), "the samples' fleet" if path == FLEET else str(path)
         )
+    for spec in fleet:
+        if Path(spec).suffix in {".csv", ".yaml", ".yml"}:
+            raise Wrong(f"--fleet: there is no file {spec}")
     specs = [argument for spec in fleet for argument in ("--simulate", spec)]
     count = nodes or len(fleet)
+    _check(lambda fleets: fleets.numbered_nodes("node-{}", count, fleet))
     return _Machines(
         ("--node", "node-{}", "--nodes", str(count), *specs), f"{count} x {' '.join(fleet)}"
     )

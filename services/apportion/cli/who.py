@@ -80,7 +80,7 @@ def _troubles(
     for device in detail.devices:
         meant = target == detail.node.node or device_names.means(target, device.device)
         if meant and not (device.present and device.healthy and not device.cordon):
-            of_itself = device_state(structs.replace(device, node_cordon=""))
+            of_itself = device_state(structs.replace(device, node_cordon="", node_ready=True))
             yield plain(f"{device_words(device.device)}: ").append_text(of_itself)
 
 

@@ -120,6 +120,21 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, named: str
     assert str(path) in str(caught.value)
 
 
+def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+    """A line for each, in the order of the file; of very many the first, and how many more."""
+    text = "nodes:\n- {node: a, devices: 1xX99}\n- {node: b, gpus: 3}\n- {node: c}\n- {node: c}\n"
+    with pytest.raises(FleetInvalid) as caught:
+        read_fleet(written(tmp_path, "f.yaml", text))
+    lines = str(caught.value).splitlines()
+    assert [line.partition("nodes")[2][:3] for line in lines] == ["[0]", "[1]", "[3]"]
+    with pytest.raises(FleetInvalid) as caught:
+        read_fleet(written(tmp_path, "g.csv", "sn,gpu,model\n" + ",2,T4\n" * 30))
+    assert str(caught.value).splitlines()[20:] == ["and 10 more mistakes"]
+    with pytest.raises(FleetInvalid) as caught:
+        numbered_nodes("n", 100, ["1xX98", "1xX99"])
+    assert len(str(caught.value).splitlines()) == 2
+
+
 def test_files_that_are_not_text_or_not_there(tmp_path: Path) -> None:
     """The same error as for bad content, so that the command ends in one way."""
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe")

@@ -18,7 +18,8 @@ from apportion_schemas import (
     NodeSilent,
     ReportRefused,
 )
-from tests.support.fleet import rack
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, pod
 
@@ -91,6 +92,24 @@ def test_a_device_says_each_reason_with_its_own_word() -> None:
     assert [each.partition(" (")[0] for each in said.split("; ")] == [
         "failed: XID 79", "cordoned: fan", "node cordoned: move",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("closed", "said"),
+    [
+        (NodeSilent(node="n1", grace_s=40), "node silent"),
+        (observed("n1", ready=False), "node not ready"),
+    ],
+)
+def test_a_device_of_a_node_that_nobody_hears_is_not_ok(closed: Payload, said: str) -> None:
+    """In the API's row as well; what is known of the device itself stands before it."""
+    ledger = Ledger(rack("n1", 1), closed)
+    (device,) = device_answers(ledger.node("n1"))
+    assert (device.node_ready, bool(device.node_silent)) == (False, said == "node silent")
+    assert tables.device_state(device).plain == said
+    ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"))
+    (device,) = device_answers(ledger.node("n1"))
+    assert tables.device_state(device).plain == f"failed: XID 79; {said}"
 
 
 def test_a_node_says_each_reason_and_when_it_was_found_silent() -> None:

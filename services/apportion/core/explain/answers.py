@@ -189,7 +189,11 @@ class Holder(Answer, frozen=True):
 
 
 class DeviceAnswer(Answer, frozen=True):
-    """One device and who is on it. `cores` is percent for a GPU and AI cores for an NPU."""
+    """One device and who is on it. `cores` is percent for a GPU and AI cores for an NPU.
+
+    `healthy` is what was last said of it: where the node is not ready nobody knows whether it still
+    is, and `node_silent` is when its agent was found silent.
+    """
 
     device: str
     node: str
@@ -209,6 +213,8 @@ class DeviceAnswer(Answer, frozen=True):
     cordon: str = ""
     cordons: tuple[CordonAnswer, ...] = ()
     node_cordon: str = ""
+    node_ready: bool = True
+    node_silent: str = ""
     numa: int | None = None
     holders: tuple[Holder, ...] = ()
 

@@ -240,6 +240,8 @@ def _device_answer(
         cordon=cordon_words(state.cordons),
         cordons=_cordons(state.cordons),
         node_cordon=node_cordon_words(node),
+        node_ready=node.ready,
+        node_silent=node.silent,
         numa=device.numa,
         holders=holders,
     )

@@ -1,7 +1,7 @@
 """Simulated nodes by the thousand: from the command line's words, or from a file.
 
-Invariant: a fleet is read whole or not at all; what is wrong is named by file, line, field, value
-and fix, and no node name comes twice.
+Invariant: a fleet is read whole or not at all; all that is wrong is named at once, each by file,
+line, field, value and fix, and no node name comes twice.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ NODES_MAX = 20_000
 _PATTERN_CHARS_MAX = NAME_MAX - len(f"-{NODES_MAX}")
 CPU_MILLI_PER_DEVICE = 16_000
 MEMORY_MIB_PER_DEVICE = 131_072
+WRONG_MAX = 20
+"""So many mistakes are named, and more are counted."""
 PLACE = "{}"
 """Stands for the number of the node in a name pattern."""
 
 
 class FleetInvalid(ValueError):
-    """The fleet cannot be made; the message names where, the value and the fix."""
+    """The fleet cannot be made; the message names where, the value and the fix, a line for each."""
 
 
 class SimulatedNode(msgspec.Struct, frozen=True):
@@ -52,7 +54,7 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    nodes: Annotated[tuple[_Row, ...], Meta(max_length=NODES_MAX)]
+    nodes: Annotated[tuple[object, ...], Meta(max_length=NODES_MAX)]
 
 
 def numbered_nodes(pattern: str, count: int, specs: Sequence[str]) -> list[SimulatedNode]:
@@ -70,11 +72,14 @@ def numbered_nodes(pattern: str, count: int, specs: Sequence[str]) -> list[Simul
         raise FleetInvalid(f"nodes: {count} is not from 1 to {NODES_MAX}; start more agents")
     if PLACE not in pattern and count > 1:
         pattern += f"-{PLACE}"
-    rows = (
-        _Row(node=pattern.replace(PLACE, str(i + 1)), devices=specs[i % len(specs)])
+    rows = [
+        ("--simulate", _Row(node=pattern.replace(PLACE, str(i + 1)), devices=specs[i % len(specs)]))
         for i in range(count if specs else 0)
-    )
-    return _nodes(("--simulate", row) for row in rows)
+    ]
+    wrong: list[str] = []
+    _nodes(rows[: len(specs)], wrong)  # each description once
+    _refuse(wrong)
+    return _nodes(rows, wrong)
 
 
 def read_fleet(path: str | Path) -> list[SimulatedNode]:
@@ -84,7 +89,7 @@ def read_fleet(path: str | Path) -> list[SimulatedNode]:
     `cpu_milli` and `memory_mib` of the host may be left out.
 
     Raises:
-        FleetInvalid: names file, line or entry, field, value and fix.
+        FleetInvalid: names file, line or entry, field, value and fix of all that is wrong.
     """
     path = Path(path)
     try:
@@ -94,14 +99,24 @@ def read_fleet(path: str | Path) -> list[SimulatedNode]:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise FleetInvalid(f"{path}: cannot be read as UTF-8 text: {error}") from None
-    rows = _csv_rows(path, text) if path.suffix.lower() == ".csv" else _yaml_rows(path, text)
-    nodes = _nodes(rows)
+    wrong: list[str] = []
+    read = _csv_rows if path.suffix.lower() == ".csv" else _yaml_rows
+    nodes = _nodes(read(path, text, wrong), wrong)
+    _refuse(wrong)
     if not nodes:
         raise FleetInvalid(f"{path}: no node; write one, or leave --fleet out")
     return nodes
 
 
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, _Row]]:
+def _refuse(wrong: Sequence[str]) -> None:
+    """Raises FleetInvalid where anything is."""
+    if wrong:
+        more = len(wrong) - WRONG_MAX
+        counted = [f"and {more} more mistakes"] if more > 0 else []
+        raise FleetInvalid("\n".join((*wrong[:WRONG_MAX], *counted)))
+
+
+def _csv_rows(path: Path, text: str, wrong: list[str]) -> Iterator[tuple[str, _Row]]:
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     named = set(reader.fieldnames or ())
     if not ({"node", "sn"} & named and ({"devices"} <= named or {"gpu", "model"} <= named)):
@@ -120,10 +135,10 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, _Row]]:
         try:
             yield where, msgspec.convert(row, _Row, strict=False)
         except msgspec.ValidationError as error:
-            raise FleetInvalid(f"{where}: {error}") from None
+            wrong.append(f"{where}: {error}")
 
 
-def _yaml_rows(path: Path, text: str) -> Iterator[tuple[str, _Row]]:
+def _yaml_rows(path: Path, text: str, wrong: list[str]) -> Iterator[tuple[str, _Row]]:
     documents = list(parse(text))
     if len(documents) != 1:
         raise FleetInvalid(f"{path}: {len(documents)} documents; write one, with a list nodes")
@@ -135,20 +150,28 @@ def _yaml_rows(path: Path, text: str) -> Iterator[tuple[str, _Row]]:
     except msgspec.ValidationError as error:
         raise FleetInvalid(f"{path}: {error}") from None
     for number, row in enumerate(file.nodes):
-        yield f"{path}: nodes[{number}]", row
+        where = f"{path}: nodes[{number}]"
+        try:
+            yield where, msgspec.convert(row, _Row)
+        except msgspec.ValidationError as error:
+            wrong.append(f"{where}: {error}")
 
 
-def _nodes(rows: Iterable[tuple[str, _Row]]) -> list[SimulatedNode]:
+def _nodes(rows: Iterable[tuple[str, _Row]], wrong: list[str]) -> list[SimulatedNode]:
+    """Those that can be made; of the others, what is wrong with them."""
     nodes: dict[str, SimulatedNode] = {}
     for where, row in rows:
         if row.node in nodes:
-            raise FleetInvalid(f"{where}: node {row.node!r} comes twice; name each node once")
+            wrong.append(f"{where}: node {row.node!r} comes twice; name each node once")
+            continue
         if len(nodes) == NODES_MAX:
-            raise FleetInvalid(f"{where}: more than {NODES_MAX} nodes; start more agents")
+            wrong.append(f"{where}: more than {NODES_MAX} nodes; start more agents")
+            break
         try:
             devices = simulated_devices(row.node, row.devices) if row.devices else ()
         except SimulationInvalid as error:
-            raise FleetInvalid(f"{where}: node {row.node!r}: {error}") from None
+            wrong.append(f"{where}: node {row.node!r}: {error}")
+            continue
         nodes[row.node] = SimulatedNode(row.node, devices, _host(row, len(devices)))
     return list(nodes.values())
 
