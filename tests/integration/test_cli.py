@@ -327,6 +327,11 @@ def test_tail(up: Standalone) -> None:
     assert subjects
     assert all(subject.startswith("apportion.v1.placement.") for subject in subjects)
     up.json("delete", "told")
+    ended = up.run("tail", "--from", "1", "--subject", "workload.>", "--no-follow", "--json")
+    newest = json.loads(ended.stdout.splitlines()[-1])["revision"]
+    alone = up.run("tail", "--from", str(newest), "--limit", "1")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert "default/told is gone" in alone.stdout
 
 
 def test_tail_begins_no_later_than_the_next_event(up: Standalone) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote
@@ -14,6 +15,7 @@ from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import Wrong
 from apportion.cli.moments import FORMS
 from apportion.cli.output import console, plain, print_json
+from apportion.cli.submitted_names import SubmittedNames
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.near import did_you_mean
@@ -61,15 +63,13 @@ def command(
     too; 3 the ledger cannot be reached, or lets us in no more.
     """
     subject = pattern_of(subject) if subject else ALL_SUBJECTS
-    show = _as_json if as_json else _in_words(Teller())
     try:
         begin = None if start is None else parse_moment(start, SystemClock().now())
     except MomentError as error:
         raise Wrong(f"--from: {error}; {error.fix}") from None
-    try:
+    with SubmittedNames(where) as names, contextlib.suppress(KeyboardInterrupt):
+        show = _as_json if as_json else _in_words(Teller(names.find))
         run(_tail(where, subject, begin, limit, show=show, no_follow=no_follow))
-    except KeyboardInterrupt:
-        return
 
 
 def pattern_of(text: str) -> str:

@@ -255,6 +255,12 @@ async def newest_stored(wire: Wire, subject: str) -> tuple[datetime, Record] | N
     return datetime.fromisoformat(stored.time), record
 
 
+async def oldest_on(wire: Wire, subject: str) -> Record | None:
+    """The oldest record on `subject` that is there, None without any. Raises LedgerUnavailable."""
+    stored = await _read_stored(wire, {"seq": 1, "next_by_subj": subject})
+    return None if stored is None else Record(stored.seq, stored.subject, stored.data)
+
+
 async def newest_on(wire: Wire, subject: str) -> int:
     """The newest revision on `subject`, which may hold wildcards; 0 where it has none.
 
