@@ -16,7 +16,7 @@ from apportion.cli.awaiting import Awaited
 from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.cordon import find
-from apportion.cli.exits import NOT_NOW, REFUSED, NotFound, Unreachable
+from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, NotFound, Unreachable
 from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.plan import ask
@@ -46,6 +46,9 @@ AGAIN_AFTER_S = 5.0
 REASON_MAX = 1024
 DRAINING = "drain: "
 """What the reason of a cordon begins with that this verb wrote."""
+BY_HAND = "by Ctrl-C"
+UNDECIDED = "not decided yet"
+LEAVING = "evicted, and has not ended yet"
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -106,31 +109,41 @@ def command(
 
     In Kubernetes pods are evicted, and their controllers make new ones; a pod whose budget does not
     allow it is waited for, and named. Without Kubernetes a pod ends and is submitted anew in the
-    same moment. Ctrl-C stops between two pods; the cordon stays. `apportion uncordon` lifts the
-    cordon; pods that moved stay where they are. Of a device's id the beginning will do: four
-    characters after GPU-, if no other begins so.
+    same moment. Ctrl-C stops between two pods and says what was done, what goes on by itself and
+    what was not done; the cordon stays. `apportion uncordon` lifts the cordon; pods that moved stay
+    where they are. Of a device's id the beginning will do: four characters after GPU-, if no other
+    begins so.
 
     Exit codes: 0 nothing runs there any more; 1 something does, or there is no such node or device;
     3 the ledger, gateway or API server cannot be reached; 5 nothing runs there any more, and a pod
     that ran there waits for a place (with --dry-run: would wait). What controllers in Kubernetes
-    make anew is not waited for.
+    make anew is not waited for; 130 it was stopped by Ctrl-C.
     """
     if not reason.strip():
         raise click.UsageError("--reason is empty; say why, whoever asks later will want to know")
-    basis, node, device = find(where, target)
     kube = KubeChoice(wanted=True, kubeconfig=kubeconfig, context=context)
-    order = Order(node, device, person(by), reason, timeout_s, force, kube)
-    report = Report(target=device or node)
+    asked = Order("", "", person(by), reason, timeout_s, force, kube)
+    report = Report(target=target)
     began = time.monotonic()
     try:
+        basis, node, device = find(where, target)
+        report.target = device or node
+        order = msgspec.structs.replace(asked, node=node, device=device)
         run(_drain(where, order, report, basis=basis, dry_run=dry_run))
     except KeyboardInterrupt:
-        report.stopped = "by Ctrl-C"
+        report.stopped = BY_HAND
     report.seconds = round(time.monotonic() - began, 3)
+    _end(report, as_json=as_json, dry_run=dry_run)
+
+
+def _end(report: Report, *, as_json: bool, dry_run: bool) -> None:
+    """Show the report, and end with its exit code."""
     if as_json:
         print_json(report)
     else:
         _tell(report, dry_run=dry_run)
+    if report.stopped == BY_HAND:
+        sys.exit(INTERRUPTED)
     if (report.left and not dry_run) or report.stopped:
         sys.exit(REFUSED)
     if report.waiting or "" in report.planned.values():
@@ -148,7 +161,7 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
             if order.device
             else NodeCordoned(node=order.node, by=order.who, reason=reason)
         )
-        report.revision = (await write(where.reach(), data, basis=basis)).revision or 0
+        await to_its_end(_cordon(where, data, report, basis=basis))
     units = await asyncio.to_thread(_units, gateway, order, at_least=report.revision)
     report.left = {name: "not moved yet" for unit in units for name in unit.names}
     if dry_run:
@@ -166,6 +179,10 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         awaited = await _anew(ledger, order, report, units, deadline)
         now = await asyncio.to_thread(whys, gateway, awaited)
         _note_decisions(report, awaited, now)
+
+
+async def _cordon(where: Where, data: Payload, report: Report, *, basis: int) -> None:
+    report.revision = (await write(where.reach(), data, basis=basis)).revision or 0
 
 
 def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
@@ -244,7 +261,10 @@ async def _anew(
             submitted += await to_its_end(_move(anew, unit, report))
             _progress(unit, number, len(units))
     awaited = Awaited(submitted, lambda: None)
-    await awaited.wait(ledger, max(deadline - time.monotonic(), LOOK_EVERY_S))
+    try:
+        await awaited.wait(ledger, max(deadline - time.monotonic(), LOOK_EVERY_S))
+    finally:
+        _note_decisions(report, awaited, {})
     return awaited
 
 
@@ -271,7 +291,7 @@ async def _move(anew: Anew, unit: Unit, report: Report) -> tuple[Submitted, ...]
         if name in moved.ended:
             report.moved[name] = ""
         else:
-            report.waiting[name] = "not decided yet"
+            report.waiting[name] = UNDECIDED
     return moved.submitted
 
 
@@ -291,7 +311,7 @@ async def _through_kubernetes(
     def asked(unit: Unit) -> None:
         for pod, name in zip(unit.pods, unit.names, strict=True):
             evicted[name] = pod
-            report.left[name] = "evicted, and has not ended yet"
+            report.left[name] = LEAVING
         _progress(unit, len(evicted), len(report.left) + len(report.moved))
 
     def blocked(unit: Unit, why: str) -> None:
@@ -345,17 +365,12 @@ def _progress(unit: Unit, number: int, total: int) -> None:
 
 def _tell(report: Report, *, dry_run: bool) -> None:
     out = console()
+    if report.stopped == BY_HAND and (dry_run or not report.revision):
+        said = f"nothing was done: {report.target} is not cordoned by this, and no pod was moved"
+        out.print(plain(f"stopped {BY_HAND}; {said}"), soft_wrap=True)
+        return
     if dry_run:
-        out.print(
-            plain(f"{words.many(len(report.left), 'pod')} would be moved from {report.target}")
-        )
-        _list(report.left.items(), " ")
-        waits = sum(not node for node in report.planned.values())
-        if waits:
-            out.print(plain(f"{waits} of {len(report.left)} would have no place"))
-        if report.estimate:
-            out.print("their controllers make them anew in an order of their own: where each goes "
-                      "may differ", soft_wrap=True)  # fmt: skip
+        _tell_plan(report)
         return
     out.print(plain(f"{report.target} is cordoned since revision {report.revision}"))
     for name, node in report.moved.items():
@@ -363,7 +378,8 @@ def _tell(report: Report, *, dry_run: bool) -> None:
     _list(report.waiting.items(), " waits: ")
     _list(report.left.items(), " is there still: ")
     if report.stopped:
-        out.print(plain(f"stopped {report.stopped}; the same again goes on"))
+        out.print(plain(f"stopped {report.stopped}: {how_far(report)}"), soft_wrap=True)
+        out.print("the same again goes on where this stopped")
     elif not report.left:
         out.print(plain(f"nothing runs on {report.target} any more"))
     if report.waiting:
@@ -372,6 +388,31 @@ def _tell(report: Report, *, dry_run: bool) -> None:
         out.print(plain(f"{len(report.waiting)} of {total} {verb} no place"))
     lifts = f"`apportion uncordon {report.target}` lifts the cordon"
     out.print(plain(f"{lifts}; pods that moved stay where they are"), soft_wrap=True)
+
+
+def _tell_plan(report: Report) -> None:
+    out = console()
+    out.print(plain(f"{words.many(len(report.left), 'pod')} would be moved from {report.target}"))
+    _list(report.left.items(), " ")
+    waits = sum(not node for node in report.planned.values())
+    if waits:
+        out.print(plain(f"{waits} of {len(report.left)} would have no place"))
+    if report.estimate:
+        out.print("their controllers make them anew in an order of their own: where each goes "
+                  "may differ", soft_wrap=True)  # fmt: skip
+
+
+def how_far(report: Report) -> str:
+    """What of the work is done, what goes on though nobody drives it, and what is left."""
+    leaving = sum(why == LEAVING for why in report.left.values())
+    parts = (
+        ("moved", len(report.moved)),
+        ("will find a place without this verb", len(report.waiting)),
+        ("will end without this verb", leaving),
+        ("not moved, and running on", len(report.left) - leaving),
+    )
+    said = [f"{words.many(count, 'pod')} {what}" for what, count in parts if count]
+    return ", ".join(said) or "no pod was to be moved"
 
 
 def _list(items: Iterable[tuple[str, str]], said: str) -> None:

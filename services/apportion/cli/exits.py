@@ -9,6 +9,7 @@
     6   never: what was planned can have no place on this fleet
     70  internal error
     78  a setting of a service is wrong
+    130 stopped by Ctrl-C before its end
 
 Invariant: no traceback reaches a person who did not ask for it with APPORTION_TRACEBACK=1.
 """
@@ -24,6 +25,8 @@ OUTDATED = 4
 NOT_NOW = 5
 NEVER = 6
 INTERNAL = 70
+INTERRUPTED = 130
+"""As a shell says of what SIGINT ended."""
 
 
 class NotFound(click.ClickException):

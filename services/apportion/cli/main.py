@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import click
 
-from apportion.cli.exits import INTERNAL
+from apportion.cli.exits import INTERNAL, INTERRUPTED
 from apportion.core.explain.printable import escaped
 from apportion.runtime.process.collecting import seldom_look_for_cycles
 
@@ -110,6 +110,9 @@ class Root(click.Group):
             said = escaped(error.message, keep="\n")
             error.message = said  # type: ignore[misc] # before anybody has read it
             raise
+        except KeyboardInterrupt:
+            click.echo("\nstopped by Ctrl-C", err=True)
+            sys.exit(INTERRUPTED)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,0 +1,51 @@
+"""What `drain` says of itself when it is stopped on its way."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apportion.cli.drain import LEAVING, UNDECIDED, Report, how_far
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (Report(target="n"), "no pod was to be moved"),
+        (
+            Report(target="n", moved={"a": "m", "b": ""}, waiting={"c": UNDECIDED}),
+            "2 pods moved, 1 pod will find a place without this verb",
+        ),
+        (
+            Report(target="n", left={"a": LEAVING, "b": "not moved yet", "c": "its budget"}),
+            "1 pod will end without this verb, 2 pods not moved, and running on",
+        ),
+    ],
+)
+def test_how_far_it_came(report: Report, said: str) -> None:
+    """What is done, what goes on, and what is left, each counted once."""
+    assert how_far(report) == said
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_ctrl_c_before_anything_is_done(options: tuple[str, ...], tmp_path: Path) -> None:
+    """It waits for a gateway that does not answer: nothing was done, and it says so."""
+    with socket.create_server(("127.0.0.1", 0)) as gateway:
+        url = f"http://127.0.0.1:{gateway.getsockname()[1]}"
+        command = [sys.executable, "-m", "apportion.cli.main", "drain", "n-1", "--reason", "x"]
+        process = subprocess.Popen(
+            [*command, "--gateway", url, *options], stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "APPORTION_DATA": str(tmp_path)},
+        )  # fmt: skip
+        asking, _ = gateway.accept()
+        with asking:
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out == (
+        "stopped by Ctrl-C; nothing was done: n-1 is not cordoned by this, and no pod was moved\n"
+    )
