@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import click
 from rich.console import Console
@@ -25,6 +25,7 @@ from apportion_schemas import Policy
 
 HEIGHT = 4
 SCALE_CELLS = 9
+PERCENT = " %"
 NOTHING = 1e-9
 """Less than this is what is left of sums."""
 EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -44,13 +45,65 @@ height="{terminal_height}"/></clipPath>{lines}</defs><rect width="100%" height="
 <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
 {backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g></svg>"""
 """Rich's own form would load its font from another host."""
+
+
+class Row(NamedTuple):
+    """A row of the table: the field of `Measured` that it shows, and what that means."""
+
+    title: str
+    field: str
+    means: str
+    unit: str = ""
+
+
+ROWS = (
+    Row("pods that came", "arrived", "wanted a place, or waited at the beginning"),
+    Row("had a place", "placed", "of these, before the end"),
+    Row("still wait at the end", "unplaced", "of these"),
+    Row("were evicted", "evicted", "lost their places to make room for others"),
+    Row("GPU hours waited", "gpu_hours_waited", "GPUs that pods waited for, times how long"),
+    Row("wait, mean", "wait_mean_s", "from submission to a place, or to its end", " s"),
+    Row("wait, median", "wait_median_s", "half of the pods waited no longer", " s"),
+    Row("wait, of the slowest twentieth", "wait_p95_s", "they waited at least so long", " s"),
+    Row("GPU hours there were", "gpu_hours", "GPUs of the fleet, times how long"),
+    Row("GPU hours held", "gpu_hours_used", "of these; a share counts as its part"),
+    Row("held", "used_percent", "GPU hours held, of those there were", PERCENT),
+    Row("idle on GPUs held in part", "fragmented_percent", "of the fleet, as a mean", PERCENT),
+    Row("GPUs at the end", "devices", "in the fleet"),
+    Row("GPUs held at the peak", "devices_peak", "wholly or in part, at one time"),
+)
+
+
+HELP = """Decide a time of the past anew: the same arrivals, another policy or another fleet.
+
+A pod runs as long as it ran, from whenever it has a place. Nothing is written to the ledger.
+Without changes it shows how the engine alone would have decided, at once. A MOMENT is 14:20,
+-10m, 2026-11-20T03:00 or a revision.
+
+\b
+A row of the table says, of what happened and of what would have
+{rows}
+
+A GPU is a whole device of any family. Percentages differ by points.
+
+Exit codes: 0 replayed; 1 an archive cannot be read; 2 wrong usage; 3 the ledger cannot be
+reached; 4 it holds events of a newer build."""
+
+
+def _help() -> str:
+    """What the verb says of itself, with each row of its table."""
+    width = max(len(row.title) for row in ROWS)
+    return HELP.format(rows="\n".join(f"  {row.title:{width}}  {row.means}" for row in ROWS))
+
+
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command(
+    help=_help(),
     epilog="Examples:  apportion replay --from -6h --policy spread\n\n"
     "  apportion replay --from 08:00 --to 18:00 --lose h100-2 --chart day.html\n\n"
-    "  apportion replay --archive 2026-11.jsonl --fleet smaller.csv --json"
+    "  apportion replay --archive 2026-11.jsonl --fleet smaller.csv --json",
 )
 @click.option("--from", "begin", default="", metavar="MOMENT", help="[default: the beginning]")
 @click.option("--to", "end", default="", metavar="MOMENT", help="[default: now]")
@@ -72,15 +125,7 @@ def command(
     fleet: Path | None, lose: tuple[str, ...], add: tuple[str, ...], archives: tuple[Path, ...],
     chart: Path | None,
 ) -> None:  # fmt: skip
-    """Decide a time of the past anew: the same arrivals, another policy or another fleet.
-
-    A pod runs as long as it ran, from whenever it has a place. Nothing is written to the ledger.
-    Without changes it shows how the engine alone would have decided, at once. A MOMENT is 14:20,
-    -10m, 2026-11-20T03:00 or a revision.
-
-    Exit codes: 0 replayed; 1 an archive cannot be read; 2 wrong usage; 3 the ledger cannot be
-    reached; 4 it holds events of a newer build.
-    """
+    """See `_help`, which names the rows."""
     if chart is not None and chart.suffix.lower() not in CHARTS:
         raise click.UsageError(f"--chart is {chart.name!r}; name it {' or '.join(CHARTS)}")
     # numpy and the solver come with it, and --help does not wait for them
@@ -105,15 +150,15 @@ def _show(out: Console, answer: ReplayAnswer, *, in_ascii: bool = False) -> None
     out.print(plain(f"{_time(span.from_time)} to {_time(span.to_time)}: {said}"), style="bold")
     made = table("", "HAPPENED", "REPLAYED", "DIFFERENCE",
                  right=("HAPPENED", "REPLAYED", "DIFFERENCE"))  # fmt: skip
-    for title, field, unit in ROWS:
-        before, after = (getattr(each, field) for each in (answer.happened, answer.replayed))
+    for row in ROWS:
+        before, after = (getattr(each, row.field) for each in (answer.happened, answer.replayed))
         made.add_row(
-            title,
+            row.title,
             *(
-                f"{value:,.4g}{unit}" if isinstance(value, float) else f"{value:,}"
+                f"{value:,.4g}{row.unit}" if isinstance(value, float) else f"{value:,}"
                 for value in (before, after)
             ),
-            _difference(after - before, unit),
+            difference(after - before, row.unit),
         )
     out.print(made)
     for title, field in (("GPUs held", "used"), ("GPUs waited for", "waiting")):
@@ -121,29 +166,13 @@ def _show(out: Console, answer: ReplayAnswer, *, in_ascii: bool = False) -> None
     out.print(plain(saved(answer)), soft_wrap=True)
 
 
-ROWS = (
-    ("pods that came", "arrived", ""),
-    ("had a place", "placed", ""),
-    ("still wait at the end", "unplaced", ""),
-    ("were evicted", "evicted", ""),
-    ("GPU hours waited", "gpu_hours_waited", ""),
-    ("wait, mean", "wait_mean_s", " s"),
-    ("wait, median", "wait_median_s", " s"),
-    ("wait, of the slowest twentieth", "wait_p95_s", " s"),
-    ("GPU hours there were", "gpu_hours", ""),
-    ("GPU hours held", "gpu_hours_used", ""),
-    ("held", "used_percent", " %"),
-    ("idle on GPUs held in part", "fragmented_percent", " %"),
-    ("GPUs at the end", "devices", ""),
-    ("GPUs held at the peak", "devices_peak", ""),
-)
-"""Title, field of `Measured`, and unit."""
-
-
-def _difference(value: float, unit: str) -> str:
+def difference(value: float, unit: str) -> str:
+    """What is more or less; of percentages in points, since a percent of them is another thing."""
     if abs(value) < NOTHING:
         return ""
-    return f"{value:+,}" if isinstance(value, int) else f"{value:+,.4g}{unit}"
+    if isinstance(value, int):
+        return f"{value:+,}"
+    return f"{value:+,.4g}{' points' if unit == PERCENT else unit}"
 
 
 def saved(answer: ReplayAnswer) -> str:

@@ -1,8 +1,20 @@
-"""The bars of `apportion replay`."""
+"""The table and the bars of `apportion replay`."""
 
 import pytest
+from click.testing import CliRunner
 
-from apportion.cli.replay import ASCII, EIGHTHS, HEIGHT, SCALE_CELLS, bars, fitted, saved
+from apportion.cli.replay import (
+    ASCII,
+    EIGHTHS,
+    HEIGHT,
+    ROWS,
+    SCALE_CELLS,
+    bars,
+    command,
+    difference,
+    fitted,
+    saved,
+)
 from apportion.core.explain.replays import ReplayAnswer, Span
 from apportion.core.ledger.state import State
 from apportion.lab.meter import Meter
@@ -54,3 +66,22 @@ def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None
 def test_nothing_is_no_bar() -> None:
     """Where nobody waited there is no scale either."""
     assert bars([0.0, 0.0], 0.0) == ["  "] * HEIGHT
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "words"),
+    [(3.21, " %", "+3.21 points"), (-0.5, " %", "-0.5 points"), (2.0, " s", "+2 s"),
+     (0.0, " %", ""), (-3, "", "-3")],
+)  # fmt: skip
+def test_percentages_differ_by_points(value: float, unit: str, words: str) -> None:
+    """From 40 % to 43.2 % is 3.2 points, and 8 percent."""
+    assert difference(value, unit) == words
+
+
+def test_help_explains_every_row() -> None:
+    """One line each, as the table has them, on a terminal of 80 columns."""
+    lines = CliRunner().invoke(command, ["--help"], terminal_width=80).output.splitlines()
+    for row in ROWS:
+        [line] = [line for line in lines if line.startswith(f"    {row.title}  ")]
+        assert line.endswith(row.means)
+        assert len(line) <= 80
