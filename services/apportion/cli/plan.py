@@ -234,10 +234,16 @@ def _show_waiting(out: Console, answer: PlanAnswer) -> None:
 
 
 def _show_totals(out: Console, answer: PlanAnswer) -> None:
+    if said := totals_words(answer):
+        out.print(plain(said), style="dim", soft_wrap=True)
+
+
+def totals_words(answer: PlanAnswer) -> str:
+    """The cluster in numbers; what is without the plan has gone on as well, so it is not `now`."""
     if answer.before is None or answer.after is None:
-        return
-    said = f"now {_totals(answer.before)}; then {_totals(answer.after)}"
-    out.print(plain(f"{said}; as of revision {answer.revision}"), style="dim", soft_wrap=True)
+        return ""
+    said = f"without it {_totals(answer.before)}; with it {_totals(answer.after)}"
+    return f"{said}; as of revision {answer.revision}"
 
 
 def _totals(totals: Totals) -> str:

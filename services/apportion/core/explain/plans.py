@@ -95,10 +95,11 @@ class PlanAnswer(Answer, frozen=True):
     manifest; `moved` held a place on a node or device that is lost, and are taken as submitted
     again, also where they are of the manifest; `helped` wait now and would have a place. `evicted`
     would go for others. `waiting` are the first that would wait then, in the order of their turns.
-    `before` is the cluster without the plan and `after` with it. `when`: for pods that would wait,
-    what is known of how long. `problems` are documents that were refused, with field, value and
-    fix; `warnings` are names and amounts in the others that are probably not meant so;
-    `passed_over` are documents that are neither workloads nor limits, by name.
+    `before` is the cluster without the plan, of a plan with changes once all is decided that can be
+    without them, so not what it holds at `revision`; `after` is the cluster with the plan. `when`:
+    for pods that would wait, what is known of how long. `problems` are documents that were refused,
+    with field, value and fix; `warnings` are names and amounts in the others that are probably not
+    meant so; `passed_over` are documents that are neither workloads nor limits, by name.
     """
 
     revision: int

@@ -237,8 +237,8 @@ class WhatIfPage {
       ["Cards with a share", before.devices_used, after.devices_used, 0], ["Memory granted, GiB", gib(before), gib(after), 0],
       ["Pods with a place", before.placed, after.placed, 1], ["Pods waiting", before.waiting, after.waiting, -1],
     ];
-    return html`<section class="card">${nodes.length ? html`<div class="ba"><div><h2>Before</h2>${miniFleet(cards.before)}</div><div><h2>After</h2>${miniFleet(cards.after)}</div></div><div class="legend">${legend([...statesOf(seen), ...(seen.some(card => card.shares.some(share => share.own)) ? [["own granted", "would come"]] : [])])}</div>` : ""}
-      <table class="t cmp"><caption class="unseen">Before and after</caption><thead><tr><th scope="col"></th><th scope="col" class="num">Before</th><th scope="col" class="num">After</th><th scope="col" class="num">Difference</th></tr></thead><tbody>${rows.map(compared)}</tbody></table></section>`;
+    return html`<section class="card">${nodes.length ? html`<div class="ba"><div><h2>Now</h2>${miniFleet(cards.before)}</div><div><h2>With it</h2>${miniFleet(cards.after)}</div></div><div class="legend">${legend([...statesOf(seen), ...(seen.some(card => card.shares.some(share => share.own)) ? [["own granted", "would come"]] : [])])}</div>` : ""}
+      <table class="t cmp"><caption class="unseen">Without it and with it</caption><thead><tr><th scope="col"></th><th scope="col" class="num">Without it</th><th scope="col" class="num">With it</th><th scope="col" class="num">Difference</th></tr></thead><tbody>${rows.map(compared)}</tbody></table></section>`;
   }
 
   planned(pod) {

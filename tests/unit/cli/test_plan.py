@@ -1,0 +1,20 @@
+"""What `plan` says of a plan as a whole."""
+
+from apportion.cli.plan import totals_words
+from apportion.core.explain.plans import PlanAnswer, Totals
+
+BEFORE = Totals(
+    nodes=2, devices=4, devices_used=1, memory_mib=8, memory_free_mib=4, placed=1, waiting=0
+)
+AFTER = Totals(
+    nodes=1, devices=2, devices_used=0, memory_mib=4, memory_free_mib=4, placed=0, waiting=1
+)
+
+
+def test_what_a_change_is_compared_with_is_not_called_the_present() -> None:
+    """Pods that wait have been decided there too, so it may differ from what there is."""
+    answer = PlanAnswer(revision=7, outcome="fits", sentence="", before=BEFORE, after=AFTER)
+    assert totals_words(answer) == (
+        "without it 1 of 4 devices used, 1 pod placed, 0 waiting; "
+        "with it 0 of 2 devices used, 0 pods placed, 1 waiting; as of revision 7"
+    )
