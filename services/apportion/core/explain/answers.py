@@ -380,7 +380,8 @@ class Why(Answer, frozen=True):
     """All that is known of one pod's place: a sentence, then exactly one of the four parts.
 
     `rejected` is what cannot be read in its manifest: nobody looks for a place until it is mended.
-    `evicted` says for whom the pod is to go, `evicts` who is to go for it.
+    `evicted` says for whom the pod is to go, `evicts` who is to go for it; `evicted_in_vain`: the
+    one for which it is to go is not there any more.
     `failed_devices` are no good, and it holds them, or held them and they have failed since;
     `unready` is why its node is not ready.
     A pod that has ended has the phase `ended`, and the rest is as it was just before.
@@ -398,6 +399,7 @@ class Why(Answer, frozen=True):
     waiting: WhyWaiting | None = None
     rejected: PodRejected | None = None
     evicted: PodEvicted | None = None
+    evicted_in_vain: bool = False
     evicts: tuple[PodEvicted, ...] = ()
     unready: str = ""
     gang: GangAnswer | None = None

@@ -92,6 +92,7 @@ def why(
         last_failure=pod.last_failure,
         failed_devices=failed,
         evicted=state.evictions.get(pod.uid),
+        evicted_in_vain=_in_vain(state, pod),
         evicts=tuple(awaited(state, pod.uid)),
         unready=unready(state, pod),
     )
@@ -145,7 +146,8 @@ def _sentence(
         evicted = state.evictions.get(pod.uid)
         if evicted is None:
             return said
-        return f"{said}. It is to go: {words.eviction(evicted)}{_who_ends(state, 1)}"
+        going = words.eviction(evicted, in_vain=_in_vain(state, pod))
+        return f"{said}. It is to go: {going}{_who_ends(state, 1)}"
     if isinstance(stands, Explained):
         said = f"{name} is waiting since revision {pod.refused_revision}: "
         said += ("it " if stands.never else "") + refusal_words(stands, pod.submitted.shape)
@@ -169,6 +171,12 @@ def _sentence(
     if pod.last_failure:
         said += f". Its last placement came to nothing: {pod.last_failure}"
     return said
+
+
+def _in_vain(state: State, pod: PodState) -> bool:
+    """Whether the pod is to go for one that is not there any more."""
+    evicted = state.evictions.get(pod.uid)
+    return evicted is not None and evicted.beneficiary not in state.pods
 
 
 def _unbelieved(nodes: tuple[str, ...]) -> str:

@@ -528,13 +528,18 @@ VOLUME_CLAIMS: Final = {
 """The state of a PersistentVolumeClaim in words."""
 
 
-def eviction(evicted: PodEvicted) -> str:
-    """Who goes, for whom, and what that exceeds: both sides and the record say it alike."""
+def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
+    """Who goes, for whom, and what that exceeds: both sides and the record say it alike.
+
+    `in_vain`: for one that is not there any more.
+    """
     said = (
         f"{evicted.namespace}/{evicted.name} (priority {evicted.priority}) is evicted from "
         f"{evicted.node} for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
     )
-    if evicted.nominated != evicted.node:
+    if in_vain:
+        said += ", which has gone since"
+    elif evicted.nominated != evicted.node:
         said += f", which is to go to {evicted.nominated}"
     if evicted.budgets:
         budgets = "budget" if len(evicted.budgets) == 1 else "budgets"

@@ -363,6 +363,11 @@ def test_why_tells_both_sides() -> None:
     ledger.play(observed("n0", version=1))
     goes, waits = (why(ledger.state, ledger.pod(uid)) for uid in ("low-0-0", "h"))
     assert goes.sentence.endswith(f"It is to go: {said}"), "Kubernetes ends it"
+    assert not goes.evicted_in_vain
+    ledger.gone("h")
+    goes = why(ledger.state, ledger.pod("low-0-0"))
+    assert goes.sentence.endswith(f"It is to go: {said}, which has gone since")
+    assert goes.evicted_in_vain
     assert waits.sentence.endswith("default/low-0-0, default/low-0-1")
 
 

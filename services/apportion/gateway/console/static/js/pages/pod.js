@@ -221,7 +221,7 @@ class PodPage extends ListPage {
     }
     return html`<section class="card"><h2>Its health</h2>${why.failed_devices.map(failed => html`<p class="note bad">${ICONS.broken}<span><span class="m">${shortId(failed.device)}</span>: ${failed.reason}</span></p>`)}
       ${why.unready ? html`<p class="note bad">${ICONS.broken}<span>${sentenceCase(why.unready)}: nobody knows how it fares there.</span></p>` : ""}
-      ${why.evicted ? html`<p class="note warn">${ICONS.soon}<span>It is to go, for ${why.evicted.beneficiary_name}.</span></p>` : ""}
+      ${why.evicted ? html`<p class="note warn">${ICONS.soon}<span>It is to go, for ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has gone since" : ""}.</span></p>` : ""}
       ${why.last_failure ? html`<p class="note warn">${ICONS.soon}<span>An earlier placement came to nothing: ${why.last_failure}</span></p>` : ""}</section>`;
   }
 
