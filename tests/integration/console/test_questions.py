@@ -231,6 +231,10 @@ def test_a_report_is_that_of_the_command_line(
         expect(page.locator("h1")).to_contain_text("GPU hours were granted")
         for row in rows:
             expect(page.locator("table").first).to_contain_text(row["key"])
+        hours = page.locator("table").first.locator("td:nth-child(2)").all_inner_texts()
+        assert len(hours) == len(rows) + 4, "and all, free, cordoned, broken"
+        assert all(re.fullmatch(r"[\d,]+\.\d\d(\d\d)?", each) for each in hours), hours
+        expect(page.locator("h1")).to_have_text(re.compile(r"^[\d,]+\.\d\d GPU hours"))
         expect(page.locator("#chart svg")).to_have_attribute("role", "img")
         page.locator('[data-by="node"]').click()
         expect(page.locator("table").first).to_contain_text("t4-1")

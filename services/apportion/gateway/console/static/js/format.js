@@ -5,8 +5,11 @@ const two = number => String(number).padStart(2, "0");
 /** 1,234: whole numbers with separators. */
 export const num = value => Math.round(value).toLocaleString("en-US");
 
-/** 1,234.50: money, with as many digits wherever it stands. */
-export const cents = value => value.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+/** 1,234.50: hours and money, with as many digits wherever they stand; more for the very small, as reports of the command line. */
+export function decimal(value) {
+  const digits = value >= 0.01 || !value ? 2 : 4;
+  return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
 
 /** 61 %, <1 %: the sign never goes to another line. */
 export function percent(part) {

@@ -2,7 +2,7 @@
 import { getNow, Problem } from "../api.js";
 import { stackChart } from "../chart.js";
 import { meetNamespaces, namespaceColour, namespacePlace, NAMESPACE_COLOURS, OTHER } from "../colours.js";
-import { cents, instant, many, num, percent, when } from "../format.js";
+import { decimal, instant, many, num, percent, when } from "../format.js";
 import { $, html, mount } from "../html.js";
 import { link, podLink } from "../links.js";
 import { isLive, shownTime } from "../moment.js";
@@ -56,7 +56,7 @@ class ReportsPage extends ListPage {
     const { usage } = this;
     const { total } = usage;
     const sentence = total.granted_gpu_hours
-      ? html`${hours(total.granted_gpu_hours)} GPU hours were granted since ${when(instant(usage.from), shownTime(), true)}, ${percent(total.granted_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of what there was${total.reported_gpu_hours ? html`; where nodes tell, ${percent(total.used_gpu_hours / total.reported_gpu_hours)} of them did something` : ""}.`
+      ? html`${decimal(total.granted_gpu_hours)} GPU hours were granted since ${when(instant(usage.from), shownTime(), true)}, ${percent(total.granted_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of what there was${total.reported_gpu_hours ? html`; where nodes tell, ${percent(total.used_gpu_hours / total.reported_gpu_hours)} of them did something` : ""}.`
       : html`Nothing was granted since ${when(instant(usage.from), shownTime(), true)}.`;
     const money = this.cost?.total?.cost;
     mount(this.main, html`<div class="page">${answer(sentence, [
@@ -114,10 +114,10 @@ class ReportsPage extends ListPage {
     const told = usage.total.reported_gpu_hours > 0;
     const whole = usage.total;
     const part = each => percent(each.granted_gpu_hours / Math.max(1e-9, whole.granted_gpu_hours));
-    const row = (each, at) => html`<tr data-row tabindex="0"><td class="name"><i class="nsdot" data-s="background:${this.by === "namespace" || at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"></i>${this.keyLink(each.key)}${second([`${part(each)} of all`])}</td><td class="num m">${hours(each.granted_gpu_hours)}</td><td class="num m hide-s">${part(each)}</td>${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${100 * each.used_gpu_hours / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}</tr>`;
+    const row = (each, at) => html`<tr data-row tabindex="0"><td class="name"><i class="nsdot" data-s="background:${this.by === "namespace" || at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"></i>${this.keyLink(each.key)}${second([`${part(each)} of all`])}</td><td class="num m">${decimal(each.granted_gpu_hours)}</td><td class="num m hide-s">${part(each)}</td>${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${100 * each.used_gpu_hours / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}</tr>`;
     return html`<section class="card"><h2>${priced ? "Cost" : "Hours"} <small>by ${this.by}</small></h2><table class="t tight"><thead><tr><th scope="col">${this.by[0].toUpperCase() + this.by.slice(1)}</th><th scope="col" class="num">GPU hours</th><th scope="col" class="num hide-s">Of all</th>${told ? html`<th scope="col" class="num">Used</th>` : ""}${priced ? html`<th scope="col" class="num">Cost</th>` : ""}</tr></thead><tbody>${usage.rows.slice(0, ROWS).map(row)}${usage.rows.length > ROWS ? html`<tr class="more"><td colspan="5">and ${num(usage.rows.length - ROWS)} more in the CSV</td></tr>` : ""}</tbody>
-      <tfoot><tr><td>All</td><td class="num m">${hours(whole.granted_gpu_hours)}</td><td class="num m hide-s">100 %</td>${told ? html`<td class="num m">${percent(whole.used_gpu_hours / whole.reported_gpu_hours)}</td>` : ""}${priced ? html`<td class="num m">${amount(cost.total.cost, cost.currency)}</td>` : ""}</tr>
-      ${[["Free", whole.free_gpu_hours], ["Cordoned", whole.cordoned_gpu_hours], ["Broken", whole.broken_gpu_hours]].map(([words, value]) => html`<tr class="faint"><td><i class="sw ${words.toLowerCase()}"></i>${words}</td><td class="num m">${hours(value ?? 0)}</td><td class="hide-s"></td>${told ? html`<td></td>` : ""}${priced ? html`<td></td>` : ""}</tr>`)}</tfoot></table>${cost instanceof Problem ? html`<div class="foot">${problemNote(cost, "what it cost")}</div>` : ""}</section>`;
+      <tfoot><tr><td>All</td><td class="num m">${decimal(whole.granted_gpu_hours)}</td><td class="num m hide-s">100 %</td>${told ? html`<td class="num m">${percent(whole.used_gpu_hours / whole.reported_gpu_hours)}</td>` : ""}${priced ? html`<td class="num m">${amount(cost.total.cost, cost.currency)}</td>` : ""}</tr>
+      ${[["Free", whole.free_gpu_hours], ["Cordoned", whole.cordoned_gpu_hours], ["Broken", whole.broken_gpu_hours]].map(([words, value]) => html`<tr class="faint"><td><i class="sw ${words.toLowerCase()}"></i>${words}</td><td class="num m">${decimal(value ?? 0)}</td><td class="hide-s"></td>${told ? html`<td></td>` : ""}${priced ? html`<td></td>` : ""}</tr>`)}</tfoot></table>${cost instanceof Problem ? html`<div class="foot">${problemNote(cost, "what it cost")}</div>` : ""}</section>`;
   }
 
   keyLink(key) {
@@ -130,7 +130,7 @@ class ReportsPage extends ListPage {
     const { idle } = this;
     if (idle instanceof Problem) return html`<section class="card"><h2>Idle shares</h2>${problemNote(idle, "what did nothing")}</section>`;
     if (!idle.found) return html`<section class="card"><h2>Idle shares</h2><p class="faint">${idle.reported ? "No share did nothing for an hour." : "Nodes tell once an hour what was used; none has yet."}</p></section>`;
-    return html`<section class="card"><h2>Idle shares <small>did nothing for an hour or more</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col" class="num">Idle</th><th scope="col" class="num">GPU hours</th></tr></thead><tbody>${idle.shares.slice(0, ROWS).map(share => html`<tr data-row tabindex="0"><td class="name">${podLink(share.namespace, share.pod)}</td><td class="num m">${share.hours.toFixed(1)} h</td><td class="num m">${hours(share.gpu_hours)}</td></tr>`)}${idle.found > ROWS ? html`<tr class="more"><td colspan="3">and ${num(idle.found - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
+    return html`<section class="card"><h2>Idle shares <small>did nothing for an hour or more</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col" class="num">Idle</th><th scope="col" class="num">GPU hours</th></tr></thead><tbody>${idle.shares.slice(0, ROWS).map(share => html`<tr data-row tabindex="0"><td class="name">${podLink(share.namespace, share.pod)}</td><td class="num m">${decimal(share.hours)} h</td><td class="num m">${decimal(share.gpu_hours)}</td></tr>`)}${idle.found > ROWS ? html`<tr class="more"><td colspan="3">and ${num(idle.found - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
   }
 
   clicked(event) {
@@ -155,6 +155,5 @@ class ReportsPage extends ListPage {
 }
 
 const iso = (ms, round) => new Date(round(ms / 1000) * 1000).toISOString().replace(/\.\d+Z$/, "Z");
-const hours = value => (value < 10 ? value.toFixed(2) : value < 100 ? value.toFixed(1) : num(value));
 const stepWords = seconds => (seconds < 3600 ? many(seconds / 60, "minute") : many(seconds / 3600, "hour"));
-const amount = (value, currency) => (value === undefined || value === null ? "–" : `${cents(value)} ${currency}`.trim());
+const amount = (value, currency) => (value === undefined || value === null ? "–" : `${decimal(value)} ${currency}`.trim());
