@@ -1,6 +1,6 @@
 """The console's pages as pictures, light and dark, wide and narrow: what `docs/console` shows.
 
-    python -m tests.screenshots [FOLDER]
+    python -m tests.screenshots [FOLDER] [--page pods] [--theme dark] [--width 390]
 
 A real `apportion up` with 200 nodes, pods of eight namespaces, a node that lost its power, a cordon
 and people who wait, in real Chromium. It is for looking at: no test compares pixels.
@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 import tempfile
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +55,12 @@ PRICES = (
     'currency = "EUR"\n[models]\n"*H100*" = 2.40\n"*A100*" = 1.30\n"*L40S*" = 0.90\n"*" = 0.40\n'
 )
 LOST = "h100-13"
+THEMES = ("light", "dark")
+WIDTHS = (WIDE[0], NARROW[0])
+NAMES = (
+    "fleet", "fleet-card", "fleet-namespaces", "fleet-past", "pods", "pod", "pod-waiting",
+    "waiting", "whatif", "events", "diff", "reports", "doctor",
+)  # fmt: skip
 
 
 def manifests(seed: int) -> str:
@@ -92,39 +98,46 @@ def pages(up: Standalone) -> Iterator[tuple[str, str]]:
     failed = [mark for mark in up.run("tail", "--from", "1", "--no-follow").stdout.splitlines()
               if f"of {LOST} failed" in mark]  # fmt: skip
     when = int(failed[0].split()[0].replace(",", ""))
-    yield "fleet", "#/fleet"
-    yield "fleet-card", f"#/fleet?card={LOST}:2"
-    yield "fleet-namespaces", "#/fleet?by=namespace"
-    yield "fleet-past", f"#/fleet?at={when - 1}"
-    yield "pods", "#/pods"
-    yield "pod", f"#/pod/{runs['namespace']}/{runs['name']}"
-    yield "pod-waiting", f"#/pod/{waits['namespace']}/{waits['name']}"
-    yield "waiting", "#/waiting"
-    yield "whatif", "#/whatif?lose=a100-3,l40s-2"
-    yield "events", f"#/events?rev={when}"
-    yield "diff", f"#/events?diff={when - 30},{when + 40}"
-    yield "reports", "#/reports"
-    yield "doctor", "#/doctor"
+    addresses = (
+        "#/fleet", f"#/fleet?card={LOST}:2", "#/fleet?by=namespace", f"#/fleet?at={when - 1}",
+        "#/pods", f"#/pod/{runs['namespace']}/{runs['name']}",
+        f"#/pod/{waits['namespace']}/{waits['name']}", "#/waiting",
+        "#/whatif?lose=a100-3,l40s-2", f"#/events?rev={when}",
+        f"#/events?diff={when - 30},{when + 40}", "#/reports", "#/doctor",
+    )  # fmt: skip
+    return zip(NAMES, addresses, strict=True)
 
 
-def take(browser: Browser, base: str, shown: list[tuple[str, str]], folder: Path) -> None:
-    """Every page at both widths and in both themes."""
-    for theme in ("light", "dark"):
-        for size in (WIDE, NARROW):
+def take(browser: Browser, base: str, shown: list[tuple[str, str]], asked: Namespace) -> None:
+    """Every page that is asked for, at each width and in each theme of those."""
+    for theme in asked.theme or THEMES:
+        for size in (each for each in (WIDE, NARROW) if each[0] in (asked.width or WIDTHS)):
             with opened(browser, base, size=size, theme=theme) as page:
                 for name, address in shown:
                     visit(page, address)
                     page.wait_for_selector("#t-hist:visible")
+                    page.wait_for_selector("text=asking…", state="hidden")
                     page.wait_for_function("document.fonts.status === 'loaded'")
-                    path = folder / f"{name}-{size[0]}-{theme}.png"
+                    path = asked.folder / f"{name}-{size[0]}-{theme}.png"
                     path.write_bytes(small(page.screenshot()))
                     echo(f"{path.name}: {path.stat().st_size // 1024} KiB")
 
 
+def arguments() -> ArgumentParser:
+    """What can be asked for; all of it unless told."""
+    parser = ArgumentParser("python -m tests.screenshots", description=__doc__.split("\n\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, metavar="FOLDER",
+                        help="where the pictures go (docs/console)")  # fmt: skip
+    parser.add_argument("--page", action="append", choices=NAMES, help="only this one")
+    parser.add_argument("--theme", action="append", choices=THEMES, help="only in this one")
+    parser.add_argument("--width", action="append", type=int, choices=WIDTHS, help="only so wide")
+    return parser
+
+
 def main() -> None:
     """Start all of it, and look."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    asked = arguments().parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         fleet, prices = Path(scratch) / "fleet.yaml", Path(scratch) / "prices.toml"
         prices.write_text(PRICES)
@@ -137,8 +150,9 @@ def main() -> None:
             up.up()
             happen(up)
             base = str(json.loads((data / "connection.json").read_text())["gateway"])
+            shown = [each for each in pages(up) if each[0] in (asked.page or NAMES)]
             with running_browser() as browser:
-                take(browser, base, list(pages(up)), folder)
+                take(browser, base, shown, asked)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from apportion.cli.listing import (
     Listing,
 )
 from apportion.cli.moments import AT, dated
-from apportion.cli.tables import WAITING, Look
+from apportion.cli.tables import Look
+from apportion.core.explain.vocabulary import WAITING
 
 PHASES = (WAITING, "placed", "bound", "allocated", "rejected")
 ALIASES = {

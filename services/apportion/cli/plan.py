@@ -33,6 +33,7 @@ from apportion.core.explain.plans import (
     PlanRequest,
     Totals,
 )
+from apportion.core.explain.vocabulary import OUTCOMES
 from apportion.core.explain.words import device_words, many
 from apportion.core.manifests.others import passed_over_words
 from apportion.runtime.files.manifests import Problem, read_manifest_bytes
@@ -43,7 +44,6 @@ LINE_BYTES_MAX = 1 << 20
 DETAILED_MAX = 3
 """Up to so many pods are shown with all evidence."""
 STYLES = {"fits": "green", "not-now": "yellow", "never": "red", "unchanged": "dim"}
-SHOWN = {"fits": "fits", "not-now": "waiting", "never": "never", "unchanged": "has its place"}
 EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
 
 
@@ -166,10 +166,10 @@ def _show_pods(out: Console, title: str, pods: Iterable[PlannedPod]) -> None:
     for pod in pods:
         shares = [held.share for held in pod.placed.shares] if pod.placed else []
         held = shares_words(shares) if pod.placed else pod.sentence.partition(": ")[2]
-        row: list[Text | str] = [plain(f"{pod.namespace}/{pod.name}"), SHOWN[pod.outcome]]
+        row: list[Text | str] = [plain(f"{pod.namespace}/{pod.name}"), OUTCOMES[pod.outcome]]
         row += [plain(pod.was)] if moves else []
         row += [plain(pod.node), plain(held or pod.sentence)]
-        without = f"{SHOWN.get(pod.without, '')} {pod.node_without}".strip()
+        without = f"{OUTCOMES[pod.without] if pod.without else ''} {pod.node_without}".strip()
         made.add_row(*row, *([plain(without)] if compared else []), style=STYLES[pod.outcome])
     if made.row_count:
         out.print(made)

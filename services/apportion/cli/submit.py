@@ -32,11 +32,11 @@ from apportion.cli.submitting import (
     stands,
 )
 from apportion.cli.submitting import replace as replace_pods
-from apportion.cli.tables import WAITING
 from apportion.cli.waiting import waits_for
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.answers import Why
 from apportion.core.explain.lines import limit_name, shares_words
+from apportion.core.explain.vocabulary import WAITING
 from apportion.runtime.files.manifests import Problem
 from apportion.runtime.files.wishes import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger

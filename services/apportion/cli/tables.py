@@ -21,6 +21,7 @@ from apportion.core.explain.answers import (
 from apportion.core.explain.health import failed_words, found_silent
 from apportion.core.explain.lens import NOT_TOLD
 from apportion.core.explain.lines import ask_words, listed, shares_words
+from apportion.core.explain.vocabulary import PHASES
 from apportion.core.explain.words import device_words
 
 
@@ -34,21 +35,18 @@ class Look(NamedTuple):
 
 
 PLAIN = Look()
-WAITING = "waiting"
-"""What people are told of both phases of a pod without a place that the read API knows."""
-_SHOWN = {"pending": WAITING, "refused": WAITING}
 
 
 def shown_phase(pod: PodAnswer) -> str:
     """What people are told of its phase: a pod without a place waits, looked at or not yet."""
-    return _SHOWN.get(pod.phase, pod.phase)
+    return PHASES.get(pod.phase, pod.phase)
 
 
 def shown_phases(phases: Mapping[str, int]) -> dict[str, int]:
     """How many pods are in each phase, in the words that people are told."""
     shown = Counter[str]()
     for name, count in phases.items():
-        shown[_SHOWN.get(name, name)] += count
+        shown[PHASES.get(name, name)] += count
     return shown
 
 

@@ -15,7 +15,6 @@ from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, table
-from apportion.cli.tables import WAITING
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import (
     DeviceAnswer,
@@ -29,6 +28,7 @@ from apportion.core.explain.answers import (
 from apportion.core.explain.lines import listed, share_words
 from apportion.core.explain.near import near
 from apportion.core.explain.past_answers import PodNames
+from apportion.core.explain.vocabulary import WAITING
 from apportion.core.explain.words import device_words
 
 

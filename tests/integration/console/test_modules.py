@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
+from apportion.core.explain.vocabulary import OUTCOMES, PHASES, STORY
 from tests.support.browser.chromium import opened
 
 
@@ -396,3 +397,13 @@ def test_a_pool_with_a_name_of_its_own_says_what_its_cards_are(page: Page) -> No
         return f.pools.map(pool => [pool.name, pool.models]);""",
     )
     assert models == [["8 x NVIDIA H100 80GB HBM3", []], ["train", ["H100 80GB"]]]
+
+
+def test_words_by_names_are_those_of_the_verbs(page: Page) -> None:
+    """They stand in one place, and a module of the console is made of it."""
+    found = run(page, "vocabulary.js", "return [m.PHASES, m.OUTCOMES, m.STORY];")
+    assert found == [PHASES, OUTCOMES, STORY]
+    assert run(page, "words.js", "return ['refused', 'bound'].map(m.phaseWord);") == [
+        "waiting",
+        "bound",
+    ]

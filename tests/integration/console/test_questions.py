@@ -217,6 +217,11 @@ def test_each_cause_has_a_line_and_a_cure_of_its_own(
             expect(row.locator(".cure")).to_contain_text(words)
         visit(page, "#/pod/default/two-causes")
         expect(page.locator(".stack .causes > li")).to_have_count(count)
+        nearest = page.locator("section", has=page.get_by_role("heading", name="Nearest"))
+        expect(nearest).to_have_count(1)
+        for at in range(1, nearest.locator("th").count() + 1):
+            cells = nearest.locator(f"tbody td:nth-child({at})").all_inner_texts()
+            assert any(cells), f"column {at} is empty"
         expect(page.locator(".tl .p-refused .clause").nth(1)).to_contain_text("nodes)")
     assert cluster.run("delete", "two-causes").returncode == 0
 

@@ -16,8 +16,11 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Final
 
+import msgspec
 from aiohttp import web
 from msgspec import Struct
+
+from apportion.core.explain.vocabulary import OUTCOMES, PHASES, STORY
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -42,6 +45,7 @@ class _File(Struct, frozen=True):
 def console_routes() -> Iterable[web.AbstractRouteDef]:
     """`/` is the page; what it loads is below `/console/`."""
     files = dict(_files(resources.files(__package__) / "static", ""))
+    files["js/vocabulary.js"] = _file("vocabulary.js", _vocabulary())
 
     async def page(request: web.Request) -> web.Response:
         return _answer(request, files["index.html"])
@@ -61,9 +65,21 @@ def _files(folder: Traversable, prefix: str) -> Iterable[tuple[str, _File]]:
         if entry.is_dir():
             yield from _files(entry, f"{path}/")
         else:
-            body = entry.read_bytes()
-            tag = f'"{sha256(body).hexdigest()[:20]}"'
-            yield path, _File(body=body, type=_type(entry.name), tag=tag)
+            yield path, _file(entry.name, entry.read_bytes())
+
+
+def _file(name: str, body: bytes) -> _File:
+    tag = f'"{sha256(body).hexdigest()[:20]}"'
+    return _File(body=body, type=_type(name), tag=tag)
+
+
+def _vocabulary() -> bytes:
+    """The words that pages share with the verbs, as a module: they are written down once."""
+    tables = {"PHASES": PHASES, "OUTCOMES": OUTCOMES, "STORY": STORY}
+    return b"".join(
+        b"export const %s = %s;\n" % (name.encode(), msgspec.json.encode(words))
+        for name, words in tables.items()
+    )
 
 
 def _type(name: str) -> str:

@@ -5,7 +5,7 @@ import { html } from "./html.js";
 import { nodeLink, podLink } from "./links.js";
 
 const POD_FIRST = /^(?:pod )?([a-z0-9][a-z0-9-]*)\/([a-z0-9][a-z0-9.-]*)(?=[ :])/;
-const OF_A_NODE = /^apportion\.v1\.(?:inventory|allocation|placement|presence|usage|operator\.node|cluster\.node)\.([^.]+)$/;
+const OF_A_NODE = /^apportion\.v1\.(?:inventory|allocation|placement|binding|presence|usage|operator\.node|cluster\.node)\.([^.]+)$/;
 
 /** A sentence about the event on this subject; without a subject its pod alone is a link. */
 export function linked(sentence, subject = "") {

@@ -1,5 +1,6 @@
 // Words that pages share for what a pod wants and holds. What happened is always said by the gateway.
 import { instant, many, num } from "./format.js";
+import { PHASES } from "./vocabulary.js";
 
 /** What a pod asks for, as in `2 × 3,000 MiB, 50 % cores` or `8 whole cards`. */
 export function wants(asks) {
@@ -14,7 +15,7 @@ export function wants(asks) {
 }
 
 /** A phase as people say it: a pod that has no place yet waits, whether somebody has looked or not. */
-export const phaseWord = phase => (phase === "pending" || phase === "refused" ? "waiting" : phase);
+export const phaseWord = phase => PHASES[phase] ?? phase;
 
 /** What a pod holds, as in `8 cards` or `3,000 MiB of 1 card`. */
 export function holds(shares) {

@@ -8,6 +8,7 @@ import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
 import { shownTime } from "../moment.js";
 import { answer, causeList, clauses, copyFrom, onlySays, problemNote, sentenceCase } from "../parts.js";
 import { linked } from "../sentence.js";
+import { STORY } from "../vocabulary.js";
 import { phaseWord, wants } from "../words.js";
 import { ListPage } from "./list_page.js";
 
@@ -18,13 +19,6 @@ const LOOKS = {
   PodBound: "bound", SharesAllocated: "allocated", PodGone: "ended", PlacementVoided: "refused",
   AllocationFailed: "refused", BindFailed: "refused", PodEvicted: "refused", PodResized: "allocated",
   NodeGone: "refused", NodeSilent: "refused",
-};
-const TITLES = {
-  PodSubmitted: "Submitted", PodAdopted: "Adopted", PodRefused: "Waiting", PodRejected: "Rejected", PodPlaced: "Placed",
-  PodBound: "Bound", SharesAllocated: "Allocated", PodGone: "Ended", PlacementVoided: "Placement voided",
-  AllocationFailed: "Allocation failed", BindFailed: "Binding failed", PodEvicted: "To go", PodResized: "Resized",
-  PodChanged: "Changed", ResizeAsked: "Resize asked", ResizeRefused: "Resize refused", DifferenceFound: "Difference found",
-  DeviceHealthChanged: "Health of its card", NodeGone: "Node gone", NodeSilent: "Node silent", NodeHeard: "Node heard again", NodeObserved: "Its node",
 };
 
 /** See app.js. */
@@ -137,7 +131,7 @@ class PodPage extends ListPage {
   steps() {
     if (this.history?.items) {
       return this.history.items.map(item => ({
-        look: LOOKS[item.type] ?? "submitted", title: TITLES[item.type] ?? item.type, time: item.time, revision: item.revision,
+        look: LOOKS[item.type] ?? "submitted", title: STORY[item.type] ?? item.type, time: item.time, revision: item.revision,
         words: this.told(item),
       }));
     }
@@ -259,11 +253,19 @@ function runRow(row, at, { rows, parts, most }) {
   return html`<div class="run ${at ? "" : "won"}"><span class="m">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="${said}">${parts.map((part, place) => html`<i title="${part} ${(row.parts[part] ?? 0).toFixed(1)}" data-s="width:${Math.max(0, row.parts[part] ?? 0) / most * 100}%;background:var(${PART_COLOURS[place % 4]})"></i>`)}</span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? behind < 0.05 ? "tie" : `−${behind.toFixed(1)}` : ""}</em></div>`;
 }
 
-// Nodes that nearly fitted: what was wanted and what is there, or who holds it.
+// Nodes that nearly fitted: what was wanted and what is there, or who holds it; no column stands empty.
 function nearest(misses) {
   const shown = misses.filter(miss => miss.needed_words || miss.holders);
   if (!shown.length) return "";
-  const holders = miss => `${miss.held_by.join(", ")}${miss.holders > miss.held_by.length ? ` and ${num(miss.holders - miss.held_by.length)} more` : ""}`;
-  const held = shown.some(miss => miss.holders);
-  return html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th><th scope="col">Wanted</th><th scope="col">There</th><th scope="col">Missing</th>${held ? html`<th scope="col">Held by</th>` : ""}</tr></thead><tbody>${shown.map(miss => html`<tr data-row tabindex="0"><td>${nodeLink(miss.node)}</td><td class="nw">${miss.needed_words}</td><td>${miss.available_words}</td><td class="nw">${miss.missing}</td>${held ? html`<td>${holders(miss)}</td>` : ""}</tr>`)}</tbody></table></section>`;
+  const columns = [
+    ["Wanted", miss => miss.needed_words, "nw"], ["There", miss => miss.available_words, ""],
+    ["Missing", miss => miss.missing, "nw"], ["Held by", holdersOf, ""],
+  ].map(([words, of, look]) => ({ words, look, cells: shown.map(of) })).filter(({ cells }) => cells.some(Boolean));
+  return html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th>${columns.map(({ words }) => html`<th scope="col">${words}</th>`)}</tr></thead><tbody>${shown.map((miss, at) => html`<tr data-row tabindex="0"><td class="node">${nodeLink(miss.node)}</td>${columns.map(({ look, cells }) => html`<td class="${look}">${cells[at]}</td>`)}</tr>`)}</tbody></table></section>`;
+}
+
+function holdersOf({ held_by: names, holders }) {
+  if (!holders) return "";
+  const links = names.map((name, at) => html`${at ? ", " : ""}${name.includes("/") ? podLink(...name.split("/", 2)) : name}`);
+  return html`${links}${holders > names.length ? ` and ${num(holders - names.length)} more` : ""}`;
 }

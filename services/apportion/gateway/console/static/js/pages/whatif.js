@@ -9,6 +9,7 @@ import { link, namespaceDot, nodeLink, podLink, receipt } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
 import { answer, causeList, clauses, command, copyFrom, problemNote, second, segments, sentenceCase } from "../parts.js";
 import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
+import { OUTCOMES } from "../vocabulary.js";
 import { compared } from "./diff.js";
 
 const POLICIES = [["", "as it is"], ["price", "price"], ["fgd", "fgd"], ["bestfit", "bestfit"], ["binpack", "binpack"], ["spread", "spread"]];
@@ -262,12 +263,12 @@ class WhatIfPage {
   close() { this.main.onclick = null; this.main.onkeydown = null; this.turn += 1; }
 }
 
-const OUTCOMES = { fits: ["allocated", "fits"], "not-now": ["waiting", "waiting"], never: ["never", "never"], unchanged: ["allocated", "has its place"] };
+const LOOKS = { fits: "allocated", "not-now": "waiting", never: "never", unchanged: "allocated" };
 
-const outcomeWords = outcome => OUTCOMES[outcome]?.[1] ?? outcome;
+const outcomeWords = outcome => OUTCOMES[outcome] ?? outcome;
 
 function outcomeChip(outcome) {
-  return html`<span class="chip p-${OUTCOMES[outcome]?.[0] ?? ""}">${outcomeWords(outcome)}</span>`;
+  return html`<span class="chip p-${LOOKS[outcome] ?? ""}">${outcomeWords(outcome)}</span>`;
 }
 
 /** Those that would wait, by what they wait for: the first of each line, and how many more. */
