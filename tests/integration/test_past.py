@@ -414,6 +414,10 @@ async def test_what_changed_and_who_did_it(gateway: Gateway) -> None:
     assert (policy["after"], policy["by"]) == ("nodes spread, devices price", "ann")
     assert diff["configuration"] == []
     assert (diff["from"]["revision"], diff["to"]["revision"]) == (4, 8)
+    whole = await gateway.ok("/api/v1/diff?from=1&to=8")
+    early = await gateway.ok("/api/v1/diff?from=-9d&to=8")
+    assert early == whole, "before the ledger began there was nothing"
+    assert (await gateway.ok("/api/v1/diff?from=4&to=now"))["to"]["revision"] == diff["revision"]
     back = await gateway.ok("/api/v1/diff?from=1&to=4")
     assert [(row["name"], row["before"], row["revision"]) for row in back["placements"]] == [
         ("default/a", "", 4)
@@ -561,6 +565,9 @@ async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
     assert re.search(r"n1 +cordon +- +fan +7 .* ann", diff)
     assert diff.index("NODES") < diff.index("PLACEMENTS"), "the few come before the many"
     assert "nothing differs" in await said("diff", "--from", "3", "--to", "3")
+    early = await said("diff", "--from", "-9d", "--to", "now")
+    assert "Z, before the ledger began: revision 1 (" in early
+    assert re.search(r"^default +b ", await said("get", "pods", "--at", "now"), re.MULTILINE)
     assert "14:20" in await said("get", "pods", "--at", "soon", code=2)
     assert re.search(r"^default +b .* 0s ", await said("get", "pods", "--at", "3"), re.MULTILINE), (
         "its age is that of then"

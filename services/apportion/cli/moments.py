@@ -17,7 +17,7 @@ from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import MomentAnswer
 from apportion.runtime.ledger.moments import MomentError, parse_moment, shown_time
 
-FORMS = "14:20 (today, else yesterday), -10m, 2026-11-20T03:00 (all UTC) or a revision"
+FORMS = "14:20 (today, else yesterday), -10m, 2026-11-20T03:00 (all UTC), now or a revision"
 AT = click.option("--at", metavar="MOMENT", help=f"As it was then: {FORMS}.")
 
 
@@ -64,10 +64,12 @@ def head_since(text: str, revision: int, now: datetime) -> str:
 def both(text: str, meant: MomentAnswer, now: datetime) -> str:
     """A moment as it was asked for, where that was a time, and as the ledger has it.
 
-    `text` is empty for now.
+    `text` is empty for now. A time before the first event of all means that event.
     """
     asked = time_of(text, now)
     said = f"{when(asked, now)}: " if asked else ""
+    if asked and meant.revision == 1 and meant.time and asked < datetime.fromisoformat(meant.time):
+        said = f"{when(asked, now)}, before the ledger began: "
     return f"{said}revision {meant.revision} ({moment(meant.time)})"
 
 

@@ -63,6 +63,16 @@ def test_both_ends_of_a_difference_say_which_day_they_meant() -> None:
     assert both("", meant, NOW) == both("7", meant, NOW) == event
 
 
+def test_a_time_before_the_ledger_says_that_it_is() -> None:
+    """What is compared is younger than what was asked for, and looks like that otherwise."""
+    first = MomentAnswer(revision=1, time="2026-11-24T23:40:03.456Z")
+    event = "revision 1 (2026-11-24T23:40:03Z)"
+    said = both("-30m", first, NOW)
+    assert said == f"yesterday, 2026-11-24T23:35:00Z, before the ledger began: {event}"
+    assert both("1", first, NOW) == event
+    assert both("23:50", first, NOW) == f"yesterday, 2026-11-24T23:50:00Z: {event}"
+
+
 def test_the_help_says_what_a_time_of_day_means() -> None:
     """The last time that it was, perhaps yesterday's."""
     assert "14:20 (today, else yesterday)" in FORMS

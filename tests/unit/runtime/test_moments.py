@@ -21,6 +21,7 @@ NOW = datetime(2026, 11, 24, 14, 20, 30, 500, tzinfo=UTC)
         ("-2h", NOW - timedelta(hours=2)),
         ("-3d", NOW - timedelta(days=3)),
         ("-0s", NOW),
+        ("now", NOW),
         ("2026-11-20", datetime(2026, 11, 20, tzinfo=UTC)),
         ("2026-11-20T03:00", datetime(2026, 11, 20, 3, tzinfo=UTC)),
         ("2026-11-20 03:00:05", datetime(2026, 11, 20, 3, 0, 5, tzinfo=UTC)),

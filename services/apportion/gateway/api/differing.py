@@ -51,7 +51,7 @@ class Differing:
         text = query.get("limit", "")
         limit = whole("limit", text, least=1, most=LIMIT_MAX) if text else LIMIT_DEFAULT
         newest = await self._past.caught_up()
-        first = await self._moments.revision("from", query.get("from", ""))
+        first = await self._moments.since("from", query.get("from", ""))
         last = await self._moments.revision("to", query["to"]) if "to" in query else newest
         if first > last:
             raise RequestRefused(

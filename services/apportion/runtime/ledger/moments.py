@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 FORMS = (
     "a time of day such as 14:20 or 14:20:07, so long ago as -10m (s, m, h, d), a date and time "
-    "such as 2026-11-20T03:00 (in UTC unless it says its zone), or a revision such as 1200"
+    "such as 2026-11-20T03:00 (in UTC unless it says its zone), now, or a revision such as 1200"
 )
 """What a person may write, for messages and for help."""
 MOMENT_CHARS_MAX = 40
@@ -73,6 +73,8 @@ def shown_time(time: datetime) -> str:
 
 def _time(text: str, now: datetime) -> datetime | None:
     """The time that is meant; ValueError or None where it is none."""
+    if text == "now":
+        return now
     if ago := _AGO.fullmatch(text):
         return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     if clock := _CLOCK.fullmatch(text):
