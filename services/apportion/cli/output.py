@@ -72,9 +72,9 @@ def table(
     return Rows(*columns, right=right, wraps=wraps, drops=drops)
 
 
-def show(rows: Rows) -> None:
+def show(rows: Rows, out: Console | None = None) -> None:
     """The rows on standard output, and on standard error which columns had no room."""
-    console().print(rows)
+    (out or console()).print(rows)
     if rows.left_out and rows.header:
         said = f"no room for {', '.join(rows.left_out)}: a wider terminal shows more, --json all"
         console(stderr=True).print(plain(said), style="dim", soft_wrap=True)

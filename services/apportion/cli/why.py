@@ -14,7 +14,7 @@ from apportion.cli.completing import PODS
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
 from apportion.cli.moments import AT, pinned
-from apportion.cli.output import console, plain, print_json, table
+from apportion.cli.output import console, plain, print_json, show, table
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import (
     DeviceAnswer,
@@ -67,8 +67,14 @@ def command(
     if as_json:
         print_json(why)
         return
-    out = console()
-    out.print(plain(why.sentence), style="bold", soft_wrap=True)
+    show_why(console(), why)
+
+
+def show_why(out: Console, why: Why) -> None:
+    """The sentence and the evidence; a terminal has its lines broken between words, a pipe whole
+    ones, for `grep`.
+    """
+    out.print(plain(why.sentence), style="bold", soft_wrap=not out.is_terminal)
     if why.placed:
         show_placed(out, why.placed)
     if why.refused:
@@ -183,14 +189,15 @@ def show_refused(out: Console, refused: WhyRefused) -> None:
     held = any(miss.held_by for miss in refused.nearest)
     misses = table("NEAREST", "DEVICE", "CAUSE", "NEEDED", "AVAILABLE", "MISSING",
                    *(["HELD BY"] if held else []), right=("NEEDED", "AVAILABLE", "MISSING"),
-                   wraps=("CAUSE", "HELD BY"))  # fmt: skip
+                   wraps=("CAUSE", "HELD BY"),
+                   drops=("NEEDED", "AVAILABLE", "DEVICE"))  # fmt: skip
     for miss in refused.nearest:
         misses.add_row(
             plain(miss.node), plain(device_words(miss.device)), plain(miss.words),
             miss.needed_words, miss.available_words, miss.missing,
             *([plain(_held_by(miss))] if held else []),
         )  # fmt: skip
-    out.print(misses)
+    show(misses, out)
 
 
 def _held_by(miss: MissRow) -> str:
@@ -207,4 +214,5 @@ def _history(out: Console, why: Why) -> None:
         f"{_step(step.phase)} revision {step.revision}" + (f" ({step.time})" if step.time else "")
         for step in why.history
     )
-    out.print(plain(f"{steps}; as of revision {why.revision}"), style="dim", soft_wrap=True)
+    said = plain(f"{steps}; as of revision {why.revision}")
+    out.print(said, style="dim", soft_wrap=not out.is_terminal)

@@ -9,6 +9,7 @@ from rich.console import Console
 from apportion.cli import samples, tables
 from apportion.cli.output import plain, show
 from apportion.cli.top import BAR_CELLS, bar
+from apportion.cli.why import show_why
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.why import why
 from apportion_schemas import (
@@ -139,6 +140,25 @@ def test_columns_without_room_are_named(
         assert "no room" not in said.out
         assert said.err.startswith(wanted)
         assert bool(said.err) is bool(wanted)
+
+
+def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Broken between words, without a word lost; a pipe has the sentence on one line."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("a", ask(40_000)), pod("b", ask(60_000)))
+    ledger.settle().submit(pod("late", ask(70_000))).settle()
+    answer = why(ledger.state, ledger.pod("late"))
+    for width in (60, 80):
+        out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+        show_why(out, answer)
+        assert isinstance(out.file, io.StringIO)
+        lines = out.file.getvalue().splitlines()
+        assert max(map(len, lines)) <= width
+        assert answer.sentence in " ".join(line.rstrip() for line in lines)
+    assert "no room for NEEDED" in capsys.readouterr().err
+    pipe = Console(file=io.StringIO(), width=60)
+    show_why(pipe, answer)
+    assert isinstance(pipe.file, io.StringIO)
+    assert answer.sentence in pipe.file.getvalue().splitlines()
 
 
 def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:
