@@ -1,6 +1,7 @@
 """The finish of the command line, beside a real `apportion up` with twelve nodes."""
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -77,6 +78,60 @@ def test_lists_of_what_is_named(up: Standalone) -> None:
     assert "one" in done.stdout
     assert "did you mean trainer" in done.stderr
     assert "team-a/trainer" not in up.run("get", "pods", "trainer", "-n", "default").stdout
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("-o", "yaml")], ids=" ".join)
+@pytest.mark.parametrize(
+    ("kind", "name", "says"),
+    [
+        ("devices", "node-1", "it is a node: `apportion get devices --node node-1`"),
+        ("pods", "node-1", "it is a node: `apportion get pods --node node-1`"),
+        ("nodes", "nod-1", "did you mean node-1"),
+        ("pods", "nothing-like-it", "there are "),
+        ("placements", "trianer", "did you mean trainer"),
+        ("gangs", "nothing", "no gang 'nothing' at revision"),
+    ],
+)
+def test_a_name_of_nothing_is_met_with_what_there_is(
+    up: Standalone, kind: str, name: str, says: str, form: tuple[str, ...]
+) -> None:
+    """In every form, and there is nothing on standard output."""
+    done = up.run("get", kind, name, *form)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("why", "nobody"), ("who", "nobody"), ("history", "nobody"), ("diff", "--from", "99999"),
+        ("plan", "--lose", "nobody"), ("plan", "-f", "/nonexistent"), ("tail", "--from", "99999"),
+        ("cordon", "nobody", "--reason=x"), ("uncordon", "nobody"), ("resize", "nobody"),
+        ("drain", "nobody", "--reason=x"), ("replay", "--from", "99999"), ("policy", "set"),
+        ("report", "usage", "--from", "99999"), ("simulate", "fail", "nobody"),
+        ("config", "apply", "/nonexistent"), ("ledger", "set-aside", "99999", "--reason=x"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_errors_beside_json_are_text_on_standard_error(
+    up: Standalone, words: tuple[str, ...]
+) -> None:
+    """A program that reads the document is given none where there is none."""
+    done = up.run(*words, "--json")
+    assert (done.returncode in (1, 2), done.stdout) == (True, ""), done.stderr
+    assert "Error: " in done.stderr
+
+
+def test_what_was_done_in_part_is_in_the_document(up: Standalone) -> None:
+    """And what was not is on standard error."""
+    done = up.run("get", "pods", "one", "nobody", "--json")
+    assert done.returncode == 1
+    assert [each["name"] for each in json.loads(done.stdout)["items"]] == ["one"]
+    assert "no pod 'nobody'" in done.stderr
+    done = up.run("delete", "nobody", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["deleted"] == {}
+    assert "no live pod default/nobody" in done.stderr
 
 
 @pytest.mark.parametrize("columns", [80, 120])

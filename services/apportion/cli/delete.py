@@ -65,8 +65,8 @@ def command(
         out = console()
         for name, revision in report.deleted.items():
             out.print(plain(f"{name} ended at revision {revision}"))
-        for problem in report.problems:
-            console(stderr=True).print(plain(problem), style="red", soft_wrap=True)
+    for problem in report.problems:
+        console(stderr=True).print(plain(problem), style="red", soft_wrap=True)
     if report.problems:
         sys.exit(REFUSED)
 

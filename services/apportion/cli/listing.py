@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
 import click
@@ -23,13 +22,16 @@ from apportion.core.explain.answers import (
     DeviceAnswer,
     GangAnswer,
     NodeAnswer,
+    NodeDetail,
     PlacementAnswer,
     PodAnswer,
     RevisionAnswer,
 )
 from apportion.core.explain.lines import listed
 from apportion.core.explain.natural import natural
+from apportion.core.explain.near import did_you_mean
 from apportion.core.explain.printable import escaped
+from apportion.core.explain.words import device_words
 
 Form = Literal["", "wide", "json", "yaml", "name"]
 FORMS = ("wide", "json", "yaml", "name")
@@ -107,7 +109,8 @@ class Listing(NamedTuple):
         """All of it, once. Raises NotFound where a name is of nothing; the others are printed."""
         revision, found = self._ask()
         items, missing = self._named(found)
-        self._print(revision, items)
+        if items or not missing:
+            self._print(revision, items)
         if missing:
             raise NotFound("; ".join(self._no_such(name, found, revision) for name in missing))
 
@@ -155,11 +158,24 @@ class Listing(NamedTuple):
         return chosen, [name for name, found in of_name.items() if not found]
 
     def _no_such(self, name: str, items: list[Any], revision: int) -> str:
-        known = {self.kind.name(item) for item in items}
-        known |= {full.rpartition("/")[2] for full in known}
-        near = get_close_matches(name, sorted(known), n=3)
-        hint = f"; did you mean {listed(near)}?" if near else ""
-        return f"no {self.kind.what.removesuffix('s')} {name!r} at revision {revision}{hint}"
+        """With where it belongs if it is a node's, else with what is near, or else there."""
+        problem = f"no {self.kind.what.removesuffix('s')} {name!r} at revision {revision}"
+        if self.kind in (PODS, PLACEMENTS, DEVICES) and self._is_node(name):
+            return f"{problem}; it is a node: `apportion get {self.kind.what} --node {name}`"
+        shown = device_words if self.kind is DEVICES else str
+        names = [shown(self.kind.name(item)) for item in items]
+        hint = did_you_mean(name, [*names, *(full.rpartition("/")[2] for full in names)])
+        if not hint and names:
+            hint = f"there are {listed(names)}"
+        return f"{problem}; {hint}" if hint else problem
+
+    def _is_node(self, name: str) -> bool:
+        then = {key: value for key, value in self.query.items() if key == "at"}
+        try:
+            self.gateway.ask("nodes", name, answer=NodeDetail, query=then)
+        except NotFound:
+            return False
+        return True
 
     def _print(
         self, revision: int, items: list[Any], *, piece: bool = False, header: bool = True
