@@ -20,6 +20,8 @@ from pathlib import Path
 
 from apportion.core.configuration import manifest_config
 from apportion.core.manifests import Manifest, PodDraft, read_documents
+from apportion.core.manifests.others import is_other, others_in, passed_over_words
+from apportion.core.manifests.priority_classes import with_classes
 from apportion.core.manifests.uids import OF_FOLDER, of_folder
 from apportion.runtime.files.manifests import (
     ALL_BYTES_MAX,
@@ -219,11 +221,18 @@ def _read(
 
 
 def _manifests(path: str, configuration: Configuration) -> Iterator[Manifest | Problem]:
-    for document in read_manifests_of(Path(path).parent, Path(path)):
+    """What is in the file; what stands beside workloads is passed over, as by every verb."""
+    found = list(read_manifests_of(Path(path).parent, Path(path)))
+    contents = [each.content for each in found if isinstance(each, Document)]
+    passed_over = [name for content in contents for name in others_in(content)]
+    if passed_over:
+        _log.info("%s: %s", path, passed_over_words(passed_over))
+    config = with_classes(manifest_config(configuration), contents)
+    for document in found:
         if not isinstance(document, Document):
             yield document
             continue
-        for outcome in read_documents([document.content], manifest_config(configuration)):
+        for outcome in read_documents([document.content], config, leaves=is_other):
             if outcome.manifest is not None:
                 yield outcome.manifest
             if outcome.error is not None:

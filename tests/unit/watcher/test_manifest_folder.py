@@ -90,6 +90,27 @@ async def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
     assert source.problems == 0
 
 
+async def test_what_stands_beside_workloads_is_passed_over_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Service is no problem, and who leaves the file beside it is wanted no more."""
+    beside = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
+    urgent = (
+        "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: urgent}\n"
+        "value: 7\n"
+    )
+    first = pod("a").replace("spec:\n", "spec:\n  priorityClassName: urgent\n")
+    write(tmp_path, "a.yaml", first, pod("b"), beside, urgent)
+    source = source_of(tmp_path)
+    with caplog.at_level("INFO"):
+        seen = await source.observe()
+    assert (keys(seen), seen.whole, source.problems) == ({"default/a", "default/b"}, True, 0)
+    assert seen.pods["default/a"].priority == 7
+    assert "passed over: Service web" in caplog.text
+    write(tmp_path, "a.yaml", pod("b"), beside, age_s=50)
+    assert (await source.observe()).lacks("default/a")
+
+
 async def test_a_gang_comes_with_its_job(tmp_path: Path) -> None:
     """A document may be several pods and their gang."""
     write(

@@ -3,7 +3,7 @@
 Invariant: nothing but a `ManifestError` comes of a bad document, and it ends with that document.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,13 +34,19 @@ class Outcome:
 
 
 def read_documents(
-    documents: Iterable[object], config: ManifestConfig = DEFAULT_CONFIG
+    documents: Iterable[object],
+    config: ManifestConfig = DEFAULT_CONFIG,
+    *,
+    leaves: Callable[[object], bool] = lambda _: False,
 ) -> Iterator[Outcome]:
-    """The outcome of every document, in order; a List has one per item."""
+    """The outcome of every document, in order, but of those that it `leaves`; a List has one per
+    item.
+    """
     for number, document in enumerate(documents, 1):
         items, error = items_of(document)
         for field, item in items:
-            yield _outcome(number, item, field, config)
+            if not leaves(item):
+                yield _outcome(number, item, field, config)
         if error is not None:
             yield Outcome(number, title(document), error=error)
 
