@@ -295,6 +295,26 @@ def test_a_pod_that_is_not_there_is_met_with_what_is_near(
 
 @pytest.mark.parametrize(
     "words",
+    [
+        ("who", "nod-1"),
+        ("cordon", "nod-1", "--reason=x"),
+        ("uncordon", "nod-1"),
+        ("drain", "nod-1", "--reason=x"),
+        ("simulate", "lose", "nod-1"),
+    ],
+    ids=" ".join,
+)
+def test_a_node_that_is_not_there_is_met_with_what_is_near(
+    up: Standalone, words: tuple[str, ...]
+) -> None:
+    """By whatever verb takes a node or a device."""
+    done = up.run(*words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "; did you mean node-1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
     [("why", ""), ("why", "team-a/"), ("delete", ""), ("history", ""), ("drain", "", "--reason=x")],
     ids=" ".join,
 )

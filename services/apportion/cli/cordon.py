@@ -15,6 +15,7 @@ from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import by_whom, person, run, write
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import CordonAnswer, DeviceAnswer, NodeDetail
+from apportion.core.explain.near import target_meant
 from apportion_schemas import (
     DeviceCordoned,
     DeviceCordonLifted,
@@ -146,10 +147,8 @@ def find(where: Where, target: str) -> tuple[int, str, str]:
         return revision, node_of[found[0]], found[0]
     if problem := device_names.unclear(target, found):
         raise NotFound(f"{problem}; {device_names.WRITE_MORE}")
-    raise NotFound(
-        f"no device or node {target!r} at revision {revision}; `apportion get devices` and "
-        "`apportion get nodes` list them"
-    )
+    meant = target_meant(target, node_of.values(), node_of)
+    raise NotFound(f"no device or node {target!r} at revision {revision}; {meant}")
 
 
 def _write(where: Where, data: Payload, basis: int, target: str, *, as_json: bool) -> None:

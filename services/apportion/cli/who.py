@@ -20,6 +20,7 @@ from apportion.cli.rows import Rows
 from apportion.cli.tables import device_state, node_state
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import DeviceAnswer, NodeDetail
+from apportion.core.explain.near import target_meant
 from apportion.core.explain.past_answers import WhoPage, WhoRow
 from apportion.core.explain.words import device_words
 
@@ -99,10 +100,13 @@ def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPa
         return _all(gateway, {**query, "device": target})
     except NotFound as error:
         if str(error).startswith("there never was a device"):
-            raise NotFound(
-                f"there never was a node or device {target!r}; `apportion get nodes` and "
-                "`apportion get devices` list those that are there"
-            ) from None
+            node_of = {
+                each.device: each.node
+                for page in gateway.every("devices", DeviceAnswer)
+                for each in page.items
+            }
+            meant = target_meant(target, node_of.values(), node_of)
+            raise NotFound(f"there never was a node or device {target!r}; {meant}") from None
         raise
 
 

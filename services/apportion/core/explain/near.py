@@ -30,3 +30,9 @@ def named(what: str, known: Iterable[str]) -> str:
     """What there is, as in `the nodes are big-1, mig-1, mps-1 and 4 more`."""
     names = sorted(set(known), key=natural)
     return f"the {what} are {listed(names)}" if names else f"there are no {what}"
+
+
+def target_meant(name: str, nodes: Iterable[str], devices: Iterable[str]) -> str:
+    """What may be meant by a name of no node or device, or else which verbs list them."""
+    listing = "`apportion get nodes` and `apportion get devices` list those that are there"
+    return did_you_mean(name, [*nodes, *devices]) or listing
