@@ -93,7 +93,7 @@ class Room:
         shape = pod.submitted.shape
         near = {miss.node: self._state.nodes.get(miss.node) for miss in refused.nearest}
         could = {
-            name for name, node in near.items() if node is not None and self._holds(shape, node)
+            name for name, node in near.items() if node is not None and self.holds(shape, node)
         }
         return tuple(miss for miss in refused.nearest if miss.node in could)
 
@@ -148,7 +148,8 @@ class Room:
                     and (alike == shape or self._devices_hold(shape, node))
                 )  # fmt: skip
 
-    def _holds(self, shape: Shape, node: NodeState) -> bool:
+    def holds(self, shape: Shape, node: NodeState) -> bool:
+        """Whether the node could hold such a pod with nothing on it."""
         return _host_holds(shape, node) and self._devices_hold(shape, node)
 
     def _devices_hold(self, shape: Shape, node: NodeState) -> bool:

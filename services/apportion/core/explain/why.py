@@ -45,6 +45,8 @@ ENDED = "ended"
 """The phase of a pod that is gone."""
 CORDONS_NAMED = 3
 """So many cordoned nodes or devices are named with who cordoned them."""
+NO_CURE = "nothing: none of them could hold it"
+"""What would unblock a pod of nodes that are cordoned and too small, or of another kind."""
 MODELS_NAMED = 8
 """So many models of devices are named for a pod whose type is not there."""
 HOLDERS_NAMED = 4
@@ -324,7 +326,8 @@ def refused_rows(
     ranked = words.ranked(explained.refused)
     could = "" if explained.never else _could_words(room.could(shape), explained.refused.nodes)
     causes = tuple(
-        _cause_row(state, code, count, explained, shape, could=could) for code, count in ranked
+        _cause_row(state, code, count, explained, shape, room=room, could=could)
+        for code, count in ranked
     )
     return causes, tuple(
         _miss_row(state, miss, shape, holders=not explained.never)
@@ -353,9 +356,11 @@ def _with_people(state: State, row: CauseRow) -> CauseRow:
 
 
 def _cause_row(
-    state: State, code: RefusalCode, count: int, explained: Explained, shape: Shape, *, could: str
-) -> CauseRow:
-    """The cure names a node or device: that of the nearest miss, or the first that is cordoned.
+    state: State, code: RefusalCode, count: int, explained: Explained, shape: Shape,
+    *, room: Room, could: str,
+) -> CauseRow:  # fmt: skip
+    """The cure names a node or device: that of the nearest miss, or the first that is cordoned and
+    could hold the pod.
 
     `could` is said where something is to end.
     """
@@ -366,21 +371,24 @@ def _cause_row(
     if near:
         cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
     if "NODE" in cure or "DEVICE" in cure:
-        first = min(_cordoned(state, code), key=natural, default="")
+        cordoned = sorted(_cordoned(state, code), key=lambda each: natural(each[0]))
+        first = next((name for name, node in cordoned if room.holds(shape, node)), "")
         cure = re.sub("NODE|DEVICE", first, cure) if first else cure
+        cure = NO_CURE if cordoned and not first else cure
     cure += could if code in words.FREED else ""
     return CauseRow(code=code, words=words.named(code, shape), nodes=count, unblocked_by=cure)
 
 
-def _cordoned(state: State, code: RefusalCode) -> Iterator[str]:
-    """The nodes or devices of which this cause may speak, where it is a cordon."""
+def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:
+    """The nodes or devices of which this cause may speak, where it is a cordon; with the node."""
     if code is RefusalCode.DEVICE_CORDONED:
-        yield from (device for device in state.device_cordons if device in state.node_of_device)
+        there = (device for device in state.device_cordons if device in state.node_of_device)
+        yield from ((device, state.nodes[state.node_of_device[device]]) for device in there)
         return
     for name, node in state.nodes.items():
         kubernetes = code is RefusalCode.NODE_UNSCHEDULABLE and node.drained
         if kubernetes or (code is RefusalCode.NODE_CORDONED and node.cordons):
-            yield name
+            yield name, node
 
 
 def _models(nodes: Iterable[NodeState], shape: Shape) -> list[str]:

@@ -8,6 +8,7 @@ from apportion_schemas import (
     DeviceCordoned,
     NodeCordoned,
     PodRejected,
+    RefusalCode,
 )
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import observed, rack
@@ -68,6 +69,25 @@ def test_a_cure_names_what_is_cordoned(cordon: Payload, name: str) -> None:
     assert "n2" not in [miss.node for miss in line.nearest]
     cures = [cause.unblocked_by for cause in line.causes]
     assert any(cure.endswith(f" uncordon {name}") for cure in cures), cures
+
+
+def cure_of_cordon(ledger: Ledger) -> str:
+    """What would unblock the one line, of the nodes that are cordoned."""
+    [line] = lines_answer(ledger.state).lines
+    cures = {cause.code: cause.unblocked_by for cause in line.causes}
+    return cures[RefusalCode.NODE_CORDONED]
+
+
+def test_a_cure_names_no_cordoned_node_that_could_not_hold_the_pod() -> None:
+    """Of two the one that could; where none could, lifting a cordon is no cure."""
+    small = rack("n2", 1, memory_mib=16_000)
+    ledger = Ledger(rack("n1", 1), small, rack("n3", 1), pod("x", ask(60_000))).settle()
+    ledger.play(NodeCordoned(node="n2", by="ann", reason="fan"))
+    ledger.submit(pod("y", ask(60_000)), pod("a", ask(60_000))).settle()
+    assert "none of them could hold it" in cure_of_cordon(ledger)
+    ledger.gone("y").play(NodeCordoned(node="n3", by="ann", reason="fan"))
+    ledger.submit(pod("b", ask(60_000))).settle()
+    assert cure_of_cordon(ledger).endswith(" uncordon n3")
 
 
 def test_what_no_node_has_is_told_apart_from_what_is_taken() -> None:
