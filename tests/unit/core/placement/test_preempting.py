@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.explain.why import why
+from apportion.core.ledger.state import Phase
 from apportion.core.placement.engine import Engine
 from apportion.core.placement.queueing.sharding import WHOLE, Shard, key_of, part_of
 from apportion_schemas import (
@@ -87,6 +88,23 @@ def test_nobody_goes_for_a_pod_of_the_same_priority_or_less(priority: int) -> No
     ledger = full(priority=priority)
     ledger.submit(high("h")).settle()
     assert evicted(ledger) == []
+
+
+def test_nobody_goes_for_a_pod_of_another_queue() -> None:
+    """Whose turn it is between queues their shares say; in a queue it is priority."""
+    ledger = Ledger(rack("n1", 1), low("low", queue="training")).settle()
+    ledger.submit(high("other")).settle()
+    assert evicted(ledger) == []
+    ledger.submit(high("own", queue="training")).settle()
+    assert evicted(ledger) == [("low", "own")]
+
+
+def test_what_a_queue_gets_by_its_share_is_not_taken_back_at_once() -> None:
+    """The first of the queue with more is of higher priority, and waits for its queue's turn."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), low("a", 1, 9), low("b", 1, 9)).settle()
+    ledger.submit(high("urgent", 1, 5), low("next", queue="training")).settle()
+    ledger.gone("b").settle()
+    assert (ledger.pod("next").phase, evicted(ledger)) == (Phase.PLACED, [])
 
 
 def test_nobody_goes_for_a_pod_that_never_preempts() -> None:

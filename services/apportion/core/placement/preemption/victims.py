@@ -4,7 +4,8 @@ All pods of lower priority are thought away; then, those first whose eviction wo
 disruption budget and of these the most important first, each is put back if the pod still fits, as
 in kube-scheduler's DefaultPreemption. A gang goes whole or stays whole, and is as important as the
 most important of it; one of which any pod may run alone is none here. Pods that are leaving already
-are there no more.
+are there no more. Only pods of its own queue go for a pod, as by Volcano's action `preempt`: queues
+take turns by their shares, and what one was given first for that is not taken back for priority.
 
 Invariant: the state is as it was when the answer is given; with any one of the victims put back the
 pod would not fit.
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from apportion.core.devices.shares import retake
 from apportion.core.ledger import fold
+from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.hosting import charge_host
 from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State
 from apportion.core.placement.affinity.neighbours import Neighbours
@@ -155,10 +157,10 @@ class DryRun:
         self._finder.columns.touch(self._state.nodes[placement.node], placement.shares)
 
     def _below(self, pod: PodState, node: NodeState) -> tuple[list[PodState], list[Unit]]:
-        """Pods of lower priority there: those that leave already, and those that could be evicted,
-        the most important first.
+        """Pods of lower priority there: those that leave already, and those of the pod's queue that
+        could be evicted, the most important first.
         """
-        priority = pod.submitted.priority
+        priority, queue = pod.submitted.priority, queue_of(self._state, pod)
         leaving: list[PodState] = []
         units: dict[str, Unit] = {}
         for each in node.pods.values():
@@ -167,6 +169,8 @@ class DryRun:
                 continue
             if about.uid in self._state.evictions:
                 leaving.append(each)
+            elif queue_of(self._state, each) != queue:
+                continue
             elif not about.group or not self._state.groups[about.group].together:
                 units[about.uid] = _unit([each])
             elif about.group not in units:
