@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
 import click
 import msgspec
+from rich.console import Console
 
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Wrong
@@ -43,13 +45,24 @@ from apportion.runtime.process.reach import Reach
 from apportion_schemas import UnknownEvent
 
 SHOWN = 10
+CONTRADICTIONS_NAMED = 20
+"""So many of the events that changed nothing are named: the newest."""
 TOLD_EVERY = 10_000
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class Contradiction(msgspec.Struct, frozen=True):
+    """An event that changed nothing: where it stands, what it is, and what it contradicts."""
+
+    revision: int
+    type: str
+    reason: str
 
 
 class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
     """What `--json` prints. `violations` are the first ones; `found` counts all by check.
 
+    `contradictions` counts events that changed nothing, of which `contradicting` are the newest.
     `differences` counts by kind where cluster and ledger were found to differ: no violation.
     `set_aside` are revisions that change nothing because an operator says so, and why: no
     violations either. `unknown` is what a newer build wrote behind the last revision, where the
@@ -63,6 +76,7 @@ class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
     checked: int
     contradictions: int
     digest: str
+    contradicting: tuple[Contradiction, ...] = ()
     snapshots: tuple[int, ...] = ()
     differences: dict[str, int] = {}
     set_aside: dict[int, str] = {}
@@ -87,6 +101,7 @@ class _Verification:
         self.start = start
         self.last = last
         self.violations: list[Violation] = []
+        self.contradicting: deque[Contradiction] = deque(maxlen=CONTRADICTIONS_NAMED)
         self.snapshots: dict[int, str] = {}
         self.broken = False  # it cannot be read on
         self.unknown = ""
@@ -103,12 +118,17 @@ class _Verification:
         """The next record. Raises _Done behind the last one that can be read."""
         if self.receipts is not None:
             self.hold(self.receipts.take(record))  # before: it also holds what nobody can read
+        before = self.auditor.contradictions
         try:
             self.note(self.auditor.take(record.revision, record.subject, record.payload))
         except UnknownEvent as unknown:
             self.unknown = f"revision {record.revision} on {record.subject}: {unknown}"
             self.broken = True
             raise _Done from None
+        if self.auditor.contradictions > before:
+            refused = self.auditor.state.refused_events[-1]
+            named = Contradiction(refused.revision, refused.subject, refused.reason)
+            self.contradicting.append(named)
         if self.receipts is not None:
             self.hold(self.receipts.folded(self.auditor.state))
         if record.revision in self.snapshots:
@@ -146,6 +166,7 @@ class _Verification:
             checked=auditor.checked,
             contradictions=auditor.contradictions,
             digest=digest(auditor.state),
+            contradicting=tuple(self.contradicting),
             snapshots=tuple(sorted(self.snapshots)),
             differences=dict(sorted(auditor.state.differences.items())),
             set_aside={
@@ -348,6 +369,7 @@ def _say(outcome: Verified, *, as_json: bool) -> None:
     if outcome.differences:
         counts = ", ".join(f"{kind} {count:,}" for kind, count in outcome.differences.items())
         out.print(f"cluster and ledger were found to differ: {counts}")
+    _say_contradictions(out, outcome)
     for at, why in outcome.set_aside.items():
         out.print(f"revision {at} is set aside,", plain(why), soft_wrap=True)
     if not outcome.found:
@@ -364,3 +386,13 @@ def _say(outcome: Verified, *, as_json: bool) -> None:
         )
     if outcome.unknown:
         out.print("not checked from", plain(outcome.unknown), style="red", soft_wrap=True)
+
+
+def _say_contradictions(out: Console, outcome: Verified) -> None:
+    """Name what changed nothing, the newest last."""
+    earlier = outcome.contradictions - len(outcome.contradicting)
+    if earlier > 0:
+        out.print(f"{many(earlier, 'earlier event')} changed nothing")
+    for each in outcome.contradicting:
+        said = plain(each.reason)
+        out.print(f"revision {each.revision}: {each.type} changed nothing:", said, soft_wrap=True)
