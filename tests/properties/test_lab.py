@@ -1,6 +1,6 @@
 """What was planned is what then happens, and what happened is replayed, whatever it was."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -42,29 +42,47 @@ def drafts(pods: list[PodSubmitted]) -> tuple[PodDraft, ...]:
     )
 
 
-def happen(ledger: Ledger) -> list[str]:
-    """Decide until nothing is left to say; whoever is evicted goes, and comes again where somebody
-    makes it anew. Those who went are returned.
+class Happened(NamedTuple):
+    """Who went of those that had a place `before`, for whom, and as which uid whoever went came
+    again.
     """
-    gone: list[str] = []
-    again = 0
+
+    before: frozenset[str]
+    gone: list[str]
+    again: dict[str, str]
+
+    def end(self, ledger: Ledger, uid: str) -> PodState | None:
+        """What became of a pod in the end."""
+        while uid in self.again:
+            uid = self.again[uid]
+        return ledger.state.pods.get(uid)
+
+
+def happen(ledger: Ledger, before: frozenset[str]) -> Happened:
+    """Decide until nothing is left to say; whoever is evicted goes, and comes again where somebody
+    makes it anew.
+    """
+    happened = Happened(before, [], {})
     gangs = {name: group.observed for name, group in ledger.state.groups.items()}
     for _ in range(DECISIONS_MAX):
         events = ledger.decide()
         if not events:
-            return gone
+            return happened
         evicted = [event for event in events if isinstance(event, PodEvicted)]
         pods = [ledger.state.pods[event.pod].submitted for event in evicted]
         for event in evicted:
-            gone.append(f"{event.namespace}/{event.name} for {event.beneficiary_name}")
+            if event.pod in before:
+                happened.gone.append(
+                    f"{event.namespace}/{event.name} of {event.node} for {event.beneficiary_name}"
+                )
             ledger.play(PodGone(uid=event.pod))
         for pod in pods:
             if comes_again(ledger.state, pod):
                 declared = gangs.get(pod.group)
                 if declared is not None and pod.group not in ledger.state.groups:
                     ledger.play(declared)
-                ledger.submit(structs.replace(pod, uid=f"evicted-{again}", chooser=""))
-                again += 1
+                uid = happened.again[pod.uid] = f"evicted-{len(happened.again)}"
+                ledger.submit(structs.replace(pod, uid=uid, chooser=""))
     raise AssertionError("the engine never falls silent")
 
 
@@ -95,22 +113,26 @@ def test_what_was_planned_then_happens(
     before = digest(ledger.state)
     answer = plan(ledger.state, Plan(pods=pods, changes=Changes(policy=policy)))
     assert digest(ledger.state) == before, "a plan leaves the state as it was"
-    gone = happen_with(ledger, pods, policy)
+    happened = happen_with(ledger, pods, policy)
     for number, planned in enumerate(answer.pods):
-        agree(planned, ledger.state.pods.get(f"planned-{number}"))
-    evicted = [f"{each.namespace}/{each.pod} for {each.beneficiary}" for each in answer.evicted]
-    assert evicted == gone
+        agree(planned, happened.end(ledger, f"planned-{number}"))
+    evicted = [
+        f"{each.namespace}/{each.pod} of {each.node} for {each.beneficiary}"
+        for each in answer.evicted
+    ]
+    assert evicted == happened.gone
 
 
-def happen_with(ledger: Ledger, pods: tuple[PodDraft, ...], policy: str) -> list[str]:
+def happen_with(ledger: Ledger, pods: tuple[PodDraft, ...], policy: str) -> Happened:
     """The pods are submitted, after the policy was changed where it is to be."""
+    before = frozenset(uid for uid, pod in ledger.state.pods.items() if pod.placement is not None)
     for uid in list(ledger.state.evictions):
         ledger.gone(uid)
     if policy:
         ledger.play(PolicyChanged(by="test", node_policy=policy, device_policy=policy))  # type: ignore[arg-type]
     for number, pod in enumerate(pods):
         ledger.submit(submitted(pod, f"planned-{number}"))
-    return happen(ledger)
+    return happen(ledger, before)
 
 
 arrivals = st.lists(

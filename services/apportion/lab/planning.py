@@ -52,7 +52,7 @@ from apportion.lab.course import Course, copied
 from apportion.lab.draining import drain
 from apportion.lab.fitting import EmptyFleet
 from apportion.runtime.ledger.starting import is_command
-from apportion_schemas import PodGone, PodGroupObserved, PodSubmitted, RefusalCode
+from apportion_schemas import PodEvicted, PodGone, PodGroupObserved, PodSubmitted, RefusalCode
 
 PODS_MAX: Final = 5_000
 WAITING_NAMED: Final = 50
@@ -89,6 +89,12 @@ class Played(NamedTuple):
     moved: list[Displaced]
     after: dict[str, PodSubmitted]
     """Evicted pods that came again, by the uid that they had."""
+
+    def end(self, uid: str) -> PodState | None:
+        """What became of a pod, as which it came again however often; None where it is no more."""
+        while uid in self.after:
+            uid = self.after[uid].uid
+        return self.course.state.pods.get(uid)
 
 
 def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: None) -> PlanAnswer:
@@ -259,6 +265,7 @@ class _Answering:
         self._drained = frozenset(drained)
         self._live = {pod.full_name: pod for pod in state.pods.values()}
         self._displaced = {each.before.uid: each for each in played.moved}
+        self._leavers = [gone for gone in played.course.evicted if _has_place(state, gone.pod)]
         self._room = Room(self._state)
         self._empty = EmptyFleet(self._state)
         self._empty_without = EmptyFleet(without.course.state) if without is not None else None
@@ -272,8 +279,9 @@ class _Answering:
         moved = tuple(self._moved(each) for each in self._played.moved)
         outcomes = {pod.outcome for pod in (*pods, *moved)}
         outcome: Outcome = next((each for each in WORST if each in outcomes), "fits")
-        ours = {pod.uid for pod in self._played.planned.values()}
-        ours |= {each.again.uid for each in self._played.moved}
+        came = [pod.uid for pod in self._played.planned.values()]
+        came += [each.again.uid for each in self._played.moved]
+        ours = {pod.uid for uid in came if (pod := self._played.end(uid)) is not None}
         asked = (self._live.get(f"{pod.namespace}/{pod.name}") for pod in wish.pods)
         ours |= {pod.uid for pod in asked if pod is not None}
         others = (pod for pod in self._waiting if pod.uid not in ours)
@@ -285,7 +293,7 @@ class _Answering:
             pods=pods,
             moved=moved,
             helped=tuple(self._helped(ours)),
-            evicted=tuple(map(self._leaving, range(len(self._played.course.evicted)))),
+            evicted=tuple(map(self._leaving, self._leavers)),
             waiting=tuple(map(self._ahead, islice(others, WAITING_NAMED))),
             before=_totals(self._today.course.state if self._today else self._before),
             after=_totals(self._state),
@@ -301,11 +309,11 @@ class _Answering:
         if there is not None and there.placement is not None:
             return self._kept(draft, there, there.placement.node)
         about = new or (there.submitted if there is not None else submitted(draft, ""))
-        answer = self._of(self._state.pods.get(about.uid), about, waits=there)
+        answer = self._of(self._played.end(about.uid), about, waits=there)
         if self._without is None:
             return answer
         other = self._without.planned[name].uid if new is not None else about.uid
-        return self._compared(answer, self._without.course.state.pods.get(other))
+        return self._compared(answer, self._without.end(other))
 
     def _kept(self, draft: PodDraft, pod: PodState, node: str) -> PlannedPod:
         """A pod that has a place: submitting it would change nothing, but the plan may."""
@@ -326,22 +334,26 @@ class _Answering:
         )  # fmt: skip
 
     def _moved(self, each: Displaced) -> PlannedPod:
-        return self._of(self._state.pods.get(each.again.uid), each.again, was=each.node)
+        return self._of(self._played.end(each.again.uid), each.again, was=each.node)
 
     def _helped(self, ours: set[str]) -> Iterable[PlannedPod]:
         """Pods that would wait without the changes and have a place with them."""
-        waited = self._today.course.state.pods if self._today is not None else {}
-        for uid, pod in self._state.pods.items():
-            if uid not in ours and pod.placement is not None:
-                before = waited.get(uid)
-                if before is not None and before.placement is None:
-                    yield self._of(pod, pod.submitted)
+        if self._today is None:
+            return
+        for uid, pod in self._before.pods.items():
+            if uid in ours or pod.placement is not None:
+                continue
+            without, with_it = self._today.end(uid), self._played.end(uid)
+            if with_it is None or with_it.placement is None:
+                continue
+            if without is not None and without.placement is None:
+                yield self._of(with_it, with_it.submitted)
 
     def _of(
         self, pod: PodState | None, about: PodSubmitted, *, was: str = "",
         waits: PodState | None = None,
     ) -> PlannedPod:  # fmt: skip
-        """What became of one pod; None where it was evicted again for another of the plan.
+        """What became of one pod; None where it was evicted for another and does not come again.
 
         `waits` is the live one that it is, or whose place the manifest took.
         """
@@ -363,7 +375,7 @@ class _Answering:
         placement = pod.placement
         assert placement is not None  # noqa: S101 - told to mypy
         evicts = tuple(
-            f"{each.namespace}/{each.name}" for each in self._played.course.evicted
+            f"{each.namespace}/{each.name}" for each in self._leavers
             if each.beneficiary == pod.uid
         )  # fmt: skip
         said += f" {'would move to' if made.was else 'fits on'} {placed_words(placement)}"
@@ -423,10 +435,8 @@ class _Answering:
                         device=share.device, memory_mib=share.memory_mib, cores=share.cores,
                     )  # fmt: skip
 
-    def _leaving(self, number: int) -> Leaving:
-        evicted = self._played.course.evicted[number]
-        again = self._played.after.get(evicted.pod)
-        pod = self._state.pods.get(again.uid) if again is not None else None
+    def _leaving(self, evicted: PodEvicted) -> Leaving:
+        pod = self._played.end(evicted.pod)
         return Leaving(
             namespace=evicted.namespace, pod=evicted.name, node=evicted.node,
             priority=evicted.priority, beneficiary=evicted.beneficiary_name,
@@ -448,6 +458,14 @@ class _Answering:
         empty = self._empty_without
         never = pod is not None and empty is not None and empty.lasting(pod) is not None
         return structs.replace(answer, without="never" if never else "not-now")
+
+
+def _has_place(state: State, uid: str) -> bool:
+    """Whether the pod runs before the plan; others come and go in a course, and nobody sees them
+    go: they wait before it and wait after it.
+    """
+    pod = state.pods.get(uid)
+    return pod is not None and pod.placement is not None
 
 
 def _sentence(wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod]) -> str:

@@ -9,6 +9,7 @@ from apportion.core.ledger.digest import digest
 from apportion.core.ledger.state import State
 from apportion.core.manifests import PodDraft
 from apportion.lab.changes import Changes, WishInvalid
+from apportion.lab.course import Course, copied
 from apportion.lab.planning import PODS_MAX, Plan, plan
 from apportion.lab.wishes import plan_of
 from apportion_schemas import (
@@ -85,8 +86,39 @@ def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
 def test_who_would_be_submitted_has_not_started_before_who_runs() -> None:
     """Nor does it count as more important than those, where nobody says what time it is."""
     ledger = Ledger(rack("n1", 2), pod("old", cards())).settle()
-    answer = planned(ledger, draft("new", cards()), draft("top", cards(2), priority=5))
-    assert [each.pod for each in answer.evicted] == ["old", "new"]
+    course = Course(copied(ledger.state))
+    for comes in (pod("younger", cards()), pod("top", cards(), priority=5)):
+        course.apply(comes)
+        assert sum(course.settle()) > 0
+    assert [each.name for each in course.evicted] == ["younger"]
+
+
+def test_who_comes_and_goes_within_a_plan_is_not_among_those_that_would_go() -> None:
+    """It waits before and after; only whoever holds a place now can leave one."""
+    ledger = Ledger(rack("n1", 2), pod("old", cards())).settle().submit(pod("late", cards()))
+    answer = planned(ledger, draft("top", cards(2), priority=5))
+    assert [(gone.pod, gone.node) for gone in answer.evicted] == [("old", "n1")]
+    assert only(answer).evicts == ("default/old",)
+    assert "once default/old left" in only(answer).sentence
+    assert "late" in {each.pod for each in answer.waiting}
+
+
+def test_who_is_evicted_twice_goes_once_and_from_where_it_is() -> None:
+    """Where it was in between, nobody will see."""
+    ledger = Ledger(rack("n1", 1), pod("there", cards())).settle()
+    ledger.play(rack("n2", 2, model=T4))
+    small = shape(cards(), devices=DeviceConstraints(use_types=("T4",)))
+    ledger.submit(pod("small", shape=small)).settle()
+    a100, t4 = (
+        shape(cards(count), devices=DeviceConstraints(use_types=(name,)))
+        for name, count in (("A100", 1), ("T4", 2))
+    )
+    first, second = draft("a", shape=a100, priority=9), draft("b", shape=t4, priority=5)
+    answer = planned(ledger, first, second)
+    assert sorted((gone.pod, gone.node, gone.to) for gone in answer.evicted) == [
+        ("small", "n2", ""),
+        ("there", "n1", ""),
+    ]
 
 
 def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:

@@ -94,7 +94,8 @@ class PlanAnswer(Answer, frozen=True):
     `outcome` is the worst of them. `changes` are the wishes in words. `pods` are those of the
     manifest; `moved` held a place on a node or device that is lost, and are taken as submitted
     again, also where they are of the manifest; `helped` wait now and would have a place. `evicted`
-    would go for others. `waiting` are the first that would wait then, in the order of their turns.
+    have a place now and would go for others, each once. `waiting` are the first that would wait
+    then, in the order of their turns.
     `before` is the cluster without the plan, of a plan with changes once all is decided that can be
     without them, so not what it holds at `revision`; `after` is the cluster with the plan. `when`:
     for pods that would wait, what is known of how long. `problems` are documents that were refused,
