@@ -206,9 +206,23 @@ def test_cordon_and_uncordon(up: Standalone) -> None:
         "DeviceCordoned", device["device"], "ann",
     )  # fmt: skip
     up.json("uncordon", device["device"], "--of", "ann")
+    card = up.json("get", "devices", "--node", "big-1")["items"][0]["device"]
+    up.json("cordon", card, "--reason", "fan", "--by", "ann")
+    wait_until(lambda: _cordoned(up, "big-1") == [card], "the card's own cordon")
     for node in ("big-1", "mig-1"):
-        up.json("uncordon", node)
+        lifted = up.run("uncordon", node)
+        assert lifted.returncode == 0
+        assert ("is cordoned itself: fan (ann)" in lifted.stderr) == (node == "big-1")
+    up.json("uncordon", card, "--all")
+    wait_until(lambda: not _cordoned(up, "big-1"), "the card to be on offer")
+    assert "big-1 is not cordoned" in up.run("uncordon", "big-1").stderr
     up.json("delete", "homeless")
+
+
+def _cordoned(up: Standalone, node: str) -> list[str]:
+    """The devices of the node with cordons of their own."""
+    devices = up.json("get", "devices", "--node", node)["items"]
+    return [each["device"] for each in devices if each["cordons"]]
 
 
 def test_a_pod_that_runs_is_resized_where_it_is(up: Standalone) -> None:

@@ -82,7 +82,7 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
     there = {name for name, pod in before.items() if pod["node"] == node}
     gang = {name for name in before if name.startswith("gang")}
     moving = there | (gang if there & gang else set())
-    planned = up.json("drain", node, "--reason", "firmware", "--dry-run")
+    planned = up.json("drain", node, "--dry-run")
     assert {name.partition("/")[2] for name in planned["left"]} == moving
     assert planned["planned"].keys() == {f"default/{name}" for name in moving}
     assert planned["left"]["default/alone"].startswith(f"would move to {OTHER[node]} (")

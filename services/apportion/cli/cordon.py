@@ -15,7 +15,9 @@ from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import by_whom, person, run, write
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import CordonAnswer, DeviceAnswer, NodeDetail
+from apportion.core.explain.lines import listed
 from apportion.core.explain.near import target_meant
+from apportion.core.explain.words import device_words
 from apportion_schemas import (
     DeviceCordoned,
     DeviceCordonLifted,
@@ -25,6 +27,9 @@ from apportion_schemas import (
     NodeUncordoned,
 )
 from apportion_schemas.quantities import Payload
+
+OFF_NAMED = 4
+"""So many devices are named that are off offer still."""
 
 
 class Done(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,11 +90,12 @@ def uncordon(
         raise click.UsageError("give --of NAME or --all, not both")
     who = person(by)
     basis, node, device = find(where, target)
-    stated = cordons_of(where, node, device)
+    detail = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail)
+    stated = cordons_of(detail, device)
     lifted = whose or who
     others = [each for each in stated if each.by != lifted]
     if not stated:
-        raise NotFound(f"nobody has a reason against {device or node} at revision {basis}")
+        raise NotFound(f"{device or node} is not cordoned at revision {basis}")
     if not everybody and len(others) == len(stated):
         raise NotFound(
             f"{lifted} has no reason against {device or node}, but others have: "
@@ -111,16 +117,38 @@ def uncordon(
         )
     _write(where, data, basis, device or node, as_json=as_json)
     if others:
-        left = f"{device or node} is cordoned still: {spoken(others)}"
-        console(stderr=True).print(plain(left), style="yellow", soft_wrap=True)
+        _warn(f"{device or node} is cordoned still: {spoken(others)}")
+    elif off := still_off(detail, device):
+        _warn(off)
 
 
-def cordons_of(where: Where, node: str, device: str) -> list[CordonAnswer]:
+def cordons_of(detail: NodeDetail, device: str) -> list[CordonAnswer]:
     """The reasons that stand against the device, or the node where none is named."""
-    detail = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail)
     if not device:
         return list(detail.node.cordons)
     return [cordon for each in detail.devices if each.device == device for cordon in each.cordons]
+
+
+def still_off(detail: NodeDetail, device: str) -> str:
+    """What the end of a cordon does not put on offer: devices that have failed, and those of a node
+    with cordons of their own. Empty where there is none.
+    """
+    said = []
+    for each in detail.devices:
+        name = device_words(each.device)
+        if device not in {"", each.device}:
+            continue
+        if not each.present:
+            said.append(f"{name} is not reported any more")
+        elif not each.healthy:
+            said.append(f"{name} has failed: {each.health_reason or 'no reason given'}")
+        elif each.cordons and not device:
+            said.append(f"{name} is cordoned itself: {spoken(each.cordons)}")
+    return f"off offer still: {listed(said, OFF_NAMED)}" if said else ""
+
+
+def _warn(said: str) -> None:
+    console(stderr=True).print(plain(said), style="yellow", soft_wrap=True)
 
 
 def spoken(cordons: Iterable[CordonAnswer]) -> str:

@@ -87,7 +87,8 @@ class Order(msgspec.Struct, frozen=True):
 @click.command(epilog="Example:  apportion drain gpu-1 --reason 'firmware'     then: apportion "
                "uncordon gpu-1")  # fmt: skip
 @click.argument("target", metavar="NODE|DEVICE", shell_complete=TARGETS)
-@click.option("--reason", required=True, help="Why, for whoever asks later.")
+@click.option("--reason", default="",
+              help="Why, for whoever asks later; not needed with --dry-run.")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=click.FloatRange(1, 86_400), default=600.0,
               show_default=True, metavar="SECONDS", help="How long to try.")  # fmt: skip
 @click.option(
@@ -119,8 +120,8 @@ def command(
     that ran there waits for a place (with --dry-run: would wait). What controllers in Kubernetes
     make anew is not waited for; 130 it was stopped by Ctrl-C.
     """
-    if not reason.strip():
-        raise click.UsageError("--reason is empty; say why, whoever asks later will want to know")
+    if not (reason.strip() or dry_run):
+        raise click.UsageError("give --reason; say why, whoever asks later will want to know")
     kube = KubeChoice(wanted=True, kubeconfig=kubeconfig, context=context)
     asked = Order("", "", person(by), reason, timeout_s, force, kube)
     report = Report(target=target)

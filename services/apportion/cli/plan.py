@@ -69,9 +69,10 @@ def command(
     """Say what would happen, without doing it: what fits, where, beside whom, and who would go.
 
     A pod of the manifest that waits already is decided anew; one that has a place keeps it.
-    Without -f, what would become of the pods that run and wait. Pods of a node or device that is
-    lost are taken as submitted again, as their controllers would make them. An added node is as
-    large as those of its model are, and has the labels and taints that all of them have.
+    With --lose, --add or --policy and no -f: what would become of the pods that run and wait; by
+    itself it has nothing to try. Pods of a node or device that is lost are taken as submitted
+    again, as their controllers would make them. An added node is as large as those of its model
+    are, and has the labels and taints that all of them have.
 
     Exit codes: 0 all would have a place; 5 some would wait; 6 some never can, whatever
     ends on this fleet; 1 a document was wrong, or a node is not known; 2 wrong usage; 3 the gateway

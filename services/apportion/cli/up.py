@@ -42,7 +42,8 @@ SERVICES = tuple(
 @click.option("--port", type=PORT, default=GATEWAY_PORT, show_default=True, metavar="PORT",
               help="Of the gateway; 0 takes a free one.")  # fmt: skip
 @click.option("--fleet", "fleet", multiple=True, metavar="SPEC|FILE",
-              help="What to simulate: 8xH100-80GB, 4xA100-40GB:mig+2xT4, or a file.")  # fmt: skip
+              help="What to simulate: 8xH100-80GB, 4xA100-40GB:mig+2xT4, or a file.  "
+              "[default: 8 nodes, with H100, A100, V100, T4, L40S and Ascend310P]")  # fmt: skip
 @click.option("--nodes", type=click.IntRange(1, 20_000), metavar="N",
               help="How many nodes of --fleet SPEC.")  # fmt: skip
 @click.option("--gpus", type=click.Choice(["simulated", "local"]), default="simulated",
@@ -132,6 +133,11 @@ def _check(make: Callable[[Any], object]) -> None:
 
 def _simulated(fleet: tuple[str, ...], nodes: int | None) -> _Machines:
     """Machines that are there in the ledger alone. Raises Wrong, before anything is begun."""
+    if nodes and not fleet:
+        raise click.UsageError(
+            "--nodes says how many of --fleet SPEC: give that too, as in "
+            f"--fleet 8xH100-80GB --nodes {nodes}"
+        )
     files = [Path(text) for text in fleet or (str(FLEET),) if Path(text).is_file()]
     if files:
         if len(fleet) > 1 or nodes:

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from apportion.cli.drain import LEAVING, UNDECIDED, Report, how_far
+from apportion.cli.drain import LEAVING, UNDECIDED, Report, command, how_far
+from apportion.cli.exits import UNREACHABLE, USAGE
 
 
 @pytest.mark.parametrize(
@@ -36,9 +38,9 @@ def test_ctrl_c_before_anything_is_done(options: tuple[str, ...], tmp_path: Path
     """It waits for a gateway that does not answer: nothing was done, and it says so."""
     with socket.create_server(("127.0.0.1", 0)) as gateway:
         url = f"http://127.0.0.1:{gateway.getsockname()[1]}"
-        command = [sys.executable, "-m", "apportion.cli.main", "drain", "n-1", "--reason", "x"]
+        verb = [sys.executable, "-m", "apportion.cli.main", "drain", "n-1", "--reason", "x"]
         process = subprocess.Popen(
-            [*command, "--gateway", url, *options], stdout=subprocess.PIPE, text=True,
+            [*verb, "--gateway", url, *options], stdout=subprocess.PIPE, text=True,
             env={**os.environ, "APPORTION_DATA": str(tmp_path)},
         )  # fmt: skip
         asking, _ = gateway.accept()
@@ -49,3 +51,13 @@ def test_ctrl_c_before_anything_is_done(options: tuple[str, ...], tmp_path: Path
     assert out == (
         "stopped by Ctrl-C; nothing was done: n-1 is not cordoned by this, and no pod was moved\n"
     )
+
+
+def test_only_a_drain_that_cordons_needs_a_reason(tmp_path: Path) -> None:
+    """A dry run leaves nothing that somebody could ask about; it comes as far as the gateway."""
+    nowhere = ["n-1", "--gateway", "http://127.0.0.1:1", "--nats", "nats://127.0.0.1:1"]
+    env = {"APPORTION_DATA": str(tmp_path)}
+    without = CliRunner().invoke(command, nowhere, env=env)
+    assert (without.exit_code, "give --reason" in without.output) == (USAGE, True)
+    tried = CliRunner().invoke(command, [*nowhere, "--dry-run"], env=env)
+    assert tried.exit_code == UNREACHABLE, tried.output

@@ -1,6 +1,8 @@
 """What `plan` says of a plan as a whole."""
 
-from apportion.cli.plan import totals_words
+from click.testing import CliRunner
+
+from apportion.cli.plan import command, totals_words
 from apportion.core.explain.plans import PlanAnswer, Totals
 
 BEFORE = Totals(
@@ -18,3 +20,11 @@ def test_what_a_change_is_compared_with_is_not_called_the_present() -> None:
         "without it 1 of 4 devices used, 1 pod placed, 0 waiting; "
         "with it 0 of 2 devices used, 0 pods placed, 1 waiting; as of revision 7"
     )
+
+
+def test_help_promises_nothing_of_a_plan_of_nothing() -> None:
+    """By itself the verb is wrong usage, and help says what it takes without a manifest."""
+    assert CliRunner().invoke(command, []).exit_code == 2
+    said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
+    assert "With --lose, --add or --policy and no -f: what would become of the pods" in said
+    assert "Without -f, what" not in said

@@ -1,0 +1,41 @@
+"""What `uncordon` says of devices that the end of a cordon does not put on offer."""
+
+import pytest
+
+from apportion.cli.cordon import still_off
+from apportion.core.explain.answers import NodeDetail
+from apportion.core.explain.views import device_answers, node_answer
+from apportion_schemas import DeviceCordoned, DeviceHealthChanged
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import placed, pod, share
+
+FAILED = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
+HELD = placed(shares=[share("n1-g1")])
+CORDONED = DeviceCordoned(device="n1-g1", by="ann", reason="fan")
+
+
+@pytest.mark.parametrize(
+    ("events", "device", "said"),
+    [
+        ((), "", ""),
+        ((FAILED,), "", "off offer still: n1-g0 has failed: XID 79"),
+        ((CORDONED,), "", "off offer still: n1-g1 is cordoned itself: fan (ann)"),
+        (
+            (FAILED, CORDONED), "",
+            "off offer still: n1-g0 has failed: XID 79, n1-g1 is cordoned itself: fan (ann)",
+        ),
+        ((pod(), HELD, rack("n1", 1)), "", "off offer still: n1-g1 is not reported any more"),
+        ((CORDONED,), "n1-g1", ""),
+        ((FAILED,), "n1-g1", ""),
+        ((FAILED,), "n1-g0", "off offer still: n1-g0 has failed: XID 79"),
+    ],
+)  # fmt: skip
+def test_what_is_off_offer_for_another_reason(
+    events: tuple[Payload, ...], device: str, said: str
+) -> None:
+    """Of a node all of its devices, of a device that one, whose own cordon was lifted just now."""
+    node = Ledger(rack("n1", 2), *events).state.nodes["n1"]
+    detail = NodeDetail(1, node=node_answer(node), devices=tuple(device_answers(node)))
+    assert still_off(detail, device) == said
