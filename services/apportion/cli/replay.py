@@ -26,8 +26,8 @@ from apportion_schemas import Policy
 HEIGHT = 4
 SCALE_CELLS = 9
 PERCENT = " %"
-NOTHING = 1e-9
-"""Less than this is what is left of sums."""
+DIGITS = 2
+"""So many behind the point, of seconds, hours and percentages alike: what is less is noise."""
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 ASCII = " .:-=+*#"
 CHARTS = (".html", ".svg")
@@ -155,7 +155,7 @@ def _show(out: Console, answer: ReplayAnswer, *, in_ascii: bool = False) -> None
         made.add_row(
             row.title,
             *(
-                f"{value:,.4g}{row.unit}" if isinstance(value, float) else f"{value:,}"
+                f"{amount(value)}{row.unit if isinstance(value, float) else ''}"
                 for value in (before, after)
             ),
             difference(after - before, row.unit),
@@ -168,20 +168,27 @@ def _show(out: Console, answer: ReplayAnswer, *, in_ascii: bool = False) -> None
 
 def difference(value: float, unit: str) -> str:
     """What is more or less; of percentages in points, since a percent of them is another thing."""
-    if abs(value) < NOTHING:
+    if not round(value, DIGITS):
         return ""
-    if isinstance(value, int):
-        return f"{value:+,}"
-    return f"{value:+,.4g}{' points' if unit == PERCENT else unit}"
+    said = f"{'+' if value > 0 else ''}{amount(value)}"
+    return said if isinstance(value, int) else f"{said}{' points' if unit == PERCENT else unit}"
+
+
+def amount(value: float) -> str:
+    """As in `1,234.5`: no more digits than say something."""
+    return f"{round(value, DIGITS):,}".removesuffix(".0")
 
 
 def saved(answer: ReplayAnswer) -> str:
     """What the other course would have saved, or cost, in one sentence."""
-    gpus, hours = answer.gpus_saved, answer.gpu_hours_waited_saved
+    gpus, hours = answer.gpus_saved, round(answer.gpu_hours_waited_saved, DIGITS)
     said = f"{many(abs(gpus), 'GPU')} {'fewer' if gpus > 0 else 'more'}" if gpus else "as many GPUs"
     said += " held at the peak, "
-    less = f"{abs(hours):,.4g} GPU hours {'less' if hours > 0 else 'more'}"
-    said += f"{less if abs(hours) >= NOTHING else 'as many GPU hours'} waited"
+    less = f"{amount(abs(hours))} GPU hours {'less' if hours > 0 else 'more'}"
+    said += f"{less if hours else 'as many GPU hours'} waited"
+    evicted = answer.replayed.evicted - answer.happened.evicted
+    if evicted:
+        said += f", {many(abs(evicted), 'pod')} {'more' if evicted > 0 else 'fewer'} evicted"
     if answer.passed_over:
         said += f"; {answer.passed_over:,} facts made no sense in the other course"
     return said

@@ -10,6 +10,7 @@ import contextlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import click
@@ -22,6 +23,7 @@ from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.core.explain.health import moment
 from apportion.core.reports.answers import IdleAnswer, IdleRow, ReportAnswer, ReportRow
+from apportion.core.reports.prices import EXAMPLE
 from apportion.core.reports.report import NOTHING
 from apportion.core.reports.rows import WrongBy, by_of
 
@@ -42,7 +44,8 @@ _OPTIONS = (
     click.option("--step", default="", metavar="LENGTH",
                  help="Rows for each 15m, 1h or 1d, too."),
     click.option("--prices", type=_FILE, envvar="APPORTION_PRICES",
-                 help="What an hour of a card costs, by model (TOML).  [APPORTION_PRICES]"),
+                 help="What an hour of a card costs, by model; `apportion report cost "
+                 "--help` shows such a file.  [APPORTION_PRICES]"),
     click.option("--archive", "archives", type=_FILE, multiple=True,
                  help="What the ledger has dropped, as `apportion ledger archive` wrote it; of "
                  "several, the oldest first."),
@@ -80,11 +83,15 @@ def usage(**given: Any) -> None:
     _make("usage", **given)
 
 
-@command.command(epilog="Example:  apportion report cost --by label:team --prices prices.toml")
+@command.command(
+    help="What the granted hours cost, by a price file (TOML) such as\n\n\b\n"
+    + indent(EXAMPLE, "  "),
+    epilog="Example:  apportion report cost --by label:team --prices prices.toml",
+)
 @_report
 @asks_both
 def cost(**given: Any) -> None:
-    """What the granted hours cost, by a price file."""
+    """See `help`, which shows a price file."""
     _make("cost", **given)
 
 
@@ -187,7 +194,7 @@ def rows_of(
         else:
             cells += [
                 row.key or NOTHING, _h(row.granted_gpu_hours), _h(row.granted_gib_hours),
-                _percent(row), _h(row.used_gib_hours), *([_h(row.cost)] if money else []),
+                _percent(row), _h(_gib_used(row)), *([_h(row.cost)] if money else []),
             ]  # fmt: skip
         if whole:
             cells += map(_h, (row.free_gpu_hours, row.cordoned_gpu_hours, row.broken_gpu_hours))
@@ -240,6 +247,11 @@ def _percent(row: ReportRow) -> str:
         if row.reported_gpu_hours
         else ""
     )
+
+
+def _gib_used(row: ReportRow) -> float | None:
+    """None where nobody has measured what was used; who measures work measures memory too."""
+    return row.used_gib_hours if row.used_gib_hours or row.reported_gpu_hours else None
 
 
 def _used(row: ReportRow) -> str:

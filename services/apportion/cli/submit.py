@@ -138,6 +138,8 @@ def command(
         print_json(report)
     else:
         _tell(report, waited=wait)
+        if files and (hint := of_plan(report)):
+            console().print(hint, soft_wrap=True)
     if report.problems or report.refused or report.undecided or report.changed:
         sys.exit(REFUSED)
 
@@ -264,6 +266,13 @@ def _tell(report: Report, *, waited: bool) -> None:
     out.print(", ".join(parts))
     if report.changed:
         out.print("--replace submits them anew")
+
+
+def of_plan(report: Report) -> str:
+    """Which verb goes on where a dry run of manifests ends; empty where nothing is to be placed."""
+    if not report.dry_run or not (report.submitted or report.replaced):
+        return ""
+    return "`apportion plan -f FILE` says where each would go, and who would be evicted"
 
 
 def _outcomes(report: Report, *, waited: bool) -> Rows:

@@ -61,7 +61,8 @@ def command(
     """Start everything on this machine, place the sample pods, and stay up until Ctrl-C.
 
     The services take their settings from the environment as well, as `apportion gateway --help`
-    names them: APPORTION_PRICES=FILE, what an hour of a card costs, for reports of cost.
+    names them: APPORTION_PRICES=FILE, what an hour of a card costs, for reports of cost
+    (`apportion report cost --help` shows such a file).
 
     Exit codes: 0 ended as asked; 1 with --exit-after-samples: a sample was refused; 2 wrong usage,
     or a fleet that cannot be: all that is wrong with it is said, and nothing is begun; 3 something

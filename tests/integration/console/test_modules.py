@@ -116,6 +116,26 @@ def test_a_packed_row_becomes_cards_with_their_holders(page: Page) -> None:
     assert {name: totals[name] for name in wanted} == wanted
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("n1", "node:n1  ns:a"), ("n" * 20, f"node:{'n' * 20}"), ("n" * 40, ""), (None, "")],
+)
+def test_the_field_shows_words_that_find_something(
+    page: Page, name: str | None, words: str
+) -> None:
+    """A node of this fleet and a namespace there, as far as they can be read in it."""
+    rows = [] if name is None else [["m", *ROW[1:7], [], {}], [name, *ROW[1:]]]
+    found = run(
+        page,
+        "fleet/model.js",
+        """const f = new m.Fleet();
+        f.take({ whole: true, revision: 7, nodes: given[0], gone: [] });
+        return f.example();""",
+        rows,
+    )
+    assert found == words
+
+
 def test_a_card_that_is_broken_and_cordoned_says_each_reason(page: Page) -> None:
     """It is counted as either, and neither reason stands behind the other's word."""
     row = ["n1", "H100", 1, "", [["H100", 1000]], [0, 0, 3], {"0": "XID 79"}, [], {"0": "fan"}]

@@ -2,6 +2,7 @@
 
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from apportion.cli.replay import (
     ASCII,
@@ -9,6 +10,7 @@ from apportion.cli.replay import (
     HEIGHT,
     ROWS,
     SCALE_CELLS,
+    amount,
     bars,
     command,
     difference,
@@ -50,6 +52,7 @@ def test_a_narrow_terminal_has_fewer_bars() -> None:
         (0, 0.0, "as many GPUs held at the peak, as many GPU hours waited"),
         (1, 1.5, "1 GPU fewer held at the peak, 1.5 GPU hours less waited"),
         (-8, -0.25, "8 GPUs more held at the peak, 0.25 GPU hours more waited"),
+        (0, 0.004, "as many GPUs held at the peak, as many GPU hours waited"),
     ],
 )
 def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None:
@@ -63,6 +66,31 @@ def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None
     assert saved(answer) == words
 
 
+@pytest.mark.parametrize(
+    ("happened", "replayed", "words"),
+    [(0, 2, ", 2 pods more evicted"), (2, 1, ", 1 pod fewer evicted"), (3, 3, " waited")],
+)
+def test_who_pays_with_evictions_is_said(happened: int, replayed: int, words: str) -> None:
+    """Less waiting may cost the places of others."""
+    course = Meter(State(), 0.0, 1.0).measured()
+    before, after = (structs.replace(course, evicted=each) for each in (happened, replayed))
+    span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=before, replayed=after, gpus_saved=0,
+        gpu_hours_waited_saved=0.0,
+    )  # fmt: skip
+    assert saved(answer).endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.0004, "0"), (12, "12"), (2.0, "2"), (1234.5, "1,234.5"), (0.126, "0.13")],
+)
+def test_two_digits_behind_the_point_and_no_more(value: float, words: str) -> None:
+    """Of seconds, hours and percentages alike."""
+    assert amount(value) == words
+
+
 def test_nothing_is_no_bar() -> None:
     """Where nobody waited there is no scale either."""
     assert bars([0.0, 0.0], 0.0) == ["  "] * HEIGHT
@@ -71,7 +99,8 @@ def test_nothing_is_no_bar() -> None:
 @pytest.mark.parametrize(
     ("value", "unit", "words"),
     [(3.21, " %", "+3.21 points"), (-0.5, " %", "-0.5 points"), (2.0, " s", "+2 s"),
-     (0.0, " %", ""), (-3, "", "-3")],
+     (0.0, " %", ""), (-3, "", "-3"), (0.0049, " %", ""), (-0.0049, "", ""),
+     (1234.5678, " s", "+1,234.57 s"), (-0.0678, " s", "-0.07 s")],
 )  # fmt: skip
 def test_percentages_differ_by_points(value: float, unit: str, words: str) -> None:
     """From 40 % to 43.2 % is 3.2 points, and 8 percent."""

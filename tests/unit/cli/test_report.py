@@ -2,9 +2,13 @@
 
 import io
 
+from click.testing import CliRunner
+from msgspec import structs
 from rich.console import Console
 
-from apportion.cli.report import rows_of
+from apportion.cli.report import command, rows_of
+from apportion.core.reports.answers import ReportAnswer, ReportRow
+from apportion.core.reports.prices import EXAMPLE
 from tests.support.accounts import Accounted
 from tests.support.fleet import rack
 from tests.support.pods import placed, pod, share
@@ -22,3 +26,29 @@ def test_steps_say_what_was_free_in_the_row_of_nobody() -> None:
     assert head.split()[-3:] == ["FREE", "CORDONED", "BROKEN"]
     assert nobody.split()[1:] == ["(nobody)", "1.50", "0.00", "0.00"]
     assert default.split()[1:3] == ["default", "0.50"]
+
+
+def test_what_nobody_measured_is_blank() -> None:
+    """Memory as well as work: a nought would say that nothing was used."""
+    accounted = Accounted(hours=2).at(0, rack("n1", 1), pod("p1"))
+    answer = accounted.at(1, placed("p1", shares=[share("n1-g0", 40_960)])).report()
+    [row] = answer.rows
+    assert cells(row, answer) == ["default", "0.50", "40.00"]
+    measured = structs.replace(row, reported_gpu_hours=1.0)
+    assert cells(measured, answer) == ["default", "0.50", "40.00", "0", "%", "0.00"]
+
+
+def cells(row: ReportRow, answer: ReportAnswer) -> list[str]:
+    """What a table of this row has in it."""
+    out = Console(file=io.StringIO(), width=200, color_system=None)
+    out.print(rows_of(answer, (row,), money=False))
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue().splitlines()[1].split()
+
+
+def test_help_shows_a_price_file() -> None:
+    """As it may be pasted, line by line."""
+    said = CliRunner().invoke(command, ["cost", "--help"]).output
+    assert [line.strip() for line in EXAMPLE.splitlines()] == [
+        line.strip() for line in said.splitlines() if line.strip() in EXAMPLE.splitlines()
+    ]

@@ -3,7 +3,8 @@
 import pytest
 
 from apportion.cli.comparing import only_new
-from apportion.cli.submitting import BATCH, _batched, _ordered
+from apportion.cli.submit import Report, of_plan
+from apportion.cli.submitting import BATCH, Submitted, _batched, _ordered
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.manifests import PodDraft
 from apportion.runtime.files.wishes import Wish
@@ -76,3 +77,12 @@ def test_gang_with_some_live_pods_is_said_again() -> None:
 def test_gang_that_stands_alone() -> None:
     """A PodGroup document without pods is submitted."""
     assert names(only_new(Wish([], {"g1": gang("g1")}), {})) == ["!g1"]
+
+
+def test_a_dry_run_says_which_verb_goes_on() -> None:
+    """Where something would be placed, and only then."""
+    new, goes_on = [Submitted("default", "a", "", 0)], "apportion plan -f FILE"
+    assert goes_on in of_plan(Report(dry_run=True, submitted=new))
+    assert goes_on in of_plan(Report(dry_run=True, replaced=["default/a"]))
+    assert of_plan(Report(dry_run=True, unchanged=["default/a"])) == ""
+    assert of_plan(Report(submitted=new)) == ""

@@ -170,6 +170,19 @@ class Room:
             if isinstance(needs, Demand) and refused_amount(needs, empty(held.device)) is None:
                 yield needs, held
 
+    def empty_devices(self, shape: Shape, node: NodeState) -> tuple[int, int]:
+        """How many devices the pod wants alone on one node, and how many would do there now."""
+        wanted, free = 0, set[str]()
+        for ask in shape.asks:
+            would_do = list(self._would_do(ask, shape.devices, node))
+            if not ask.init and any(needs.alone for needs, _ in would_do):
+                wanted += ask.count
+                free.update(
+                    held.device.id for needs, held in would_do
+                    if refused_amount(needs, held) is None
+                )  # fmt: skip
+        return wanted, len(free)
+
     def _miss(self, shape: Shape, node: NodeState) -> tuple[tuple[int, float], NearMiss] | None:
         """What a node lacks that could hold the pod, with how near that is, measured as in the
         events: the last filter first, then the least shortage.

@@ -216,8 +216,11 @@ def placed_words(placement: Placement) -> str:
     second = rationale.runners_up[0]
     said += f", ahead of {second.node} ({second.total:.1f})"
     part = _deciding(score, second)
-    if part:
-        said += f" by {part}: {score.parts[part]:.1f} against {second.parts[part]:.1f}"
+    of, against = (f"{each.parts.get(part, 0.0):.1f}" for each in (score, second))
+    if of != against:
+        said += f" by {part}: {of} against {against}"
+    elif part:
+        said += f" by {part}, less than 0.1"
     elif second.total == score.total:
         said += " by name, at equal scores"
     return f"{said}; {rationale.fitting:,} of {words.nodes(nodes)} fit"
@@ -330,7 +333,7 @@ def refused_rows(
         for code, count in ranked
     )
     return causes, tuple(
-        _miss_row(state, miss, shape, holders=not explained.never)
+        _miss_row(state, miss, shape, room, holders=not explained.never)
         for miss in explained.refused.nearest
     )
 
@@ -365,6 +368,8 @@ def _cause_row(
     `could` is said where something is to end.
     """
     cure = words.cure(code, never=explained.never)
+    if code is RefusalCode.DEVICE_UNHEALTHY and not explained.never and _unnamed(state, shape):
+        cure += ", or pods of another scheduler that hold such devices there end"
     if code is RefusalCode.TYPE_MISMATCH:
         cure += f"; this fleet has {listed(_models(state.nodes.values(), shape), MODELS_NAMED)}"
     near = [miss for miss in explained.refused.nearest if miss.code is code]
@@ -377,6 +382,13 @@ def _cause_row(
         cure = NO_CURE if cordoned and not first else cure
     cure += could if code in words.FREED else ""
     return CauseRow(code=code, words=words.named(code, shape), nodes=count, unblocked_by=cure)
+
+
+def _unnamed(state: State, shape: Shape) -> bool:
+    """Whether another scheduler's pods hold devices of these families, and nobody says which."""
+    wanted = {ask.family for ask in shape.asks}
+    seen = (node.observed for node in state.nodes.values())
+    return any(not wanted.isdisjoint(each.unnamed_families) for each in seen if each is not None)
 
 
 def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]]:
@@ -413,22 +425,30 @@ def _holders(state: State, miss: NearMiss, shape: Shape) -> list[str]:
     return sorted(held, key=natural)
 
 
-def _miss_row(state: State, miss: NearMiss, shape: Shape, *, holders: bool) -> MissRow:
+def _miss_row(state: State, miss: NearMiss, shape: Shape, room: Room, *, holders: bool) -> MissRow:
     held_by = _holders(state, miss, shape) if holders else []
     needed, available = (words.amount(miss.code, n) for n in (miss.needed, miss.available))
     if miss.code is RefusalCode.TYPE_MISMATCH and miss.node in state.nodes:
         needed = words.types(shape)
         available = " or ".join(_models([state.nodes[miss.node]], shape))
+    missing, counts = words.missing(miss), (miss.needed, miss.available)
+    if miss.code is RefusalCode.DEVICE_IN_USE and miss.node in state.nodes:
+        want, have = room.empty_devices(shape, state.nodes[miss.node])
+        if have < want:
+            counts = (want, have)
+            needed, available, missing = (
+                words.many(count, "device") for count in (want, have, want - have)
+            )
     return MissRow(
         node=miss.node,
         device=miss.device,
         code=miss.code,
         words=words.named(miss.code, shape),
-        needed=miss.needed,
-        available=miss.available,
+        needed=counts[0],
+        available=counts[1],
         needed_words=needed,
         available_words=available,
-        missing=words.missing(miss),
+        missing=missing,
         held_by=tuple(held_by[:HOLDERS_NAMED]),
         holders=len(held_by),
     )

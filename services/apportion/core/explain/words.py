@@ -160,7 +160,7 @@ WORDS: dict[RefusalCode, Words] = {
     _C.DEVICE_UNHEALTHY: Words(
         "device is unhealthy",
         Unit.NOTHING,
-        "the device recovers, or pods of another scheduler that hold such devices there end",
+        "the device recovers",
     ),
     _C.DEVICE_CORDONED: Words("device is cordoned", Unit.NOTHING, "apportion uncordon DEVICE"),
     _C.DEVICE_IN_USE: Words(

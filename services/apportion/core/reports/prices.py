@@ -24,6 +24,8 @@ PRICES_BYTES_MAX: Final = 1 << 20
 MODELS_MAX: Final = 1_000
 PRICE_MAX: Final = Decimal(1_000_000_000)
 CURRENCY_LETTERS: Final = 3
+EXAMPLE: Final = 'currency = "USD"\n[models]\n"NVIDIA H100 80GB HBM3" = 2.5'
+"""The least that such a file may say."""
 
 
 class PriceError(ValueError):
@@ -63,7 +65,9 @@ def prices_of(data: bytes) -> Prices:
         raise PriceError(f"the file is no TOML: {error}") from None
     unknown = sorted(set(found) - {"currency", "models"})
     if unknown:
-        raise PriceError(f"{unknown[0]!r} is not known; use currency and [models]")
+        raise PriceError(
+            f"{unknown[0]!r} is not known; write currency and [models], as in\n{EXAMPLE}"
+        )
     return Prices(_currency(found.get("currency")), _models(found.get("models")))
 
 
@@ -76,7 +80,7 @@ def _currency(found: Any) -> str:
 
 def _models(found: Any) -> dict[str, Decimal]:
     if not isinstance(found, dict) or not 1 <= len(found) <= MODELS_MAX:
-        raise PriceError(f"models: write a table [models] with 1 to {MODELS_MAX} prices")
+        raise PriceError(f"write a table [models] with 1 to {MODELS_MAX} prices, as in\n{EXAMPLE}")
     models = {}
     for model, price in found.items():
         number = isinstance(price, int | Decimal) and not isinstance(price, bool)

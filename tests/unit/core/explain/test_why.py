@@ -5,6 +5,7 @@ import pytest
 from apportion.core.explain.answers import Why
 from apportion.core.explain.why import why
 from apportion_schemas import (
+    DeviceHealthChanged,
     Host,
     NodeConstraints,
     NodeCordoned,
@@ -12,7 +13,7 @@ from apportion_schemas import (
     RefusalCode,
     ReportRefused,
 )
-from tests.support.fleet import T4, gpu, node, rack
+from tests.support.fleet import T4, gpu, node, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, placed, pod, shape, share
 
@@ -164,3 +165,32 @@ def test_a_node_whose_agent_is_not_believed_is_named_where_it_might_fit() -> Non
 def refused(node: str) -> ReportRefused:
     """What an intake says of this node's agent."""
     return ReportRefused(node=node, cause="implausible-device", message="a T4 of 16 TiB")
+
+
+def test_devices_that_are_wanted_alone_are_counted() -> None:
+    """The event counts slots of one device; people count devices that nobody uses."""
+    ledger = Ledger(rack("n1", 4), *(pod(f"p{at}", ask(60_000)) for at in range(3))).settle()
+    answer = explained(ledger.submit(pod("large", cards(2))).settle(), "large")
+    assert answer.refused
+    [miss] = answer.refused.nearest
+    assert miss.code is RefusalCode.DEVICE_IN_USE
+    assert (miss.needed_words, miss.available_words, miss.missing) == (
+        "2 devices", "1 device", "1 device",
+    )  # fmt: skip
+    assert (miss.needed, miss.available) == (2, 1)
+
+
+@pytest.mark.parametrize("unnamed", [(), ("nvidia",), ("ascend310p",)])
+def test_other_schedulers_are_spoken_of_where_their_pods_are(unnamed: tuple[str, ...]) -> None:
+    """Nobody looks for pods that no other scheduler has placed, or on devices of another family."""
+    failed = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
+    seen = observed("n2", unnamed_families=unnamed)
+    ledger = Ledger(rack("n1", 1), failed, rack("n2", 1), seen)
+    if "nvidia" not in unnamed:
+        ledger.play(DeviceHealthChanged(node="n2", device="n2-g0", healthy=False, reason="hot"))
+    answer = explained(ledger.submit(pod("p1", ask(1000))).settle(), "p1")
+    assert answer.refused
+    [cause] = answer.refused.causes
+    assert cause.code is RefusalCode.DEVICE_UNHEALTHY
+    assert cause.unblocked_by.startswith("the device recovers")
+    assert ("another scheduler" in cause.unblocked_by) == ("nvidia" in unnamed)

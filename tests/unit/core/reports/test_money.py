@@ -75,6 +75,15 @@ def test_a_wrong_file_is_named(text: str, said: str) -> None:
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize("text", ["'T4' = 1", "currency = 'EUR'"])
+def test_a_file_of_another_form_is_shown_one_that_will_do(text: str) -> None:
+    """Three lines, which can be pasted."""
+    with pytest.raises(PriceError) as refused:
+        prices_of(text.encode())
+    example = "\n".join(str(refused.value).splitlines()[1:])
+    assert prices_of(example.encode()).of("NVIDIA H100 80GB HBM3") == Decimal("2.5")
+
+
 def test_a_model_without_a_price_is_named() -> None:
     """Nobody bills it as nothing."""
     prices = prices_of(b"currency = 'EUR'\n[models]\n'*A100*' = 1")

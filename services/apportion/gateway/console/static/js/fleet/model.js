@@ -12,6 +12,7 @@ export const ABSENT = 4;
 export const UNREADY = 8;
 export const BROKEN = FAILED | ABSENT | UNREADY;
 const IDLE_BELOW = 0.05;
+const EXAMPLE_CHARS = 26;
 
 /** One node out of its packed row. */
 export function unpack([name, pool, ready, cordon, models, cards, notes, pods, cordons]) {
@@ -137,6 +138,15 @@ export class Fleet {
       else high = middle;
     }
     return low;
+  }
+
+  /** Words that find cards here: of the first node with a pod, as many as a field shows. */
+  example() {
+    const nodes = this.pools.flatMap(pool => pool.nodes);
+    const node = nodes.find(each => each.pods.length > 0) ?? nodes[0];
+    if (!node) return "";
+    const words = [`node:${node.name}`, ...node.pods.slice(0, 1).map(pod => `ns:${pod.namespace}`)];
+    return [words.join("  "), words[0]].find(each => each.length <= EXAMPLE_CHARS) ?? "";
   }
 
   /** How many cards are what, over all nodes. */
