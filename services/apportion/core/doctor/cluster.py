@@ -1,21 +1,38 @@
 """What a state says that a doctor wants to know."""
 
+from collections.abc import Collection
+from typing import Final
+
 from apportion.core.doctor.facts import ClusterFacts, FailedDevices
 from apportion.core.explain.health import failure, pods_on
 from apportion.core.ledger.state import NodeState, State
+from apportion_schemas import AllocationFailed, BindFailed, Event, PodBound, SharesAllocated
 
 DEVICE_RESOURCES = ("nvidia.com/", "huawei.com/", "cambricon.com/", "volcano.sh/", "tencent.com/")
 """How the names of extended resources begin by which a node of Kubernetes offers devices."""
+WORDS_OF_PLACES: Final = (SharesAllocated, AllocationFailed, PodBound, BindFailed)
+"""What an agent and a binder say of a pod's place, which they do while the pod may end."""
 
 
-def cluster_facts(state: State) -> ClusterFacts:
-    """Nodes, agents and drivers, as of the state's revision."""
+def came_late(said: Event, revision: int, gone: int) -> bool:
+    """Whether this word at `revision` is about a pod of which its writer could not know the end.
+
+    `gone` is the revision at which the pod ended, 0 where it has not.
+    """
+    return isinstance(said.data, WORDS_OF_PLACES) and said.basis < gone < revision
+
+
+def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
+    """Nodes, agents and drivers, as of the state's revision.
+
+    `late` are the revisions of refused events that came late, see `came_late`.
+    """
     there = [node for _, node in sorted(state.nodes.items()) if node.present]
     drivers: dict[str, list[str]] = {}
     for node in there:
         if node.reported is not None and node.reported.driver and not node.reported.simulated:
             drivers.setdefault(node.reported.driver, []).append(node.name)
-    refused = state.refused_events[-1] if state.refused_events else None
+    wrong = [each for each in state.refused_events if each.revision not in late]
     return ClusterFacts(
         revision=state.revision,
         nodes=len(there),
@@ -38,7 +55,8 @@ def cluster_facts(state: State) -> ClusterFacts:
         ),
         drivers={version: tuple(names) for version, names in sorted(drivers.items())},
         refused_events=state.refused_count,
-        last_refusal=f"revision {refused.revision}: {refused.reason}" if refused else "",
+        late_events=len(state.refused_events) - len(wrong),
+        last_refusal=f"revision {wrong[-1].revision}: {wrong[-1].reason}" if wrong else "",
     )
 
 

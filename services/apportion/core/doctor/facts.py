@@ -87,7 +87,9 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
     them that are not real; `refused` are nodes with the cause for which an intake did not take
     what their agents said; `without_agent` have GPUs
     or NPUs by what Kubernetes says, and nobody reports them; `without_node` are reported and no
-    node of the cluster. `drivers` are nodes by the version of their driver.
+    node of the cluster. `drivers` are nodes by the version of their driver. Of `refused_events`,
+    which changed nothing, `late_events` are words that came while the pod ended; `last_refusal` is
+    the newest of the others.
     """
 
     revision: int
@@ -101,6 +103,7 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
     without_node: tuple[str, ...] = ()
     drivers: dict[str, tuple[str, ...]] = {}
     refused_events: int = 0
+    late_events: int = 0
     last_refusal: str = ""
 
 

@@ -7,7 +7,7 @@ from apportion.core.doctor.facts import Facts
 from apportion.core.doctor.found import Found, broken, counted, ok, soon, unknown
 from apportion.core.explain.health import found_silent
 from apportion.core.explain.lines import listed
-from apportion.core.explain.words import nodes
+from apportion.core.explain.words import many, nodes
 
 FOLD_BEHIND_SOON: Final = 1_000
 MUTE: Final = "the ledger's server does not answer"
@@ -192,15 +192,16 @@ def drivers(facts: Facts) -> Found | None:
 
 
 def refused_events(facts: Facts) -> Found | None:
-    """Whether the ledger holds events that no reader applies."""
+    """Whether the ledger holds events that no reader applies, but for what came late."""
     cluster = facts.cluster
     if cluster is None:
         return None
-    if not cluster.refused_events:
-        return ok("every event of the ledger is applied")
+    if not cluster.last_refusal:
+        late = f", but for {many(cluster.late_events, 'word')} that came while the pod ended"
+        return ok("every event of the ledger is applied" + (late if cluster.late_events else ""))
     return soon(
-        f"{cluster.refused_events:,} events that no reader applies; the last is at "
-        f"{cluster.last_refusal}",
+        f"{many(cluster.refused_events - cluster.late_events, 'event')} that no reader applies; "
+        f"the last is at {cluster.last_refusal}",
         "`apportion verify` names them; one that goes on comes from a writer that is broken",
     )
 

@@ -18,6 +18,7 @@ from apportion.core.doctor.cluster import cluster_facts
 from apportion.core.doctor.facts import Facts, FoldFacts, LedgerFacts, SchedulerFacts
 from apportion.core.explain.doctor_answers import DoctorAnswer
 from apportion.gateway.api.answering import json_response
+from apportion.gateway.api.late_words import LateWords
 from apportion.gateway.api.query import only
 from apportion.gateway.feed import Feed
 from apportion.runtime.files.archives import archive_facts
@@ -57,6 +58,7 @@ class Doctor:
         self._unready = unready
         self._seen = seen
         self._schedulers = Attendance("scheduler", clock)
+        self._late_words = LateWords(ledger.wire)
         self._asking = asyncio.Lock()
         self._answer: DoctorAnswer | None = None
         self._answered_s = 0.0
@@ -77,9 +79,11 @@ class Doctor:
     async def _examined(self) -> DoctorAnswer:
         ledger: LedgerFacts | None = None
         problem = ""
+        late: frozenset[int] = frozenset()
         said = await server_says(self._seen.monitor)
         try:
             ledger = await examine(self._ledger.wire, clock=self._clock, server_says=said)
+            late = await self._late_words.among(tuple(self._feed.state.refused_events))
         except LedgerError as error:
             problem = str(error)
         state, archives = self._feed.state, self._seen.archives
@@ -89,7 +93,7 @@ class Doctor:
             ledger_problem=problem,
             archives=archive_facts(archives, now=self._clock.now()) if archives else None,
             fold=FoldFacts(revision=state.revision, last_revision=newest, unready=self._unready()),
-            cluster=cluster_facts(state),
+            cluster=cluster_facts(state, late=late),
             schedulers=SchedulerFacts(members=self._schedulers.members()),
         )
         return DoctorAnswer(revision=state.revision, checks=examined(facts))

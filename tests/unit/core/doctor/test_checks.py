@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.doctor.checks import CHECKS, examined
-from apportion.core.doctor.cluster import cluster_facts
+from apportion.core.doctor.cluster import came_late, cluster_facts
 from apportion.core.doctor.facts import (
     ArchiveFacts,
     ClusterFacts,
@@ -22,9 +22,12 @@ from apportion.core.doctor.facts import (
 from apportion.core.explain.doctor_answers import CheckAnswer
 from apportion_schemas import (
     DeviceHealthChanged,
+    Event,
     NodeHeard,
     NodeReported,
     NodeSilent,
+    PodBound,
+    PodGone,
     ReportRefused,
 )
 from tests.support.fleet import observed, rack
@@ -300,3 +303,35 @@ def test_what_a_fold_says_of_devices() -> None:
     assert set(facts.failed) == {
         FailedDevices(ledger.where("a"), 2, 1), FailedDevices(other, 1, 0),
     }  # fmt: skip
+
+
+def test_a_word_that_came_while_the_pod_ended_is_ordinary() -> None:
+    """It was said before its writer could know; said afterwards, or of another kind, it is not."""
+    bound = PodBound(pod="p", node="n1", attempt=1)
+
+    def late(basis: int, gone: int, data: PodBound | PodGone = bound) -> bool:
+        said = Event(id="e", source="binder", time="", data=data, basis=basis)
+        return came_late(said, 9, gone)
+
+    assert late(basis=5, gone=8)
+    assert not late(basis=8, gone=8), "its writer knew"
+    assert not late(basis=5, gone=0), "the pod is live, or never was"
+    assert not late(basis=5, gone=10), "it was live then"
+    assert not late(basis=5, gone=8, data=PodGone(uid="p", reason="test"))
+
+
+def test_late_words_alone_alarm_nobody() -> None:
+    """The line stays ok and counts them; beside them the newest that is wrong is named."""
+    ledger = Ledger()
+    for name in ("p", "q"):
+        ledger.take(PodBound(pod=name, node="n1", attempt=1))
+    calm = structs.replace(WELL, cluster=cluster_facts(ledger.state, late={1, 2}))
+    check = found(calm, "refused-events")
+    assert (check.state, check.fix) == ("ok", "")
+    assert check.words.endswith("applied, but for 2 words that came while the pod ended")
+    one = structs.replace(WELL, cluster=cluster_facts(ledger.state, late={2}))
+    check = found(one, "refused-events")
+    assert check.state == "soon"
+    assert check.words.startswith(
+        "1 event that no reader applies; the last is at revision 1: pod p"
+    )
