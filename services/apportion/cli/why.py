@@ -12,7 +12,7 @@ from rich.console import Console
 from apportion.cli.asking import Gateway
 from apportion.cli.completing import PODS
 from apportion.cli.connection import Where, asks_gateway
-from apportion.cli.exits import NotFound
+from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.core.explain import device_names
@@ -27,9 +27,13 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.lines import listed, share_words
 from apportion.core.explain.near import near
-from apportion.core.explain.past_answers import PodNames
+from apportion.core.explain.past_answers import HistoryPage, HistoryRow, PodNames
 from apportion.core.explain.vocabulary import WAITING
 from apportion.core.explain.words import device_words
+from apportion_schemas import PodEvicted
+
+STORY_ROWS = 1_000
+"""So much of a story is looked at for who was evicted."""
 
 
 def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
@@ -56,7 +60,8 @@ def command(
 ) -> None:  # fmt: skip
     """Say in one sentence why a pod is where it is, or nowhere, and show the evidence.
 
-    Of a pod that has ended: why it was where it was, and what has failed under it since.
+    Of a pod that has ended: why it was where it was, and what has failed under it since. It
+    ends with whom it made go, and with what came before under its name.
 
     Exit codes: 0 explained; 1 there never was such a pod, or nothing is known of the
     moment; 3 the gateway cannot be reached.
@@ -67,7 +72,53 @@ def command(
     if as_json:
         print_json(why)
         return
-    show_why(console(), why)
+    out = console()
+    show_why(out, why)
+    for line in (left_for(gateway, why), before(gateway, why, query)):
+        if line:
+            out.print(plain(line), style="dim", soft_wrap=not out.is_terminal)
+
+
+def left_for(gateway: Gateway, why: Why) -> str:
+    """Which pods were evicted from its node for a pod that has its place; empty where none was."""
+    if why.placed is None or not why.history:
+        return ""
+    since = {"continue": why.history[0].revision, "at": why.placed.revision}
+    story = _story(gateway, ("nodes", why.placed.node), since)
+    whom = f" for {why.namespace}/{why.name} (priority "
+    left = [row.sentence.partition(" ")[0] for row in _evictions(story) if whom in row.sentence]
+    return f"evicted for it: {listed(left)}" if left else ""
+
+
+def before(gateway: Gateway, why: Why, query: Mapping[str, Any]) -> str:
+    """What came before under the pod's name: the newest eviction, and which verb tells the rest.
+
+    Empty where it is the first of its name.
+    """
+    story = _story(gateway, ("pods", why.namespace, why.name), query)
+    if story is None or len(story.uids) <= 1:
+        return ""
+    began = why.history[0].revision if why.history else story.revision + 1
+    gone = [row for row in _evictions(story) if row.revision < began]
+    said = (
+        f"{gone[-1].sentence}, at revision {gone[-1].revision} ({gone[-1].time}); " if gone else ""
+    )
+    return f"before: {said}`apportion history {why.namespace}/{why.name}` tells what came before"
+
+
+def _story(
+    gateway: Gateway, place: tuple[str, ...], query: Mapping[str, Any]
+) -> HistoryPage | None:
+    """The story of one thing; None where nobody answers for the past, or not to this user."""
+    asked = {**query, "limit": STORY_ROWS}
+    try:
+        return gateway.ask("history", *place, answer=HistoryPage, query=asked)
+    except (NotFound, Unreachable, Wrong):
+        return None
+
+
+def _evictions(story: HistoryPage | None) -> list[HistoryRow]:
+    return [row for row in story.items if row.type == PodEvicted.__name__] if story else []
 
 
 def show_why(out: Console, why: Why) -> None:
