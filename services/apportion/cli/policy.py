@@ -53,7 +53,15 @@ def set_(
     *, where: Where, as_json: bool, nodes: Policy | None, devices: Policy | None,
     reason: str, by: str,
 ) -> None:  # fmt: skip
-    """Change the policy for every decision from now on; what is not given stays as it is.
+    r"""Change the policy for every decision from now on; what is not given stays as it is.
+
+    \b
+    price    what the pods that usually come could no longer have, learnt from the
+             ledger; as bestfit until twenty have come
+    fgd      the least fragmentation
+    bestfit  the node where the least is left over
+    binpack  the fullest node or device
+    spread   the emptiest node or device
 
     Exit codes: 0 changed; 2 nothing to change was given; 3 unreachable.
     """

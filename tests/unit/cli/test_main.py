@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import get_args
 
 import click
 import pytest
@@ -13,6 +14,7 @@ from apportion.cli import main as entry
 from apportion.cli.exits import INTERNAL, USAGE
 from apportion.cli.main import RUN, VERBS, root
 from apportion.core.explain.device_names import RULE
+from apportion_schemas import Policy
 
 WITHOUT_JSON = {"up", "token", *RUN}
 """A service logs, `up` talks to a person, and `token` writes a row of a file."""
@@ -66,6 +68,14 @@ def test_help_lists_every_verb() -> None:
     for name, verb in VERBS.items():
         assert f"  {name} " in shown.output
         assert verb.help in shown.output
+
+
+def test_every_policy_is_told_apart() -> None:
+    """`why` names them as parts of a score, and says where they are explained."""
+    shown = CliRunner().invoke(root, ["policy", "set", "--help"]).output
+    for policy in get_args(Policy):
+        assert re.search(rf"^  {policy} +\w", shown, re.MULTILINE), policy
+        assert policy in CliRunner().invoke(root, ["why", "--help"]).output
 
 
 def test_help_imports_nothing_of_weight() -> None:
