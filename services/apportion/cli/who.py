@@ -20,6 +20,7 @@ from apportion.cli.rows import Rows
 from apportion.cli.tables import device_state, node_state
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import DeviceAnswer, NodeDetail
+from apportion.core.explain.health import moving
 from apportion.core.explain.near import target_meant
 from apportion.core.explain.past_answers import WhoPage, WhoRow
 from apportion.core.explain.words import device_words
@@ -81,8 +82,16 @@ def _troubles(
     for device in detail.devices:
         meant = target == detail.node.node or device_names.means(target, device.device)
         if meant and not (device.present and device.healthy and not device.cordon):
-            of_itself = device_state(structs.replace(device, node_cordon="", node_ready=True))
-            yield plain(f"{device_words(device.device)}: ").append_text(of_itself)
+            yield trouble(device)
+
+
+def trouble(device: DeviceAnswer) -> Text:
+    """Why nothing new goes to the device, and what moves those off it on which it has failed."""
+    of_itself = device_state(structs.replace(device, node_cordon="", node_ready=True))
+    line = plain(f"{device_words(device.device)}: ").append_text(of_itself)
+    if device.present and not device.healthy and device.holders:
+        line.append_text(plain(f"; {moving(device.device)}"))
+    return line
 
 
 def _node_of(gateway: Gateway, moment: dict[str, object], target: str) -> str:

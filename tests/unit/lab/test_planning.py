@@ -212,8 +212,9 @@ def test_what_is_wrong_with_the_place_of_a_pod_is_said() -> None:
     )
     assert only(planned(ledger, draft("n1-0", ask(4096)))).sentence == (
         "default/n1-0 has its place already: placed on n1; the manifest asks for something else. "
-        "It cannot rely on what it holds: its device n1-g0 has failed (XID 79). Nobody hands out "
-        "its shares: the agent of n1 is not heard, found silent at 2026-01-01T00:00:00Z"
+        "It cannot rely on what it holds: its device n1-g0 has failed (XID 79). "
+        "`apportion drain n1-g0 --reason WHY` moves what is on it. Nobody hands out its "
+        "shares: the agent of n1 is not heard, found silent at 2026-01-01T00:00:00Z"
     )
 
 
@@ -341,6 +342,16 @@ def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
     assert answer.after is not None
     assert (answer.before.nodes, answer.after.nodes) == (2, 1)
     assert (answer.before.waiting, answer.after.waiting) == (0, 1)
+
+
+def test_a_lost_node_is_no_node_of_the_fleet_any_more() -> None:
+    """Whoever waits is told of the others alone, as is whoever can never fit."""
+    ledger = full(nodes=3, count=1).submit(pod("late", cards()), pod("never", cards(9))).settle()
+    answer = planned(ledger, lose=("n3",))
+    said = [each.sentence for each in answer.moved] + [each.cause for each in answer.waiting]
+    assert len(said) == 3
+    assert all("none of 2 nodes fits" in each for each in said), said
+    assert not any("not in the cluster" in each for each in said)
 
 
 def test_a_lost_device_moves_its_pods_alone() -> None:

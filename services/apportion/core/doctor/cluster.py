@@ -63,8 +63,9 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
 def _failed(node: NodeState) -> FailedDevices | None:
     """Its devices that are no good, and who is on them; None where all are well."""
     bad = [each.device.id for each in node.devices if failure(each) is not None]
-    pods = {pod.uid for device in bad for pod in pods_on(node, device)}
-    return FailedDevices(node.name, len(bad), len(pods)) if bad else None
+    on = {device: {pod.uid for pod in pods_on(node, device)} for device in bad}
+    held = tuple(device for device, pods in on.items() if pods)
+    return FailedDevices(node.name, len(bad), len(set().union(*on.values())), held) if bad else None
 
 
 def _offers(node: NodeState) -> bool:

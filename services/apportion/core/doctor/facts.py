@@ -73,11 +73,12 @@ class FoldFacts(Struct, frozen=True, kw_only=True):
 
 
 class FailedDevices(Struct, frozen=True):
-    """How many devices of a node have failed, and how many pods hold shares of them."""
+    """How many devices of a node have failed, how many pods hold shares of them, and of which."""
 
     node: str
     devices: int
     pods: int
+    held: tuple[str, ...] = ()
 
 
 class ClusterFacts(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from apportion.core.doctor.facts import Facts
 from apportion.core.doctor.found import Found, broken, counted, ok, soon, unknown
 from apportion.core.explain.health import found_silent
 from apportion.core.explain.lines import listed
-from apportion.core.explain.words import many, nodes
+from apportion.core.explain.words import device_words, many, nodes
 
 FOLD_BEHIND_SOON: Final = 1_000
 MUTE: Final = "the ledger's server does not answer"
@@ -134,10 +134,12 @@ def devices(facts: Facts) -> Found | None:
             f"{words}; no pod is on them",
             f"{shows}{others}; repair them: they take pods by themselves then",
         )
+    held = [device_words(device) for failed in cluster.failed for device in failed.held]
+    more = f", and so for {listed(held[1:])}" if held[1:] else ""
     return broken(
         f"{words}; {pods:,} pod{' is' if pods == 1 else 's are'} on them",
-        f"{shows}; `apportion who {node}` tells whose pods, `apportion drain {node} --reason WHY` "
-        f"moves them{others}",
+        f"{shows}{others}; `apportion who {held[0]}` tells whose pods, `apportion drain {held[0]} "
+        f"--reason WHY` moves them{more}",
     )
 
 

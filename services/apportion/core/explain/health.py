@@ -38,14 +38,22 @@ def troubles(state: State, pod: PodState, failed: Iterable[FailedDevice]) -> str
 
     `failed` are the devices that it holds and that have failed.
     """
+    failed = tuple(failed)
     words = failed_words(failed)
     said = f". It cannot rely on what it holds: {words}" if words else ""
+    there = next((each.device for each in failed if each.reason != GONE), "")
+    said += f". {moving(there)}" if there else ""
     cause = unready(state, pod)
     if not cause:
         return said
     allocated = pod.phase is ALLOCATED
     means = "Whether it still runs is not known" if allocated else "Nobody hands out its shares"
     return f"{said}. {means}: {cause}"
+
+
+def moving(device: str) -> str:
+    """What moves the pods off a device that has failed."""
+    return f"`apportion drain {device_words(device)} --reason WHY` moves what is on it"
 
 
 def unready(state: State, pod: PodState) -> str:

@@ -394,13 +394,14 @@ def refusal(refused: PodRefused, shape: Shape | None = None, *, short: bool = Fa
 def cause(refused: PodRefused, shape: Shape | None = None) -> str:
     """The first cause of a refusal, for a list: with its count of nodes, or the limit.
 
-    As in `not enough of example.com/fpga on the node (8 nodes): 2 needed, 0 free`.
+    As in `not enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`.
     """
     limits = [gang(refused.gang)] if refused.gang is not None else _limits(refused)
     if limits:
         return limits[0]
     for code, count in ranked(refused):
-        said = f"{named(code, shape)} ({nodes(count)})"
+        of = f"{count:,} of " if count < refused.nodes else ""
+        said = f"{named(code, shape)} ({of}{nodes(refused.nodes)})"
         near = next((miss for miss in refused.nearest if miss.code is code), None)
         if near is not None and code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
             said += f": {near.needed:,} needed, {near.available:,} free"

@@ -143,7 +143,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
     (
         "devices",
         "broken",
-        cluster(devices=9, failed=(FailedDevices("n1", 2, 1), FailedDevices("n2", 1, 0))),
+        cluster(devices=9, failed=(FailedDevices("n1", 2, 1, ("g",)), FailedDevices("n2", 1, 0))),
         "3 of 9 devices failed, on 2 nodes: n1, n2; 1 pod is on them",
     ),
     ("devices", "soon", cluster(devices=8, failed=(FailedDevices("n1", 8, 0),)), "no pod is on"),
@@ -205,13 +205,14 @@ def test_what_a_mute_server_hides_is_not_known() -> None:
     assert "one that runs and does not answer is stopped" in checks["ledger"].fix
 
 
-def test_a_fix_names_the_node_that_it_is_for() -> None:
-    """A command can be copied: one with pods on what failed, one that is simulated and lost."""
-    failed = (FailedDevices("n1", 2, 0), FailedDevices("n2", 1, 3))
+def test_a_fix_names_the_device_that_it_is_for() -> None:
+    """A command can be copied, and the whole node is not drained for one card of it."""
+    failed = (FailedDevices("n1", 2, 0), FailedDevices("n2", 2, 3, ("n2-g0", "n2-g5")))
     fix = found(cluster(devices=9, failed=failed), "devices").fix
-    for verb in ("get devices --node n2", "who n2", "drain n2 --reason WHY"):
+    for verb in ("get devices --node n2", "who n2-g0", "drain n2-g0 --reason WHY"):
         assert f"`apportion {verb}`" in fix
-    assert fix.endswith(" moves them, and so for n1")
+    assert "shows which, and why, and so for n1;" in fix
+    assert fix.endswith(" moves them, and so for n2-g5")
     many = tuple(FailedDevices(f"n{number}", 1, 0) for number in range(9))
     assert ", and so for n1, n2, n3" in found(cluster(devices=9, failed=many), "devices").fix
     assert "n8" not in found(cluster(devices=9, failed=many), "devices").fix, "it is bounded"
@@ -301,7 +302,7 @@ def test_what_a_fold_says_of_devices() -> None:
     facts = cluster_facts(ledger.state)
     assert facts.devices == 4
     assert set(facts.failed) == {
-        FailedDevices(ledger.where("a"), 2, 1), FailedDevices(other, 1, 0),
+        FailedDevices(ledger.where("a"), 2, 1, tuple(sorted(held))), FailedDevices(other, 1, 0),
     }  # fmt: skip
 
 

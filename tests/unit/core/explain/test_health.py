@@ -27,6 +27,7 @@ def test_why_and_the_pod_name_the_failed_device_until_it_recovers() -> None:
     answer = why(ledger.state, ledger.pod("a"))
     assert answer.sentence.endswith(
         f". It cannot rely on what it holds: its device {share.device} has failed (XID 79)"
+        f". `apportion drain {share.device} --reason WHY` moves what is on it"
     )
     assert answer.placed
     (told,) = pod_answer(ledger.state, ledger.pod("a")).failed_devices
@@ -45,3 +46,4 @@ def test_a_device_that_nobody_reports_any_more_has_failed() -> None:
     ledger.play(type(report)(node="n1", devices=rest, host=report.host))
     (told,) = why(ledger.state, ledger.pod("a")).failed_devices
     assert (told.device, told.reason) == (share.device, GONE)
+    assert "drain" not in why(ledger.state, ledger.pod("a")).sentence, "nothing there to drain"

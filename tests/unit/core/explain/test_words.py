@@ -192,7 +192,7 @@ def test_an_extended_resource_has_its_name_and_amounts() -> None:
     [
         (refused({RefusalCode.NODE_CORDONED: 2, RefusalCode.MEMORY_INSUFFICIENT: 1},
                  miss(RefusalCode.MEMORY_INSUFFICIENT, 9, 5)),
-         "not enough memory free on the device (1 node)"),
+         "not enough memory free on the device (1 of 3 nodes)"),
         (refused({RefusalCode.GANG_INCOMPLETE: 1}, gang=GangShortage(4, 1, 0)),
          "its gang needs 4 pods together and has 1"),
         (refused({}), "there is no node yet"),
