@@ -26,7 +26,7 @@ STORY: Final = {
     "PlacementVoided": "Placement voided",
     "AllocationFailed": "Allocation failed",
     "BindFailed": "Binding failed",
-    "PodEvicted": "To go",
+    "PodEvicted": "Evicted",
     "PodResized": "Resized",
     "PodChanged": "Changed",
     "ResizeAsked": "Resize asked",

@@ -26,3 +26,8 @@ def test_phases_without_a_place_are_one_word() -> None:
     assert set(PHASES.values()) == {"waiting"}
     assert "pending" in PHASES
     assert not {each.value for each in Phase if each is not Phase.PENDING} & PHASES.keys()
+
+
+def test_an_eviction_is_headed_as_it_is_told() -> None:
+    """By the word of `history` and `why`."""
+    assert STORY["PodEvicted"] == "Evicted"

@@ -106,7 +106,9 @@ class PodPage extends ListPage {
   waitWords() {
     const waited = this.waited();
     if (waited === null) return "";
-    return waited < 2 ? ", after no wait" : `, after ${duration(waited)} of waiting`;
+    const words = waited < 2 ? ", after no wait" : `, after ${duration(waited)} of waiting`;
+    const anew = this.history?.uids?.length > 1; // the story tells of those that had the name before
+    return anew ? `${words} since it was submitted anew at ${clock(instant(this.why.history[0].time))}` : words;
   }
 
   notes() {

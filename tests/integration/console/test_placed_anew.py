@@ -1,0 +1,39 @@
+"""A pod that was evicted and has a place again: its page says of which wait it speaks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.integration.console.test_making_room import pod
+from tests.support.browser.chromium import WIDE, opened, skip_unless_here, visit
+from tests.support.polling import wait_until
+from tests.support.standalone import Standalone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+def test_the_wait_is_that_of_the_newest_of_the_name(browser: Browser, tmp_path: Path) -> None:
+    """And the story is headed with the word that it uses."""
+    skip_unless_here()
+    options = ("--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1")
+    with Standalone(tmp_path / "data", *options) as running:
+        up = running.up()
+
+        def runs(name: str) -> bool:
+            said = up.json("get", "pods")["items"]
+            return {each["name"]: each["phase"] for each in said}.get(name) == "allocated"
+
+        up.json("submit", "-f", "-", "--wait", stdin=pod("low", 0))
+        up.json("submit", "-f", "-", stdin=pod("high", 9))
+        wait_until(lambda: runs("high"), "the important one to run")
+        up.json("delete", "high")
+        wait_until(lambda: runs("low"), "the one that waited to run again")
+        base = str(json.loads((tmp_path / "data" / "connection.json").read_text())["gateway"])
+        with opened(browser, base, size=WIDE) as page:
+            visit(page, "#/pod/default/low")
+            expect(page.locator(".answer")).to_contain_text("since it was submitted anew at")
+            expect(page.locator(".tl b", has_text="Evicted")).to_have_count(1)
