@@ -41,8 +41,21 @@ def get(*, where: Where, as_json: bool, at: str | None) -> None:
         console().print(plain(f"nodes {policy.node_policy}, devices {policy.device_policy}"))
 
 
+SET = """Change the policy for every decision from now on; what is not given stays as it is.
+
+\b
+price    what the pods that usually come could no longer have, learnt from the
+         ledger; as bestfit until twenty have come
+fgd      the least fragmentation
+bestfit  the node where the least is left over
+binpack  the fullest node or device
+spread   the emptiest node or device
+
+Exit codes: 0 changed; 2 nothing to change was given; 3 unreachable."""
+
+
 @command.command(
-    name="set", epilog="Example:  apportion policy set --nodes binpack --devices spread"
+    name="set", help=SET, epilog="Example:  apportion policy set --nodes binpack --devices spread"
 )
 @click.option("--nodes", type=_CHOICE, help="How nodes are preferred.")
 @click.option("--devices", type=_CHOICE, help="How devices of a node are preferred.")
@@ -53,18 +66,7 @@ def set_(
     *, where: Where, as_json: bool, nodes: Policy | None, devices: Policy | None,
     reason: str, by: str,
 ) -> None:  # fmt: skip
-    r"""Change the policy for every decision from now on; what is not given stays as it is.
-
-    \b
-    price    what the pods that usually come could no longer have, learnt from the
-             ledger; as bestfit until twenty have come
-    fgd      the least fragmentation
-    bestfit  the node where the least is left over
-    binpack  the fullest node or device
-    spread   the emptiest node or device
-
-    Exit codes: 0 changed; 2 nothing to change was given; 3 unreachable.
-    """
+    """Change the policy, from the next decision on."""
     if nodes is None and devices is None:
         raise click.UsageError("give --nodes or --devices, or both")
     summary = Gateway(where.gateway_url()).ask("summary", answer=SummaryAnswer)

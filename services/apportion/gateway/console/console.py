@@ -44,8 +44,7 @@ class _File(Struct, frozen=True):
 
 def console_routes() -> Iterable[web.AbstractRouteDef]:
     """`/` is the page; what it loads is below `/console/`."""
-    files = dict(_files(resources.files(__package__) / "static", ""))
-    files["js/vocabulary.js"] = _file("vocabulary.js", _vocabulary())
+    files = served()
 
     async def page(request: web.Request) -> web.Response:
         return _answer(request, files["index.html"])
@@ -57,6 +56,13 @@ def console_routes() -> Iterable[web.AbstractRouteDef]:
         return _answer(request, file)
 
     return (web.get("/", page), web.get("/console/{path:.+}", asset))
+
+
+def served() -> dict[str, _File]:
+    """Every file by its path: those of `static`, and the words of the verbs as a module."""
+    files = dict(_files(resources.files(__package__) / "static", ""))
+    files["js/vocabulary.js"] = _file("vocabulary.js", _vocabulary())
+    return files
 
 
 def _files(folder: Traversable, prefix: str) -> Iterable[tuple[str, _File]]:
