@@ -26,7 +26,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -113,14 +113,21 @@ def once(seen: Seen) -> Seen:
     return seen
 
 
-async def throughput(
-    folder: Path, pool: ProcessPoolExecutor, args: argparse.Namespace, schedulers: int
-) -> dict[str, float]:
+async def apart(load: Callable[..., Seen], *given: object) -> Seen:
+    """What a process of its own has seen.
+
+    One for each load: over TLS each ledger has a CA of its own, and a process knows that of then.
+    """
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=1, mp_context=spawned) as pool:
+        return once(await asyncio.get_running_loop().run_in_executor(pool, load, *given))
+
+
+async def throughput(folder: Path, args: argparse.Namespace, schedulers: int) -> dict[str, float]:
     """The figures of one flood."""
     async with cluster(folder, args.nodes, schedulers) as (bus, services):
         before, server_before_s = await told_by(services), server_cpu_s(bus)
-        loop = asyncio.get_running_loop()
-        seen = once(await loop.run_in_executor(pool, flood, urls_of(bus), args.pods, args.window))
+        seen = await apart(flood, urls_of(bus), args.pods, args.window)
         after = await told_by(services)
         server_s = server_cpu_s(bus) - server_before_s
     took_s = max(seen.placed.values()) - min(seen.sent.values())
@@ -144,15 +151,12 @@ async def throughput(
     }
 
 
-async def latency(
-    folder: Path, pool: ProcessPoolExecutor, args: argparse.Namespace
-) -> dict[str, float]:
+async def latency(folder: Path, args: argparse.Namespace) -> dict[str, float]:
     """How long single pods wait, with one scheduler."""
     pods, warm = round((WARM_UP_S + PACED_S) * args.rate), round(WARM_UP_S * args.rate)
     async with cluster(folder, args.nodes, 1) as (bus, services):
         before, server_before_s = await told_by(services), server_cpu_s(bus)
-        loop = asyncio.get_running_loop()
-        seen = once(await loop.run_in_executor(pool, pace, urls_of(bus), pods, args.rate))
+        seen = await apart(pace, urls_of(bus), pods, args.rate)
         cpu_s = (await told_by(services))["cpu_s"] - before["cpu_s"]
         server_s = server_cpu_s(bus) - server_before_s
     measured = list(seen.sent)[warm:]
@@ -169,18 +173,15 @@ async def latency(
     }
 
 
-async def takeover(
-    folder: Path, pool: ProcessPoolExecutor, args: argparse.Namespace
-) -> dict[str, float]:
+async def takeover(folder: Path, args: argparse.Namespace) -> dict[str, float]:
     """How long the pods of a killed scheduler wait for the others."""
     pods = round((KILL_AFTER_S + PACED_S) * args.rate)
     async with cluster(folder, args.nodes, MOST_SCHEDULERS) as (bus, services):
-        loop = asyncio.get_running_loop()
-        load = loop.run_in_executor(pool, pace, urls_of(bus), pods, args.rate)
+        load = asyncio.create_task(apart(pace, urls_of(bus), pods, args.rate))
         await asyncio.wait({load}, timeout=KILL_AFTER_S)
         await services[0].kill()
         killed_at = time.monotonic()
-        seen = once(await load)
+        seen = await load
     waits = [
         (placed - max(seen.sent[pod], killed_at), seen.sent[pod] < killed_at)
         for pod, placed in seen.placed.items()
@@ -194,21 +195,15 @@ async def takeover(
 
 async def run(args: argparse.Namespace) -> dict[str, object]:
     """All figures."""
-    spawned = multiprocessing.get_context("spawn")
-    with (
-        tempfile.TemporaryDirectory() as temporary,
-        # A process for each task: over TLS each ledger has a CA of its own.
-        ProcessPoolExecutor(max_workers=1, mp_context=spawned, max_tasks_per_child=1) as pool,
-    ):
+    with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         floods = [
-            await throughput(folder / f"flood-{count}", pool, args, count)
-            for count in args.schedulers
+            await throughput(folder / f"flood-{count}", args, count) for count in args.schedulers
         ]
         figures: dict[str, object] = {"cores": os.cpu_count(), "floods": floods}
         if args.rate:
-            figures["latency"] = await latency(folder / "latency", pool, args)
-            figures["takeover"] = await takeover(folder / "takeover", pool, args)
+            figures["latency"] = await latency(folder / "latency", args)
+            figures["takeover"] = await takeover(folder / "takeover", args)
         return figures
 
 
