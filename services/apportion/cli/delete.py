@@ -15,7 +15,7 @@ from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.reading import read_manifests, tell_passed_over
-from apportion.cli.why import did_you_mean, split_name
+from apportion.cli.why import pods_meant, split_name
 from apportion.cli.writing import appending, open_ledger, person, run
 from apportion.core.explain.answers import PodAnswer, PodDetail
 from apportion.runtime.ledger.publisher import Publisher
@@ -82,7 +82,7 @@ def _find(
             detail = gateway.ask("pods", namespace, name, answer=PodDetail)
         except NotFound as error:
             live = live or gateway.items("pods", PodAnswer)[1]
-            report.problems.append(f"{error.message}{did_you_mean(name, live)}")
+            report.problems.append(f"{error.message}{pods_meant(name, live)}")
         else:
             found.append((detail.revision, detail.pod))
     return found

@@ -172,7 +172,7 @@ def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem:
         several = listed([f"{each}/{name}" for each in spaces])
         raise NotFound(f"pods of this name: {several}; write NAMESPACE/{name}") from None
     if not spaces:
-        raise NotFound(f"{problem}{did_you_mean(name, pods)}") from None
+        raise NotFound(f"{problem}{pods_meant(name, pods)}") from None
     return spaces[0]
 
 
@@ -181,10 +181,10 @@ def unknown(
 ) -> NotFound:
     """The end of a verb that was given a pod's namespace too: it names what may have been meant."""
     _, pods = gateway.items("pods", PodAnswer, there)
-    return NotFound(f"{problem}{did_you_mean(name, pods)}")
+    return NotFound(f"{problem}{pods_meant(name, pods)}")
 
 
-def did_you_mean(name: str, pods: Iterable[PodAnswer]) -> str:
+def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
     """What is said behind "no such pod": the pods of that name elsewhere, or of a like one.
 
     As in `; did you mean training/worker-0?`; empty where there is none.
