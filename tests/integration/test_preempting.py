@@ -114,11 +114,18 @@ def test_who_is_evicted_ends_and_waits_anew(up: Standalone) -> None:
     assert (after[evicted]["node"], after[evicted]["owner"]) == ("", before[evicted]["owner"])
     story = [row["sentence"] for row in up.json("history", evicted)["items"]]
     assert any("evicted for default/high" in said for said in story), story
+    said = [row["sentence"] for row in up.json("history", "high")["items"]]
+    assert any(each.startswith(f"default/{evicted} (priority 0) is evicted") for each in said), said
     last = up.run("why", evicted).stdout.splitlines()[-1]
     assert last.startswith("before: ")
     assert "is evicted from node-1 for default/high" in last
     assert last.endswith(f"`apportion history default/{evicted}` tells what came before")
     assert up.run("why", "high").stdout.splitlines()[-1] == f"evicted for it: default/{evicted}"
+    told, came = (up.json("why", name)["evictions"] for name in ("high", evicted))
+    assert [each["name"] for each in told["made_room"]] == [evicted]
+    assert (told["predecessors"], told["before"]) == (0, None)
+    assert (came["predecessors"], came["made_room"]) == (1, [])
+    assert (came["before"]["beneficiary"], came["before"]["node"]) == ("default/high", "node-1")
     up.json("delete", "high")
     wait_until(lambda: runs(up, evicted), "the one that waited to run again")
     assert up.json("verify")["ok"]

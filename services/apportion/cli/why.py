@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
+from msgspec import structs
 from rich.console import Console
 
 from apportion.cli.asking import Gateway
@@ -18,6 +19,7 @@ from apportion.cli.output import console, plain, print_json, show, table
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import (
     DeviceAnswer,
+    Evictions,
     MissRow,
     NodeDetail,
     PodAnswer,
@@ -27,13 +29,9 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.lines import listed, share_words
 from apportion.core.explain.near import near
-from apportion.core.explain.past_answers import HistoryPage, HistoryRow, PodNames
+from apportion.core.explain.past_answers import PodNames
 from apportion.core.explain.vocabulary import WAITING
 from apportion.core.explain.words import device_words
-from apportion_schemas import PodEvicted
-
-STORY_ROWS = 1_000
-"""So much of a story is looked at for who was evicted."""
 
 
 def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
@@ -71,57 +69,39 @@ def command(
     """
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at_least": at_least, "at": at})
-    why = why_of(gateway, pod, namespace, query)
+    why = with_evictions(gateway, why_of(gateway, pod, namespace, query))
     if as_json:
         print_json(why)
         return
     out = console()
     show_why(out, why)
-    for line in (left_for(gateway, why), before(gateway, why, query)):
-        if line:
-            out.print(plain(line), style="dim", soft_wrap=not out.is_terminal)
+    for line in _of_the_past(why):
+        out.print(plain(line), style="dim", soft_wrap=not out.is_terminal)
 
 
-def left_for(gateway: Gateway, why: Why) -> str:
-    """Which pods were evicted from its node for a pod that has its place; empty where none was."""
-    if why.placed is None or not why.history:
-        return ""
-    since = {"continue": why.history[0].revision, "at": why.placed.revision}
-    story = _story(gateway, ("nodes", why.placed.node), since)
-    whom = f" for {why.namespace}/{why.name} (priority "
-    left = [row.sentence.partition(" ")[0] for row in _evictions(story) if whom in row.sentence]
-    return f"evicted for it: {listed(left)}" if left else ""
-
-
-def before(gateway: Gateway, why: Why, query: Mapping[str, Any]) -> str:
-    """What came before under the pod's name: the newest eviction, and which verb tells the rest.
-
-    Empty where it is the first of its name.
-    """
-    story = _story(gateway, ("pods", why.namespace, why.name), query)
-    if story is None or len(story.uids) <= 1:
-        return ""
-    began = why.history[0].revision if why.history else story.revision + 1
-    gone = [row for row in _evictions(story) if row.revision < began]
-    said = (
-        f"{gone[-1].sentence}, at revision {gone[-1].revision} ({gone[-1].time}); " if gone else ""
-    )
-    return f"before: {said}`apportion history {why.namespace}/{why.name}` tells what came before"
-
-
-def _story(
-    gateway: Gateway, place: tuple[str, ...], query: Mapping[str, Any]
-) -> HistoryPage | None:
-    """The story of one thing; None where nobody answers for the past, or not to this user."""
-    asked = {**query, "limit": STORY_ROWS}
+def with_evictions(gateway: Gateway, why: Why) -> Why:
+    """With what the past knows of it; as it is where nobody tells that, or not to this user."""
+    if why.evictions is not None:
+        return why
+    then = {"at": why.revision}
     try:
-        return gateway.ask("history", *place, answer=HistoryPage, query=asked)
+        before = gateway.ask("pods", why.namespace, why.name, "why", answer=Why, query=then)
     except (NotFound, Unreachable, Wrong):
-        return None
+        return why
+    return structs.replace(why, evictions=before.evictions)
 
 
-def _evictions(story: HistoryPage | None) -> list[HistoryRow]:
-    return [row for row in story.items if row.type == PodEvicted.__name__] if story else []
+def _of_the_past(why: Why) -> Iterator[str]:
+    """Whom it made go, and what came before under its name: a line for each, where there is any."""
+    evictions = why.evictions or Evictions()
+    if evictions.made_room:
+        gone = [f"{each.namespace}/{each.name}" for each in evictions.made_room]
+        yield f"evicted for it: {listed(gone)}"
+    if evictions.predecessors:
+        last = evictions.before
+        said = f"{last.sentence}, at revision {last.revision} ({last.time}); " if last else ""
+        verb = f"`apportion history {why.namespace}/{why.name}`"
+        yield f"before: {said}{verb} tells what came before"
 
 
 def show_why(out: Console, why: Why) -> None:

@@ -69,4 +69,6 @@ def test_who_waits_shows_that_room_is_made(
         headings = page.locator(".stack h2").all_inner_texts()
         assert headings[0] == "Room is made for it"
         assert headings[1].startswith("Why none fits")
+        fact = page.locator(".tl li", has_text="Room is made")
+        expect(fact).to_contain_text("default/low (priority 0) is evicted from node-1")
         assert offences(page) == []

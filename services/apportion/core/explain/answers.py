@@ -376,6 +376,29 @@ class WhyWaiting(Answer, frozen=True):
     pending: int
 
 
+class Eviction(Answer, frozen=True):
+    """That a pod had to go for another one, in a sentence too."""
+
+    revision: int
+    time: str
+    namespace: str
+    name: str
+    node: str
+    beneficiary: str
+    sentence: str
+
+
+class Evictions(Answer, frozen=True):
+    """What only the past knows of a pod: `made_room` are those that were evicted for it before it
+    had its place; `predecessors` is how many pods had its name before it, and `before` the eviction
+    of the newest of them, if it was evicted.
+    """
+
+    made_room: tuple[Eviction, ...] = ()
+    predecessors: int = 0
+    before: Eviction | None = None
+
+
 class Why(Answer, frozen=True):
     """All that is known of one pod's place: a sentence, then exactly one of the four parts.
 
@@ -385,6 +408,7 @@ class Why(Answer, frozen=True):
     `failed_devices` are no good, and it holds them, or held them and they have failed since;
     `unready` is why its node is not ready.
     A pod that has ended has the phase `ended`, and the rest is as it was just before.
+    `evictions` is there where the past was asked: at a moment, and of a pod that has ended.
     """
 
     revision: int
@@ -405,4 +429,5 @@ class Why(Answer, frozen=True):
     gang: GangAnswer | None = None
     failed_devices: tuple[FailedDevice, ...] = ()
     last_failure: str = ""
+    evictions: Evictions | None = None
     time: str = ""

@@ -13,6 +13,7 @@ from apportion.core.explain.health import failed_devices
 from apportion.core.explain.why import why, why_ended, why_rejected
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway.api.answering import json_response
+from apportion.gateway.api.evictions import evictions_of
 from apportion.gateway.api.query import COMMON, only
 from apportion.gateway.api.stories import Stories
 from apportion.gateway.past.index import DEVICE, POD
@@ -55,7 +56,9 @@ class Whys:
         answer = self._live(state, name)
         if answer is None:
             answer = await self._ended(name, upto)
-        return json_response(msgspec.structs.replace(answer, revision=upto, time=time))
+        evictions = await evictions_of(self._past, answer, upto)
+        told = msgspec.structs.replace(answer, revision=upto, time=time, evictions=evictions)
+        return json_response(told)
 
     def _live(self, state: State, name: str) -> Why | None:
         pod = PastView(state).pod(name)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-FORMAT = 2
+FORMAT = 3
 BUFFERED = 5_000
 POD, NODE, DEVICE, CONFIGURATION, POLICY = 1, 2, 3, 4, 5
 NAMES_MAX = 200_000

@@ -51,6 +51,7 @@ from apportion_schemas import (
     NodeUncordoned,
     PlacementVoided,
     PodAdopted,
+    PodEvicted,
     PodGone,
     PodPlaced,
     PodRejected,
@@ -254,6 +255,8 @@ def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]
     uid = getattr(data, "uid", "") or getattr(data, "pod", "")
     if uid:
         yield POD, uid
+    if isinstance(data, PodEvicted):
+        yield POD, data.beneficiary
     node = getattr(data, "node", "") or (change.node.name if change.node else "")
     if node:
         yield NODE, node

@@ -133,13 +133,19 @@ class PodPage extends ListPage {
   steps() {
     if (this.history?.items) {
       return this.history.items.map(item => ({
-        look: LOOKS[item.type] ?? "submitted", title: STORY[item.type] ?? item.type, time: item.time, revision: item.revision,
+        look: LOOKS[item.type] ?? "submitted", title: this.titled(item), time: item.time, revision: item.revision,
         words: this.told(item),
       }));
     }
     return this.why.history.map(step => ({
       look: step.phase, title: sentenceCase(phaseWord(step.phase)), time: step.time, revision: step.revision, words: this.stepWords(step.phase),
     }));
+  }
+
+  /** What a fact is headed with: the eviction of another pod, for this one, is no eviction of it. */
+  titled({ type, sentence }) {
+    const another = type === "PodEvicted" && !sentence.startsWith(`${this.namespace}/${this.name} `);
+    return another ? "Room is made" : STORY[type] ?? type;
   }
 
   /** The sentence without what its title and the page say already. */
