@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from apportion.cli.output import phase, plain, table
-from apportion.cli.rows import Rows
+from apportion.cli.rows import Rows, clean
 from apportion.core.explain.answers import (
     DeviceAnswer,
     GangAnswer,
@@ -76,26 +76,37 @@ def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
                  drops=() if look.wide else ("REVISION", "AGE", "HOLDS OR WANTS"))  # fmt: skip
     now = look.now or datetime.now(UTC)
     for pod in items:
-        if pod.rejection:
-            held = pod.rejection
-        elif pod.shares:
-            held = shares_words(pod.shares)
-            held += f"; {failed_words(pod.failed_devices)}" if pod.failed_devices else ""
-        elif pod.cause:
-            held = pod.cause
-        else:
-            held = listed([ask_words(ask) for ask in pod.asks]) or "no device"
         newest = max(
             pod.submitted_revision, pod.refused_revision, pod.placed_revision, pod.bound_revision,
             pod.allocated_revision,
         )  # fmt: skip
         made.add_row(
-            pod.namespace, pod.name, phase(shown_phase(pod)), pod.node,
+            pod.namespace, pod.name, _phase(pod), pod.node,
             str(newest or ""), age(pod.submitted_time, now),
             *((pod.uid, str(pod.attempt), str(pod.priority), pod.dialect, pod.group)
-              if look.wide else ()), held,
+              if look.wide else ()), _held(pod),
         )  # fmt: skip
     return made
+
+
+def _phase(pod: PodAnswer) -> Text:
+    """Its phase, and that it is to go: also where there is no room for more."""
+    said = phase(shown_phase(pod))
+    return said.append(", evicted", "yellow") if pod.evicted_for else said
+
+
+def _held(pod: PodAnswer) -> str:
+    """What it holds and what is the matter with that, or what it waits for."""
+    if pod.rejection:
+        return pod.rejection
+    if pod.shares:
+        said = [shares_words(pod.shares)]
+        said += [failed_words(pod.failed_devices)] if pod.failed_devices else []
+        said += [f"is to go for {pod.evicted_for}"] if pod.evicted_for else []
+        return "; ".join(said)
+    if pod.room_on:
+        return f"room is made for it on {pod.room_on}"
+    return pod.cause or listed([ask_words(ask) for ask in pod.asks]) or "no device"
 
 
 def placements(items: Iterable[PlacementAnswer], look: Look = PLAIN) -> Rows:
@@ -152,7 +163,11 @@ def _node_state(node: NodeAnswer) -> Text:
         said.append(Text(f"its agent is not heard, {found_silent(node.silent)}", "red"))
     elif not node.ready:
         said.append(Text("not ready", "red"))
-    return Text("; ").join(said) if said else Text("ready", "green")
+    whole = Text("; ").join(said) if said else Text("ready", "green")
+    if node.closed:
+        closed = [f"{device_words(each.device)} {each.cause}" for each in node.closed]
+        whole.append(clean(f"; {listed(closed)}"), "red")
+    return whole
 
 
 def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:

@@ -24,8 +24,10 @@ from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, pod
 
+WIDE = 250
 
-def printed(thing: object, *, width: int = 250) -> str:
+
+def printed(thing: object, *, width: int = WIDE) -> str:
     """What a terminal of that width without colours shows."""
     out = Console(file=io.StringIO(), width=width, color_system=None)
     out.print(thing)
@@ -111,6 +113,31 @@ def test_a_device_of_a_node_that_nobody_hears_is_not_ok(closed: Payload, said: s
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"))
     (device,) = device_answers(ledger.node("n1"))
     assert tables.device_state(device).plain == f"failed: XID 79; {said}"
+
+
+def test_a_ready_node_says_which_of_its_devices_are_closed_and_why() -> None:
+    """As `7/8` alone is a riddle; and no control character of a reason reaches the screen."""
+    ledger = Ledger(
+        rack("n1", 3),
+        DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID\x1b 79"),
+        DeviceCordoned(device="n1-g1", by="ann", reason="fan"),
+    )
+    shown = printed(tables.nodes([node_answer(ledger.node("n1"))]))
+    assert "ready; n1-g0 failed: XID� 79, n1-g1 cordoned: fan (ann" in shown
+    assert " 1/3 " in shown
+
+
+@pytest.mark.parametrize("width", [WIDE, 60])
+def test_both_pods_of_an_eviction_say_so(width: int) -> None:
+    """Who is to go does so even where a terminal has no room for what it holds."""
+    ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
+    ledger.submit(pod("high", cards(1), priority=9)).settle()
+    answers = [pod_answer(ledger.state, ledger.pod(uid)) for uid in ("low", "high")]
+    shown = printed(tables.pods(answers), width=width)
+    assert "placed, evicted" in shown
+    if width == WIDE:
+        assert "is to go for default/high" in shown
+        assert "room is made for it on n1" in shown
 
 
 def test_a_node_says_each_reason_and_when_it_was_found_silent() -> None:

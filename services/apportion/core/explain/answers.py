@@ -95,6 +95,8 @@ class PodAnswer(Answer, frozen=True):
 
     A pod that cannot be read has the phase `rejected`, no revisions, and the words in `rejection`.
     `spec` is a digest of what it asks for, its labels, gang and queue: equal for equal manifests.
+    `evicted_for` is the `namespace/name` of the pod for which it is to go, while it has not gone;
+    `room_on` the node where room is made for it, or was.
     """
 
     namespace: str
@@ -122,6 +124,8 @@ class PodAnswer(Answer, frozen=True):
     failed_devices: tuple[FailedDevice, ...] = ()
     rejection: str = ""
     spec: str = ""
+    evicted_for: str = ""
+    room_on: str = ""
 
 
 class CordonAnswer(Answer, frozen=True):
@@ -142,13 +146,20 @@ class RefusedReportAnswer(Answer, frozen=True):
     time: str
 
 
+class ClosedDevice(Answer, frozen=True):
+    """A device that nothing new may go onto for its own sake, and why in words."""
+
+    device: str
+    cause: str
+
+
 class NodeAnswer(Answer, frozen=True):
     """One node. Used amounts are what the pods placed there ask for.
 
     `cordon` is in words why nothing new goes there; `cordons` are the reasons of the ledger.
     `silent` is when its agent was found silent, empty while it is heard; such a node is not ready.
     `devices_open` are those that something new may go onto: none of a node that is not ready, or
-    cordoned.
+    cordoned. `closed` are those that failed or are cordoned themselves.
     `refused` is what was last refused of its agent, until a report of the node is taken.
     `of_kubernetes`: an API server tells of it, so that its pods are Kubernetes' to end.
     """
@@ -164,6 +175,7 @@ class NodeAnswer(Answer, frozen=True):
     driver: str = ""
     devices: int = 0
     devices_open: int = 0
+    closed: tuple[ClosedDevice, ...] = ()
     models: tuple[str, ...] = ()
     pods: int = 0
     pods_max: int = 0

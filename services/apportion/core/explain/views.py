@@ -11,6 +11,7 @@ from apportion.core.devices.cordons import Cordon, cordon_words
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain import words
 from apportion.core.explain.answers import (
+    ClosedDevice,
     ConfigurationAnswer,
     CordonAnswer,
     DeviceAnswer,
@@ -22,7 +23,7 @@ from apportion.core.explain.answers import (
     RefusedReportAnswer,
     SummaryAnswer,
 )
-from apportion.core.explain.health import failed_devices
+from apportion.core.explain.health import failed_devices, failure
 from apportion.core.explain.lines import rejection_words
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.shaping import spec_digest
@@ -82,6 +83,7 @@ def configuration_answer(state: State) -> ConfigurationAnswer:
 def pod_answer(state: State, pod: PodState) -> PodAnswer:
     """One pod as the read API shows it."""
     submitted, placed = pod.submitted, pod.placement
+    evicted = state.evictions.get(pod.uid)
     return PodAnswer(
         namespace=submitted.namespace,
         name=submitted.name,
@@ -107,6 +109,8 @@ def pod_answer(state: State, pod: PodState) -> PodAnswer:
         cause=words.cause(pod.refusal, submitted.shape) if pod.refusal else "",
         last_failure=pod.last_failure,
         failed_devices=failed_devices(state, pod),
+        evicted_for=evicted.beneficiary_name if evicted else "",
+        room_on=state.nominated.get(pod.uid, "") if placed is None else "",
     )
 
 
@@ -158,6 +162,7 @@ def node_answer(node: NodeState) -> NodeAnswer:
         driver=node.reported.driver if node.reported else "",
         devices=len(present),
         devices_open=_devices_open(node),
+        closed=tuple(_closed(present)),
         models=tuple(dict.fromkeys(device.device.model for device in present)),
         pods=len(node.pods),
         pods_max=host.pods,
@@ -169,6 +174,16 @@ def node_answer(node: NodeState) -> NodeAnswer:
         placement_revision=node.fence,
         of_kubernetes=node.observed is not None and node.observed.version > 0,
     )
+
+
+def _closed(devices: Iterable[DeviceState]) -> Iterator[ClosedDevice]:
+    """Those that are not open, whatever their node is."""
+    for each in devices:
+        failed, cordon = failure(each), cordon_words(each.cordons) or each.cordon
+        causes = [f"failed: {failed.reason}"] if failed else []
+        causes += [f"cordoned: {cordon}"] if cordon else []
+        if causes:
+            yield ClosedDevice(device=each.device.id, cause="; ".join(causes))
 
 
 def _devices_open(node: NodeState) -> int:

@@ -58,6 +58,10 @@ def test_node_counts_open_devices() -> None:
     failed, cordoned, _ = device_answers(ledger.node("n1"))
     assert (failed.healthy, failed.health_reason) == (False, "XID 79")
     assert cordoned.cordon == "fan (ann, 2026-01-01 00:00)"
+    assert [(each.device, each.cause) for each in answer.closed] == [
+        ("n1-g0", "failed: XID 79"),
+        ("n1-g1", "cordoned: fan (ann, 2026-01-01 00:00)"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ def test_no_device_of_a_node_is_open_that_takes_nothing_new(closed: Payload) -> 
     """In its own row and in the sums, as the devices themselves are well."""
     ledger = Ledger(rack("n1", 3), closed)
     answer = node_answer(ledger.node("n1"))
-    assert (answer.devices, answer.devices_open) == (3, 0)
+    assert (answer.devices, answer.devices_open, answer.closed) == (3, 0, ())
     assert summary_answer(ledger.state).devices_open == 0
 
 
