@@ -1,5 +1,7 @@
 """Why a class fits nowhere: nodes counted by the filter that stopped them, and the nearest misses.
 
+A node that has left the cluster is none of them: nobody waits for it, and there may be many.
+
 For one ask, a device is stopped by the first filter that it fails, and a node by the filter that
 stopped the last device it would have needed. Filters are ranked in their order, so the node whose
 filter ranks highest came nearest.
@@ -37,12 +39,13 @@ Ranks = NDArray[np.uint8]
 
 def explain(
     class_: PlacementClass, columns: Columns
-) -> tuple[dict[RefusalCode, int], tuple[NearMiss, ...]]:
-    """Nodes per refusal, and the nearest misses, for a class that fits nowhere."""
+) -> tuple[dict[RefusalCode, int], tuple[NearMiss, ...], int]:
+    """Nodes per refusal, the nearest misses, and of how many nodes, where a class fits nowhere."""
     if not columns.count:
-        return {}, ()
+        return {}, (), 0
     ranks = node_ranks(class_, columns)
-    ranks[columns.vacant] = FITS  # nobody is refused there
+    there = ranks != RANK[RefusalCode.NODE_GONE]  # vacant rows are not there either
+    ranks[~there] = FITS  # nobody is refused
     counts = np.bincount(ranks, minlength=FITS)
     reasons = {ORDER[rank]: int(counts[rank]) for rank in np.flatnonzero(counts[:FITS]).tolist()}
     misses = [
@@ -50,7 +53,8 @@ def explain(
         for rank, row in _furthest(ranks, counts[:FITS])
     ]
     misses.sort(key=lambda each: each[:2])
-    return reasons, tuple(each[2] for each in misses[:NEAREST_KEPT])
+    nearest = tuple(each[2] for each in misses[:NEAREST_KEPT])
+    return reasons, nearest, int(np.count_nonzero(there))
 
 
 def _furthest(ranks: Ranks, counts: NDArray[np.intp]) -> list[tuple[int, int]]:
