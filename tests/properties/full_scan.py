@@ -46,10 +46,7 @@ class Choice(NamedTuple):
 
 
 def choose(state: State, shape: Shape) -> Choice:
-    """The best node and the shares there; of equal nodes the first by name.
-
-    Of nodes that have left nobody is told that they refuse the pod.
-    """
+    """The best node and the shares there; of equal nodes the first by name."""
     refused: Counter[RefusalCode] = Counter()
     best: tuple[int, str, tuple[Share, ...]] | None = None
     fitting = 0
@@ -68,7 +65,6 @@ def choose(state: State, shape: Shape) -> Choice:
         if best is None or points > best[0]:
             best = (points, name, shares)
     if best is None:
-        refused.pop(RefusalCode.NODE_GONE, None)
         return Choice("", (), 0, dict(refused), 0, fitting)
     taking = len(state.nodes) - refused.total()
     return Choice(best[1], best[2], best[0], dict(refused), taking, fitting)

@@ -1,7 +1,5 @@
 """Why a class fits nowhere: nodes counted by the filter that stopped them, and the nearest misses.
 
-A node that has left the cluster is none of them: nobody waits for it, and there may be many.
-
 For one ask, a device is stopped by the first filter that it fails, and a node by the filter that
 stopped the last device it would have needed. Filters are ranked in their order, so the node whose
 filter ranks highest came nearest.
@@ -39,13 +37,12 @@ Ranks = NDArray[np.uint8]
 
 def explain(
     class_: PlacementClass, columns: Columns
-) -> tuple[dict[RefusalCode, int], tuple[NearMiss, ...], int]:
-    """Nodes per refusal, the nearest misses, and of how many nodes, where a class fits nowhere."""
+) -> tuple[dict[RefusalCode, int], tuple[NearMiss, ...]]:
+    """Nodes per refusal, and the nearest misses, for a class that fits nowhere."""
     if not columns.count:
-        return {}, (), 0
+        return {}, ()
     ranks = node_ranks(class_, columns)
-    there = ranks != RANK[RefusalCode.NODE_GONE]  # vacant rows are not there either
-    ranks[~there] = FITS  # nobody is refused
+    ranks[columns.vacant] = FITS  # nobody is refused there
     counts = np.bincount(ranks, minlength=FITS)
     reasons = {ORDER[rank]: int(counts[rank]) for rank in np.flatnonzero(counts[:FITS]).tolist()}
     misses = [
@@ -53,8 +50,7 @@ def explain(
         for rank, row in _furthest(ranks, counts[:FITS])
     ]
     misses.sort(key=lambda each: each[:2])
-    nearest = tuple(each[2] for each in misses[:NEAREST_KEPT])
-    return reasons, nearest, int(np.count_nonzero(there))
+    return reasons, tuple(each[2] for each in misses[:NEAREST_KEPT])
 
 
 def _furthest(ranks: Ranks, counts: NDArray[np.intp]) -> list[tuple[int, int]]:

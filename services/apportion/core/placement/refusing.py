@@ -62,8 +62,9 @@ class Refusing:
         if kept is not None and kept.without is None:
             return Reasons({kept.exceeded.code: 0}, (), 0, limit=kept)
         columns = self._finder.columns
-        counts, nearest, nodes = explain(self._finder.class_of(pod), columns)
+        counts, nearest = explain(self._finder.class_of(pod), columns)
         self._finder.classes.looks += EXPLAINED * len(columns.names)
+        nodes = columns.count
         if kept is not None:
             counts[kept.exceeded.code] = nodes - sum(counts.values())
         return Reasons(counts, nearest, nodes, limit=kept)

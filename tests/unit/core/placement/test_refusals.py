@@ -89,6 +89,7 @@ DISK = Disk(name="gce/a")
 DISK_TAKEN = (pod("web", shape=wants(disks=(DISK,))), placement("web"))
 Reached = tuple[tuple[Payload, ...], Shape, int, int, str]
 REACHED: dict[RefusalCode, Reached] = {
+    C.NODE_GONE: ((*ONE, NodeGone(node="n1")), shape(ask(1)), 1, 0, ""),
     C.NODE_NOT_READY: ((*ONE, observed("n1", ready=False)), shape(ask(1)), 1, 0, ""),
     C.AGENT_SILENT: ((*ONE, NodeSilent(node="n1", grace_s=40)), shape(ask(1)), 1, 0, ""),
     C.NODE_CORDONED: ((*ONE, CORDON), shape(ask(1)), 1, 0, ""),
@@ -172,32 +173,12 @@ def test_every_code_is_reached(code: RefusalCode) -> None:
 def test_no_code_is_left_out() -> None:
     """What a gang lacks is no filter, nor what a queue does; each has a test of its own.
 
-    So have a node that is kept for another pod, and what is about volumes. Of nodes that have left
-    only a pod is told whose node others chose (`test_fit_query.py`).
+    So have a node that is kept for another pod, and what is about volumes.
     """
     volumes = {C.VOLUME_CLAIM_NOT_READY, C.VOLUME_CLAIM_IN_USE}
     volumes |= {C.VOLUME_NODE_MISMATCH, C.VOLUMES_EXHAUSTED}
-    others = {
-        C.GANG_INCOMPLETE,
-        C.GANG_TOO_LARGE,
-        C.NODE_NOMINATED,
-        C.NODE_GONE,
-        *LIMIT_CODES,
-        *volumes,
-    }
+    others = {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, C.NODE_NOMINATED, *LIMIT_CODES, *volumes}
     assert set(REACHED) | others == set(C)
-
-
-def test_nodes_that_have_left_are_not_counted() -> None:
-    """Nobody waits for them: a cluster that was scaled down a thousand times has a thousand."""
-    here, left = rack("n1", 1), rack("n2", 1)
-    ledger = Ledger(here, left, NodeGone(node="n2"), pod("p", ask(900_000))).settle()
-    assert (ledger.refusal("p").nodes, ledger.reasons("p")) == (1, {C.MEMORY_INSUFFICIENT: 1})
-    ledger = Ledger(here, NodeGone(node="n1"), pod("p", ask(1))).settle()
-    refused = ledger.refusal("p")
-    assert (refused.nodes, refused.reasons, refused.nearest) == (0, {}, ())
-    ledger.play(here).settle()
-    assert ledger.where("p") == "n1", "it is asked again when one comes back"
 
 
 def test_incomplete_gang() -> None:
