@@ -73,7 +73,10 @@ def applied(up: Standalone, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     assert (before["configuration_revision"], before["configuration"]) == (0, {})
     assert "nothing is wrong" in up.run("config", "check", str(file)).stdout
     done = up.run("config", "apply", str(file), "--reason", "test", "--json")
-    assert "nodeconfig[1].name: shared-l is no node of the cluster yet; is shared-1" in done.stderr
+    assert (
+        "nodeconfig[1].name: shared-l is no node of the cluster yet; did you mean shared-1"
+        in done.stderr
+    )
     first = json.loads(done.stdout)
     again = up.json("config", "apply", str(file))
     assert (first["changed"], again["changed"]) == (True, False)

@@ -32,6 +32,16 @@ def test_samples_find_places() -> None:
         up.nothing_left()
 
 
+def test_samples_that_fit_nowhere_are_of_another_fleet() -> None:
+    """Whoever chose the fleet is told that the samples were not made for it."""
+    with Standalone(None, "--ephemeral", "--exit-after-samples", "--fleet", "1xT4") as up:
+        assert up.ended() == 1, up.output
+        told = re.search(r"(\d+) of 26 samples can never fit on 1 x 1xT4: (.*)", up.output)
+        assert told, up.output
+        assert 0 < int(told[1]) < 26
+        assert told[2].endswith("--no-samples leaves them out")
+
+
 def test_no_argument_and_no_log_shows_a_secret(tmp_path: Path) -> None:
     """Whoever may list processes, or is sent a log, learns no password, seed or key of it."""
     data = tmp_path / "data"

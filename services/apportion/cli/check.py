@@ -92,7 +92,7 @@ def command(*, files: tuple[str, ...], config_file: str | None, as_json: bool) -
         config = manifest_config(read_configuration_file(config_file))
     report = Report()
     read = list(documents(_expanded(files)))
-    contents = (each.content for each in read if isinstance(each, Document))
+    contents = [each.content for each in read if isinstance(each, Document)]
     config = with_classes(config, contents)
     for found in read:
         if isinstance(found, Problem):
@@ -100,7 +100,7 @@ def command(*, files: tuple[str, ...], config_file: str | None, as_json: bool) -
         else:
             _look(found, config, report)
     if not report.documents and not report.unknown:
-        why = nothing_taken_words()
+        why = nothing_taken_words(contents)
         report.documents.append(Row(source=read[0].source, line=0, name="", refused=why))
     if as_json:
         print_json(report)

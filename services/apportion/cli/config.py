@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from difflib import get_close_matches
 
 import click
 import msgspec
@@ -19,6 +18,7 @@ from apportion.core.configuration import ConfigurationError, passed_over, read_c
 from apportion.core.configuration.every import every_error
 from apportion.core.configuration.keys import KEYS
 from apportion.core.explain.answers import ConfigurationAnswer, NodeAnswer
+from apportion.core.explain.near import did_you_mean
 from apportion.runtime.files.manifests import Problem, read_manifest_files
 from apportion_schemas import Configuration, ConfigurationChanged
 
@@ -133,9 +133,9 @@ def _tell_absent(where: Where, wanted: Configuration) -> None:
     there = {node.node for page in pages for node in page.items}
     for position, node in enumerate(wanted.nodeconfig):
         if node.name not in there:
-            near = get_close_matches(node.name, there, n=1)
-            hint = f"; is {near[0]} meant?" if near else ""
-            words = f"nodeconfig[{position}].name: {node.name} is no node of the cluster yet{hint}"
+            words = f"nodeconfig[{position}].name: {node.name} is no node of the cluster yet"
+            hint = did_you_mean(node.name, there)
+            words += f"; {hint}" if hint else ""
             console(stderr=True).print(plain(words), style="yellow", soft_wrap=True)
 
 

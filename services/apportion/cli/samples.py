@@ -44,6 +44,11 @@ class Samples(msgspec.Struct, frozen=True):
     first_placed_s: float
 
     @property
+    def never(self) -> int:
+        """How many of them no node of the fleet could hold, even if nothing ran there."""
+        return sum(why.refused is not None and why.refused.never for why in self.whys.values())
+
+    @property
     def refused(self) -> bool:
         """Whether one of them has no place."""
         return bool(self.problems) or any(not pod.node for pod in self.pods)

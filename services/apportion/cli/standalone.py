@@ -31,6 +31,7 @@ from apportion.cli.output import console, plain
 from apportion.cli.samples import Samples, show, submit_samples
 from apportion.cli.supervisor import Child, Supervisor, UpFailed, free_port
 from apportion.cli.wanted import Wanted
+from apportion.core.explain.words import many
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.server import ServerFailed
 from apportion.runtime.ledger.port import LedgerError
@@ -91,6 +92,7 @@ class Up:
         if self._wanted.samples:
             samples = await submit_samples(self._where, self._out)
             show(self._out, samples)
+            self._tell_never_fit(samples)
             self._tell_first_placement(samples)
             code = REFUSED if samples.refused else 0
         if self._wanted.exit_after_samples:
@@ -167,6 +169,14 @@ class Up:
 
     def _say(self, text: str) -> None:
         self._out.print(plain(text), soft_wrap=True)
+
+    def _tell_never_fit(self, samples: Samples) -> None:
+        if samples.never:
+            self._say(
+                f"{samples.never} of {many(len(samples.pods), 'sample')} can never fit on "
+                f"{self._wanted.fleet}: the samples are made for the fleet of `apportion up` "
+                "without --fleet; --no-samples leaves them out"
+            )
 
     def _tell_first_placement(self, samples: Samples) -> None:
         if samples.first_placed_s:

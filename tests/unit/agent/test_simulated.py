@@ -64,6 +64,7 @@ def test_numa_from_four_cards_on() -> None:
         ("1xAscend310P:mps", "use vnpu, hami-core, exclusive"),
         ("65xT4", "more than 64 devices"),
         ("9999xT4", "more than 64 devices"),
+        ("99999xT4", "more than 64 devices"),
         ("1xT4+" * 500, "at most 1024"),
     ],
 )

@@ -20,7 +20,7 @@ from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import COUNT_MAX
 
 _PART = re.compile(
-    r"(?P<count>\d{1,4})\s*x\s*(?P<model>[A-Za-z0-9._-]{1,64})(:(?P<mode>[a-z-]{1,16}))?"
+    r"(?P<count>\d{1,18})\s*x\s*(?P<model>[A-Za-z0-9._-]{1,64})(:(?P<mode>[a-z-]{1,16}))?"
 )
 _SPEC_CHARS_MAX = 1024
 _EXAMPLE = "COUNTxMODEL[:MODE], several joined by +, as in 4xA100-40GB:mig+2xT4"

@@ -19,6 +19,7 @@ from msgspec import structs
 
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import DeviceState
+from apportion.core.explain import words
 from apportion.core.explain.capacity import NO_PLACE, Deficit, devices_deficit, empty, host_deficit
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
@@ -57,7 +58,7 @@ class Room:
         """
         if refused.gang or refused.queue or refused.quota or refused.volume or not refused.nodes:
             return Explained(refused, never=False)
-        refused = self._of_those_there(refused)
+        refused = words.without_gone(refused)
         shape = pod.submitted.shape
         kept = self.possible(pod, refused)
         if kept and len(kept) == len(refused.nearest):
@@ -74,19 +75,6 @@ class Room:
         more = tuple(miss for miss in found if miss.node not in could)
         nearest = (*kept, *more)[:NEAREST_KEPT]
         return Explained(structs.replace(refused, nearest=nearest), never=False)
-
-    def _of_those_there(self, refused: PodRefused) -> PodRefused:
-        """The refusal without the nodes that have left: they are none of the fleet's."""
-        left = refused.reasons.get(RefusalCode.NODE_GONE, 0)
-        if not left:
-            return refused
-        here = sum(not node.gone for node in self._state.nodes.values())
-        out = max(0, min(left, refused.nodes - here))
-        if not out or out == refused.nodes:
-            return refused
-        counts = {**refused.reasons, RefusalCode.NODE_GONE: left - out}
-        reasons = {code: count for code, count in counts.items() if count}
-        return structs.replace(refused, nodes=refused.nodes - out, reasons=reasons)
 
     def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
         """The nodes that the pod may use and whose agents are not believed: what devices they have

@@ -10,6 +10,8 @@ number that the refusal does not.
 from enum import Enum
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from apportion_schemas import (
     GangShortage,
     NearMiss,
@@ -382,6 +384,7 @@ def refusal(refused: PodRefused, shape: Shape | None = None, *, short: bool = Fa
     """
     if refused.gang is not None and refused.gang.present < refused.gang.needed:
         return gang(refused.gang)
+    refused = without_gone(refused)
     if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
         return f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods"
     limits = _limits(refused)
@@ -399,6 +402,7 @@ def cause(refused: PodRefused, shape: Shape | None = None) -> str:
     limits = [gang(refused.gang)] if refused.gang is not None else _limits(refused)
     if limits:
         return limits[0]
+    refused = without_gone(refused)
     for code, count in ranked(refused):
         of = f"{count:,} of " if count < refused.nodes else ""
         said = f"{named(code, shape)} ({of}{nodes(refused.nodes)})"
@@ -407,6 +411,17 @@ def cause(refused: PodRefused, shape: Shape | None = None) -> str:
             said += f": {near.needed:,} needed, {near.available:,} free"
         return said
     return "there is no node yet"
+
+
+def without_gone(refused: PodRefused) -> PodRefused:
+    """The refusal without the nodes that had left: they are none of the fleet's. A pod that is to
+    go to one of them and nowhere else is told so.
+    """
+    left = refused.reasons.get(_C.NODE_GONE, 0)
+    if left in (0, refused.nodes):
+        return refused
+    reasons = {code: count for code, count in refused.reasons.items() if code != _C.NODE_GONE}
+    return structs.replace(refused, nodes=refused.nodes - left, reasons=reasons)
 
 
 def _limits(refused: PodRefused) -> list[str]:

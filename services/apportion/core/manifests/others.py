@@ -3,11 +3,11 @@
 Invariant: nothing is passed over that holds a pod, or is of a kind of ours in another version.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from apportion.core.manifests.controllers import JOB_TEMPLATES, TEMPLATES
-from apportion.core.manifests.priority_classes import class_of
+from apportion.core.manifests.priority_classes import KIND, class_of
 from apportion.core.manifests.reading import TAKEN, items_of, known_kinds
 
 LISTED: Final = 8
@@ -68,6 +68,12 @@ def passed_over_words(names: Collection[str]) -> str:
     return f"passed over: {', '.join(first)}" + (f" and {more:,} more" if more > 0 else "")
 
 
-def nothing_taken_words() -> str:
-    """What is wrong with files where all that there is was passed over."""
+def nothing_taken_words(contents: Iterable[object]) -> str:
+    """What is wrong with files where all that there is was passed over, or is a priority class."""
+    items = (item for document in contents for _, item in items_of(document)[0])
+    if any(class_of(item) is not None for item in items):
+        return (
+            f"holds no workload, and a {KIND} counts for the pods that are given with it alone: "
+            "give both at once, as in -f class.yaml -f pods.yaml"
+        )
     return f"holds neither a workload nor a limit: write one of {known_kinds()}"

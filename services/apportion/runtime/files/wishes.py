@@ -55,7 +55,7 @@ def read_wish(
         TooManyPods: there are more than `most`; a few lines may ask for millions.
     """
     documents = list(found)
-    contents = (each.content for each in documents if isinstance(each, Document))
+    contents = [each.content for each in documents if isinstance(each, Document)]
     reader = _Reader(with_classes(config, contents), most)
     for document in documents:
         if isinstance(document, Problem):
@@ -64,7 +64,7 @@ def read_wish(
             reader.read(document)
     wish = reader.wish
     if documents and not reader.problems and not reader.taken:
-        why = nothing_taken_words()
+        why = nothing_taken_words(contents)
         reader.problems.append(Problem(documents[0].source, why))
     return wish, reader.problems
 

@@ -130,8 +130,18 @@ def test_sentence_counts_causes_and_names_the_nearest() -> None:
 
 def test_sentence_stays_a_sentence() -> None:
     """With every cause there is, only the first few are named and the rest counted."""
-    said = words.refusal(refused(dict.fromkeys(RefusalCode, 1)))
-    assert said.endswith(f"{len(RefusalCode) - words.CAUSES_NAMED} more causes")
+    said = words.refusal(refused(dict.fromkeys(set(RefusalCode) - {RefusalCode.NODE_GONE}, 1)))
+    assert said.endswith(f"{len(RefusalCode) - 1 - words.CAUSES_NAMED} more causes")
+
+
+def test_nodes_that_had_left_are_not_counted() -> None:
+    """Neither in a sentence nor in a list; a pod that is to go to one of them is told that."""
+    gone = RefusalCode.NODE_GONE
+    some = refused({RefusalCode.MEMORY_INSUFFICIENT: 2, gone: 898})
+    assert words.refusal(some).startswith("none of 2 nodes fits: not enough memory free")
+    assert "in the cluster" not in words.refusal(some)
+    assert words.cause(some) == "not enough memory free on the device (2 nodes)"
+    assert words.cause(refused({gone: 1})) == "node is not in the cluster (1 node)"
 
 
 def test_no_node_at_all() -> None:
