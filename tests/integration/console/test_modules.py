@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from apportion.core.explain.vocabulary import OUTCOMES, PHASES, STORY
+from apportion.runtime.ledger.moments import MomentError, parse_moment
 from tests.support.browser.chromium import opened
 
 
@@ -68,6 +70,49 @@ def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
 def test_numbers_and_times_as_people_read_them(page: Page, call: str, words: str) -> None:
     """Each format, at its edges."""
     assert run(page, "format.js", f"return {call};") == words
+
+
+NOW = datetime(2026, 11, 20, 14, 20, 7, 600_000, UTC)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1", "1200", "now", "-10m", "-36s", "-2h", "-1d", "-0s", "-999999999d", "-5w",
+        "14:20", "14:20:07", "14:21", "9:05", "00:00", "24:00", "14:60", "2026-11-20",
+        "2026-11-20T03:00", "2026-11-20 03:00:59", "2026-11-20T03", "2026-02-30", "2026-13-01",
+        "2026-11-20T03:00Z", "2026-11-20T03:00:01.250Z", "2026-11-20T03:00+05:30",
+        "2026-11-20T03:00-08:00", "2026-11-20T25:00", "yesterday", "", "#", "1.5",
+    ],
+)  # fmt: skip
+def test_a_moment_is_read_as_the_command_line_reads_it(page: Page, text: str) -> None:
+    """And what it shows in a field, or writes into an address, is the same moment again."""
+    try:
+        moment = parse_moment(text, NOW)
+    except MomentError:
+        wanted = text
+    else:
+        wanted = str(moment.revision)
+        if moment.time is not None and text != "now":
+            wanted = moment.time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    code = """const once = m.askedMoment(given[0], given[1]);
+        const written = m.askedMoment(once.shown, given[1], true);
+        return [once.asked, m.askedMoment(once.asked, given[1]).asked, written.asked];"""
+    asked, again, written = run(page, "asked_moment.js", code, text, NOW.timestamp() * 1000)
+    assert asked == again == written
+    if wanted.endswith("Z"):
+        exact = datetime.fromisoformat(wanted)
+        since = exact - datetime.fromisoformat(asked)
+        assert timedelta(0) <= since < timedelta(seconds=1), asked
+    else:
+        assert asked == ("now" if text == "now" else wanted)
+
+
+@pytest.mark.parametrize(("text", "asked"), [("#1,214,394", "1214394"), ("#12", "12")])
+def test_a_revision_is_read_as_pages_write_it(page: Page, text: str, asked: str) -> None:
+    """Whoever copies one from anywhere in the console has written a moment."""
+    code = "const found = m.askedMoment(given[0], 0); return [found.asked, found.shown];"
+    assert run(page, "asked_moment.js", code, text) == [asked, text]
 
 
 def test_templates_escape_what_is_put_in(page: Page) -> None:

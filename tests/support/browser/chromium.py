@@ -58,14 +58,19 @@ def running_browser() -> Iterator[Browser]:
 
 @contextmanager
 def opened(
-    browser: Browser, base: str, *, size: tuple[int, int] = WIDE, theme: str = "light"
+    browser: Browser,
+    base: str,
+    *,
+    size: tuple[int, int] = WIDE,
+    theme: str = "light",
+    zone: str = "UTC",
 ) -> Iterator[Page]:
     """A page of one gateway in a context of its own; what it complains about fails the test."""
     context = browser.new_context(
         base_url=base,
         viewport={"width": size[0], "height": size[1]},
         color_scheme="dark" if theme == "dark" else "light",
-        timezone_id="UTC",
+        timezone_id=zone,
         locale="en-GB",
     )
     context.set_default_timeout(TIMEOUT_MS)

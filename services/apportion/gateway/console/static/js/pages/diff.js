@@ -1,9 +1,13 @@
 // What differs between two moments: who came and went, what failed, and what people did.
-import { getNow } from "../api.js";
+//
+// Invariant: headline, fields and address tell the same two moments, whichever of them was changed;
+// which events of the ledger these moments have come to is said once, below the headline.
+import { getNow, Problem } from "../api.js";
+import { askedMoment, timeWords, zoneWords } from "../asked_moment.js";
 import { instant, many, num, shortId, when } from "../format.js";
 import { $, html, mount } from "../html.js";
 import { link, nodeLink, podLink, receipt } from "../links.js";
-import { answer, listed } from "../parts.js";
+import { answer, listed, sentenceCase } from "../parts.js";
 import { go, href } from "../route.js";
 
 const ROWS = 40;
@@ -13,33 +17,81 @@ const AFTER_MS = 900_000;
 
 /** See app.js. */
 export async function openDiff(main, context) {
-  const [from, to] = (context.parameters.get("diff") ?? "").split(",").map(text => text.trim());
-  const [diff, line] = await Promise.all([getNow("diff", { from, to, limit: ROWS }), getNow("timeline", { bins: 1 })]);
-  const [before, after] = await Promise.all([diff.from, diff.to].map(({ revision }) => getNow("summary", { at: String(revision) })));
-  if (!context.alive()) return null;
-  draw(main, { from, to, diff, before, after, marks: line.marks, first: instant(line.first_time) ?? 0 });
+  const [from, to] = endsOf(context.parameters.get("diff") ?? "");
+  context.setParameters({ diff: `${from.asked},${to.asked}` });
+  try {
+    const [diff, line] = await Promise.all([
+      getNow("diff", { from: from.asked, to: to.asked, limit: ROWS }), getNow("timeline", { bins: 1 }),
+    ]);
+    const [before, after] = await Promise.all([diff.from, diff.to].map(({ revision }) => getNow("summary", { at: String(revision) })));
+    if (!context.alive()) return null;
+    draw(main, { from, to, diff, before, after, line });
+  } catch (problem) {
+    if (!(problem instanceof Problem) || !["from", "to"].includes(problem.field)) throw problem;
+    if (!context.alive()) return null;
+    drawRefused(main, { from, to, problem });
+  }
   return { update() {}, close() {} };
 }
 
-function draw(main, { from, to, diff, before, after, marks, first }) {
-  const [a, b] = [instant(diff.from.time), instant(diff.to.time)];
+/** Both moments of an address; without the second one the comparison is with now. */
+function endsOf(text) {
+  const [from, to] = text.split(",").map(each => each.trim());
+  return [from, to || "now"].map(each => askedMoment(each, Date.now()));
+}
+
+function draw(main, { from, to, diff, before, after, line }) {
   const told = [
     count(diff, "placements", "placement"), count(diff, "nodes", "node"), count(diff, "devices", "card"),
     count(diff, "policy", "policy"), count(diff, "configuration", "setting"),
   ].filter(Boolean);
-  const sentence = html`Between ${when(a, Date.now())} and ${when(b, Date.now())}, ${told.length ? html`${listed(told)} changed` : "nothing changed"}.`;
-  mount(main, html`<div class="page">${answer(sentence, [
-    html`rev ${receipt(diff.from.revision)} to ${receipt(diff.to.revision)}`, link("events", "all events")])}
-    <form class="bar" id="moments"><label class="inl">from <input name="from" value="${from}" class="m"></label><label class="inl">to <input name="to" value="${to}" class="m"></label><button class="btn pri">Compare</button>
-    ${perMinute(marks).slice(-MARKS_SHOWN).map(mark => html`<a class="btn hide-s" title="${mark.sentence}" href="${href("events", { diff: around(mark, first) })}">around ${when(instant(mark.time), Date.now(), true)}</a>`)}</form>
-    ${totals(before, after, [a, b])}
+  const sentence = html`Between ${named(from)} and ${named(to)}, ${told.length ? html`${listed(told)} changed` : "nothing changed"}.`;
+  mount(main, html`<div class="page">${answer(sentence, [cameTo({ from, to, diff, line }), link("events", "all events")])}
+    ${form({ from, to, marks: line.marks, first: instant(line.first_time) ?? 0 })}
+    ${totals(before, after)}
     <div class="grid2">${group("health", "Cards", diff.devices, diff.more.devices, name => html`<span class="m" title="${name}">${shortId(name)}</span>`)}${group("node", "Nodes", diff.nodes, diff.more.nodes, nodeLink)}
     ${group("operator", "Policy", diff.policy, diff.more.policy)}${group("operator", "Configuration", diff.configuration, diff.more.configuration)}
     ${group("placement", "Placements", diff.placements, diff.more.placements, name => podLink(...name.split("/", 2)))}</div></div>`);
+  listen({ from, to });
+}
+
+/** A moment of which nothing is known stands in its field, to be mended there; what a field takes is said below it. */
+function drawRefused(main, { from, to, problem }) {
+  const read = { from, to }[problem.field].read;
+  mount(main, html`<div class="page">${answer(`${sentenceCase(problem.message)}.`, [read && problem.fix ? `${sentenceCase(problem.fix)}.` : "", link("events", "all events")])}${form({ from, to })}</div>`);
+  $(`#moments [name="${problem.field}"]`).setAttribute("aria-invalid", "true");
+  listen({ from, to });
+}
+
+const named = ({ shown, revision }) => (revision ? receipt(revision) : html`<span class="nw">${shown}</span>`);
+
+/** Which states of the ledger are compared: a time means the newest event by then. */
+function cameTo({ from, to, diff, line }) {
+  const after = ({ revision, time }) => html`after ${receipt(revision)}${time ? ` of ${timeWords(instant(time))}` : ""}`;
+  const early = from.ms < instant(diff.from.time) && diff.from.revision === line.first_revision;
+  const why = early ? "; it begins with the first of them" : from.revision && to.revision ? "" : ", the newest events by then";
+  return html`the ledger ${after(diff.from)} and ${after(diff.to)}${why}`;
+}
+
+function form({ from, to, marks = [], first = 0 }) {
+  const field = (name, { shown }) => html`<label class="inl">${name} <input name="${name}" value="${shown}" class="m" aria-describedby="forms" autocomplete="off" spellcheck="false"></label>`;
+  return html`<form class="bar" id="moments">${field("from", from)}${field("to", to)}<button class="btn pri">Compare</button>
+    ${perMinute(marks).slice(-MARKS_SHOWN).map(mark => html`<a class="btn hide-s" title="${mark.sentence}" href="${href("events", { diff: around(mark, first) })}">around ${when(instant(mark.time), Date.now(), true)}</a>`)}
+    <p class="faint small" id="forms">Times are in the zone of this browser, ${zoneWords()}. 14:20, -10m, now and a revision such as #1,200 will do as well.</p></form>`;
+}
+
+/** A field that nobody changed means what it meant, to the last digit of its time. */
+function listen(ends) {
   $("#moments").addEventListener("submit", event => {
     event.preventDefault();
     const fields = new FormData(event.target);
-    go(href("events", { diff: `${fields.get("from")},${fields.get("to")}` }));
+    const [from, to] = ["from", "to"].map(name => {
+      const text = fields.get(name).trim();
+      return text === ends[name].shown ? ends[name].asked : askedMoment(text, Date.now(), true).asked;
+    });
+    const address = href("events", { diff: `${from},${to}` });
+    if (address === location.hash) dispatchEvent(new Event("hashchange"));
+    else go(address);
   });
 }
 
@@ -60,14 +112,14 @@ function count(diff, list, noun) {
 const live = summary => Object.entries(summary.phases).reduce((sum, [phase, n]) => (phase === "rejected" ? sum : sum + n), 0);
 const waits = summary => (summary.phases.refused ?? 0) + (summary.phases.pending ?? 0);
 
-function totals(before, after, [a, b]) {
+function totals(before, after) {
   const gib = summary => (summary.memory_mib - summary.memory_free_mib) / 1024;
   const rows = [
     ["Memory granted, GiB", gib(before), gib(after), 0], ["Cards", before.devices, after.devices, 1],
     ["Cards open to new pods", before.devices_open, after.devices_open, 1], ["Nodes ready", before.nodes_ready, after.nodes_ready, 1],
     ["Pods live", live(before), live(after), 0], ["Pods waiting", waits(before), waits(after), -1],
   ];
-  return html`<table class="t cmp card"><caption class="unseen">Totals at both moments</caption><thead><tr><th scope="col"></th><th scope="col" class="num">${when(a, Date.now())}</th><th scope="col" class="num">${when(b, Date.now())}</th><th scope="col" class="num">Difference</th></tr></thead><tbody>${rows.map(compared)}</tbody></table>`;
+  return html`<table class="t cmp card"><caption class="unseen">Totals at both moments</caption><thead><tr><th scope="col"></th><th scope="col" class="num">from</th><th scope="col" class="num">to</th><th scope="col" class="num">Difference</th></tr></thead><tbody>${rows.map(compared)}</tbody></table>`;
 }
 
 /** One row of two amounts; `good` is 1 where more is better, -1 where less is. */

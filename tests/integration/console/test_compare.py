@@ -1,0 +1,125 @@
+"""Two moments compared: headline, fields and address tell the same ones, whichever was changed."""
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser.audit import offences
+from tests.support.browser.chromium import NARROW, WIDE, opened, visit
+
+TIME = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}")
+DIFF = re.compile(r"#/events\?diff=([^,]*),([^,&]*)$")
+
+
+def asked(page: Page) -> tuple[str, str]:
+    """Both moments as the address has them, which is how the gateway is asked."""
+    found = DIFF.search(page.url)
+    assert found, page.url
+    return found[1], found[2]
+
+
+def told(page: Page) -> list[str]:
+    """What the fields show; the headline must have told the same two moments in the same form."""
+    fields = [page.locator(f"#moments [name={name}]").input_value() for name in ("from", "to")]
+    expect(page.locator("h1")).to_contain_text(f"Between {fields[0]} and {fields[1]},")
+    return fields
+
+
+def compare(page: Page, **moments: str) -> list[str]:
+    """Write into the fields and press the button; what the page tells then."""
+    for name, text in moments.items():
+        page.locator(f"#moments [name={name}]").fill(text)
+    page.evaluate("() => { document.getElementById('main').dataset.shown = ''; }")
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_function("() => document.getElementById('main').dataset.shown")
+    return told(page)
+
+
+def answered(page: Page) -> Any:
+    """What the gateway says of the two moments of the address."""
+    begin, end = asked(page)
+    answer = page.request.get("/api/v1/diff", params={"from": begin, "to": end})
+    assert answer.ok, answer.text()
+    return answer.json()
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_headline_and_fields_tell_the_same_moments(
+    browser: Browser, base: str, size: tuple[int, int], zone: str
+) -> None:
+    """By the link, by the address and by the fields; in times of the browser, as all the page."""
+    with opened(browser, base, size=size, zone=zone) as page:
+        visit(page, "#/events")
+        page.get_by_role("link", name="Compare moments").click()
+        expect(page.locator("h1")).to_contain_text("Between")
+        assert all(TIME.fullmatch(each) for each in told(page))
+        assert compare(page, **{"from": "#3", "to": "now"}) == ["#3", "now"]
+        assert asked(page) == ("3", "now")
+        begin, end = compare(page, **{"from": "-30s", "to": "-1s"})
+        assert TIME.fullmatch(begin)
+        assert TIME.fullmatch(end)
+        assert compare(page, to=end) == [begin, end], "what stands there is a moment to write"
+        address = page.evaluate("location.hash")
+        visit(page, f"{address}&x=")
+        assert told(page) == [begin, end], "and so is the address, for whoever opens it"
+        assert offences(page) == []
+
+
+def test_a_time_of_day_is_meant_as_the_page_shows_it(browser: Browser, base: str) -> None:
+    """In a field in the browser's zone, in an address in UTC, as --at has it."""
+    with opened(browser, base, zone="Asia/Tokyo") as page:
+        visit(page, "#/events?diff=2020-01-02T03:00,now")
+        assert told(page) == ["2020-01-02 12:00:00", "now"]
+        assert compare(page, **{"from": "2020-01-02 08:00"}) == ["2020-01-02 08:00:00", "now"]
+        assert asked(page) == ("2020-01-01T23:00:00Z", "now")
+        expect(page.locator("#forms")).to_contain_text("Asia/Tokyo")
+
+
+def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str) -> None:
+    """A time is the newest event by then, or the first of all; a revision says of when it is."""
+    with opened(browser, base) as page:
+        visit(page, "#/events?diff=-0s,-0s")
+        answer = answered(page)
+        said = page.locator(".answer .sub")
+        expect(said).to_contain_text(f"after #{answer['from']['revision']:,} of")
+        expect(said).to_contain_text("the newest events by then")
+        visit(page, "#/events?diff=1,2")
+        answer = answered(page)
+        time = answer["to"]["time"].replace("T", " ")[:19]
+        expect(said).to_contain_text(f"after #2 of {time}")
+        expect(said).not_to_contain_text("by then")
+        expect(page.get_by_text(time)).to_have_count(1)
+        visit(page, "#/events?diff=2020-01-01,2")
+        expect(said).to_contain_text("it begins with the first of them")
+        assert told(page) == ["2020-01-01 00:00:00", "#2"]
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_a_moment_that_cannot_be_is_mended_where_it_stands(
+    browser: Browser, base: str, size: tuple[int, int]
+) -> None:
+    """The words of the gateway are the headline, and the fields have what was written."""
+    with opened(browser, base, size=size) as page:
+        for moments, name, problem in (
+            ("yesterdy,2", "from", "'yesterdy' is no moment"),
+            (",2", "from", "is missing"),
+            ("2,999999999", "to", "the ledger ends at"),
+            ("5,2", "from", "is behind to"),
+        ):
+            visit(page, f"#/events?diff={moments}")
+            expect(page.locator("h1")).to_contain_text(problem)
+            expect(page.locator("#moments [aria-invalid]")).to_have_attribute("name", name)
+            assert offences(page) == [], moments
+        assert compare(page, **{"from": "1"}) == ["#1", "#2"]
+
+
+def test_compare_asks_again_what_is_now(browser: Browser, base: str) -> None:
+    """Pressed once more with the same words it is another answer, and not a dead button."""
+    with opened(browser, base) as page:
+        visit(page, "#/events?diff=1,now")
+        with page.expect_response(re.compile(r"/api/v1/diff\?")):
+            page.get_by_role("button", name="Compare").click()
+        assert told(page) == ["#1", "now"]
