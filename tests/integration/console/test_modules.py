@@ -1,6 +1,7 @@
 """The console's pure modules, one by one, in the browser that runs them."""
 
 import json
+import random
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
+from apportion.core.explain.near import near
 from apportion.core.explain.vocabulary import OUTCOMES, PHASES, STORY
 from apportion.runtime.ledger.moments import MomentError, parse_moment
 from tests.support.browser.chromium import opened
@@ -113,6 +115,18 @@ def test_a_revision_is_read_as_pages_write_it(page: Page, text: str, asked: str)
     """Whoever copies one from anywhere in the console has written a moment."""
     code = "const found = m.askedMoment(given[0], 0); return [found.asked, found.shown];"
     assert run(page, "asked_moment.js", code, text) == [asked, text]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_names_are_near_as_on_the_command_line(page: Page, seed: int) -> None:
+    """The same few of many that are alike, in the same order."""
+    chance = random.Random(seed)
+    parts = ("hami", "pod", "worker", "gpu", "train", "0", "1", "12", "a", "llm")
+    known = ["-".join(chance.choices(parts, k=chance.randint(1, 4))) for _ in range(80)]
+    asked = ["".join(chance.sample(name, len(name))) for name in known[:10]]
+    asked += [name[1:] + name[:1] for name in known[:20]] + ["", "x", *known[:5]]
+    code = "return given[0].map(name => m.near(name, given[1]));"
+    assert run(page, "near.js", code, asked, known) == [near(name, known) for name in asked]
 
 
 def test_templates_escape_what_is_put_in(page: Page) -> None:

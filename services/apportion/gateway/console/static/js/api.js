@@ -68,5 +68,13 @@ export async function all(path, parameters = {}, most = 5000) {
   return { revision: page.revision, items, cut: Boolean(page.continue) };
 }
 
+/** The answer, or null where that has one of these statuses: there is no such thing. Raises Problem. */
+export async function orNone(answered, statuses = [404]) {
+  try { return await answered; } catch (problem) {
+    if (problem instanceof Problem && statuses.includes(problem.status)) return null;
+    throw problem;
+  }
+}
+
 /** A path of an API from its parts, each escaped. */
 export const path = (...parts) => parts.map(encodeURIComponent).join("/");

@@ -15,7 +15,7 @@ import { known } from "./login.js";
 import { isLive, moment } from "./moment.js";
 import { openPalette } from "./palette.js";
 import { onlySays, problemPage } from "./parts.js";
-import { route, setParameters } from "./route.js";
+import { route, setCanonical, setParameters } from "./route.js";
 import { TimeBar } from "./timebar.js";
 
 export const PAGES = [
@@ -45,6 +45,7 @@ async function show() {
   const asked = route();
   const address = location.hash;
   const { name } = asked;
+  if (name === "pod") setCanonical();
   turn += 1;
   const mine = turn;
   page?.close?.();

@@ -1,11 +1,16 @@
 // Addresses: #/page/argument?parameter=value. Every link keeps the moment that is shown.
+//
+// A pod's page is #/pod/NAMESPACE/NAME: all links have it so. Whoever types #/pods/NAMESPACE/NAME, as
+// the list is called, means it too.
 import { moment } from "./moment.js";
 
 /** The page that the address names, its arguments, and its parameters. */
 export function route() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  const [name, ...rest] = (path || "fleet").split("/").map(decode);
-  return { name, args: rest, parameters: new URLSearchParams(query ?? "") };
+  const [said, ...rest] = (path || "fleet").split("/").map(decode);
+  const args = rest.filter(Boolean);
+  const name = ["pod", "pods"].includes(said) ? (args.length ? "pod" : "pods") : said;
+  return { name, args, parameters: new URLSearchParams(query ?? "") };
 }
 
 function decode(part) {
@@ -31,9 +36,18 @@ export function setParameters(changes) {
     if (value === null || value === "" || value === undefined) parameters.delete(key);
     else parameters.set(key, value);
   }
+  replace([name, ...args], parameters);
+}
+
+/** The address as all links have it, in its place; `args` where the page has found out which are meant. */
+export function setCanonical(args = route().args) {
+  const { name, parameters } = route();
+  replace([name, ...args], parameters);
+}
+
+function replace(parts, parameters) {
   const said = readable(parameters);
-  const path = [name, ...args].map(encodeURIComponent).join("/");
-  history.replaceState(null, "", `#/${path}${said ? `?${said}` : ""}`);
+  history.replaceState(null, "", `#/${parts.map(encodeURIComponent).join("/")}${said ? `?${said}` : ""}`);
 }
 
 /** Go to a page. */

@@ -1,12 +1,15 @@
 // One pod: where it runs, of how many nodes, after what wait; or why it waits and what would help.
-import { get, path, Problem } from "../api.js";
+// Where none has the name, which may be meant.
+import { get, getNow, orNone, path, Problem } from "../api.js";
 import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
 import { between, byName, clock, duration, instant, many, num, shortId, shortModel, when } from "../format.js";
 import { html, mount } from "../html.js";
 import { ICONS } from "../icons.js";
 import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
-import { shownTime } from "../moment.js";
-import { answer, causeList, clauses, copyFrom, onlySays, problemNote, sentenceCase } from "../parts.js";
+import { mayBeMeant, namespacesOf, nonePage, otherKinds, severalPage } from "../meant.js";
+import { isLive, shownTime } from "../moment.js";
+import { answer, causeList, clauses, copyFrom, problemNote, sentenceCase } from "../parts.js";
+import { setCanonical } from "../route.js";
 import { linked } from "../sentence.js";
 import { STORY } from "../vocabulary.js";
 import { phaseWord, wants } from "../words.js";
@@ -21,33 +24,48 @@ const LOOKS = {
   NodeGone: "refused", NodeSilent: "refused",
 };
 
-/** See app.js. */
-export const open = (main, context) => new PodPage(main, context).start();
+/** See app.js. A name alone is that of the pod of which `apportion why` would speak. */
+export async function open(main, context) {
+  const { args } = context;
+  if (args.length > 1) return new PodPage(main, context, args).start();
+  const [name] = args;
+  const spaces = await namespacesOf(name);
+  if (!context.alive()) return null;
+  if (spaces.length === 1) {
+    setCanonical([...spaces, name]);
+    return new PodPage(main, context, [...spaces, name]).start();
+  }
+  const page = spaces.length ? severalPage(name, spaces)
+    : nonePage(`of the name ${name}`, name, { ...await mayBeMeant(name), ...await otherKinds(name) });
+  if (context.alive()) mount(main, page);
+  return null; // at another moment the name is looked for anew
+}
 
 class PodPage extends ListPage {
-  constructor(main, context) {
+  constructor(main, context, [namespace, ...name]) {
     super(main, context);
-    [this.namespace, this.name] = context.args;
+    Object.assign(this, { namespace, name: name.join("/") });
   }
 
   async load() {
-    const name = path(this.namespace ?? "", this.name ?? "");
+    const name = path(this.namespace, this.name);
     const [why, pod, history] = await Promise.all([
-      this.or404(get(`pods/${name}/why`)), this.or404(get(`pods/${name}`)), this.orProblem(get(`history/pods/${name}`, { limit: 500 })),
+      orNone(get(`pods/${name}/why`)), orNone(get(`pods/${name}`)), this.orProblem(get(`history/pods/${name}`, { limit: 500 })),
     ]);
     Object.assign(this, { why, pod: pod?.pod ?? null, history });
     this.revision = why?.revision ?? 0;
+    if (this.isNone()) await this.loadMeant();
     const held = why?.placed?.node;
     [this.node, this.beside] = held ? await Promise.all([
-      this.or404(get(`nodes/${path(held)}`)), this.or404(get("placements", { node: held, limit: 1000 })),
+      orNone(get(`nodes/${path(held)}`)), orNone(get("placements", { node: held, limit: 1000 })),
     ]) : [null, null];
   }
 
-  async or404(answered) {
-    try { return await answered; } catch (problem) {
-      if (problem instanceof Problem && problem.status === 404) return null;
-      throw problem;
-    }
+  /** Which may be meant where none has the name: also one that came after the moment that is shown. */
+  async loadMeant() {
+    const { namespace, name } = this;
+    const story = isLive() ? null : await orNone(getNow(`history/pods/${path(namespace, name)}`, { limit: 1 }));
+    this.meant = { ...await mayBeMeant(name), later: story && { namespace, name, revision: story.items[0].revision } };
   }
 
   async orProblem(answered) {
@@ -57,11 +75,12 @@ class PodPage extends ListPage {
     }
   }
 
+  isNone() { return !this.why && !this.history?.items?.length; }
+
   draw() {
     const { why } = this;
-    if (!why && !this.history?.items?.length) {
-      mount(this.main, onlySays(html`No pod ${this.namespace}/${this.name} is live.`, "The list has those that are; a name may also be of another namespace.",
-        [link("pods", "All pods", {}, "btn"), link("pods", "Like it", { q: (this.name ?? "").slice(0, 6) }, "btn")]));
+    if (this.isNone()) {
+      mount(this.main, nonePage(`${this.namespace}/${this.name}`, this.name, this.meant));
       return;
     }
     const phase = why ? phaseWord(why.phase) : "ended";
