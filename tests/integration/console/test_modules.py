@@ -129,6 +129,39 @@ def test_names_are_near_as_on_the_command_line(page: Page, seed: int) -> None:
     assert run(page, "near.js", code, asked, known) == [near(name, known) for name in asked]
 
 
+def test_how_far_an_answer_is_is_heard_line_by_line(page: Page) -> None:
+    """However the lines are torn into pieces on their way, and before the answer is there."""
+    found = run(
+        page,
+        "api.js",
+        """const asked = window.fetch;
+        let pieces;
+        const body = new ReadableStream({ start(controller) { pieces = controller; } });
+        const headers = { "Content-Type": "application/x-ndjson" };
+        window.fetch = async () => new Response(body, { headers });
+        try {
+          const heard = [];
+          let tell;
+          const next = () => new Promise(resolve => { tell = resolve; });
+          let told = next();
+          const answer = m.post("plan", {}, far => { heard.push(far); tell(); });
+          const send = text => pieces.enqueue(new TextEncoder().encode(text));
+          send('{"progress":{"step":"with","do');
+          send('ne":1,"of":9}}\\n{"progress"');
+          await told;
+          const before = [...heard];
+          told = next();
+          send(':{"step":"with","done":2,"of":9}}\\n{"answer":{"revi');
+          await told;
+          send('sion":7}}');
+          pieces.close();
+          return [before, heard, await answer];
+        } finally { window.fetch = asked; }""",
+    )
+    first, second = ({"step": "with", "done": done, "of": 9} for done in (1, 2))
+    assert found == [[first], [first, second], {"revision": 7}]
+
+
 def test_templates_escape_what_is_put_in(page: Page) -> None:
     """Text from outside stays text, in elements and in attributes."""
     evil = "<img src=x onerror=alert(1)>\"'&"

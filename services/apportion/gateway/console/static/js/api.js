@@ -3,6 +3,8 @@
 import { moment, pastParameters } from "./moment.js";
 
 const BASE = "/api/v1";
+const UNAVAILABLE = 503; // as the gateway says it where it can: HTTP has no word left once lines have begun
+const LINES = "application/x-ndjson";
 
 export class Problem extends Error {
   constructor(status, answer) {
@@ -22,19 +24,29 @@ function address(path, parameters) {
   return `${BASE}/${path}${query.size ? `?${query}` : ""}`;
 }
 
-async function asked(url, options) {
-  let response;
-  try {
-    response = await fetch(url, options);
-  } catch (error) {
+const asked = async (url, options) => read(await reached(fetch(url, options)), url);
+
+async function read(response, url) {
+  const answer = parsed(await reached(response.text()));
+  if (response.status === 401 && !/\/(me|login)$/.test(url)) location.reload();  // the login has ended
+  if (!response.ok || answer === null) throw new Problem(response.status, answer);
+  return noted(answer);
+}
+
+/** What comes of the gateway; a connection that is not made, or tears, is one that does not answer. */
+async function reached(coming) {
+  try { return await coming; } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, null);
   }
-  const text = await response.text();
-  let answer = null;
-  try { answer = JSON.parse(text); } catch { /* an answer that is no JSON is told by its status */ }
-  if (response.status === 401 && !/\/(me|login)$/.test(url)) location.reload();  // the login has ended
-  if (!response.ok || answer === null) throw new Problem(response.status, answer);
+}
+
+/** JSON; null for what is none, which is told by its status. */
+function parsed(text) {
+  try { return JSON.parse(text); } catch { return null; }
+}
+
+function noted(answer) {
   if (answer.revision > moment.newest) moment.newest = answer.revision;
   return answer;
 }
@@ -46,10 +58,34 @@ export const get = (path, parameters = {}, options = {}) =>
 /** The answer as of now, or to a question that has no moment. Raises Problem. */
 export const getNow = (path, parameters = {}, options = {}) => asked(address(path, parameters), options);
 
-/** Ask with a body; nothing is changed by it. Raises Problem. */
-export const post = (path, body, options = {}) => asked(address(path, pastParameters()), {
-  method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" }, ...options,
-});
+/** Ask with a body; nothing is changed by it. `tell` hears how far the answer is, where that is told. Raises Problem. */
+export async function post(path, body, tell, options = {}) {
+  const url = address(path, pastParameters());
+  const headers = { "Content-Type": "application/json", Accept: `${LINES}, application/json` };
+  const response = await reached(fetch(url, { method: "POST", body: JSON.stringify(body), headers, ...options }));
+  if (!response.ok || !response.headers.get("Content-Type")?.startsWith(LINES)) return read(response, url);
+  for await (const line of linesOf(response.body)) {
+    const { progress, error, status, answer } = parsed(line) ?? {};
+    if (progress) tell(progress);
+    if (error) throw new Problem(status, error);
+    if (answer) return noted(answer);
+  }
+  throw new Problem(UNAVAILABLE, { error: "the gateway ended without an answer", fix: "ask again" });
+}
+
+/** The lines of an answer, each as soon as it is whole. */
+async function* linesOf(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reached(reader.read());
+    if (done) break;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    yield* lines;
+  }
+  if (rest) yield rest;
+}
 
 /** Ask for something to be done, now. Raises Problem. */
 export const send = (path, body) => asked(address(path, {}), {

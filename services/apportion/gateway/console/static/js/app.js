@@ -1,7 +1,8 @@
 // The frame: which page is shown, the moment that all of them show, and what is new.
 //
 // A page is a module with `open(main, context)`, which shows itself and gives back what the frame
-// may call: `update(live)` when the moment or the revision has changed, `close()`, `theme()`.
+// may call: `update(live)` when the moment or the revision has changed, `close()`, `theme()`. `left` of
+// the context is the signal that the page is left, also while it still opens.
 // Invariant: one page is open at a time, and answers for one that was closed show nothing.
 import { openActs } from "./act.js";
 import { getNow, Problem } from "./api.js";
@@ -36,6 +37,7 @@ const ABOUT = { waiting: "who waits", whatif: "what if", events: "what happened"
 const main = $("#main");
 const root = document.documentElement;
 let page = null;
+let leaving = new AbortController();
 let turn = 0;
 let shownAt = "";
 let shownPage = "";
@@ -48,6 +50,9 @@ async function show() {
   if (name === "pod") setCanonical();
   turn += 1;
   const mine = turn;
+  leaving.abort();
+  leaving = new AbortController();
+  const left = leaving.signal;
   page?.close?.();
   page = null;
   main.setAttribute("aria-busy", "true");
@@ -62,7 +67,7 @@ async function show() {
     if (moment.problem) throw moment.problem;
     const loaded = await LOADERS[name]();
     if (mine !== turn) return;
-    const opened = await loaded.open(main, { ...asked, setParameters, alive: () => mine === turn });
+    const opened = await loaded.open(main, { ...asked, setParameters, left, alive: () => mine === turn });
     if (mine !== turn) opened?.close?.();
     else page = opened;
   } catch (problem) {

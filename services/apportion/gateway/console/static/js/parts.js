@@ -22,18 +22,21 @@ export function problemPage(problem, about) {
       "It is older than this page, or serves only a part of the API.", [link("fleet", "The fleet", {}, "btn")]);
   }
   if (problem.status === 0) return onlySays("The gateway does not answer.", "This page asks again by itself.");
-  return onlySays(`${sentenceCase(problem.message)}.`, problem.fix ? sentenceCase(problem.fix) : "");
+  return onlySays(sentence(problem.message), problem.fix ? sentence(problem.fix) : "");
 }
 
 /** The same within a card of a page. */
 export function problemNote(problem, about) {
   if (!(problem instanceof Problem)) throw problem;
-  const said = problem.unknown ? `This gateway does not answer ${about}.` : `${sentenceCase(problem.message)}.`;
-  return html`<p class="faint">${said}${problem.fix && !problem.unknown ? ` ${sentenceCase(problem.fix)}.` : ""}</p>`;
+  const said = problem.unknown ? `This gateway does not answer ${about}.` : sentence(problem.message);
+  return html`<p class="faint">${said}${problem.fix && !problem.unknown ? ` ${sentence(problem.fix)}` : ""}</p>`;
 }
 
 /** With a capital letter, unless it begins with a name. */
 export const sentenceCase = text => (/^[a-z]+(?=[ ,:;.]|$)/.test(text ?? "") ? text[0].toUpperCase() + text.slice(1) : text ?? "");
+
+/** A sentence of its own: with a capital letter, and with a full stop unless it has an end. */
+export const sentence = text => `${sentenceCase(text)}${/[.!?]$/.test(text) ? "" : "."}`;
 
 /** Every cause of a refusal, as long as the part of the nodes that it keeps, and what would unblock it. */
 export const causeList = (causes, nodes) => html`<ul class="causes">${causes.map(cause => html`<li>${causeBar(cause, nodes)}${cause.unblocked_by ? cure(cause.unblocked_by) : ""}</li>`)}</ul>`;

@@ -7,8 +7,9 @@ import { askedMoment, timeWords, zoneWords } from "../asked_moment.js";
 import { instant, many, num, shortId, when } from "../format.js";
 import { $, html, mount } from "../html.js";
 import { link, nodeLink, podLink, receipt } from "../links.js";
-import { answer, listed, sentenceCase } from "../parts.js";
+import { answer, listed, sentence } from "../parts.js";
 import { go, href } from "../route.js";
+import { workingAnswer } from "../working.js";
 
 const ROWS = 40;
 const MARKS_SHOWN = 6;
@@ -19,6 +20,8 @@ const AFTER_MS = 900_000;
 export async function openDiff(main, context) {
   const [from, to] = endsOf(context.parameters.get("diff") ?? "");
   context.setParameters({ diff: `${from.asked},${to.asked}` });
+  mount(main, html`<div class="page">${workingAnswer(html`Comparing ${named(from)} with ${named(to)}`)}${form({ from, to })}</div>`);
+  listen({ from, to });
   try {
     const [diff, line] = await Promise.all([
       getNow("diff", { from: from.asked, to: to.asked, limit: ROWS }), getNow("timeline", { bins: 1 }),
@@ -45,8 +48,8 @@ function draw(main, { from, to, diff, before, after, line }) {
     count(diff, "placements", "placement"), count(diff, "nodes", "node"), count(diff, "devices", "card"),
     count(diff, "policy", "policy"), count(diff, "configuration", "setting"),
   ].filter(Boolean);
-  const sentence = html`Between ${named(from)} and ${named(to)}, ${told.length ? html`${listed(told)} changed` : "nothing changed"}.`;
-  mount(main, html`<div class="page">${answer(sentence, [cameTo({ from, to, diff, line }), link("events", "all events")])}
+  const changed = html`Between ${named(from)} and ${named(to)}, ${told.length ? html`${listed(told)} changed` : "nothing changed"}.`;
+  mount(main, html`<div class="page">${answer(changed, [cameTo({ from, to, diff, line }), link("events", "all events")])}
     ${form({ from, to, marks: line.marks, first: instant(line.first_time) ?? 0 })}
     ${totals(before, after)}
     <div class="grid2">${group("health", "Cards", diff.devices, diff.more.devices, name => html`<span class="m" title="${name}">${shortId(name)}</span>`)}${group("node", "Nodes", diff.nodes, diff.more.nodes, nodeLink)}
@@ -58,7 +61,7 @@ function draw(main, { from, to, diff, before, after, line }) {
 /** A moment of which nothing is known stands in its field, to be mended there; what a field takes is said below it. */
 function drawRefused(main, { from, to, problem }) {
   const read = { from, to }[problem.field].read;
-  mount(main, html`<div class="page">${answer(`${sentenceCase(problem.message)}.`, [read && problem.fix ? `${sentenceCase(problem.fix)}.` : "", link("events", "all events")])}${form({ from, to })}</div>`);
+  mount(main, html`<div class="page">${answer(sentence(problem.message), [read && problem.fix ? sentence(problem.fix) : "", link("events", "all events")])}${form({ from, to })}</div>`);
   $(`#moments [name="${problem.field}"]`).setAttribute("aria-invalid", "true");
   listen({ from, to });
 }

@@ -7,9 +7,10 @@ import { byName, many, num, shortModel } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, podLink, receipt } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
-import { answer, causeList, clauses, command, copyFrom, problemNote, second, segments, sentenceCase } from "../parts.js";
+import { answer, causeList, clauses, command, copyFrom, second, segments, sentence, sentenceCase } from "../parts.js";
 import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
 import { OUTCOMES } from "../vocabulary.js";
+import { Working } from "../working.js";
 import { compared } from "./diff.js";
 
 const POLICIES = [["", "as it is"], ["price", "price"], ["fgd", "fgd"], ["bestfit", "bestfit"], ["binpack", "binpack"], ["spread", "spread"]];
@@ -17,16 +18,16 @@ const TYPING_MS = 600;
 const NODES_DRAWN = 5;
 const ROWS = 12;
 const NAMES_OFFERED = 20;
+const HTTP_LATER = 429; // too many ask, and from 500 on what is the gateway's own trouble
 const LINKED_MOST = 4000; // of an address as it is copied: mail and chat cut longer ones
 
-/** See app.js. */
+/** See app.js. The page is there at once; what is known of the queue, and the answer, come when they come. */
 export async function open(main, context) {
   const page = new WhatIfPage(main, context);
-  await page.meet();
-  if (!context.alive()) return null;
+  context.left.addEventListener("abort", () => page.close());
   page.show();
   await page.run();
-  return page;
+  return context.alive() ? page : null;
 }
 
 const listOf = text => (text ?? "").split(",").map(each => each.trim()).filter(Boolean);
@@ -41,7 +42,9 @@ class WhatIfPage {
     this.pod = (parameters.get("pod") ?? "").split("/");
     if (this.pod.length !== 2 || !this.pod.every(Boolean)) this.pod = null;
     this.manifest = parameters.get("manifest") ?? "";
-    this.turn = 0;
+    this.asking = new AbortController();
+    this.answered = false;
+    this.meeting = this.meet();
   }
 
   /**
@@ -56,6 +59,7 @@ class WhatIfPage {
       if (this.first) this.pod = [line.first[0].namespace, line.first[0].name];
     }
     this.why = this.pod ? await this.or(null, get(`pods/${path(...this.pod)}/why`)) : null;
+    this.met = true;
   }
 
   /** The answer, or that where the gateway has none. */
@@ -69,23 +73,30 @@ class WhatIfPage {
   asks() { return Boolean(this.manifest.trim() || this.lose.length || this.add.length || this.policy); }
 
   show() {
-    mount(this.main, html`<div class="page"><div id="answer">${this.question()}</div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
+    mount(this.main, html`<div class="page"><p class="unseen" id="said" role="status"></p><div id="answer"></div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
       <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="8" placeholder="YAML, as you would submit it: Pod, Job, Deployment, PodGroup"></textarea><p class="c-warn small" id="linked" role="status"></p>
       <label for="lose">Nodes to lose</label><div class="tags" id="lost"></div><datalist id="nodes"></datalist>
       <label for="add">Nodes to add</label><div class="tags" id="added"></div>
       <span class="inl small" id="policy-label">Policy</span>${segments("policy", "Policy", POLICIES, this.policy)}
-      <p class="faint small" id="as-of"></p><div id="same"></div></section><div id="result" class="stack" aria-live="polite"></div></div></div>`);
+      <p class="faint small" id="as-of"></p><div id="same"></div></section><div id="result" class="stack"></div></div></div>`);
+    this.working = new Working({ head: $("#answer"), body: $("#result"), status: $("#said") });
     $("#manifest").value = this.manifest;
     this.fields();
     let typing = 0;
     $("#manifest").addEventListener("input", event => {
       this.manifest = event.target.value;
       clearTimeout(typing);
-      typing = setTimeout(() => { this.keep(); this.run(); }, TYPING_MS);
+      typing = setTimeout(() => { typing = 0; this.keep(); this.run(); }, TYPING_MS);
     });
-    $("#manifest").addEventListener("change", () => { clearTimeout(typing); this.keep(); this.runAndReveal(); });
-    this.main.onclick = event => this.clicked(event);
-    this.main.onkeydown = event => this.keyed(event);
+    $("#manifest").addEventListener("change", () => { // what was typed may be under way: whoever stops it leaves the field first
+      clearTimeout(typing);
+      if (typing) { this.keep(); this.run(); }
+      typing = 0;
+      this.reveal();
+    });
+    const page = this.main.firstElementChild; // what listens to it goes with it
+    page.addEventListener("click", event => this.clicked(event));
+    page.addEventListener("keydown", event => this.keyed(event));
     $("#lost").addEventListener("focusin", event => this.offer(event));
     $("#lost").addEventListener("input", event => this.offer(event));
   }
@@ -126,6 +137,8 @@ class WhatIfPage {
     if (dataset.loseOut) this.change({ lose: this.lose.filter(each => each !== dataset.loseOut) });
     else if (dataset.addOut) this.change({ add: this.add.filter(each => each !== dataset.addOut) });
     else if ("policy" in dataset) this.change({ policy: dataset.policy });
+    else if ("stop" in dataset) this.stop();
+    else if ("again" in dataset) this.run();
     else copyFrom(event);
   }
 
@@ -152,7 +165,8 @@ class WhatIfPage {
     Object.assign(this, what);
     this.keep();
     this.fields();
-    this.runAndReveal();
+    this.run();
+    this.reveal();
   }
 
   /** All that is asked is in the address, so that it can be sent; what stands behind # reaches no server. */
@@ -164,35 +178,75 @@ class WhatIfPage {
   }
 
   /** What was just asked is answered where it is seen: on one column the answer is below the form. */
-  async runAndReveal() {
-    await this.run();
+  async reveal() {
+    await this.running;
     const result = $("#result");
     if (result && this.asks() && result.getBoundingClientRect().top > innerHeight / 2) result.scrollIntoView();
   }
 
   // ---- asking ----
 
-  async run() {
-    this.turn += 1;
-    const mine = this.turn;
+  /** Ask what stands there now. */
+  run() {
+    this.running = this.ask();
+    return this.running;
+  }
+
+  /** Whoever asks anew no longer wants what was asked before. */
+  async ask() {
+    this.asking.abort();
+    this.asking = new AbortController();
+    const { signal } = this.asking;
     this.same();
-    if (!this.asks()) {
-      mount($("#answer"), this.question());
-      mount($("#result"), this.hint());
-      return;
-    }
     const began = performance.now();
     try {
-      const plan = await post("plan", { manifest: this.manifest, lose: this.lose, add: this.add, policy: this.policy });
+      if (!this.asks()) { await this.rest(signal); return; }
+      this.working.begin("Working out what would happen", { old: this.answered, stop: true });
+      const plan = await post("plan", { manifest: this.manifest, lose: this.lose, add: this.add, policy: this.policy }, far => this.working.far(far), { signal });
       const nodes = await this.nodes(plan);
-      if (mine !== this.turn || !this.context.alive()) return;
+      if (signal.aborted) return;
       this.draw(plan, nodes, performance.now() - began);
+      this.end(sentence(plan.sentence));
     } catch (problem) {
+      if (signal.aborted) return;
       if (!(problem instanceof Problem)) throw problem;
-      if (mine !== this.turn || !this.context.alive()) return;
-      mount($("#answer"), answer(problem.unknown ? "This gateway does not answer what if." : `${sentenceCase(problem.message)}.`));
-      mount($("#result"), problem.fix && !problem.unknown ? html`<section class="card">${problemNote(problem, "what if")}</section>` : "");
+      this.refused(problem);
     }
+  }
+
+  /** Nothing is asked: what there is to ask, once it is known who waits. */
+  async rest(signal) {
+    if (!this.met) this.working.begin(this.pod ? `Looking why ${this.pod.join("/")} waits` : "Looking who waits");
+    await this.meeting;
+    if (signal.aborted) return;
+    mount($("#answer"), this.question());
+    mount($("#result"), this.hint());
+    this.end($("#answer h1").textContent, false);
+  }
+
+  end(words, answered = true) {
+    this.answered = answered;
+    this.working.end(words);
+  }
+
+  /** Why there is no answer; where the same question may well have one later, it can be asked again. */
+  refused(problem) {
+    const words = problem.unknown ? "This gateway does not answer what if." : sentence(problem.message);
+    const fix = !problem.unknown && problem.fix ? html`<p>${sentence(problem.fix)}</p>` : "";
+    this.unanswered(words, fix, !problem.status || problem.status >= HTTP_LATER);
+  }
+
+  /** Nobody waits for the answer any more: the gateway hears it, and works on it no longer. */
+  stop() {
+    this.asking.abort();
+    this.unanswered("Stopped before there was an answer.", "", true);
+    $("[data-again]").focus();
+  }
+
+  unanswered(words, more, again) {
+    mount($("#answer"), answer(words));
+    mount($("#result"), html`<p class="again" aria-hidden="true">${words}</p>${more || again ? html`<section class="card">${more}${again ? html`<div class="acts"><button class="btn" data-again>Ask again</button></div>` : ""}</section>` : ""}`);
+    this.end(words, false);
   }
 
   /** The nodes that the plan is about, as they are; one that would be added is not there yet. */
@@ -210,7 +264,7 @@ class WhatIfPage {
   // ---- the answer ----
 
   draw(plan, nodes, took) {
-    mount($("#answer"), answer(`${sentenceCase(plan.sentence)}${/[.!]$/.test(plan.sentence) ? "" : "."}`, [
+    mount($("#answer"), answer(sentence(plan.sentence), [
       `as of ${revisionWords(plan.revision)}`, plan.changes.join(", "), `answered in ${num(took)} ms on a copy`, plan.when]));
     mount($("#result"), html`<p class="again" aria-hidden="true">${sentenceCase(plan.sentence)}</p>${plan.problems.length ? html`<section class="card"><h2>What cannot be used</h2>${plan.problems.map(words => html`<p class="note bad"><span>${words}</span></p>`)}</section>` : ""}
       ${plan.warnings.length ? html`<section class="card"><h2>Probably not meant so</h2>${plan.warnings.map(words => html`<p class="note warn"><span>${words}</span></p>`)}</section>` : ""}
@@ -260,7 +314,10 @@ class WhatIfPage {
 
   async update(live) { if (!live) await this.run(); }
 
-  close() { this.main.onclick = null; this.main.onkeydown = null; this.turn += 1; }
+  close() {
+    this.asking.abort();
+    this.working.end("");
+  }
 }
 
 const LOOKS = { fits: "allocated", "not-now": "waiting", never: "never", unchanged: "allocated" };

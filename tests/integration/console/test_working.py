@@ -1,0 +1,204 @@
+"""What if, while it works: the page says so from the first moment on, and how it ended."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from tests.support.browser.audit import offences
+from tests.support.browser.chromium import NARROW, WIDE, opened, visit
+from tests.support.polling import wait_until
+
+WORKING = "Working out what would happen…"
+PLAN = re.compile(r"/api/v1/plan")
+WAITS = re.compile(r"/api/v1/(lines|pods/.*/why)")
+LOSE = "#/whatif?lose=t4-1"
+
+
+class Held:
+    """Requests that have not reached the gateway yet: each goes on when it is told to."""
+
+    def __init__(self, page: Page, pattern: re.Pattern[str]) -> None:
+        self._page = page
+        self._routes: list[Route] = []
+        page.route(pattern, self._hold)
+
+    def _hold(self, route: Route) -> None:
+        self._routes.append(route)
+
+    def come(self) -> Route:
+        """Wait for one, which is the test's then."""
+        wait_until(self._any, "a question to the gateway")
+        return self._routes.pop(0)
+
+    def _any(self) -> bool:
+        self._page.evaluate("() => 0")  # what the browser tells is heard while it is asked
+        return bool(self._routes)
+
+
+def works(page: Page, words: str = WORKING) -> None:
+    """Eyes and ears are told that an answer is worked out, where it will stand."""
+    expect(page.locator("h1")).to_have_text(words)
+    expect(page.locator("h1")).to_be_in_viewport(ratio=1)
+    expect(page.locator("#result")).to_have_attribute("aria-busy", "true")
+    expect(page.locator("#said")).to_have_attribute("role", "status")
+    expect(page.locator("#said")).to_contain_text(words.removesuffix("…"))
+    assert offences(page) == []
+
+
+def ended(page: Page, words: str) -> None:
+    """No sign of work is left, and the end was told."""
+    expect(page.locator("h1")).to_contain_text(words)
+    expect(page.locator("#result")).to_have_attribute("aria-busy", "false")
+    expect(page.locator("#said")).to_contain_text(words)
+    expect(page.locator(".working, [data-stop]")).to_have_count(0)
+    assert offences(page) == []
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_page_that_is_opened_with_work_says_that_it_works(
+    browser: Browser, base: str, size: tuple[int, int], theme: str
+) -> None:
+    """Before the gateway has said a word; then the answer stands in the same place."""
+    with opened(browser, base, size=size, theme=theme) as page:
+        plans = Held(page, PLAN)
+        page.goto(f"/{LOSE}")
+        works(page)
+        plans.come().continue_()
+        ended(page, "would move")
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_a_press_is_seen_at_once(browser: Browser, base: str, size: tuple[int, int]) -> None:
+    """However far one has scrolled; what still stands below is said to answer something else."""
+    with opened(browser, base, size=size) as page:
+        visit(page, LOSE)
+        plans = Held(page, PLAN)
+        page.locator("[data-policy=spread]").scroll_into_view_if_needed()
+        page.locator("[data-policy=spread]").click()
+        works(page)
+        expect(page.locator(".working")).to_contain_text("answers the question before")
+        plans.come().continue_()
+        ended(page, "would move")
+        expect(page.locator("#same")).to_contain_text("--policy spread")
+
+
+def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
+    """Opened by itself the form is there at once, and whose pod it is about comes later."""
+    with opened(browser, base) as page:
+        waits = Held(page, WAITS)
+        page.goto("/#/whatif")
+        works(page, "Looking who waits…")
+        expect(page.locator("#manifest")).to_be_editable()
+        for _ in range(2):
+            waits.come().continue_()
+        ended(page, "the first in the queue")
+
+
+def test_long_work_says_so_and_for_how_long(browser: Browser, base: str) -> None:
+    """The seconds go on for the eyes; the ears are told once that it takes long."""
+    with opened(browser, base) as page:
+        page.clock.install()
+        plans = Held(page, PLAN)
+        page.goto(f"/{LOSE}")
+        works(page)
+        expect(page.locator("#long")).to_be_empty()
+        page.clock.fast_forward(12_000)
+        expect(page.locator("#since")).to_have_text(re.compile(r"^1[2-9] s$"))
+        expect(page.locator("#since")).to_have_attribute("aria-hidden", "true")
+        expect(page.locator("#long")).to_contain_text("no word from the gateway yet")
+        expect(page.locator("#said")).to_contain_text("Still working: no word")
+        assert offences(page) == []
+        plans.come().continue_()
+        ended(page, "would move")
+
+
+def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
+    browser: Browser, base: str
+) -> None:
+    """The gateway is no longer asked; also while what was typed is still under way."""
+    with opened(browser, base) as page:
+        visit(page, "#/whatif")
+        plans = Held(page, PLAN)
+        page.locator("#manifest").press_sequentially("kind: Pod")
+        plans.come()
+        works(page)
+        with page.expect_event("requestfailed", lambda request: "plan" in request.url):
+            page.get_by_role("button", name="Stop").click()
+        ended(page, "Stopped before there was an answer")
+        again = page.get_by_role("button", name="Ask again")
+        expect(again).to_be_focused()
+        again.press("Enter")
+        plans.come().continue_()
+        expect(page.locator("#result")).to_contain_text("What cannot be used")
+
+
+def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: str) -> None:
+    """The question before is withdrawn, and the page that is shown next is left alone."""
+    with opened(browser, base) as page:
+        plans = Held(page, PLAN)
+        withdrawn: list[str] = []
+        page.on("requestfailed", lambda request: withdrawn.append(request.url))
+        page.goto(f"/{LOSE}")
+        plans.come()
+        page.locator("[data-policy=spread]").click()
+        plans.come()
+        assert [PLAN.search(each) is not None for each in withdrawn] == [True]
+        page.keyboard.press("2")
+        expect(page.locator("h1")).to_contain_text("are live")
+        assert [PLAN.search(each) is not None for each in withdrawn] == [True, True]
+        page.locator("[data-phase=waiting]").click()
+        expect(page.locator("[data-phase=waiting]")).to_have_attribute("aria-pressed", "true")
+
+
+def line(error: str, status: int) -> str:
+    """A refusal as the last line of a plan that was told line by line."""
+    return f'{{"error":{{"error":"{error}","fix":"ask again later"}},"status":{status}}}\n'
+
+
+TOLD: list[tuple[str, str]] = [
+    (line("the plan took longer than 60 s", 503), "The plan took longer than 60 s"),
+    ('{"progress":{"step":"without","done":1,"of":9}}\n', "ended without an answer"),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), TOLD, ids=["too long", "torn"])
+def test_an_answer_that_does_not_come_can_be_asked_for_again(
+    browser: Browser, base: str, body: str, words: str
+) -> None:
+    """In the words of the gateway where it has some; the next one may well come."""
+    with opened(browser, base, size=NARROW) as page:
+        plans = Held(page, PLAN)
+        page.goto(f"/{LOSE}")
+        plans.come().fulfill(body=body, content_type="application/x-ndjson")
+        ended(page, words)
+        expect(page.locator("#result .again")).to_contain_text(words)
+        page.get_by_role("button", name="Ask again").click()
+        plans.come().continue_()
+        ended(page, "would move")
+
+
+def test_what_is_refused_is_not_asked_again(browser: Browser, base: str) -> None:
+    """The same question would have the same answer: what was meant is said instead."""
+    with opened(browser, base) as page:
+        visit(page, "#/whatif?lose=t4-11")
+        ended(page, "t4-11")
+        expect(page.locator("#result")).to_contain_text("Did you mean t4-1?")
+        expect(page.get_by_role("button", name="Ask again")).to_have_count(0)
+
+
+def test_every_page_that_is_asked_for_has_a_sign_of_it(browser: Browser, base: str) -> None:
+    """Until it stands there; also a comparison, whose headline names what is compared."""
+    with opened(browser, base) as page:
+        visit(page, "#/waiting")
+        diffs = Held(page, re.compile(r"/api/v1/diff"))
+        page.goto("/#/events?diff=1,now")
+        expect(page.locator("h1")).to_have_text("Comparing #1 with now…")
+        shown = "() => getComputedStyle(document.getElementById('main'), '::before').content"
+        assert page.evaluate(shown) == '""'
+        diffs.come().continue_()
+        expect(page.locator("h1")).to_contain_text("Between #1 and now")
+        assert page.evaluate(shown) == "none"
