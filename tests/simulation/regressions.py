@@ -103,6 +103,12 @@ REGRESSIONS = (
         cluster=True,
     ),
     Regression(
+        4005,
+        "the same as seed 68 in a life that began at just the revision up to which the earlier one "
+        "had read",
+        "test_reporting: a report of an earlier life that comes late is answered",
+    ),
+    Regression(
         6198,
         "a scheduler placed a pod of another's shard: the pod had stood in its queue while it was "
         "alone, another had placed it since, and when that came to nothing it waited with both",

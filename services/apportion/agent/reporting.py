@@ -282,7 +282,8 @@ class Agent:
         Two agents under one node's name would outwrite each other for ever, so this one never
         answers another's report: it says so, and reports again only when its own devices change.
         What was decided before this life began is no other's: it was on its way when an earlier
-        life of ours ended, and arrives after what we found, so we report again.
+        life of ours ended, and arrives after what we found, so we report again. That life may have
+        read just as far as this one had when it began.
         """
         node = self._nodes.get(node_name)
         if node is None or node.report is None:
@@ -291,7 +292,7 @@ class Agent:
         ours = view.said_id in node.written or view.said == node.report
         if view.refused:
             node.refused.set()
-        elif not ours and view.said_basis < self._begun:
+        elif not ours and view.said_basis <= self._begun:
             node.overtaken.set()
         elif not ours:
             self._contradictions.inc()
