@@ -111,6 +111,8 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
     assert story[before_it + 1].startswith(f"default/alone placed on {OTHER[node]}")
     refused = up.run("uncordon", node, "--by", "bob")
     assert "drain: firmware (ada)" in refused.stderr
+    again = up.json("drain", node, "--reason", "firmware", "--by", "ada")
+    assert (again["revision"], again["moved"]) == (report["revision"], {}), "the same stands"
     assert up.json("uncordon", node, "--by", "ada")["event"] == "NodeCordonLifted"
     assert up.json("verify")["ok"]
     up.json("delete", *before)
@@ -181,7 +183,8 @@ def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
     assert process.returncode == 130
     assert f"{node} is cordoned since revision " in out
     assert "default/stop-0 waits: not decided yet" in out
-    assert "will find a place without this verb\n" in out.partition("stopped by Ctrl-C: ")[2]
+    stopped = out.partition("stopped by Ctrl-C: ")[2]
+    assert "without a place yet, for which this verb is not needed\n" in stopped
     assert f"`apportion uncordon {node}` lifts the cordon" in out
     wait_until(lambda: pods(up)["stop-0"]["node"] not in {"", node}, "the pod to have a place")
     assert up.json("uncordon", node, "--all")
@@ -190,7 +193,9 @@ def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
 def test_two_people_have_a_reason_each(up: Standalone) -> None:
     """Both are shown with their names; each is lifted by itself, and the last opens the node."""
     for who, reason in (("ada", "fan"), ("bob", "firmware")):
-        up.json("cordon", "n-3", "--reason", reason, "--by", who)
+        told = up.json("cordon", "n-3", "--reason", reason, "--by", who)
+    again = up.run("cordon", "n-3", "--reason", "firmware", "--by", "bob").stdout
+    assert f"since revision {told['revision']} by bob for that reason" in again
     shown = up.run("get", "nodes").stdout
     assert "fan (ada, " in shown
     assert "firmware (bob, " in shown

@@ -50,7 +50,8 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
 def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) -> None:
     """Take a device or a node off offer: nothing new goes there, what runs there stays.
 
-    What others said against it stands beside it. Your own reason takes the place of the one before.
+    What others said against it stands beside it. Your own reason takes the place of the one before;
+    the same once more changes nothing, and is answered with the revision of the first.
     Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
 
     Exit codes: 0 done; 1 no such device or node; 3 the ledger or gateway cannot be reached.
@@ -59,11 +60,11 @@ def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) ->
         raise click.UsageError("--reason is empty; say why, whoever asks later will want to know")
     who = person(by)
     basis, node, device = find(where, target)
-    data: Payload = (
-        DeviceCordoned(device=device, by=who, reason=reason)
-        if device
-        else NodeCordoned(node=node, by=who, reason=reason)
-    )
+    detail = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail)
+    data = cordoning(node, device, by=who, reason=reason)
+    if first := stands_since(detail, data):
+        _tell(data, first, device or node, as_json=as_json, before=True)
+        return
     _write(where, data, basis, device or node, as_json=as_json)
 
 
@@ -120,6 +121,25 @@ def uncordon(
         _warn(f"{device or node} is cordoned still: {spoken(others)}")
     elif off := still_off(detail, device):
         _warn(off)
+
+
+def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned | DeviceCordoned:
+    """What the ledger is told of a cordon: of the device, or the node where none is named."""
+    if device:
+        return DeviceCordoned(device=device, by=by, reason=reason)
+    return NodeCordoned(node=node, by=by, reason=reason)
+
+
+def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int:
+    """At which revision the same person cordoned the same for the same reason; 0 for never.
+
+    To say it again would only move the revision since which it stands.
+    """
+    device = said.device if isinstance(said, DeviceCordoned) else ""
+    for each in cordons_of(detail, device):
+        if (each.by, each.reason) == (said.by, said.reason):
+            return each.revision
+    return 0
 
 
 def cordons_of(detail: NodeDetail, device: str) -> list[CordonAnswer]:
@@ -181,11 +201,20 @@ def find(where: Where, target: str) -> tuple[int, str, str]:
 
 def _write(where: Where, data: Payload, basis: int, target: str, *, as_json: bool) -> None:
     appended = run(write(where.reach(), data, basis=basis))
+    _tell(data, appended.revision, target, as_json=as_json)
+
+
+def _tell(
+    data: Payload, revision: int | None, target: str, *, as_json: bool, before: bool = False
+) -> None:
+    """What was appended; or what stands since `before`, so that nothing was."""
     done = Done(
-        type(data).__name__, target, appended.revision, getattr(data, "by", ""),
-        getattr(data, "reason", ""),
-    )  # fmt: skip
+        type(data).__name__, target, revision, getattr(data, "by", ""), getattr(data, "reason", "")
+    )
     if as_json:
         print_json(done)
+    elif before:
+        said = f"{target} is cordoned since revision {revision} by {done.by} for that reason"
+        console().print(plain(f"{said}: nothing was changed"), soft_wrap=True)
     else:
-        console().print(plain(f"{done.event} {target} at revision {appended.revision}"))
+        console().print(plain(f"{done.event} {target} at revision {revision}"))

@@ -15,7 +15,7 @@ from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
 from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_both
-from apportion.cli.cordon import find
+from apportion.cli.cordon import cordoning, find, stands_since
 from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, NotFound, Unreachable
 from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit
 from apportion.cli.output import console, plain, print_json
@@ -37,7 +37,6 @@ from apportion.core.explain.plans import PlanRequest
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.service.kube_options import KubeChoice
-from apportion_schemas import DeviceCordoned, NodeCordoned
 from apportion_schemas.quantities import Payload
 
 LOOK_EVERY_S = 1.0
@@ -58,7 +57,8 @@ class Report(msgspec.Struct, kw_only=True):
     `waiting`: off the target, and why they have no new place yet. `left`: there still, and why;
     in a dry run what would become of them, and `planned` has the node where each would go, empty
     for one that would wait. `estimate`: controllers in Kubernetes make them anew, in an order of
-    their own. `revision` is that of the cordon, 0 for a dry run.
+    their own. `revision` is that of the cordon, also of one that stood already for the same reason;
+    0 for a dry run.
     """
 
     target: str
@@ -156,14 +156,9 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
     gateway = Gateway(where.gateway_url())
     if not dry_run:
         await asyncio.to_thread(_units, gateway, order, at_least=basis)
-        reason = (DRAINING + order.reason)[:REASON_MAX]
-        data: Payload = (
-            DeviceCordoned(device=order.device, by=order.who, reason=reason)
-            if order.device
-            else NodeCordoned(node=order.node, by=order.who, reason=reason)
-        )
-        await to_its_end(_cordon(where, data, report, basis=basis))
-    units = await asyncio.to_thread(_units, gateway, order, at_least=report.revision)
+        await _cordon(where, gateway, order, report, basis=basis)
+        basis = max(basis, report.revision)
+    units = await asyncio.to_thread(_units, gateway, order, at_least=basis)
     report.left = {name: "not moved yet" for unit in units for name in unit.names}
     if dry_run:
         await asyncio.to_thread(_plan, gateway, where.gateway_url(), order, report)
@@ -177,12 +172,24 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         await _through_kubernetes(gateway, order, report, units, deadline)
         return
     async with open_ledger(where.reach()) as ledger:
-        awaited = await _anew(ledger, order, report, units, deadline)
+        awaited = await _anew(ledger, order, report, units, deadline, basis=basis)
         now = await asyncio.to_thread(whys, gateway, awaited)
         _note_decisions(report, awaited, now)
 
 
-async def _cordon(where: Where, data: Payload, report: Report, *, basis: int) -> None:
+async def _cordon(
+    where: Where, gateway: Gateway, order: Order, report: Report, *, basis: int
+) -> None:
+    """Cordon it, unless the same person has for the same reason: then that one counts."""
+    reason = (DRAINING + order.reason)[:REASON_MAX]
+    data = cordoning(order.node, order.device, by=order.who, reason=reason)
+    detail = await asyncio.to_thread(gateway.ask, "nodes", order.node, answer=NodeDetail)
+    report.revision = stands_since(detail, data)
+    if not report.revision:
+        await to_its_end(_append(where, data, report, basis=basis))
+
+
+async def _append(where: Where, data: Payload, report: Report, *, basis: int) -> None:
     report.revision = (await write(where.reach(), data, basis=basis)).revision or 0
 
 
@@ -248,8 +255,9 @@ def _turn(pod: PodAnswer) -> tuple[int, int]:
 
 
 async def _anew(
-    ledger: JetStreamLedger, order: Order, report: Report, units: list[Unit], deadline: float
-) -> Awaited:
+    ledger: JetStreamLedger, order: Order, report: Report, units: list[Unit], deadline: float, *,
+    basis: int,
+) -> Awaited:  # fmt: skip
     """Each unit ends and is submitted anew; then all have their time to be placed."""
     why = f"drained from {order.device or order.node} by {order.who}: {order.reason}"
     submitted = list[Submitted]()
@@ -259,7 +267,7 @@ async def _anew(
             if time.monotonic() > deadline:
                 report.stopped = f"after {order.timeout_s:g} s"
                 break
-            submitted += await to_its_end(_move(anew, unit, report))
+            submitted += await to_its_end(_move(anew, unit, report, basis=basis))
             _progress(unit, number, len(units))
     awaited = Awaited(submitted, lambda: None)
     try:
@@ -280,10 +288,10 @@ def _note_decisions(report: Report, awaited: Awaited, now: Mapping[str, Why]) ->
             report.waiting[name] = waits_for(awaited, uid, why)
 
 
-async def _move(anew: Anew, unit: Unit, report: Report) -> tuple[Submitted, ...]:
+async def _move(anew: Anew, unit: Unit, report: Report, *, basis: int) -> tuple[Submitted, ...]:
     """The unit's pods under their new uids; none where it stays. The report says which."""
     try:
-        moved = await anew.move(unit, basis=report.revision)
+        moved = await anew.move(unit, basis=basis)
     except Blocked as error:
         report.left |= dict.fromkeys(unit.names, str(error))
         return ()
@@ -383,7 +391,7 @@ def _tell(report: Report, *, dry_run: bool) -> None:
         out.print("the same again goes on where this stopped")
     elif not report.left:
         out.print(plain(f"nothing runs on {report.target} any more"))
-    if report.waiting:
+    if report.waiting and not report.stopped:
         total = len(report.moved) + len(report.waiting) + len(report.left)
         verb = "has" if len(report.waiting) == 1 else "have"
         out.print(plain(f"{len(report.waiting)} of {total} {verb} no place"))
@@ -408,7 +416,7 @@ def how_far(report: Report) -> str:
     leaving = sum(why == LEAVING for why in report.left.values())
     parts = (
         ("moved", len(report.moved)),
-        ("will find a place without this verb", len(report.waiting)),
+        ("without a place yet, for which this verb is not needed", len(report.waiting)),
         ("will end without this verb", leaving),
         ("not moved, and running on", len(report.left) - leaving),
     )

@@ -1,11 +1,11 @@
-"""What `uncordon` says of devices that the end of a cordon does not put on offer."""
+"""What `cordon` finds there already, and what `uncordon` says of devices that stay off offer."""
 
 import pytest
 
-from apportion.cli.cordon import still_off
+from apportion.cli.cordon import cordoning, stands_since, still_off
 from apportion.core.explain.answers import NodeDetail
 from apportion.core.explain.views import device_answers, node_answer
-from apportion_schemas import DeviceCordoned, DeviceHealthChanged
+from apportion_schemas import DeviceCordoned, DeviceHealthChanged, NodeCordoned
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
@@ -39,3 +39,21 @@ def test_what_is_off_offer_for_another_reason(
     node = Ledger(rack("n1", 2), *events).state.nodes["n1"]
     detail = NodeDetail(1, node=node_answer(node), devices=tuple(device_answers(node)))
     assert still_off(detail, device) == said
+
+
+@pytest.mark.parametrize(
+    ("device", "by", "reason", "since"),
+    [
+        ("", "ann", "drain: fan", 2),
+        ("", "ann", "fan", 0),
+        ("", "bob", "drain: fan", 0),
+        ("n1-g1", "ann", "fan", 3),
+        ("n1-g0", "ann", "fan", 0),
+    ],
+)
+def test_a_cordon_that_stands_already(device: str, by: str, reason: str, since: int) -> None:
+    """Of the same, by the same person and for the same reason: another one would hide its age."""
+    said = NodeCordoned(node="n1", by="ann", reason="drain: fan")
+    node = Ledger(rack("n1", 2), said, CORDONED).state.nodes["n1"]
+    detail = NodeDetail(3, node=node_answer(node), devices=tuple(device_answers(node)))
+    assert stands_since(detail, cordoning("n1", device, by=by, reason=reason)) == since

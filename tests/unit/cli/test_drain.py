@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from apportion.cli.drain import LEAVING, UNDECIDED, Report, command, how_far
+from apportion.cli.drain import BY_HAND, LEAVING, UNDECIDED, Report, _tell, command, how_far
 from apportion.cli.exits import UNREACHABLE, USAGE
 
 
@@ -20,7 +20,7 @@ from apportion.cli.exits import UNREACHABLE, USAGE
         (Report(target="n"), "no pod was to be moved"),
         (
             Report(target="n", moved={"a": "m", "b": ""}, waiting={"c": UNDECIDED}),
-            "2 pods moved, 1 pod will find a place without this verb",
+            "2 pods moved, 1 pod without a place yet, for which this verb is not needed",
         ),
         (
             Report(target="n", left={"a": LEAVING, "b": "not moved yet", "c": "its budget"}),
@@ -31,6 +31,18 @@ from apportion.cli.exits import UNREACHABLE, USAGE
 def test_how_far_it_came(report: Report, said: str) -> None:
     """What is done, what goes on, and what is left, each counted once."""
     assert how_far(report) == said
+
+
+def test_one_count_of_those_without_a_place(capsys: pytest.CaptureFixture[str]) -> None:
+    """A drain that was stopped says once how many wait, and not in two ways."""
+    report = Report(target="n", revision=7, moved={"a": "m"}, waiting={"c": "no room"})
+    _tell(report, dry_run=False)
+    assert "1 of 2 has no place" in capsys.readouterr().out
+    report.stopped = BY_HAND
+    _tell(report, dry_run=False)
+    out = capsys.readouterr().out
+    assert "1 pod without a place yet, for which this verb is not needed" in out
+    assert "1 of 2" not in out
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
