@@ -71,9 +71,9 @@ def short_name(namespace: str, name: str) -> str:
 def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
     """One row for each pod: where it is and what it holds, or what it waits for."""
     more = ("UID", "ATTEMPT", "PRIORITY", "DIALECT", "GANG") if look.wide else ()
-    made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more, "HOLDS OR WANTS",
-                 right=("REVISION", "AGE", "ATTEMPT", "PRIORITY"), wraps=("HOLDS OR WANTS",),
-                 drops=() if look.wide else ("REVISION", "AGE", "HOLDS OR WANTS"))  # fmt: skip
+    made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more, "HOLDS, OR WHY NOT",
+                 right=("REVISION", "AGE", "ATTEMPT", "PRIORITY"), wraps=("HOLDS, OR WHY NOT",),
+                 drops=() if look.wide else ("REVISION", "AGE", "HOLDS, OR WHY NOT"))  # fmt: skip
     now = look.now or datetime.now(UTC)
     for pod in items:
         newest = max(
@@ -165,7 +165,7 @@ def _node_state(node: NodeAnswer) -> Text:
         said.append(Text("not ready", "red"))
     whole = Text("; ").join(said) if said else Text("ready", "green")
     if node.closed:
-        closed = [f"{device_words(each.device)} {each.cause}" for each in node.closed]
+        closed = [f"its device {device_words(each.device)} {each.cause}" for each in node.closed]
         whole.append(clean(f"; {listed(closed)}"), "red")
     return whole
 

@@ -123,7 +123,10 @@ def test_a_ready_node_says_which_of_its_devices_are_closed_and_why() -> None:
         DeviceCordoned(device="n1-g1", by="ann", reason="fan"),
     )
     shown = printed(tables.nodes([node_answer(ledger.node("n1"))]))
-    assert "ready; n1-g0 failed: XID� 79, n1-g1 cordoned: fan (ann" in shown
+    assert (
+        "ready; its device n1-g0 has failed (XID� 79), its device n1-g1 is cordoned: fan (ann"
+        in shown
+    )
     assert " 1/3 " in shown
 
 

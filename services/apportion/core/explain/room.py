@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from typing import Final, NamedTuple
@@ -61,7 +62,7 @@ class Room:
         refused = words.without_gone(refused)
         shape = pod.submitted.shape
         kept = self.possible(pod, refused)
-        if kept and len(kept) == len(refused.nearest):
+        if kept and len(kept) == len(refused.nearest) and not self._alone(shape, kept):
             return Explained(refused, never=False)
         could = {miss.node for miss in kept}
         if pod.shape_key not in self._known:
@@ -72,9 +73,21 @@ class Room:
                 self._whole[pod.shape_key] = self._with_nothing_there(shape, refused)
             whole = self._whole[pod.shape_key]
             return Explained(structs.replace(whole, pod=refused.pod), never=True)
-        more = tuple(miss for miss in found if miss.node not in could)
-        nearest = (*kept, *more)[:NEAREST_KEPT]
-        return Explained(structs.replace(refused, nearest=nearest), never=False)
+        more = (miss for miss in found if miss.node not in could)
+        nearest = sorted((*kept, *more), key=partial(self._devices_short, shape))
+        return Explained(
+            structs.replace(refused, nearest=tuple(nearest[:NEAREST_KEPT])), never=False
+        )
+
+    def _alone(self, shape: Shape, near: Iterable[NearMiss]) -> bool:
+        """Whether the pod wants devices for itself, so that it counts how many are empty."""
+        return any(self._devices_short(shape, miss) for miss in near)
+
+    def _devices_short(self, shape: Shape, miss: NearMiss) -> int:
+        """How many empty devices the node has too few of for the pod."""
+        node = self._state.nodes.get(miss.node)
+        wanted, free = self.empty_devices(shape, node) if node is not None else (0, 0)
+        return max(wanted - free, 0)
 
     def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
         """The nodes that the pod may use and whose agents are not believed: what devices they have
@@ -103,7 +116,7 @@ class Room:
         """What the nearest that could hold the pod lack now; None where no node could."""
         could = list(islice(self._could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self._miss(shape, node)) is not None]
-        misses.sort(key=lambda each: each[0])
+        misses.sort(key=lambda each: (self._devices_short(shape, each[1]), each[0]))
         return tuple(miss for _, miss in misses[:NEAREST_KEPT]) if could else None
 
     def _with_nothing_there(self, shape: Shape, refused: PodRefused) -> PodRefused:

@@ -180,10 +180,10 @@ def _closed(devices: Iterable[DeviceState]) -> Iterator[ClosedDevice]:
     """Those that are not open, whatever their node is."""
     for each in devices:
         failed, cordon = failure(each), cordon_words(each.cordons) or each.cordon
-        causes = [f"failed: {failed.reason}"] if failed else []
-        causes += [f"cordoned: {cordon}"] if cordon else []
+        causes = [f"has failed ({failed.reason})"] if failed else []
+        causes += [f"is cordoned: {cordon}"] if cordon else []
         if causes:
-            yield ClosedDevice(device=each.device.id, cause="; ".join(causes))
+            yield ClosedDevice(device=each.device.id, cause=" and ".join(causes))
 
 
 def _devices_open(node: NodeState) -> int:

@@ -432,6 +432,8 @@ def _miss_row(state: State, miss: NearMiss, shape: Shape, room: Room, *, holders
         needed = words.types(shape)
         available = " or ".join(_models([state.nodes[miss.node]], shape))
     missing, counts = words.missing(miss), (miss.needed, miss.available)
+    if miss.code is RefusalCode.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
+        needed = available = missing = ""  # it asks for none, and others hold all
     if miss.code is RefusalCode.DEVICE_IN_USE and miss.node in state.nodes:
         want, have = room.empty_devices(shape, state.nodes[miss.node])
         if have < want:

@@ -459,6 +459,8 @@ def nearest(miss: NearMiss, shape: Shape | None) -> str:
     if miss.code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
         have, want = miss.available, miss.needed
         return f"nearest is {_where(miss)}, with {have:,} of the {want:,} needed"
+    if miss.code is _C.CORES_INSUFFICIENT and miss.needed == 1:
+        return f"nearest is {_where(miss)}, whose cores are all held"
     lacks = missing(miss)
     return f"nearest is {_where(miss)}, short by {lacks}" if lacks else ""
 

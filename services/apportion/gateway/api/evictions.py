@@ -1,6 +1,6 @@
 """Who had to go for a pod, and whether the one whose name it has had to: what only the past knows.
 
-A state forgets an eviction once the pod is gone. Invariant: an eviction is told of a moment only if
+A state forgets an eviction once the pod is gone. Invariant: an eviction is said of a moment only if
 it stands at or before that moment, and what is read for an answer is bounded.
 """
 
@@ -30,11 +30,11 @@ async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
     made_room: tuple[Eviction, ...] = ()
     if why.placed is not None:
         found = await _around(past, why.uid, why.placed.revision)
-        made_room = tuple(told for told, data in found if data.beneficiary == why.uid)
+        made_room = tuple(said for said, data in found if data.beneficiary == why.uid)
     before = None
     if earlier:
         found = await _around(past, earlier[0], upto)
-        before = next((told for told, data in reversed(found) if data.pod == earlier[0]), None)
+        before = next((said for said, data in reversed(found) if data.pod == earlier[0]), None)
     return Evictions(made_room=made_room, predecessors=len(earlier), before=before)
 
 
@@ -51,7 +51,7 @@ async def _around(past: Past, uid: str, upto: int) -> list[tuple[Eviction, PodEv
             continue
         data = event.data
         if isinstance(data, PodEvicted):
-            told = Eviction(
+            said = Eviction(
                 revision=record.revision,
                 time=event.time,
                 namespace=data.namespace,
@@ -60,5 +60,5 @@ async def _around(past: Past, uid: str, upto: int) -> list[tuple[Eviction, PodEv
                 beneficiary=data.beneficiary_name,
                 sentence=teller.line(data),
             )
-            found.append((told, data))
+            found.append((said, data))
     return found

@@ -57,8 +57,8 @@ class Whys:
         if answer is None:
             answer = await self._ended(name, upto)
         evictions = await evictions_of(self._past, answer, upto)
-        told = msgspec.structs.replace(answer, revision=upto, time=time, evictions=evictions)
-        return json_response(told)
+        said = msgspec.structs.replace(answer, revision=upto, time=time, evictions=evictions)
+        return json_response(said)
 
     def _live(self, state: State, name: str) -> Why | None:
         pod = PastView(state).pod(name)

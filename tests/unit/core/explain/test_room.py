@@ -104,6 +104,17 @@ def test_a_type_that_is_not_there_is_named_beside_those_that_are() -> None:
     assert near[:2] == [("n", "H200", H100), ("s", "H200", L40S)]
 
 
+def test_the_nearest_has_most_of_the_empty_cards_that_are_wanted() -> None:
+    """Any one card there lacks as much as one of the other node, which comes first by name."""
+    ledger = Ledger(rack("a-full", 8)).submit(pod("all", ask(60_000, count=8))).settle()
+    ledger.play(rack("b-half", 8)).submit(pod("four", ask(80_000, count=4))).settle()
+    answer = answer_of(ledger.submit(pod("p", cards(8))).settle())
+    assert answer.refused is not None
+    near = [(miss.node, miss.missing) for miss in answer.refused.nearest]
+    assert near == [("b-half", "4 devices"), ("a-full", "8 devices")]
+    assert "nearest is b-half" in answer.sentence
+
+
 def test_who_holds_the_nearest_node_is_named() -> None:
     """The first few, and how many they are; of one device only those on it."""
     ledger = Ledger(large("n"))
@@ -127,6 +138,10 @@ def test_cores_that_are_all_held_are_not_asked_for() -> None:
     ledger.submit(pod("one", ask(1_000, cores=1))).settle()
     answer = answer_of(ledger.submit(pod("p", ask(1_000))).settle())
     assert "all cores of the device are held" in answer.sentence
+    assert answer.sentence.endswith("nearest is n n-g0, whose cores are all held")
+    assert answer.refused is not None
+    (near,) = answer.refused.nearest
+    assert (near.needed_words, near.available_words, near.missing) == ("", "", "")
 
 
 def told(ledger: Ledger) -> str:

@@ -59,8 +59,8 @@ def test_node_counts_open_devices() -> None:
     assert (failed.healthy, failed.health_reason) == (False, "XID 79")
     assert cordoned.cordon == "fan (ann, 2026-01-01 00:00)"
     assert [(each.device, each.cause) for each in answer.closed] == [
-        ("n1-g0", "failed: XID 79"),
-        ("n1-g1", "cordoned: fan (ann, 2026-01-01 00:00)"),
+        ("n1-g0", "has failed (XID 79)"),
+        ("n1-g1", "is cordoned: fan (ann, 2026-01-01 00:00)"),
     ]
 
 
