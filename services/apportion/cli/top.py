@@ -16,7 +16,7 @@ from apportion.cli.exits import Unreachable
 from apportion.cli.keys import keyboard
 from apportion.cli.listing import Listed
 from apportion.cli.moments import AT, pinned
-from apportion.cli.output import PHASE_STYLES, console, plain, print_json, table
+from apportion.cli.output import PHASE_STYLES, console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.cli.tables import device_state, short_name, shown_phases
 from apportion.cli.top_view import View
@@ -28,6 +28,8 @@ from apportion.core.explain.answers import (
 from apportion_schemas import PolicyChanged
 
 BAR_CELLS = 8
+STATE_CELLS = 24
+"""Of a state in a line of the screen."""
 FULL, NEARLY = 0.999, 0.75
 HEADER_LINES = 4
 
@@ -58,7 +60,9 @@ def command(
         return
     out = console()
     if once or at or not out.is_terminal:
-        out.print(_picture(gateway, query))
+        summary, shown = _once(gateway, query)
+        out.print(_headline(summary))
+        show(_devices(shown), out)
         return
     _live(out, gateway, query, interval_s)
 
@@ -130,12 +134,11 @@ class _Seen:
         return Group(headline, _devices(shown, long=False), status)
 
 
-def _picture(gateway: Gateway, query: dict[str, str]) -> Group:
-    """All devices, once."""
+def _once(gateway: Gateway, query: dict[str, str]) -> tuple[SummaryAnswer, list[DeviceAnswer]]:
+    """All devices, and the cluster at a glance."""
     then = {"at": query["at"]} if "at" in query else {}
     summary = gateway.ask("summary", answer=SummaryAnswer, query=then)
-    _, shown = gateway.items("devices", DeviceAnswer, query)
-    return Group(_headline(summary), _devices(shown))
+    return summary, gateway.items("devices", DeviceAnswer, query)[1]
 
 
 def _headline(summary: SummaryAnswer) -> Text:
@@ -151,9 +154,11 @@ def _headline(summary: SummaryAnswer) -> Text:
 
 
 def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
-    """One line for each; `long`: there may be thousands."""
+    """One row for each; `long`: there may be thousands. On a screen each has a line, and its state
+    no more cells than are left; else that is broken between words.
+    """
     made = table("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS", "STATE", "PODS",
-                 right=("#", "SLOTS"), wraps=("PODS",),
+                 right=("#", "SLOTS"), wraps=("STATE", "PODS") if long else ("PODS",),
                  drops=("MODE", "SLOTS", "MODEL", "CORES"))  # fmt: skip
     made.may_be_long = long
     node = ""
@@ -170,11 +175,17 @@ def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
             ),
             bar(cores_used, device.cores).append(f" {cores_used}"),
             f"{device.slots - device.slots_free}/{device.slots}",
-            device_state(device),
+            device_state(device) if long else _short(device_state(device)),
             _cut(" ".join(dict.fromkeys(short_name(h.namespace, h.pod) for h in device.holders))),
         )
         node = device.node
     return made
+
+
+def _short(state: Text) -> Text:
+    """A state that leaves room for what stands beside it: `get devices` says all of it."""
+    state.truncate(STATE_CELLS, overflow="ellipsis")
+    return state
 
 
 def _cut(text: str) -> Text:

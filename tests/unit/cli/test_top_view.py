@@ -2,6 +2,8 @@
 
 import io
 
+import pytest
+from msgspec import structs
 from rich.console import Console
 
 from apportion.cli.top import _devices
@@ -82,3 +84,16 @@ def test_it_fits_eighty_columns() -> None:
     assert "MEMORY GiB" in lines[0]
     assert "PODS" in lines[0]
     assert any("trainer" in line for line in lines)
+
+
+@pytest.mark.parametrize("long", [True, False], ids=["once", "on the screen"])
+def test_a_long_state_does_not_push_its_line_out_of_the_terminal(*, long: bool) -> None:
+    """Once it is told whole, in several lines; on the screen it is cut, and says so."""
+    cordon = "fan replaced on Monday by the people of the second shift (root, 2026-11-26 05:11)"
+    out = Console(file=io.StringIO(), width=80, color_system=None)
+    out.print(_devices([structs.replace(devices()[0], cordon=cordon)], long=long))
+    assert isinstance(out.file, io.StringIO)
+    lines = out.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    said = " ".join(" ".join(lines).split())
+    assert ("shift" in said, "…" in said) == (long, not long)
