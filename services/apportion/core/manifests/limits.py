@@ -16,6 +16,9 @@ from apportion.core.manifests.resource_quota import AMOUNT_MAX, extended_limits
 from apportion_schemas import QueueObserved, QuotaObserved
 
 MIB: Final = 1 << 20
+OPEN: Final = ("", "Open")
+STATES: Final = (*OPEN, "Closed", "Closing", "Unknown")
+"""Volcano's; only an open queue takes pods."""
 QUEUE: Final = ("scheduling.volcano.sh/v1beta1", "Queue")
 QUOTA: Final = ("v1", "ResourceQuota")
 _UNITS: Final = {"cpu": (1000, 1), "memory": (1, MIB)}
@@ -44,12 +47,39 @@ def _queue(document: Mapping[str, Any]) -> QueueObserved:
     capability = spec.get("capability") or {}
     if not isinstance(capability, dict):
         raise ManifestError("spec.capability", capability, "is no object", "write name: amount")
+    _refuse_state(spec)
     return QueueObserved(
         queue=naming.subdomain(str(metadata.get("name") or ""), "metadata.name"),
         weight=weight,
         capability={name: _amount(name, value) for name, value in sorted(capability.items())},
+        open=_state(document) in OPEN,
         cards=card_quota(metadata.get("annotations") or {}),
     )
+
+
+def _refuse_state(spec: Mapping[str, Any]) -> None:
+    """Volcano has it in the status: a queue that was to be closed so would take pods."""
+    state = spec.get("state")
+    if state not in (None, *OPEN):
+        raise ManifestError(
+            "spec.state",
+            state,
+            "has no effect: the state of a queue is in its status",
+            f"write status: {{state: {state}}}, beside spec",
+        )
+
+
+def _state(document: Mapping[str, Any]) -> str:
+    """What the document says of it where `kubectl get queue -o yaml` does."""
+    status = document.get("status") or {}
+    if not isinstance(status, dict):
+        raise ManifestError("status", status, "is not an object", "write the state below it")
+    state = status.get("state", "")
+    if state not in STATES:
+        raise ManifestError(
+            "status.state", state, "is no state of a queue", f"write one of {', '.join(STATES[1:])}"
+        )
+    return str(state)
 
 
 def _amount(name: str, value: object) -> int:

@@ -40,6 +40,22 @@ def test_a_queue_is_what_the_watcher_would_say() -> None:
     )
 
 
+@pytest.mark.parametrize(("state", "is_open"), [("Open", True), ("Closed", False)])
+def test_a_queue_has_its_state_where_kubernetes_has_it(state: str, is_open: bool) -> None:
+    """So what `kubectl get queue -o yaml` prints closes it here as well."""
+    said = limit_of(queue() | {"status": {"state": state}})
+    assert isinstance(said, QueueObserved)
+    assert said.open == is_open
+
+
+def test_a_state_in_the_spec_is_refused_with_where_it_belongs() -> None:
+    """Else a queue would take pods that its author has closed; that it is open is no harm."""
+    with pytest.raises(ManifestError, match=r"status: \{state: Closed\}") as refused:
+        limit_of(queue(state="Closed"))
+    assert refused.value.field == "spec.state"
+    assert limit_of(queue(state="Open")) == limit_of(queue())
+
+
 def test_a_quota_is_of_devices_alone() -> None:
     """What the API server keeps to itself is passed over beside it."""
     document = quota({"cpu": "4", "requests.nvidia.com/gpu": "2"}, namespace="team")
@@ -67,6 +83,8 @@ def test_other_documents_are_not_ours() -> None:
         (quota(["cpu"]), "spec.hard"),
         (quota({"requests.nvidia.com/gpu": 1}, namespace="No.Label"), "metadata.namespace"),
         (queue() | {"spec": "none"}, "spec"),
+        (queue() | {"status": "Closed"}, "status"),
+        (queue() | {"status": {"state": "closed"}}, "status.state"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused_by_its_field(
