@@ -14,10 +14,11 @@ from apportion.core.dialects import ManifestError
 from apportion.core.dialects.errors import within
 from apportion.core.manifests import harmless
 from apportion.core.manifests.controllers import JOB_TEMPLATES, TEMPLATES
+from apportion.core.manifests.document import items_of
 from apportion.core.manifests.limits import limit_of
 from apportion.core.manifests.others import called, holds_pods, is_other
 from apportion.core.manifests.priority_classes import class_of
-from apportion.core.manifests.reading import TAKEN, errors_below, items_of, read_document, title
+from apportion.core.manifests.reading import TAKEN, errors_below, read_document, title
 from apportion.core.manifests.suspects import suspects
 from apportion.core.manifests.template import ManifestConfig
 from apportion.core.manifests.unsupported import places

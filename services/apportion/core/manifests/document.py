@@ -13,6 +13,7 @@ import msgspec
 from apportion.core.dialects.errors import ManifestError, below, within
 
 DEPTH_MAX = 100
+LIST_ITEMS_MAX = 10_000
 ROOT = "document"
 """What stands for a path where the document as a whole is meant."""
 INTEGER_BITS_MAX = 1024
@@ -110,3 +111,15 @@ def _text(value: object, field: str) -> str:
             field or ROOT, value, "is not Unicode text: it has half of a character", "write it anew"
         ) from None
     return value
+
+
+def items_of(document: object) -> tuple[list[tuple[str, object]], ManifestError | None]:
+    """The documents in a document, each with the path to it, and what is wrong with a List."""
+    if not isinstance(document, dict) or document.get("kind") != "List":
+        return [("", document)], None
+    items: Any = document.get("items") or []
+    if not isinstance(items, list):
+        return [], ManifestError("items", items, "is no list", "write a list of documents")
+    if len(items) > LIST_ITEMS_MAX:
+        return [], ManifestError("items", items, "is too long", f"at most {LIST_ITEMS_MAX}")
+    return [(f"items[{i}].", item) for i, item in enumerate(items)], None

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from apportion.core.manifests.controllers import JOB_TEMPLATES, TEMPLATES
-from apportion.core.manifests.priority_classes import KIND, class_of
-from apportion.core.manifests.reading import TAKEN, items_of, known_kinds
+from apportion.core.manifests.document import items_of
+from apportion.core.manifests.priority_classes import KIND, class_of, unusable
+from apportion.core.manifests.reading import TAKEN, known_kinds
 
 LISTED: Final = 8
 LIST: Final = ("", "List")
@@ -31,6 +32,8 @@ def others_in(document: object) -> Iterator[str]:
 def is_other(document: object) -> bool:
     """Whether a document is neither a workload nor a limit, and so none of our concern."""
     if not isinstance(document, dict) or not document or holds_pods(document):
+        return False
+    if unusable(document):
         return False
     version, kind = document.get("apiVersion"), document.get("kind")
     if version is None and kind is None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from apportion.core.dialects import ManifestError
-from apportion.core.manifests.document import ROOT, cleaned
+from apportion.core.manifests.document import ROOT, cleaned, items_of
 from apportion.core.manifests.limits import QUEUE, QUOTA
+from apportion.core.manifests.priority_classes import require_class
 from apportion.core.manifests.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.core.manifests.workloads import KINDS, Manifest
 
-LIST_ITEMS_MAX = 10_000
 TAKEN: Final = (*KINDS, QUEUE, QUOTA)
 """Every kind that people may hand in, workloads and limits."""
 
@@ -61,6 +61,7 @@ def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> 
     if not isinstance(clean, dict):
         raise ManifestError(ROOT, document, "is not an object", "start with apiVersion, kind")
     api_version, kind = (_text(clean, field) for field in ("apiVersion", "kind"))
+    require_class(clean)
     read = KINDS.get((api_version, kind))
     if read is None:
         raise ManifestError(
@@ -96,18 +97,6 @@ def _text(document: dict[str, Any], field: str) -> str:
     if not isinstance(value, str):
         raise ManifestError(field, value, "is missing or not text", "say what the document is")
     return value
-
-
-def items_of(document: object) -> tuple[list[tuple[str, object]], ManifestError | None]:
-    """The documents in a document, each with the path to it, and what is wrong with a List."""
-    if not isinstance(document, dict) or document.get("kind") != "List":
-        return [("", document)], None
-    items: Any = document.get("items") or []
-    if not isinstance(items, list):
-        return [], ManifestError("items", items, "is no list", "write a list of documents")
-    if len(items) > LIST_ITEMS_MAX:
-        return [], ManifestError("items", items, "is too long", f"at most {LIST_ITEMS_MAX}")
-    return [(f"items[{i}].", item) for i, item in enumerate(items)], None
 
 
 @contextmanager

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from apportion.core.dialects import ManifestError
 from apportion.core.manifests import Manifest, ManifestConfig, PodDraft, read_document
+from apportion.core.manifests.document import items_of
 from apportion.core.manifests.limits import limit_of
 from apportion.core.manifests.others import is_other, nothing_taken_words, others_in
 from apportion.core.manifests.priority_classes import with_classes
-from apportion.core.manifests.reading import errors_below, items_of
+from apportion.core.manifests.reading import errors_below
 from apportion.core.manifests.suspects import suspects
 from apportion.core.manifests.template import DEFAULT_CONFIG
 from apportion.runtime.files.manifests import Document, Problem
