@@ -68,6 +68,17 @@ def test_both_verbs_take_pass_over_and_refuse_the_same(
     assert [text.startswith(refused) for text in rows] == [True] * bool(refused)
 
 
+def test_both_verbs_tell_of_a_slip_in_a_limit(tmp_path: Path) -> None:
+    """`plan` has its warnings from where `submit` has them."""
+    file = tmp_path / "quota.yaml"
+    file.write_text(GPUS.replace("gpu:", "gpuu:"))
+    wish, _ = reading.read_manifests([str(file)])
+    said = json.loads(CliRunner().invoke(check.command, ["-f", str(file), "--json"]).stdout)
+    (note,) = said["documents"][0]["notes"]
+    assert note["why"].endswith("did you mean requests.nvidia.com/gpu?")
+    assert [slip.endswith(f"{note['field']}: {note['why']}") for slip in wish.slips] == [True]
+
+
 def test_a_priority_class_counts_for_the_pods_beside_it(tmp_path: Path) -> None:
     """In whatever order they stand; a class of the cluster stays what it is there."""
     file = tmp_path / "pod.yaml"

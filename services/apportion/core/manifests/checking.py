@@ -77,14 +77,19 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
     try:
         with errors_below(prefix):
             if limit_of(document) is not None:
-                return Checked(name)
+                return Checked(name, notes=tuple(_slips(document, config)))
             made, below, at = _made(document, kind)
         with errors_below(prefix + below):
             manifest = read_document(made, config)
     except ManifestError as error:
         return Checked(name, error=error)
-    slips = (Note(*each) for each in suspects(document, config.dialects, placed=True))
-    return Checked(name, manifest.pods, (*_notes(about, at, below), *slips))
+    notes = (*_notes(about, at, below), *_slips(document, config))
+    return Checked(name, manifest.pods, notes)
+
+
+def _slips(document: object, config: ManifestConfig) -> Iterator[Note]:
+    """Names in it that are probably not meant so."""
+    yield from (Note(*each) for each in suspects(document, config.dialects, placed=True))
 
 
 def _made(document: Any, kind: tuple[str, str]) -> tuple[object, str, str]:

@@ -13,6 +13,8 @@ from apportion.core.dialects.errors import ManifestError, within
 from apportion.core.dialects.quantity import quantity
 
 LIMITS_MAX: Final = 256
+OF_CLAIMS: Final = ("requests.", "limits.")
+"""What `spec.hard` may say before the name of a resource."""
 AMOUNT_MAX: Final = 1 << 53
 _COUNTS: Final = "count/"
 _STORAGE: Final = ".storageclass.storage.k8s.io/"

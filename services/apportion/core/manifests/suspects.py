@@ -1,7 +1,7 @@
 """Names that look like ours and are not: a slip of the pen would be passed over in silence.
 
-A resource that nobody reads counts as one that nodes offer, and no node does; an annotation that
-nobody reads has no effect; more than all cores of a device are cut to these.
+A resource that nobody reads counts as one that nodes offer, and no node does, and limits no device;
+an annotation that nobody reads has no effect; more than all cores of a device are cut to these.
 Invariant: a name with a domain that is read here is known, or is told
 of; and a name of any domain that is nearly one of ours is told of with the one that it is near to.
 """
@@ -18,6 +18,8 @@ from apportion.core.dialects import cambricon, listing
 from apportion.core.dialects.errors import within
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.manifests import harmless
+from apportion.core.manifests.limits import QUEUE, QUOTA
+from apportion.core.manifests.resource_quota import OF_CLAIMS
 from apportion_schemas.quantities import WHOLE
 
 NEAR: Final = 0.8
@@ -46,6 +48,8 @@ OWN: Final = frozenset(
 )
 WRITTEN: Final = ("hami.io/", "volcano.sh/vgpu-", "apportion.dev/", "tencent.com/")
 """How names begin that schedulers and plugins write on pods that they have placed."""
+OF_NODES: Final = ("cpu", "memory", "pods", "ephemeral-storage")
+"""What a queue limits of nodes, beside huge pages and what has a domain."""
 
 
 class Suspect(NamedTuple):
@@ -60,7 +64,32 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
 
     `placed`: it may hold what schedulers write on pods; their names are passed over.
     """
+    about = document if isinstance(document, dict) else {}
+    if about.get("kind") in (QUEUE[1], QUOTA[1]):
+        yield from _of_limit(about, config)
+        return
     yield from _walk(document, "", config, placed=placed, depth=0)
+
+
+def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Suspect]:
+    """What a queue or a quota names that is of no device, nor of a node; a quota is of devices."""
+    of_queue, spec = document["kind"] == QUEUE[1], document.get("spec")
+    part = "capability" if of_queue else "hard"
+    limited = spec.get(part) if isinstance(spec, dict) else None
+    before = ("",) if of_queue else ("", *OF_CLAIMS)
+    known = frozenset(prefix + name for name in listing.claimed(config) for prefix in before)
+    for name in limited if isinstance(limited, dict) else ():
+        if not isinstance(name, str) or name in known:
+            continue
+        if "/" in name:
+            hint = _hint(name, known)
+            told = bool(hint) or _domain(name) in _domains(known)
+        else:
+            hint = _meant(name, OF_NODES, NEAR)
+            told = of_queue and name not in OF_NODES and not name.startswith("hugepages-")
+        if told:
+            said = f"is not known here, and limits no device{hint}"
+            yield Suspect(within(f"spec.{part}", name), said)
 
 
 def _walk(
@@ -126,6 +155,10 @@ def _exceeds(percent: object) -> bool:
 
 def _hint(key: str, known: Collection[str]) -> str:
     cutoff = NEAR if _domain(key) in _domains(frozenset(known)) else NEAR_OF_OTHERS
+    return _meant(key, known, cutoff)
+
+
+def _meant(key: str, known: Collection[str], cutoff: float) -> str:
     near = get_close_matches(key, known, n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else ""
 

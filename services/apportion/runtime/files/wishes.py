@@ -99,15 +99,15 @@ class _Reader:
         if is_other(item):
             return
         limit = limit_of(item)
-        if limit is not None:
-            self.taken = True
-            self.wish.limits.append(limit)
-            return
         line = document.parsed.line
         self.wish.slips += (
             str(Problem(document.source, f"{prefix}{each.field}: {each.why}", line=line))
             for each in suspects(item, self._config.dialects)
         )
+        if limit is not None:
+            self.taken = True
+            self.wish.limits.append(limit)
+            return
         manifest = read_document(item, self._config)
         self.taken = True
         self._left -= len(manifest.pods)

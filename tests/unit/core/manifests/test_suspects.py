@@ -83,6 +83,40 @@ def test_one_of_our_domain_that_is_near_to_nothing() -> None:
     assert said.endswith("is not known here, and has no effect")
 
 
+@pytest.mark.parametrize(
+    ("kind", "part", "name", "meant"),
+    [
+        ("Queue", "capability", "volcano.sh/vgpu-nubmer", "volcano.sh/vgpu-number"),
+        ("Queue", "capability", "memroy", "memory"),
+        ("Queue", "capability", "gpus", ""),
+        ("ResourceQuota", "hard", "limits.nvidia.com/gpumme", "limits.nvidia.com/gpumem"),
+        ("ResourceQuota", "hard", "limit.nvidia.com/gpumem", "limits.nvidia.com/gpumem"),
+    ],
+)
+def test_a_limit_of_nothing_that_there_is(kind: str, part: str, name: str, meant: str) -> None:
+    """It would be in force, and every pod within it."""
+    (said,) = found({"kind": kind, "spec": {part: {name: 4}}})
+    assert said.startswith(f'spec.{part}["{name}"] is not known here, and limits no device')
+    assert said.endswith(f"did you mean {meant}?") == bool(meant)
+
+
+@pytest.mark.parametrize(
+    ("kind", "limited"),
+    [
+        ("Queue", {"cpu": 1, "pods": 1, "hugepages-2Mi": 1, "nvidia.com/gpumem": 1, "b.c/d": 1}),
+        ("ResourceQuota", {"requests.nvidia.com/gpu": 1, "nvidia.com/gpu": 1, "limits.cpu": 1}),
+    ],
+)
+def test_limits_of_what_there_is(kind: str, limited: dict[str, int]) -> None:
+    """Of nodes, of devices, and what some node may offer; the card quota is a queue's."""
+    document = {
+        "kind": kind,
+        "metadata": {"annotations": {"volcano.sh/card.quota": "{}"}},
+        "spec": {"capability": limited, "hard": limited},
+    }
+    assert found(document) == []
+
+
 def test_what_is_known_or_of_others_is_no_business_of_ours() -> None:
     """Names that are read, that have no effect and say so elsewhere, and those of other systems."""
     annotations = {
@@ -105,7 +139,17 @@ def test_what_schedulers_write_is_passed_over_on_a_placed_pod() -> None:
 
 
 @pytest.mark.parametrize(
-    "document", [None, 7, [], {"annotations": 7}, {"resources": {"limits": 3}}]
+    "document",
+    [
+        None,
+        7,
+        [],
+        {"annotations": 7},
+        {"resources": {"limits": 3}},
+        {"kind": "Queue"},
+        {"kind": "Queue", "spec": {"capability": [1]}},
+        {"kind": ["Queue"]},
+    ],
 )
 def test_any_document_is_looked_at(document: object) -> None:
     """What is no object of the right kind has no names."""
