@@ -12,7 +12,7 @@ import click
 from rich.text import Text
 
 from apportion.cli.asking import Gateway
-from apportion.cli.connection import Where, asks_both
+from apportion.cli.connection import CONNECTION, GATEWAY_ENV, Where, asks_both
 from apportion.cli.exits import REFUSED, Unreachable, Wrong
 from apportion.cli.output import console, plain, print_json, table
 from apportion.core.doctor.checks import CHECKS, examined
@@ -69,7 +69,7 @@ def command(
     theirs, gateway_problem = _of_gateway(where)
     ledger, ledger_problem = asyncio.run(_of_ledger(where, monitor))
     if theirs is None and ledger is None:
-        raise Unreachable(f"{ledger_problem}; {gateway_problem}")
+        raise Unreachable(_both(where, ledger_problem, gateway_problem))
     facts = Facts(
         ledger=ledger,
         ledger_problem=ledger_problem,
@@ -85,6 +85,13 @@ def command(
         _show(answer)
     if any(check.state == "broken" for check in answer.checks):
         sys.exit(REFUSED)
+
+
+def _both(where: Where, ledger_problem: str, gateway_problem: str) -> str:
+    """Why nothing can be reached; once, where neither is because no `up` runs that knows both."""
+    if where.nats or where.gateway or (where.data / CONNECTION).exists():
+        return f"{ledger_problem}; {gateway_problem}"
+    return f"{ledger_problem}; the gateway too: --gateway URL or {GATEWAY_ENV}"
 
 
 def _of_gateway(where: Where) -> tuple[DoctorAnswer | None, str]:

@@ -19,7 +19,7 @@ from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.cli.tables import device_state, node_state
 from apportion.core.explain import device_names
-from apportion.core.explain.answers import DeviceAnswer, NodeDetail
+from apportion.core.explain.answers import DeviceAnswer, NodeAnswer, NodeDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.near import target_meant
 from apportion.core.explain.past_answers import WhoPage, WhoRow
@@ -78,11 +78,19 @@ def _troubles(
     except NotFound:  # it has left
         return
     if not detail.node.ready or detail.node.cordon:
-        yield plain(f"{detail.node.node}: ").append_text(node_state(detail.node))
+        yield trouble_of_node(detail.node)
     for device in detail.devices:
         meant = target == detail.node.node or device_names.means(target, device.device)
         if meant and not (device.present and device.healthy and not device.cordon):
             yield trouble(device)
+
+
+def trouble_of_node(node: NodeAnswer) -> Text:
+    """Why nothing new goes to the node, and what moves those off it whose agent is not heard."""
+    line = plain(f"{node.node}: ").append_text(node_state(node))
+    if node.silent and node.pods:
+        line.append_text(plain(f"; {moving(node.node)}"))
+    return line
 
 
 def trouble(device: DeviceAnswer) -> Text:
@@ -90,7 +98,7 @@ def trouble(device: DeviceAnswer) -> Text:
     of_itself = device_state(structs.replace(device, node_cordon="", node_ready=True))
     line = plain(f"{device_words(device.device)}: ").append_text(of_itself)
     if device.present and not device.healthy and device.holders:
-        line.append_text(plain(f"; {moving(device.device)}"))
+        line.append_text(plain(f"; {moving(device_words(device.device))}"))
     return line
 
 

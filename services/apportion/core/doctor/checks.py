@@ -35,6 +35,7 @@ CHECKS: tuple[Check, ...] = (
     Check("agents", of_cluster.agents, "guides/operating.md"),
     Check("reports", of_cluster.reports, "guides/nodes.md"),
     Check("devices", of_cluster.devices, "guides/operating.md"),
+    Check("cordons", of_cluster.cordons, "guides/operating.md"),
     Check("nodes-without-agent", of_cluster.nodes_without_agent, "guides/nodes.md"),
     Check("agents-without-node", of_cluster.agents_without_node, "guides/nodes.md"),
     Check("drivers", of_cluster.drivers, "guides/nodes.md"),

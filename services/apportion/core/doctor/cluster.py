@@ -1,11 +1,12 @@
 """What a state says that a doctor wants to know."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Final
 
-from apportion.core.doctor.facts import ClusterFacts, FailedDevices
+from apportion.core.devices.cordons import cordon_words
+from apportion.core.doctor.facts import ClusterFacts, Cordoned, FailedDevices, SilentAgent
 from apportion.core.explain.health import failure, pods_on
-from apportion.core.ledger.state import NodeState, State
+from apportion.core.ledger.state import DRAINED, NodeState, State
 from apportion_schemas import AllocationFailed, BindFailed, Event, PodBound, SharesAllocated
 
 DEVICE_RESOURCES = ("nvidia.com/", "huawei.com/", "cambricon.com/", "volcano.sh/", "tencent.com/")
@@ -38,7 +39,10 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
         nodes=len(there),
         devices=sum(len(node.devices) for node in there),
         failed=tuple(failed for node in there if (failed := _failed(node)) is not None),
-        silent=tuple((node.name, node.silent) for node in there if node.silent),
+        cordoned=tuple(cordoned for node in there for cordoned in _cordoned(node)),
+        silent=tuple(
+            SilentAgent(node.name, node.silent, len(node.pods)) for node in there if node.silent
+        ),
         simulated=tuple(
             node.name for node in there if node.silent and node.reported and node.reported.simulated
         ),
@@ -65,7 +69,22 @@ def _failed(node: NodeState) -> FailedDevices | None:
     bad = [each.device.id for each in node.devices if failure(each) is not None]
     on = {device: {pod.uid for pod in pods_on(node, device)} for device in bad}
     held = tuple(device for device, pods in on.items() if pods)
-    return FailedDevices(node.name, len(bad), len(set().union(*on.values())), held) if bad else None
+    if not bad:
+        return None
+    shut = tuple(each.device.id for each in node.devices if each.device.id in on and each.cordon)
+    cordoned = (node.name,) if node.cordon else shut
+    return FailedDevices(node.name, len(bad), len(set().union(*on.values())), held, cordoned)
+
+
+def _cordoned(node: NodeState) -> Iterator[Cordoned]:
+    """The node, and those of its devices that have a cordon of their own."""
+    if node.cordoned:
+        words = [cordon_words(node.cordons)] if node.cordons else []
+        words += [DRAINED] if node.drained else []
+        yield Cordoned(node.name, "; ".join(words))
+    for each in node.devices:
+        if each.cordons:
+            yield Cordoned(each.device.id, cordon_words(each.cordons))
 
 
 def _offers(node: NodeState) -> bool:

@@ -73,31 +73,50 @@ class FoldFacts(Struct, frozen=True, kw_only=True):
 
 
 class FailedDevices(Struct, frozen=True):
-    """How many devices of a node have failed, how many pods hold shares of them, and of which."""
+    """How many devices of a node have failed, how many pods hold shares of them, and of which.
+
+    `cordoned` is what a cordon besides keeps off offer: some of these devices, or the whole node.
+    """
 
     node: str
     devices: int
     pods: int
     held: tuple[str, ...] = ()
+    cordoned: tuple[str, ...] = ()
+
+
+class SilentAgent(Struct, frozen=True):
+    """A node whose agent was found silent, when, and how many pods are placed there."""
+
+    node: str
+    time: str
+    pods: int = 0
+
+
+class Cordoned(Struct, frozen=True):
+    """A node or a device that nothing new may go onto, and in words who said so, when and why."""
+
+    target: str
+    words: str
 
 
 class ClusterFacts(Struct, frozen=True, kw_only=True):
     """What a fold says of nodes and agents.
 
-    `silent` are nodes with the time when their agent was found silent, and `simulated` are those of
-    them that are not real; `refused` are nodes with the cause for which an intake did not take
-    what their agents said; `without_agent` have GPUs
-    or NPUs by what Kubernetes says, and nobody reports them; `without_node` are reported and no
-    node of the cluster. `drivers` are nodes by the version of their driver. Of `refused_events`,
-    which changed nothing, `late_events` are words that came while the pod ended; `last_refusal` is
-    the newest of the others.
+    `simulated` are those of the silent nodes that are not real; `refused` are nodes with the cause
+    for which an intake did not take what their agents said; `without_agent` have GPUs or NPUs by
+    what Kubernetes says, and nobody reports them; `without_node` are reported and no node of the
+    cluster. `drivers` are nodes by the version of their driver. Of `refused_events`, which changed
+    nothing, `late_events` are words that came while the pod ended; `last_refusal` is the newest of
+    the others.
     """
 
     revision: int
     nodes: int = 0
     devices: int = 0
     failed: tuple[FailedDevices, ...] = ()
-    silent: tuple[tuple[str, str], ...] = ()
+    cordoned: tuple[Cordoned, ...] = ()
+    silent: tuple[SilentAgent, ...] = ()
     simulated: tuple[str, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
     without_agent: tuple[str, ...] = ()

@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import Final
 
-from apportion.core.doctor.facts import Facts
+from apportion.core.doctor.facts import ClusterFacts, Facts
 from apportion.core.doctor.found import Found, broken, counted, ok, soon, unknown
-from apportion.core.explain.health import found_silent
+from apportion.core.explain.health import found_silent, moving
 from apportion.core.explain.lines import listed
 from apportion.core.explain.words import device_words, many, nodes
 
@@ -83,7 +83,11 @@ def agents(facts: Facts) -> Found | None:
         return unknown(MUTE)
     if not cluster.silent:
         return ok(f"no agent is silent ({nodes(cluster.nodes)})")
-    said = [f"{node}, {found_silent(time)}" for node, time in cluster.silent]
+    said = [
+        f"{each.node}, {found_silent(each.time)}"
+        + (f", with {many(each.pods, 'pod')}" if each.pods else "")
+        for each in cluster.silent
+    ]
     fix = (
         "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
         "status` on the node); the node takes pods by itself once it is heard"
@@ -96,6 +100,10 @@ def agents(facts: Facts) -> Found | None:
             f"lost it; else {fix}"
         )
     return broken(f"not heard: {counted(said, 'agent')}", fix)
+    held = [each.node for each in cluster.silent if each.pods]
+    if held:
+        more = f", and so for {listed(held[1:])}" if held[1:] else ""
+        fix += f". If it stays away {moving(held[0])}{more}"
 
 
 def reports(facts: Facts) -> Found | None:
@@ -132,7 +140,8 @@ def devices(facts: Facts) -> Found | None:
     if not pods:
         return soon(
             f"{words}; no pod is on them",
-            f"{shows}{others}; repair them: they take pods by themselves then",
+            f"{shows}{others}; repair them: they take pods by themselves then"
+            f"{_uncordoned(cluster)}",
         )
     held = [device_words(device) for failed in cluster.failed for device in failed.held]
     more = f", and so for {listed(held[1:])}" if held[1:] else ""
@@ -144,6 +153,26 @@ def devices(facts: Facts) -> Found | None:
 
 
 def nodes_without_agent(facts: Facts) -> Found | None:
+def _uncordoned(cluster: ClusterFacts) -> str:
+    """What else keeps failed devices off offer, once they are well; empty where nothing does."""
+    shut = [device_words(target) for failed in cluster.failed for target in failed.cordoned]
+    if not shut:
+        return ""
+    more = f", and so for {listed(shut[1:])}" if shut[1:] else ""
+    return f", but for what is cordoned, which `apportion uncordon {shut[0]}` opens again{more}"
+
+
+def cordons(facts: Facts) -> Found | None:
+    """What people keep off offer, who and why: nothing is wrong with that, but it is forgotten."""
+    cluster = facts.cluster
+    if cluster is None:
+        return None
+    if not cluster.cordoned:
+        return ok("no node or device is cordoned")
+    said = [f"{device_words(each.target)}: {each.words}" for each in cluster.cordoned]
+    return ok(f"cordoned: {listed(said)}")
+
+
     """Whether nodes have devices that nobody reports."""
     cluster = facts.cluster
     if cluster is None:

@@ -42,7 +42,7 @@ def troubles(state: State, pod: PodState, failed: Iterable[FailedDevice]) -> str
     words = failed_words(failed)
     said = f". It cannot rely on what it holds: {words}" if words else ""
     there = next((each.device for each in failed if each.reason != GONE), "")
-    said += f". {moving(there)}" if there else ""
+    said += f". {moving(device_words(there))}" if there else ""
     cause = unready(state, pod)
     if not cause:
         return said
@@ -51,9 +51,9 @@ def troubles(state: State, pod: PodState, failed: Iterable[FailedDevice]) -> str
     return f"{said}. {means}: {cause}"
 
 
-def moving(device: str) -> str:
-    """What moves the pods off a device that has failed."""
-    return f"`apportion drain {device_words(device)} --reason WHY` moves what is on it"
+def moving(target: str) -> str:
+    """What moves the pods off a device that has failed, or off a node that is not heard."""
+    return f"`apportion drain {target} --reason WHY` moves what is on it"
 
 
 def unready(state: State, pod: PodState) -> str:

@@ -1,5 +1,6 @@
 """Every check on either side of its boundary: its state, what it names, and that it has a fix."""
 
+import re
 from typing import Any
 
 import pytest
@@ -18,12 +19,15 @@ from apportion.core.doctor.facts import (
     ReceiptFacts,
     SchedulerFacts,
     Skew,
+    SilentAgent,
 )
 from apportion.core.explain.doctor_answers import CheckAnswer
 from apportion_schemas import (
     DeviceHealthChanged,
+    DeviceCordoned,
     Event,
     NodeHeard,
+    NodeCordoned,
     NodeReported,
     NodeSilent,
     PodBound,
@@ -137,8 +141,8 @@ CASES: list[tuple[str, str, Facts, str]] = [
     (
         "agents",
         "broken",
-        cluster(silent=(("n2", "2026-03-01T09:30:00.1Z"),)),
-        "n2, found silent at 2026-03-01",
+        cluster(silent=(SilentAgent("n2", "2026-03-01T09:30:00.1Z", 3),)),
+        "n2, found silent at 2026-03-01T09:30:00Z, with 3 pods",
     ),
     (
         "devices",
@@ -220,25 +224,64 @@ def test_a_fix_names_the_device_that_it_is_for() -> None:
     assert "`apportion get devices --node n1`" in idle
     assert "drain" not in idle
     since = "2026-03-01T09:30:00.1Z"
-    lost = found(cluster(silent=(("s1", since),), simulated=("s1",)), "agents").fix
+    lost = found(cluster(silent=(SilentAgent("s1", since),), simulated=("s1",)), "agents").fix
     assert "`apportion simulate return s1`" in lost
     assert "else start the agent there again" in lost, "the agent may have ended as well"
-    both = cluster(silent=(("s1", since), ("s2", since)), simulated=("s1", "s2"))
-    assert "`apportion simulate return s1`, and so for s2" in found(both, "agents").fix
-    assert "simulate" not in found(cluster(silent=(("n1", since),)), "agents").fix
+    silent = (SilentAgent("s1", since), SilentAgent("s2", since, 2))
+    both = found(cluster(silent=silent, simulated=("s1", "s2")), "agents").fix
+    assert "`apportion simulate return s1`, and so for s2" in both
+    assert both.endswith("`apportion drain s2 --reason WHY` moves what is on it")
+    assert "drain" not in lost, "nobody is on it"
+    assert "simulate" not in found(cluster(silent=silent[:1]), "agents").fix
 
 
 def test_every_check_has_a_case() -> None:
     """A new row comes with what makes it fail."""
-    assert {case[0] for case in CASES} == {check.id for check in CHECKS}
+    assert {case[0] for case in CASES} | {"cordons"} == {check.id for check in CHECKS}
+
+
+def test_what_is_cordoned_is_told_and_alarms_nobody() -> None:
+    """Who, when and why, of nodes and of devices; a person meant it, so nothing is wrong."""
+    ledger = Ledger(
+        *(observed(name, version=1, unschedulable=name == "n3") for name in ("n1", "n2", "n3")),
+        rack("n1", 2),
+        rack("n2", 1),
+        NodeCordoned(node="n1", by="ada", reason="fan"),
+        DeviceCordoned(device="n2-g0", by="bob", reason="hot"),
+    )
+    check = found(others(cluster=cluster_facts(ledger.state)), "cordons")
+    assert (check.state, check.fix) == ("ok", "")
+    assert re.fullmatch(
+        r"cordoned: n1: fan \(ada, \d.*\), n2-g0: hot \(bob, \d.*\), "
+        r"n3: in Kubernetes \(kubectl cordon\)", check.words,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cordon", "opens"),
+    [
+        (DeviceCordoned(device="n1-g0", by="ada", reason="drain: hot"), "uncordon n1-g0`"),
+        (NodeCordoned(node="n1", by="ada", reason="fan"), "uncordon n1`"),
+        (DeviceCordoned(device="n1-g1", by="ada", reason="another card"), ""),
+    ],
+)
+def test_a_failed_card_that_is_cordoned_takes_no_pods_by_itself(
+    cordon: DeviceCordoned | NodeCordoned, opens: str
+) -> None:
+    """After a `drain` of it: to repair it is not enough. A cordon of another card is none of it."""
+    ledger = Ledger(rack("n1", 2), cordon)
+    ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"))
+    fix = found(others(cluster=cluster_facts(ledger.state)), "devices").fix
+    assert "repair them: they take pods by themselves then" in fix
+    assert ("uncordon" in fix, opens in fix) == (bool(opens), True)
 
 
 def test_nothing_is_said_of_what_nobody_gathered() -> None:
     """No facts, no checks: nothing is green that nobody looked at."""
     assert examined(Facts()) == ()
     assert {check.id for check in examined(Facts(cluster=CALM))} == {
-        "agents", "reports", "devices", "nodes-without-agent", "agents-without-node", "drivers",
-        "refused-events",
+        "agents", "reports", "devices", "cordons", "nodes-without-agent", "agents-without-node",
+        "drivers", "refused-events",
     }  # fmt: skip
 
 
@@ -256,7 +299,7 @@ def test_what_a_fold_says_of_nodes_and_agents() -> None:
         NodeHeard(node="n9"),
     )
     facts = cluster_facts(ledger.state)
-    assert [name for name, _ in facts.silent] == ["n1"]
+    assert [each.node for each in facts.silent] == ["n1"]
     assert facts.without_agent == ("n3",)
     assert facts.without_node == ("n2",)
     assert facts.drivers == {"550.54.15": ("n4",)}
@@ -284,7 +327,7 @@ def test_a_fold_tells_lost_nodes_that_are_simulated_apart() -> None:
         NodeSilent(node="s1", grace_s=40),
     )
     facts = cluster_facts(ledger.state)
-    assert [name for name, _ in facts.silent] == ["n1", "s1"]
+    assert [each.node for each in facts.silent] == ["n1", "s1"]
     assert facts.simulated == ("s1",)
 
 
