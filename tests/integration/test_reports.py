@@ -315,6 +315,39 @@ async def test_a_gateway_without_prices_says_how_to_give_them(bus: Bus) -> None:
     assert "APPORTION_PRICES=FILE" in said.stdout
 
 
+async def test_prices_that_lack_a_model_stop_no_report_but_that_of_the_cost(
+    bus: Bus, facts: Facts, tmp_path: Path
+) -> None:
+    """The log and the doctor say so before anybody asks; who mends the file need start nothing."""
+    file, model = tmp_path / "prices.toml", rack("n1", 1).devices[0].model
+    file.write_text('currency = "EUR"\n[models]\n"Other" = 1\n')
+    url, listen = bus.server.url_for("gateway"), "127.0.0.1:0"
+    async with ServiceProcess("gateway", url, "--listen", listen, "--prices", str(file)) as process:
+        await process.ready()
+        at = str((await process.logged("answering"))["url"])
+        warned = await process.logged("no report of the cost can be made")
+        assert (warned["prices"], model in str(warned["error"])) == (str(file), True)
+        [check] = [each for each in await checks(at) if each["id"] == "prices"]
+        assert (check["state"], model in check["words"]) == ("broken", True)
+        status, body = await get(at, "report/usage?from=1")
+        assert (status, json.loads(body)["unpriced"]) == (200, [model]), body
+        assert (await get(at, "report/idle?from=1"))[0] == 200
+        status, body = await get(at, "report/cost?from=1")
+        assert (status, model in body, str(file) in body) == (404, True, True), body
+        file.unlink()
+        assert (await get(at, "report/usage?from=1"))[0] == 200
+        assert str(file) in (await get(at, "report/cost?from=1"))[1]
+        file.write_text(PRICES)
+        assert (await get(at, "report/cost?from=1"))[0] == 200
+    assert facts.revision == 8
+
+
+async def checks(at: str) -> list[dict[str, Any]]:
+    """What the doctor of a gateway found."""
+    found: list[dict[str, Any]] = json.loads((await get(at, "doctor"))[1])["checks"]
+    return found
+
+
 async def test_wrong_options_are_named(bus: Bus, facts: Facts, tmp_path: Path) -> None:
     """With what to write instead."""
     odd = tmp_path / "odd.toml"

@@ -46,6 +46,6 @@ class Accounted:
         """The rows of the answer, by key."""
         return {row.key: row for row in self.report().rows}
 
-    def idle(self) -> IdleAnswer:
+    def idle(self, prices: Prices | None = None) -> IdleAnswer:
         """The shares that did nothing."""
-        return idle_answer(self.reading(), None)
+        return idle_answer(self.reading(), prices)

@@ -23,7 +23,7 @@ from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.core.explain.health import moment
 from apportion.core.reports.answers import IdleAnswer, IdleRow, ReportAnswer, ReportRow
-from apportion.core.reports.prices import EXAMPLE
+from apportion.core.reports.prices import EXAMPLE, lacking_words
 from apportion.core.reports.report import NOTHING
 from apportion.core.reports.rows import WrongBy, by_of
 
@@ -170,11 +170,18 @@ def _show(answer: ReportAnswer) -> None:
         f"granted + {_h(total.free_gpu_hours)} free + {_h(total.cordoned_gpu_hours)} cordoned + "
         f"{_h(total.broken_gpu_hours)} broken; {_used(total)}"
     )
+    _say_unpriced(answer)
     if money:
         out.print(
             f"granted {_h(total.cost)} of {_h(total.capacity_cost)} {answer.currency} that the "
             "fleet costs"
         )
+
+
+def _say_unpriced(answer: ReportAnswer | IdleAnswer) -> None:
+    """Why a report for which there are prices has no money in it."""
+    if answer.unpriced:
+        console().print(plain(f"no money in it: {lacking_words(answer.unpriced)}"), style="dim")
 
 
 def rows_of(
@@ -232,6 +239,7 @@ def _show_idle(answer: IdleAnswer) -> None:
             "idle" if each.idle_now else "over",
         )  # fmt: skip
     show(shares)
+    _say_unpriced(answer)
     if answer.found > IDLE_LISTED:
         out.print(f"and {answer.found - IDLE_LISTED:,} more; --format csv has them")
 

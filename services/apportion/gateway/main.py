@@ -37,6 +37,7 @@ from apportion.gateway.console.console import console_routes
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
 from apportion.gateway.fleet_sums import FleetSums
+from apportion.gateway.prices import PriceWatch
 from apportion.gateway.usage import Uses
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -149,10 +150,10 @@ def command(
             api=api,
             login=login_choice(api, login),
             files=served_files(tls["tls_cert"], tls["tls_key"], tls["tls_client_ca"]),
-            seen=Seen(monitor and monitor_url("--monitor", monitor), archives),
+            seen=Seen(monitor and monitor_url("--monitor", monitor), archives, prices),
         )
         if prices is not None:
-            read_prices(prices)  # those who look back read them; better told before they begin
+            read_prices(prices)  # every report does; better told before anybody asks for one
     except PriceError as error:
         stop_with(f"--prices {prices}: {error}")
     except ConfigError as error:
@@ -210,6 +211,7 @@ class Gateway:
                 at = f"{scheme}://{address}"
                 service.log.info("answering", url=f"{at}{PREFIX}/", console=f"{at}/")
                 service.loop("past", lambda: life.begin_past(past))
+                service.loop("prices", life.look_at_prices)
                 await life.reader.run()
         finally:
             await ledger.close()
@@ -255,6 +257,14 @@ class _Life:
                 await past.begin()
             except (OSError, TimeoutError) as error:
                 self._service.log.warning("nobody answers for the past yet", error=str(error))
+
+    async def look_at_prices(self) -> None:
+        """Say in the log what the price file lacks, if there is one."""
+        await self.reader.caught_up()
+        if self._seen.prices is not None:
+            watch = PriceWatch(self._seen.prices, self._feed.state)
+            self._observers.append(watch.observe)
+            await watch.run()
 
     async def _listen_to(self, uses: Uses) -> None:
         """What shares use is nice to see; a server of before does not let this user hear it."""

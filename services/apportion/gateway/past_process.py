@@ -24,7 +24,6 @@ from apportion.gateway.api.past_api import PastApi
 from apportion.gateway.api.reports import Reports
 from apportion.gateway.past.past import open_past
 from apportion.runtime.jetstream import client as jetstream
-from apportion.runtime.jetstream.reports import read_prices
 from apportion.runtime.process.config import read_config
 from apportion.runtime.service.lifecycle import Service, run_service
 
@@ -41,7 +40,7 @@ class PastProcess:
         self._socket = socket
         self._kept = kept
         self._archives = archives
-        self._prices = None if prices is None else read_prices(prices)
+        self._prices = prices
         self._measures: Measures | None = None
 
     async def body(self, service: Service) -> None:

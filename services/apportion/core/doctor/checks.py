@@ -40,6 +40,7 @@ CHECKS: tuple[Check, ...] = (
     Check("agents-without-node", of_cluster.agents_without_node, "guides/nodes.md"),
     Check("drivers", of_cluster.drivers, "guides/nodes.md"),
     Check("refused-events", of_cluster.refused_events, "guides/recovery.md"),
+    Check("prices", of_cluster.prices, "guides/reports.md"),
     Check("kubernetes", of_kubernetes.api_server, "guides/kubernetes.md"),
     Check("rbac", of_kubernetes.rights, "guides/kubernetes.md"),
     Check("webhook", of_kubernetes.webhook, "guides/admission.md"),

@@ -64,6 +64,14 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
     )
 
 
+def models_of(state: State) -> tuple[str, ...]:
+    """The models of all devices that are there now, by name."""
+    there = (node for node in state.nodes.values() if node.present)
+    return tuple(
+        sorted({each.device.model for node in there for each in node.devices if each.present})
+    )
+
+
 def _failed(node: NodeState) -> FailedDevices | None:
     """Its devices that are no good, and who is on them; None where all are well."""
     bad = [each.device.id for each in node.devices if failure(each) is not None]

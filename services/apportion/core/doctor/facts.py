@@ -133,6 +133,13 @@ class SchedulerFacts(Struct, frozen=True, kw_only=True):
     members: tuple[str, ...] = ()
 
 
+class PriceFacts(Struct, frozen=True, kw_only=True):
+    """The gateway's price file, and why no report of the cost can be made from it, if none can."""
+
+    file: str
+    problem: str = ""
+
+
 class KubeFacts(Struct, frozen=True, kw_only=True):
     """The API server, as one user sees it.
 
@@ -159,4 +166,5 @@ class Facts(Struct, frozen=True, kw_only=True):
     fold: FoldFacts | None = None
     cluster: ClusterFacts | None = None
     schedulers: SchedulerFacts | None = None
+    prices: PriceFacts | None = None
     kube: KubeFacts | None = None

@@ -237,6 +237,19 @@ def refused_events(facts: Facts) -> Found | None:
     )
 
 
+def prices(facts: Facts) -> Found | None:
+    """Whether the price file that the gateway was given has a price for every model."""
+    found = facts.prices
+    if found is None:
+        return None
+    if not found.problem:
+        return ok(f"{found.file} has a price for every model of the fleet")
+    return broken(
+        f"no report of the cost can be made from {found.file}: {found.problem}",
+        "mend that file; the next report reads it anew",
+    )
+
+
 def _branch(version: str) -> int:
     """The number before the first dot, 0 where there is none."""
     head = version.partition(".")[0]

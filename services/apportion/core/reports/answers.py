@@ -41,7 +41,7 @@ class ReportAnswer(Answer, frozen=True):
     """What was granted, used and worth from one moment to another, as of a revision.
 
     `rows` have the most hours first. `steps` are in the order of time, empty unless steps were
-    asked for.
+    asked for. `unpriced` are the models for whose lack of a price there is no money in it.
     """
 
     revision: int
@@ -54,6 +54,7 @@ class ReportAnswer(Answer, frozen=True):
     step_s: int = 0
     steps: tuple[ReportRow, ...] = ()
     currency: str = ""
+    unpriced: tuple[str, ...] = ()
 
 
 class IdleRow(Answer, frozen=True):
@@ -90,6 +91,7 @@ class IdleAnswer(Answer, frozen=True):
     """Shares that did nothing for an hour or more; `shares` are the first, of `found` in all.
 
     `reported`: some node said in that time what was used; else nobody knows what did nothing.
+    `unpriced` as in `ReportAnswer`.
     """
 
     revision: int
@@ -102,3 +104,4 @@ class IdleAnswer(Answer, frozen=True):
     total: IdleRow
     currency: str = ""
     reported: bool = True
+    unpriced: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ all the way; nothing is rounded before it is shown.
 """
 
 import tomllib
+from collections.abc import Iterable
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -45,14 +46,26 @@ class Prices(Struct, frozen=True):
             return exact
         matching = [each for each in self.models if fnmatchcase(model, each)]
         if not matching:
-            raise PriceError(
-                f'models: there is no price for {model!r}; add it, or a pattern such as "*"'
-            )
+            raise PriceError(lacking_words((model,)))
         return self.models[max(matching, key=lambda each: (len(each), each))]
+
+    def lacking(self, models: Iterable[str]) -> tuple[str, ...]:
+        """Those of these models that have no price."""
+        return tuple(
+            model
+            for model in sorted(set(models))
+            if not any(model == each or fnmatchcase(model, each) for each in self.models)
+        )
 
     def cost(self, model: str, cards: int) -> Decimal:
         """What so many millionths of a card, times microseconds, cost. Raises PriceError."""
         return self.of(model) * cards / (CARD * HOUR) if cards else Decimal(0)
+
+
+def lacking_words(models: Iterable[str]) -> str:
+    """What is wrong with prices that lack these models, and what to write."""
+    named = " and ".join(map(repr, models))
+    return f'[models] has no price for {named}; add it there, or a pattern such as "*" = 0.50'
 
 
 def prices_of(data: bytes) -> Prices:

@@ -19,10 +19,12 @@ from apportion.core.reports.answers import (
 )
 from apportion.core.reports.meters import CARD, Meters, Part, Sums
 from apportion.core.reports.moments import HOUR, text_of
-from apportion.core.reports.prices import Prices
+from apportion.core.reports.prices import PriceError, Prices, lacking_words
 from apportion.core.reports.rows import By
 from apportion.core.reports.used import Idle, UsedSums
 
+COST: Final = "cost"
+"""The one report that is nothing without money."""
 DIGITS: Final = 6
 IDLE_SHOWN: Final = 1_000
 _MIB_IN_GIB: Final = 1_024
@@ -71,7 +73,11 @@ class _Figures(Struct):
 
 
 def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnswer:
-    """Granted, used and money, by row. Raises PriceError."""
+    """Granted, used and money, by row. Raises PriceError, where it is about the cost."""
+    unpriced = _unpriced(prices, (model for _, (_, model), _ in read.meters.cells()))
+    if unpriced and what == COST:
+        raise PriceError(lacking_words(unpriced))
+    prices = None if unpriced else prices
     rows: dict[str, _Figures] = {}
     steps: dict[tuple[int, str], _Figures] = {}
     total = _figures()
@@ -98,12 +104,15 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
         step_s=read.period.step // 1_000_000,
         steps=_steps(read, steps, money=money) if read.period.step else (),
         currency=prices.currency if prices else "",
+        unpriced=unpriced,
     )
 
 
 def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
-    """Shares that did nothing for an hour or more. Raises PriceError."""
+    """Shares that did nothing for an hour or more."""
     stretches = read.account.used.idle()
+    unpriced = _unpriced(prices, (each.model for each in stretches))
+    prices = None if unpriced else prices
     by_row: dict[str, list[Idle]] = {}
     for each in stretches:
         by_row.setdefault(each.row, []).append(each)
@@ -119,7 +128,16 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
         total=_idle_row("", stretches, prices),
         reported=read.account.used.reported,
         currency=prices.currency if prices else "",
+        unpriced=unpriced,
     )
+
+
+def _unpriced(prices: Prices | None, models: Iterable[str]) -> tuple[str, ...]:
+    """Of which models there is no price: a report of hours is without money then, and not refused.
+
+    A sum that left a model out would look like the whole.
+    """
+    return () if prices is None else prices.lacking(models)
 
 
 def _figures() -> _Figures:

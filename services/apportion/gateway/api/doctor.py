@@ -14,13 +14,14 @@ from aiohttp import web
 from msgspec import Struct
 
 from apportion.core.doctor.checks import examined
-from apportion.core.doctor.cluster import cluster_facts
+from apportion.core.doctor.cluster import cluster_facts, models_of
 from apportion.core.doctor.facts import Facts, FoldFacts, LedgerFacts, SchedulerFacts
 from apportion.core.explain.doctor_answers import DoctorAnswer
 from apportion.gateway.api.answering import json_response
 from apportion.gateway.api.late_words import LateWords
 from apportion.gateway.api.query import only
 from apportion.gateway.feed import Feed
+from apportion.gateway.prices import price_facts
 from apportion.runtime.files.archives import archive_facts
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.examining import examine
@@ -34,10 +35,11 @@ FRESH_S = 2.0
 
 
 class Seen(Struct, frozen=True):
-    """What the gateway was shown: the server's monitoring port, empty for none, and archives."""
+    """What the gateway was shown: the server's monitoring port, empty for none, and files."""
 
     monitor: str = ""
     archives: Path | None = None
+    prices: Path | None = None
 
 
 class Doctor:
@@ -86,7 +88,7 @@ class Doctor:
             late = await self._late_words.among(tuple(self._feed.state.refused_events))
         except LedgerError as error:
             problem = str(error)
-        state, archives = self._feed.state, self._seen.archives
+        state, archives, prices = self._feed.state, self._seen.archives, self._seen.prices
         newest = ledger.last_revision if ledger else state.revision
         facts = Facts(
             ledger=ledger,
@@ -95,5 +97,6 @@ class Doctor:
             fold=FoldFacts(revision=state.revision, last_revision=newest, unready=self._unready()),
             cluster=cluster_facts(state, late=late),
             schedulers=SchedulerFacts(members=self._schedulers.members()),
+            prices=await price_facts(prices, models_of(state)) if prices else None,
         )
         return DoctorAnswer(revision=state.revision, checks=examined(facts))

@@ -2,18 +2,21 @@
 
 They are made by the process that looks back, each in pieces that let its other answers go on.
 Each holds a state of its own: the gateway asks for no more than `AT_ONCE` at a time.
-Invariant: one that takes longer than `SECONDS` is given up, before the gateway gives up on it.
+The price file is read for each, so that whoever mends it need start nothing anew; only cost needs
+it. Invariant: one that takes longer than `SECONDS` is given up, before the gateway gives up on it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from pathlib import Path
 
 from aiohttp import web
 
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import PriceError, Prices
+from apportion.core.reports.report import COST
 from apportion.core.reports.rows import WrongBy, by_of
 from apportion.gateway.api.answering import guarded, json_response
 from apportion.gateway.api.looking_back import LOOK_S
@@ -23,7 +26,15 @@ from apportion.gateway.api.reads import PREFIX
 from apportion.runtime.jetstream.accounting import TooEarly
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.periods import PeriodError
-from apportion.runtime.jetstream.reports import REPORTS, Asked, answered, as_csv, as_focus, read
+from apportion.runtime.jetstream.reports import (
+    REPORTS,
+    Asked,
+    answered,
+    as_csv,
+    as_focus,
+    read,
+    read_prices,
+)
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import UnknownEvent
@@ -35,7 +46,7 @@ _PARAMETERS = ("at_least", "wait_s", "by", "from", "to", "step", "format")
 
 
 class Reports:
-    """The reports of one ledger; `prices` is None where the gateway was given none."""
+    """The reports of one ledger; `prices` is the gateway's price file, None where it has none."""
 
     def __init__(
         self,
@@ -43,7 +54,7 @@ class Reports:
         *,
         measures: Measures,
         clock: Clock,
-        prices: Prices | None,
+        prices: Path | None,
     ) -> None:
         self._ledger = ledger
         self._measures = measures
@@ -63,7 +74,7 @@ class Reports:
             raise RequestRefused(
                 400, f"format is {form[:40]!r}", field="format", fix=f"use {', '.join(FORMATS)}"
             )
-        asked = self._asked(request)
+        asked = await self._asked(request)
         try:
             async with asyncio.timeout(SECONDS):
                 return await self._made(asked, form)
@@ -73,7 +84,7 @@ class Reports:
                 fix="ask for a shorter time, or use `apportion report` with --nats",
             ) from None  # fmt: skip
 
-    def _asked(self, request: web.Request) -> Asked:
+    async def _asked(self, request: web.Request) -> Asked:
         query, report = request.query, request.path.rpartition("/")[2]
         try:
             by = by_of(query.get("by", "namespace"))
@@ -81,7 +92,8 @@ class Reports:
             raise RequestRefused(
                 400, str(error), field="by", fix="namespace, queue, user, node or label:KEY"
             ) from None
-        if self._prices is None and (report == "cost" or query.get("format") == "focus"):
+        money = report == COST or query.get("format") == "focus"
+        if self._prices is None and money:
             raise RequestRefused(
                 404,
                 "this gateway has no prices",
@@ -95,7 +107,25 @@ class Reports:
             start=query.get("from", ""),
             end=query.get("to", ""),
             step=query.get("step", ""),
-            prices=self._prices,
+            prices=await self._read_prices(money=money),
+        )
+
+    async def _read_prices(self, *, money: bool) -> Prices | None:
+        """Those of the file as it is now; hours are told without, where nobody can use it."""
+        if self._prices is None:
+            return None
+        try:
+            return await asyncio.to_thread(read_prices, self._prices)
+        except PriceError as error:
+            if money:
+                raise self._no_money(error) from None
+            return None
+
+    def _no_money(self, error: PriceError) -> RequestRefused:
+        return RequestRefused(
+            404,
+            f"the gateway's price file {self._prices} cannot be used: {error}",
+            fix="mend that file; the next report reads it anew",
         )
 
     async def _made(self, asked: Asked, form: str) -> web.StreamResponse:
@@ -115,7 +145,7 @@ class Reports:
         except TooMuch as error:
             raise RequestRefused(400, str(error), field="by", fix="ask for less") from None
         except PriceError as error:
-            raise RequestRefused(404, str(error), fix="mend the gateway's price file") from None
+            raise self._no_money(error) from None
         except (LedgerError, UnknownEvent) as error:
             raise RequestRefused(503, str(error), fix="ask again later; see /readyz") from None
 

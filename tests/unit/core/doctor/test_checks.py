@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.doctor.checks import CHECKS, examined
-from apportion.core.doctor.cluster import came_late, cluster_facts
+from apportion.core.doctor.cluster import came_late, cluster_facts, models_of
 from apportion.core.doctor.facts import (
     ArchiveFacts,
     ClusterFacts,
@@ -16,6 +16,7 @@ from apportion.core.doctor.facts import (
     FoldFacts,
     KubeFacts,
     LedgerFacts,
+    PriceFacts,
     ReceiptFacts,
     SchedulerFacts,
     Skew,
@@ -34,7 +35,7 @@ from apportion_schemas import (
     PodGone,
     ReportRefused,
 )
-from tests.support.fleet import observed, rack
+from tests.support.fleet import A100_80, T4, gpu, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
 
@@ -63,6 +64,7 @@ WELL = Facts(
     fold=FoldFacts(revision=500, last_revision=500),
     cluster=CALM,
     schedulers=SchedulerFacts(members=("one/a", "two/b")),
+    prices=PriceFacts(file="/p.toml"),
     kube=KUBE,
 )
 
@@ -167,6 +169,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
         cluster(refused_events=2, last_refusal="revision 7: twice"),
         "revision 7: twice",
     ),
+    ("prices", "broken", others(prices=PriceFacts(file="/p.toml", problem="no")), "/p.toml: no"),
     ("kubernetes", "broken", kube(problem="no route"), "no route"),
     ("kubernetes", "broken", kube(version="v1.19.4"), "v1.19.4"),
     ("kubernetes", "soon", kube(version="of my own"), "of my own"),
@@ -347,6 +350,14 @@ def test_what_a_fold_says_of_devices() -> None:
     assert set(facts.failed) == {
         FailedDevices(ledger.where("a"), 2, 1, tuple(sorted(held))), FailedDevices(other, 1, 0),
     }  # fmt: skip
+
+
+def test_models_that_have_left_need_no_price() -> None:
+    """Of the fleet as it is; a card that its node reports no more is no part of it."""
+    ledger = Ledger(rack("n1", 2), structs.replace(rack("n2", 1), devices=(gpu("g0", model=T4),)))
+    assert models_of(ledger.state) == (A100_80, T4)
+    ledger.play(rack("n2", 0))
+    assert models_of(ledger.state) == (A100_80,)
 
 
 def test_a_word_that_came_while_the_pod_ended_is_ordinary() -> None:

@@ -9,6 +9,7 @@ from apportion.core.reports.focus import COLUMNS, MANDATORY, focus_rows
 from apportion.core.reports.meters import CARD
 from apportion.core.reports.moments import HOUR
 from apportion.core.reports.prices import MODELS_MAX, PriceError, prices_of
+from apportion.core.reports.report import report_answer
 from tests.support.accounts import Accounted
 from tests.support.fleet import A100_80, T4, gpu, node
 from tests.support.pods import placed as placement
@@ -85,10 +86,23 @@ def test_a_file_of_another_form_is_shown_one_that_will_do(text: str) -> None:
 
 
 def test_a_model_without_a_price_is_named() -> None:
-    """Nobody bills it as nothing."""
+    """Nobody bills it as nothing; all of them at once, so that a file is mended once."""
     prices = prices_of(b"currency = 'EUR'\n[models]\n'*A100*' = 1")
     with pytest.raises(PriceError, match="no price for 'Tesla T4'"):
-        spent().report(prices)
+        report_answer("cost", spent().reading(), prices)
+    none = prices_of(b"currency = 'EUR'\n[models]\n'H100' = 1")
+    with pytest.raises(PriceError, match=f"no price for '{A100_80}' and 'Tesla T4'"):
+        report_answer("cost", spent().reading(), none)
+
+
+def test_hours_are_told_without_a_price_and_say_why_there_is_no_money() -> None:
+    """A sum that left a model out would look like the whole."""
+    prices = prices_of(b"currency = 'EUR'\n[models]\n'*A100*' = 1")
+    answer = spent().report(prices)
+    assert {row.key: row.granted_gpu_hours for row in answer.rows} == {"default": 5.0, "web": 1.25}
+    assert {row.cost for row in (*answer.rows, answer.total)} == {None}
+    assert (answer.currency, answer.unpriced) == ("", (T4,))
+    assert spent().report(prices_of(FILE)).unpriced == ()
 
 
 def test_focus_records_have_every_mandatory_column() -> None:

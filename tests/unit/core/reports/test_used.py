@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from apportion.core.reports.prices import prices_of
 from apportion_schemas import PodGone, ShareUsed, UsageRecorded
 from tests.support.accounts import Accounted
 from tests.support.fleet import rack
@@ -98,3 +99,13 @@ def test_where_no_node_has_reported_nobody_knows_what_did_nothing() -> None:
     assert not running().at(90, told(used())).idle().reported
     assert running().at(1, told()).idle().reported
     assert running().at(1, told(used())).idle().reported
+
+
+def test_idle_shares_are_named_also_where_their_card_has_no_price() -> None:
+    """What they cost is left out then, and why is said."""
+    accounted = running().at(1, told(used(cores=0)))
+    answer = accounted.idle(prices_of(b"currency = 'EUR'\n[models]\n'T4' = 1"))
+    assert (answer.found, answer.total.cost) == (1, None)
+    assert answer.unpriced == (answer.shares[0].model,)
+    priced = accounted.idle(prices_of(b"currency = 'EUR'\n[models]\n'*' = 4"))
+    assert (priced.total.cost, priced.unpriced) == (2.0, ())
