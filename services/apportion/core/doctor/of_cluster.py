@@ -99,11 +99,11 @@ def agents(facts: Facts) -> Found | None:
             f"`apportion simulate return {cluster.simulated[0]}`{others}, if `simulate lose` "
             f"lost it; else {fix}"
         )
-    return broken(f"not heard: {counted(said, 'agent')}", fix)
     held = [each.node for each in cluster.silent if each.pods]
     if held:
         more = f", and so for {listed(held[1:])}" if held[1:] else ""
         fix += f". If it stays away {moving(held[0])}{more}"
+    return broken(f"not heard: {counted(said, 'agent')}", fix)
 
 
 def reports(facts: Facts) -> Found | None:
@@ -152,7 +152,6 @@ def devices(facts: Facts) -> Found | None:
     )
 
 
-def nodes_without_agent(facts: Facts) -> Found | None:
 def _uncordoned(cluster: ClusterFacts) -> str:
     """What else keeps failed devices off offer, once they are well; empty where nothing does."""
     shut = [device_words(target) for failed in cluster.failed for target in failed.cordoned]
@@ -173,6 +172,7 @@ def cordons(facts: Facts) -> Found | None:
     return ok(f"cordoned: {listed(said)}")
 
 
+def nodes_without_agent(facts: Facts) -> Found | None:
     """Whether nodes have devices that nobody reports."""
     cluster = facts.cluster
     if cluster is None:

@@ -19,16 +19,16 @@ from apportion.core.doctor.facts import (
     PriceFacts,
     ReceiptFacts,
     SchedulerFacts,
-    Skew,
     SilentAgent,
+    Skew,
 )
 from apportion.core.explain.doctor_answers import CheckAnswer
 from apportion_schemas import (
-    DeviceHealthChanged,
     DeviceCordoned,
+    DeviceHealthChanged,
     Event,
-    NodeHeard,
     NodeCordoned,
+    NodeHeard,
     NodeReported,
     NodeSilent,
     PodBound,
