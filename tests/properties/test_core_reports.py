@@ -1,5 +1,7 @@
 """For every history: a report says what one would count by looking at all cards at every moment."""
 
+import csv
+import io
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,10 +13,13 @@ from msgspec import structs
 
 from apportion.core.ledger.state import NodeState, State
 from apportion.core.reports.accounts import Account, card_part
+from apportion.core.reports.answers import ReportAnswer
 from apportion.core.reports.meters import CARD, Meters, Part
 from apportion.core.reports.moments import SECOND
+from apportion.core.reports.prices import prices_of
 from apportion.core.reports.report import Period, Reading, report_answer
 from apportion.core.reports.rows import by_of
+from apportion.runtime.jetstream.reports import as_csv
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
@@ -71,6 +76,7 @@ def at_work() -> st.SearchStrategy[list[Step]]:
 
 
 HISTORIES = at_work() | histories(longest=48) | queued_histories(longest=48)
+PRICES = prices_of(b"currency = 'EUR'\n[models]\n'*' = 3.7")
 GAPS_S = (0, 61, 1800, 3599, 20_000, 400)
 """How long after each event the next one comes, over and over."""
 BYS = st.sampled_from(("namespace", "queue", "node", "user", "label:app"))
@@ -148,9 +154,20 @@ def test_a_report_is_what_one_would_count(steps: list[Step], by: str, period: Pe
     adds_up(reading)
 
 
+def rows_of_csv_add_up(answer: ReportAnswer) -> None:
+    """The sum of each column is the total's, the capacity's and the fleet's cost among them."""
+    rows = list(csv.DictReader(io.StringIO(as_csv(answer))))
+    for name in (each for each in rows[0] if each.endswith(("hours", "cost"))):
+        come = sum(float(row[name] or 0) for row in rows)
+        whole = getattr(answer.total, name) or 0
+        assert come == pytest.approx(whole, abs=2e-6 * (len(rows) + 4)), name
+    keys = Counter((row["from"], row["key"]) for row in rows)
+    assert max(keys.values()) == 1, "no two rows have one name"
+
+
 def adds_up(reading: Reading) -> None:
     """Rows come to the total, steps too, and the parts of the total to its capacity."""
-    answer = report_answer("usage", reading, None)
+    answer = report_answer("usage", reading, PRICES)
     total = answer.total
     assert total.capacity_gpu_hours == pytest.approx(
         total.granted_gpu_hours
@@ -163,5 +180,6 @@ def adds_up(reading: Reading) -> None:
         for name in ("granted_gpu_hours", "granted_gib_hours"):
             come = sum(getattr(row, name) for row in rows)
             assert come == pytest.approx(getattr(total, name), abs=1e-6 * (len(rows) + 1))
+        rows_of_csv_add_up(structs.replace(answer, steps=rows if rows is answer.steps else ()))
     starts = [row.start for row in answer.steps]
     assert all(one <= two for one, two in pairwise(starts))

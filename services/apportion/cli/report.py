@@ -24,8 +24,7 @@ from apportion.cli.rows import Rows
 from apportion.core.explain.health import moment
 from apportion.core.reports.answers import IdleAnswer, IdleRow, ReportAnswer, ReportRow
 from apportion.core.reports.prices import EXAMPLE, lacking_words
-from apportion.core.reports.report import NOTHING
-from apportion.core.reports.rows import WrongBy, by_of
+from apportion.core.reports.rows import NOBODY, WrongBy, by_of
 
 FORMATS = ("table", "csv", "json", "focus")
 IDLE_LISTED = 40
@@ -196,11 +195,11 @@ def rows_of(
     made = table(*names, right=names[1 + steps :], drops=DROPS)
     for row in rows:
         cells = [clock(row.start)] if steps else []
-        if steps and not row.key and row.free_gpu_hours is not None:
+        if row.key == NOBODY:
             cells += ["(nobody)", "", "", "", "", *([""] if money else [])]
         else:
             cells += [
-                row.key or NOTHING, _h(row.granted_gpu_hours), _h(row.granted_gib_hours),
+                row.key, _h(row.granted_gpu_hours), _h(row.granted_gib_hours),
                 _percent(row), _h(_gib_used(row)), *([_h(row.cost)] if money else []),
             ]  # fmt: skip
         if whole:
@@ -227,7 +226,7 @@ def _show_idle(answer: IdleAnswer) -> None:
     rows = table(by, "TIMES", "GPU HOURS", "GiB HOURS", *cost,
                  right=("TIMES", "GPU HOURS", "GiB HOURS", *cost), drops=DROPS)  # fmt: skip
     for row in answer.rows:
-        rows.add_row(plain(row.key or NOTHING), f"{row.shares:,}", *_amounts(row, money=money))
+        rows.add_row(plain(row.key), f"{row.shares:,}", *_amounts(row, money=money))
     show(rows)
     out.print()
     shares = table("POD", "CONTAINER", "DEVICE", "FROM", "HOURS", "GPU HOURS", "NOW",

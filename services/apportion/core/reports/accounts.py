@@ -15,7 +15,7 @@ from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.reports.meters import CARD, Key, Meters, Part
-from apportion.core.reports.rows import By
+from apportion.core.reports.rows import NOBODY, By
 from apportion.core.reports.used import Used
 from apportion_schemas import (
     Device,
@@ -191,7 +191,7 @@ class Account:
             part = Part.CORDONED
         else:
             part = Part.FREE
-        row = node.name if self._by.nodes else ""
+        row = node.name if self._by.nodes else NOBODY
         return _Rest(
             (row, device.device.model),
             part,

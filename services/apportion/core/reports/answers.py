@@ -13,8 +13,10 @@ from apportion.core.explain.answers import Answer
 class ReportRow(Answer, frozen=True):
     """The figures of one row, of one row in one step (`from`), or of all (`key` empty).
 
-    Of `reported_gpu_hours` the nodes tell how much work there was, which is `used_gpu_hours`. What
-    nobody held belongs to no namespace, so only nodes and the total have a capacity.
+    Of `reported_gpu_hours` the nodes tell how much work there was, which is `used_gpu_hours`. The
+    capacity is what of the fleet's the row had: of a node and of the total all parts of it, of
+    others what was granted, for what nobody held belongs to no namespace. So those of all rows
+    come to the total's, with what nobody held where rows are not nodes.
     `cost` is of what was granted. It is None where no prices were given.
     """
 
@@ -32,8 +34,8 @@ class ReportRow(Answer, frozen=True):
     cordoned_gib_hours: float | None = None
     broken_gpu_hours: float | None = None
     broken_gib_hours: float | None = None
-    capacity_gpu_hours: float | None = None
-    capacity_gib_hours: float | None = None
+    capacity_gpu_hours: float = 0.0
+    capacity_gib_hours: float = 0.0
     capacity_cost: float | None = None
 
 

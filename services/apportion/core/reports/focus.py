@@ -15,6 +15,7 @@ from apportion.core.reports.meters import CARD, Part
 from apportion.core.reports.moments import DAY, HOUR, SECOND, text_of
 from apportion.core.reports.prices import Prices
 from apportion.core.reports.report import Reading
+from apportion.core.reports.rows import UNNAMED
 
 MANDATORY: Final = (
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd",
@@ -46,6 +47,7 @@ def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str
         cost = str(prices.cost(model, cards).quantize(_PLACES))
         hours = str((Decimal(cards) / (CARD * HOUR)).quantize(_PLACES))
         month, after = _month_of(start)
+        named = "" if key == UNNAMED else key
         yield {
             **dict.fromkeys(COLUMNS, ""),
             **dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), cost),
@@ -59,7 +61,7 @@ def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str
             "BillingPeriodStart": month,
             "BillingPeriodEnd": after,
             "ChargeCategory": "Usage",
-            "ChargeDescription": f"Shares of {model} held by {read.by} {key or '(none)'}",
+            "ChargeDescription": f"Shares of {model} held by {read.by} {key}",
             "ChargeFrequency": "Usage-Based",
             "ChargePeriodStart": _whole(start),
             "ChargePeriodEnd": _whole(end),
@@ -68,9 +70,9 @@ def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str
             "ServiceName": "Shared accelerators",
             "SkuId": model,
             "SkuPriceId": f"{model}/hour",
-            "SubAccountId": key,
-            "SubAccountName": key,
-            "Tags": msgspec.json.encode({str(read.by): key}).decode(),
+            "SubAccountId": named,
+            "SubAccountName": named,
+            "Tags": msgspec.json.encode({str(read.by): named}).decode(),
         }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import (
@@ -20,7 +20,7 @@ from apportion.core.reports.answers import (
 from apportion.core.reports.meters import CARD, Meters, Part, Sums
 from apportion.core.reports.moments import HOUR, text_of
 from apportion.core.reports.prices import PriceError, Prices, lacking_words
-from apportion.core.reports.rows import By
+from apportion.core.reports.rows import NOBODY, By
 from apportion.core.reports.used import Idle, UsedSums
 
 COST: Final = "cost"
@@ -28,8 +28,6 @@ COST: Final = "cost"
 DIGITS: Final = 6
 IDLE_SHOWN: Final = 1_000
 _MIB_IN_GIB: Final = 1_024
-NOTHING: Final = "(none)"
-"""How people are shown the row of pods without the label that was asked for."""
 
 
 class Period(Struct, frozen=True):
@@ -91,7 +89,7 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
     shown = [
         _row(key, figures, whole=nodes, money=money)
         for key, figures in rows.items()
-        if nodes or _counts(figures)
+        if nodes or key != NOBODY
     ]
     return ReportAnswer(
         revision=read.revision,
@@ -151,12 +149,6 @@ def _places(
     return row, steps.get((step, key)) or steps.setdefault((step, key), _figures())
 
 
-def _counts(figures: _Figures) -> bool:
-    """Whether pods of this row held or used anything; what nobody held is in no row."""
-    granted = figures.sums.cards[Part.GRANTED] or figures.sums.mib[Part.GRANTED]
-    return bool(granted or figures.used.mib or figures.used.reported)
-
-
 def _steps(
     read: Reading, steps: dict[tuple[int, str], _Figures], *, money: bool
 ) -> tuple[ReportRow, ...]:
@@ -166,7 +158,7 @@ def _steps(
             key,
             figures,
             start=text_of(read.meters.edges(step)[0]),
-            whole=read.by.nodes or not _counts(figures),
+            whole=read.by.nodes or key == NOBODY,
             money=money,
         )
         for (step, key), figures in sorted(steps.items(), key=lambda item: item[0])
@@ -184,20 +176,20 @@ def _row(key: str, figures: _Figures, *, whole: bool, money: bool, start: str = 
         used_gpu_hours=_gpu(figures.used.cards),
         used_gib_hours=_gib(figures.used.mib),
         cost=_money(figures.cost) if money else None,
+        capacity_gpu_hours=_gpu(sum(cards)),
+        capacity_gib_hours=_gib(sum(mib)),
+        capacity_cost=_money(figures.capacity_cost) if money else None,
     )
     if not whole:
         return granted
-    return ReportRow(
-        **{name: getattr(granted, name) for name in granted.__struct_fields__[:8]},
+    return structs.replace(
+        granted,
         free_gpu_hours=_gpu(cards[Part.FREE]),
         free_gib_hours=_gib(mib[Part.FREE]),
         cordoned_gpu_hours=_gpu(cards[Part.CORDONED]),
         cordoned_gib_hours=_gib(mib[Part.CORDONED]),
         broken_gpu_hours=_gpu(cards[Part.BROKEN]),
         broken_gib_hours=_gib(mib[Part.BROKEN]),
-        capacity_gpu_hours=_gpu(sum(cards)),
-        capacity_gib_hours=_gib(sum(mib)),
-        capacity_cost=_money(figures.capacity_cost) if money else None,
     )
 
 

@@ -1,6 +1,7 @@
 """By what a report adds up: which row a pod is in.
 
-Invariant: every pod is in one row, and one without the label or user that is asked for is in `""`.
+Invariant: every pod is in one row, and one without the label or user that is asked for is in
+`UNNAMED`; what nobody holds is in none of theirs, but in `NOBODY`.
 """
 
 from typing import Final
@@ -13,6 +14,10 @@ from apportion.core.ledger.state import PodState, State
 KINDS: Final = ("namespace", "queue", "user", "node", "label")
 USER_LABEL: Final = "apportion.dev/user"
 """Whose pod it is: Kubernetes does not say, so a label does."""
+
+UNNAMED: Final = "(none)"
+"""No value of a label, and so nobody's: those may have no brackets."""
+NOBODY: Final = ""
 
 
 class WrongBy(ValueError):
@@ -36,6 +41,9 @@ class By(Struct, frozen=True):
 
     def row_of(self, state: State, pod: PodState, node: str) -> str:
         """The row of a pod that is placed on that node."""
+        return self._named(state, pod, node) or UNNAMED
+
+    def _named(self, state: State, pod: PodState, node: str) -> str:
         match self.kind:
             case "namespace":
                 return pod.submitted.namespace

@@ -14,7 +14,7 @@ from msgspec import Struct
 from apportion.core.ledger.state import PodState, State
 from apportion.core.reports.meters import CARD, Key, Meters
 from apportion.core.reports.moments import HOUR, SECOND
-from apportion.core.reports.rows import By
+from apportion.core.reports.rows import UNNAMED, By
 from apportion_schemas import ShareUsed, UsageRecorded
 
 IDLE: Final = HOUR - 60 * SECOND
@@ -113,7 +113,7 @@ class Used:
         row = self._rows.get(used.pod)
         if row is not None:
             return row
-        return {"namespace": used.namespace, "node": node}.get(self._by.kind, "")
+        return {"namespace": used.namespace, "node": node}.get(self._by.kind, UNNAMED)
 
     def _add(self, used: ShareUsed, key: Key, when: tuple[int, int], size: tuple[int, int]) -> None:
         """What of the record lies in each step."""

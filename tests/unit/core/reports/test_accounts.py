@@ -29,7 +29,7 @@ def test_a_share_is_the_part_of_its_cards_memory() -> None:
     total = answer.total
     assert (total.capacity_gpu_hours, total.free_gpu_hours) == (20.0, 18.0)
     assert (total.capacity_gib_hours, total.free_gib_hours) == (1600.0, 1440.0)
-    assert row.capacity_gpu_hours is None, "what nobody held is no namespace's"
+    assert (row.capacity_gpu_hours, row.free_gpu_hours) == (2.0, None), "the rest is nobody's"
 
 
 def test_a_share_without_memory_counts_by_its_cores() -> None:
@@ -104,15 +104,25 @@ def test_rows_follow_labels_and_queues_as_they_change() -> None:
 
 
 def test_the_user_is_a_label() -> None:
-    """A pod without it is in the row without a name."""
+    """A pod without it is in a row that says so, and that is not the row of nobody."""
     accounted = Accounted("user").at(0, rack("n1", 1))
     accounted.at(0, pod("p1", labels={"apportion.dev/user": "ada"}), pod("p2"))
     accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
     accounted.at(0, placement("p2", shares=[share("n1-g0", HALF // 2)]))
     assert {key: row.granted_gpu_hours for key, row in accounted.rows().items()} == {
         "ada": 5.0,
-        "": 2.5,
+        "(none)": 2.5,
     }
+
+
+def test_what_nobody_held_stands_apart_from_who_has_no_label() -> None:
+    """In steps too: both had the empty key, and the free hours of a step were lost in it."""
+    accounted = Accounted("label:team", hours=4, step=4).at(0, rack("n1", 1), pod("p1"))
+    answer = accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)])).report()
+    nobody, unnamed = answer.steps
+    assert (nobody.key, nobody.free_gpu_hours, nobody.capacity_gpu_hours) == ("", 2.0, 2.0)
+    assert (unnamed.key, unnamed.granted_gpu_hours) == ("(none)", 2.0)
+    assert {row.key: row.capacity_gpu_hours for row in answer.rows} == {"(none)": 2.0}
 
 
 def test_steps_are_the_whole_cut_at_their_edges() -> None:

@@ -124,6 +124,14 @@ def test_focus_records_have_every_mandatory_column() -> None:
         assert json.loads(record["Tags"]) == {"namespace": record["SubAccountId"]}
 
 
+def test_focus_leaves_the_account_of_who_has_no_label_empty() -> None:
+    """It has a word for nobody: null."""
+    accounted = Accounted("label:team").at(0, node("n1", gpu("g0")), pod("p1"))
+    accounted.at(0, placement("p1", shares=[share("g0", 40_960)]))
+    [record] = focus_rows(accounted.reading(), prices_of(FILE), "lab")
+    assert (record["SubAccountId"], json.loads(record["Tags"])) == ("", {"label:team": ""})
+
+
 def test_focus_records_come_to_the_cost() -> None:
     """Nothing that nobody held is billed to anybody."""
     records = focus_rows(spent(step=3).reading(), prices_of(FILE), "lab")
