@@ -131,6 +131,10 @@ def test_what_is_wrong_is_named(up: Standalone, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"{file}, document 2" in done.stderr
     assert "default/fine fits on" in done.stdout
+    file.write_text("kind: Pod\n")
+    done = up.run("plan", "-f", str(file))
+    assert (done.returncode, done.stdout) == (1, ""), "of what cannot be used nothing is planned"
+    assert str(file) in done.stderr
 
 
 def _post(up: Standalone, body: bytes, **headers: str) -> tuple[int, bytes]:

@@ -50,7 +50,8 @@ class Decided(msgspec.Struct, frozen=True):
 class Awaited:
     """The decisions on some pods, as they come; `first_placed_s` is on the monotonic clock.
 
-    `progress` is called once for each pod that is settled. `revision` is the newest seen.
+    `progress` is called once for each pod that is settled. `revision` is the newest seen, and
+    `evicted` are by uid the names of those that were told to go for one of them.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Awaited:
     ) -> None:
         self.pods = {pod.uid: pod for pod in pods}
         self.decided: dict[str, Decided] = {}
+        self.evicted: dict[str, list[str]] = {}
         self.first_placed_s = 0.0
         self.revision = 0
         self._progress = progress
@@ -145,6 +147,8 @@ class Awaited:
             return
         self.revision = revision
         before = self.decided.get(uid)
+        if isinstance(data, PodEvicted):
+            self.evicted.setdefault(uid, []).append(f"{data.namespace}/{data.name}")
         if isinstance(data, PodPlaced):
             self.first_placed_s = self.first_placed_s or time.monotonic()
             self.decided[uid] = Decided(revision, placed=data)

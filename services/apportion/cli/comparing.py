@@ -9,22 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-import msgspec
 
 from apportion.cli.asking import Gateway
 from apportion.cli.submissions import Dropped, Ended, submission_of
 from apportion.core.explain.answers import PodAnswer
-from apportion.core.explain.lines import ask_words, listed
+from apportion.core.explain.wanted import otherwise
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.manifests import PodDraft, submitted
 from apportion.runtime.files.wishes import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion_schemas import PodSubmitted
-
-WORDS_MAX = 8
-_NOT_COMPARED = frozenset(("uid", "namespace", "name"))
 
 
 @dataclass(slots=True)
@@ -70,37 +63,11 @@ async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer)
         return ["what it asked for is not in the ledger any more"]
     except Ended:
         return ["it has ended meanwhile"]
-    wanted = submitted(draft, there.uid)
-    said = []
-    if was.shape.asks != wanted.shape.asks:
-        said.append(f"asks: {_asks(was)} → {_asks(wanted)}")
-    before, after = (dict(_leaves(msgspec.to_builtins(each))) for each in (was, wanted))
-    for path in sorted(before.keys() | after.keys()):
-        one, other = before.get(path, "nothing"), after.get(path, "nothing")
-        if one != other and not path.startswith("shape.asks"):
-            said.append(f"{path.removeprefix('shape.')}: {one} → {other}")
-    return [*said[:WORDS_MAX], *(["and more"] if len(said) > WORDS_MAX else [])]
+    return otherwise(was, submitted(draft, there.uid))
 
 
 def _digest(draft: PodDraft) -> str:
     return spec_digest(shape_key(draft.shape), submitted(draft, ""))
-
-
-def _asks(pod: PodSubmitted) -> str:
-    return listed([ask_words(ask) for ask in pod.shape.asks]) or "no device"
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value with the path to it."""
-    if isinstance(value, dict):
-        for name, each in value.items():
-            if path or name not in _NOT_COMPARED:
-                yield from _leaves(each, f"{path}.{name}" if path else name)
-    elif isinstance(value, list | tuple):
-        for at, each in enumerate(value):
-            yield from _leaves(each, f"{path}[{at}]")
-    else:
-        yield path, value
 
 
 def _surplus(wish: Wish, gateway: Gateway) -> Iterator[PodAnswer]:

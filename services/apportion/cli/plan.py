@@ -88,7 +88,7 @@ def command(
     answer = msgspec.structs.replace(answer, problems=(*problems, *answer.problems))
     if as_json:
         print_json(answer)
-    else:
+    elif answer.pods or answer.changes or not answer.problems:
         _show(answer)
     if answer.passed_over:
         said = passed_over_words(answer.passed_over)

@@ -365,7 +365,8 @@ def _say(outcome: Verified, *, as_json: bool) -> None:
         out.print(f"and {more} more")
     span = f"revisions {outcome.first_revision} to {outcome.last_revision}"
     compared = f", {many(len(outcome.snapshots), 'snapshot')} compared" if outcome.snapshots else ""
-    refused = f"{many(outcome.contradictions, 'event')} changed nothing"
+    count = outcome.contradictions
+    refused = f"{many(count, 'event')} changed nothing" if count else "every event applied"
     if outcome.differences:
         counts = ", ".join(f"{kind} {count:,}" for kind, count in outcome.differences.items())
         out.print(f"cluster and ledger were found to differ: {counts}")

@@ -32,6 +32,7 @@ from apportion.core.explain.plans import (
     Totals,
 )
 from apportion.core.explain.room import Explained, Room
+from apportion.core.explain.wanted import otherwise
 from apportion.core.explain.why import (
     gang_words,
     gates_words,
@@ -325,7 +326,9 @@ class _Answering:
             said = f"{pod.full_name} is to leave {node}: {eviction(evicted)}" if evicted else ""
             return structs.replace(leaves, sentence=said or leaves.sentence)
         said = f"{pod.full_name} has its place already: {pod.phase.value} on {node}"
-        said += "; the manifest asks for something else" if _differs(draft, pod) else ""
+        if _differs(draft, pod):
+            other = otherwise(pod.submitted, submitted(draft, pod.uid))
+            said += f"; the manifest asks for something else: {'; '.join(other)}"
         said += troubles(self._before, pod, failed_devices(self._before, pod))
         return PlannedPod(
             namespace=draft.namespace, name=draft.name, outcome="unchanged", sentence=said,

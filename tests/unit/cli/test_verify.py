@@ -10,7 +10,8 @@ from apportion.cli.main import root
 from apportion.cli.verify import CONTRADICTIONS_NAMED
 from apportion.runtime.ledger.archive import ArchiveWriter
 from apportion.runtime.ledger.port import Record
-from apportion_schemas import Event, PodGone, encode
+from apportion_schemas import Event, NodeCordoned, PodGone, encode
+from apportion_schemas.catalogue import subject_of
 
 LATE = CONTRADICTIONS_NAMED + 5
 
@@ -37,6 +38,17 @@ def test_events_that_changed_nothing_are_named(archive: Path) -> None:
     assert lines[1] == "revision 6: PodGone changed nothing: pod p6 is not live"
     assert lines[CONTRADICTIONS_NAMED].startswith(f"revision {LATE}: PodGone changed nothing: ")
     assert lines[CONTRADICTIONS_NAMED + 1].startswith("everything holds: ")
+
+
+def test_that_every_event_changed_something_is_no_count_of_none(tmp_path: Path) -> None:
+    """`0 events changed nothing` is read twice before it is understood."""
+    path = tmp_path / "sound.jsonl"
+    with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
+        data = NodeCordoned(node="n1", by="ada", reason="fan")
+        event = Event(id="n1", source="cli", time="2026-01-01T00:00:00.000000Z", data=data)
+        writer.add(Record(1, subject_of(data), encode(event)))
+    said = CliRunner().invoke(root, ["verify", "--archive", str(path)], catch_exceptions=False)
+    assert said.stdout.startswith("everything holds: revisions 1 to 1, every event applied\n")
 
 
 def test_a_script_reads_them_too(archive: Path) -> None:

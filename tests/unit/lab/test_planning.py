@@ -211,7 +211,8 @@ def test_what_is_wrong_with_the_place_of_a_pod_is_said() -> None:
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
     )
     assert only(planned(ledger, draft("n1-0", ask(4096)))).sentence == (
-        "default/n1-0 has its place already: placed on n1; the manifest asks for something else. "
+        "default/n1-0 has its place already: placed on n1; the manifest asks for something else: "
+        "asks: 1 x nvidia whole → 1 x nvidia 4,096 MiB. "
         "It cannot rely on what it holds: its device n1-g0 has failed (XID 79). "
         "`apportion drain n1-g0 --reason WHY` moves what is on it. Nobody hands out its "
         "shares: the agent of n1 is not heard, found silent at 2026-01-01T00:00:00Z"

@@ -249,6 +249,11 @@ def _resize_asked(data: ResizeAsked, name: str) -> str:
     return f"{data.by} wants {' and '.join(wanted)} for {name}{whose}{_because(data.reason)}"
 
 
+def _whose(of: str, by: str) -> str:
+    """Whose word `by` lifts: his own has no need of his name again."""
+    return "a cordon of their own" if of == by else f"what {of} said"
+
+
 def _bind_failed(data: BindFailed, name: str) -> str:
     final = "for good" if data.final else "and is tried again"
     return f"{name}: binding to {data.node} failed {final}: {data.message}"
@@ -344,10 +349,10 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     DeviceUncordoned: lambda e, _: f"device {e.device} uncordoned by {e.by}{_because(e.reason)}",
     NodeCordoned: lambda e, _: f"node {e.node} cordoned by {e.by}: {e.reason}",
     DeviceCordonLifted: lambda e, _: (
-        f"device {e.device}: {e.by} lifts what {e.of} said{_because(e.reason)}"
+        f"device {e.device}: {e.by} lifts {_whose(e.of, e.by)}{_because(e.reason)}"
     ),
     NodeCordonLifted: lambda e, _: (
-        f"node {e.node}: {e.by} lifts what {e.of} said{_because(e.reason)}"
+        f"node {e.node}: {e.by} lifts {_whose(e.of, e.by)}{_because(e.reason)}"
     ),
     NodeUncordoned: lambda e, _: f"node {e.node} uncordoned by {e.by}{_because(e.reason)}",
     PolicyChanged: lambda e, _: f"policy changed by {e.by}: {policy_words(e)}{_because(e.reason)}",

@@ -518,7 +518,7 @@ def gang(shortage: GangShortage) -> str:
         return (
             f"its gang needs {many(shortage.needed, 'pod')} together and has {shortage.present:,}"
         )
-    return f"its gang needs {shortage.needed:,} places together and {shortage.fitting:,} pods fit"
+    return f"its gang needs {shortage.needed:,} places together and finds {shortage.fitting:,}"
 
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:

@@ -13,8 +13,10 @@ from apportion.core.explain.lines import (
 )
 from apportion_schemas import (
     CATALOGUE,
+    DeviceCordonLifted,
     DifferenceFound,
     NodeConstraints,
+    NodeCordonLifted,
     PodAdopted,
     PodBound,
     PodGone,
@@ -77,6 +79,20 @@ def test_every_event_has_a_line(row: EventType) -> None:
     said = Teller().line(sample(row))
     assert len(said.split()) >= 2
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        ("ada", "node n1: ada lifts a cordon of their own"),
+        ("bob", "node n1: bob lifts what ada said"),
+    ],
+)
+def test_whose_cordon_is_lifted(by: str, said: str) -> None:
+    """One who lifts his own is not named twice."""
+    assert Teller().line(NodeCordonLifted(node="n1", of="ada", by=by)) == said
+    card = DeviceCordonLifted(device="g0", of="ada", by=by)
+    assert Teller().line(card) == said.replace("node n1", "device g0")
 
 
 def test_names_are_remembered() -> None:

@@ -127,7 +127,7 @@ def test_gang_that_does_not_fit() -> None:
     ledger = Ledger(rack("n1", 2), gang("team/job", 3))
     ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
     answer = explained(ledger.settle(), "m0")
-    assert "its gang needs 3 places together and 2 pods fit" in answer.sentence
+    assert "its gang needs 3 places together and finds 2" in answer.sentence
 
 
 def test_voided_placement_is_remembered() -> None:

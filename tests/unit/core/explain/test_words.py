@@ -160,7 +160,7 @@ def test_gang_that_lacks_places() -> None:
     """A gang that is complete says how many of it fit, and then what stopped the next one."""
     shortage = GangShortage(needed=4, present=4, fitting=3)
     said = words.refusal(refused({RefusalCode.DEVICES_TOO_FEW: 2}, gang=shortage))
-    assert said.startswith("its gang needs 4 places together and 3 pods fit; for the first ")
+    assert said.startswith("its gang needs 4 places together and finds 3; for the first ")
     assert words.phrase(RefusalCode.DEVICES_TOO_FEW) in said
 
 
