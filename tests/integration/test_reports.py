@@ -238,6 +238,7 @@ async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> Non
     said = await verb(bus, "report", "usage", *now)
     assert "capacity" in said
     assert "default" in said
+    assert ", when the ledger begins, to " in " ".join(said.split())
     assert facts.revision == 8
 
 

@@ -6,6 +6,7 @@ import io
 import math
 import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -17,8 +18,10 @@ from apportion.cli.ascii import ascii_only
 from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import NotFound
+from apportion.cli.moments import time_of
 from apportion.cli.output import console, plain, print_json, table
 from apportion.core.explain.device_names import RULE
+from apportion.core.explain.health import moment
 from apportion.core.explain.replays import ReplayAnswer, Slice
 from apportion.core.explain.words import many
 from apportion_schemas import Policy
@@ -139,15 +142,25 @@ def command(
     if as_json:
         print_json(answer)
     else:
-        _show(console(), answer, in_ascii=ascii_only(sys.stdout, os.environ))
+        _show(console(), answer, begin, in_ascii=ascii_only(sys.stdout, os.environ))
     if chart is not None:
-        _write_chart(chart, answer)
+        _write_chart(chart, answer, begin)
 
 
-def _show(out: Console, answer: ReplayAnswer, *, in_ascii: bool = False) -> None:
+def span_of(answer: ReplayAnswer, begin: str) -> str:
+    """From when to when; `begin` is what was asked for, which may be before the ledger's beginning.
+
+    Until then there was nothing that anybody could have decided otherwise.
+    """
     span = answer.span
+    early = not span.from_revision and time_of(begin, datetime.now(UTC)) is not None
+    note = ", before the ledger began," if early else ""
+    return f"{moment(span.from_time)}{note} to {moment(span.to_time)}"
+
+
+def _show(out: Console, answer: ReplayAnswer, begin: str, *, in_ascii: bool = False) -> None:
     said = ", ".join(answer.changes) or "as it was, every decision at once"
-    out.print(plain(f"{_time(span.from_time)} to {_time(span.to_time)}: {said}"), style="bold")
+    out.print(plain(f"{span_of(answer, begin)}: {said}"), style="bold")
     made = table("", "HAPPENED", "REPLAYED", "DIFFERENCE",
                  right=("HAPPENED", "REPLAYED", "DIFFERENCE"))  # fmt: skip
     for row in ROWS:
@@ -233,14 +246,10 @@ def bars(values: list[float], most: float, *, in_ascii: bool = False) -> list[st
     ]
 
 
-def _time(time: str) -> str:
-    return time[:19] + "Z"
-
-
-def _write_chart(path: Path, answer: ReplayAnswer) -> None:
+def _write_chart(path: Path, answer: ReplayAnswer, begin: str) -> None:
     """The same as on the terminal, in a file. Raises NotFound."""
     paper = Console(record=True, file=io.StringIO(), width=100, force_terminal=True)
-    _show(paper, answer)
+    _show(paper, answer, begin)
     if path.suffix.lower() == ".svg":
         text = paper.export_svg(title="apportion replay", theme=PAPER, code_format=SVG)
     else:

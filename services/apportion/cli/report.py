@@ -156,8 +156,7 @@ def _asked(url: str, report: str, given: Mapping[str, Any]) -> ReportAnswer | Id
 
 def _show(answer: ReportAnswer) -> None:
     out = console()
-    span = f"{moment(answer.start)} to {moment(answer.end)}"
-    out.print(f"{span}, by {answer.by}, as of revision {answer.revision}")
+    out.print(f"{span_of(answer)}, by {answer.by}, as of revision {answer.revision}")
     money = bool(answer.currency)
     if answer.steps:
         show(rows_of(answer, answer.steps, money=money, steps=True))
@@ -175,6 +174,12 @@ def _show(answer: ReportAnswer) -> None:
             f"granted {_h(total.cost)} of {_h(total.capacity_cost)} {answer.currency} that the "
             "fleet costs"
         )
+
+
+def span_of(answer: ReportAnswer | IdleAnswer) -> str:
+    """The period; of a younger ledger from when it begins: before that there is nothing to tell."""
+    begins = f"{moment(answer.begins)}, when the ledger begins," if answer.begins else ""
+    return f"{begins or moment(answer.start)} to {moment(answer.end)}"
 
 
 def _say_unpriced(answer: ReportAnswer | IdleAnswer) -> None:
@@ -212,7 +217,7 @@ def _show_idle(answer: IdleAnswer) -> None:
     out = console()
     money = bool(answer.currency)
     by = answer.by.upper()
-    period = f"{moment(answer.start)} to {moment(answer.end)}"
+    period = span_of(answer)
     if not answer.reported:
         out.print(f"{period}: Nodes tell once an hour what was used; none has yet")
         return

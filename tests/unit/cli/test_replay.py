@@ -16,6 +16,7 @@ from apportion.cli.replay import (
     difference,
     fitted,
     saved,
+    span_of,
 )
 from apportion.core.explain.replays import ReplayAnswer, Span
 from apportion.core.ledger.state import State
@@ -105,6 +106,24 @@ def test_nothing_is_no_bar() -> None:
 def test_percentages_differ_by_points(value: float, unit: str, words: str) -> None:
     """From 40 % to 43.2 % is 3.2 points, and 8 percent."""
     assert difference(value, unit) == words
+
+
+def test_a_beginning_before_the_ledgers_is_noted() -> None:
+    """A span of five minutes over a ledger of two has three in which nobody was there."""
+    course = Meter(State(), 0.0, 1.0).measured()
+    span = Span(from_revision=0, from_time="2026-01-02T03:04:05.6Z", to_revision=9,
+                to_time="2026-01-02T03:09:05.6Z", seconds=300.0)  # fmt: skip
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=course, replayed=course, gpus_saved=0,
+        gpu_hours_waited_saved=0.0,
+    )  # fmt: skip
+    plain = "2026-01-02T03:04:05Z to 2026-01-02T03:09:05Z"
+    noted = plain.replace(" to", ", before the ledger began, to")
+    assert span_of(answer, "-5m") == noted
+    assert span_of(answer, "") == plain, "the beginning itself"
+    assert span_of(answer, "1") == plain, "its first event"
+    later = structs.replace(answer, span=structs.replace(span, from_revision=3))
+    assert span_of(later, "-5m") == plain
 
 
 def test_help_explains_every_row() -> None:

@@ -6,8 +6,11 @@ from click.testing import CliRunner
 from msgspec import structs
 from rich.console import Console
 
-from apportion.cli.report import command, rows_of
+from apportion.cli.report import command, rows_of, span_of
+from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import ReportAnswer, ReportRow
+from apportion.core.reports.meters import Meters
+from apportion.core.reports.moments import HOUR
 from apportion.core.reports.prices import EXAMPLE
 from tests.support.accounts import Accounted
 from tests.support.fleet import rack
@@ -44,6 +47,20 @@ def cells(row: ReportRow, answer: ReportAnswer) -> list[str]:
     out.print(rows_of(answer, (row,), money=False))
     assert isinstance(out.file, io.StringIO)
     return out.file.getvalue().splitlines()[1].split()
+
+
+def test_the_period_of_a_young_ledger_is_from_when_it_begins() -> None:
+    """A day over a ledger of two hours would tell of what was not; what is older is told whole."""
+    accounted = Accounted(hours=24).at(22, rack("n1", 1))
+    assert span_of(accounted.report()) == (
+        "1970-01-01T22:00:00Z, when the ledger begins, to 1970-01-02T00:00:00Z"
+    )
+    assert span_of(accounted.idle()).startswith("1970-01-01T22:00:00Z, when the ledger begins,")
+    later = Accounted(hours=24).at(0, rack("n1", 1)).at(22, pod("p1"))
+    assert span_of(later.report()) == "1970-01-01T00:00:00Z to 1970-01-02T00:00:00Z"
+    snapshot = Account(later.ledger.state, later.by, Meters(0, later.period.end))
+    snapshot.observe(later.ledger.take(pod("p2")), 22 * HOUR)
+    assert not snapshot.begins, "read from a snapshot: what was before it is not known"
 
 
 def test_help_shows_a_price_file() -> None:

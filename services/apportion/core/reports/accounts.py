@@ -68,6 +68,8 @@ class Account:
         self._node_of: dict[str, str] = {}
         self._of_kubernetes = state.of_kubernetes
         self._time = 0
+        self.begins = 0  # when the ledger does, where it is read from its first event on
+        self._from_the_first = not state.revision
         self.used = Used(by, meters)
         for node in state.nodes.values():
             self._count(node)
@@ -79,6 +81,8 @@ class Account:
 
     def observe(self, change: Change, moment: int) -> None:
         """Take note of what the fold made of the event of this moment. Raises TooMuch."""
+        if self._from_the_first:
+            self.begins, self._from_the_first = moment, False
         self._time = max(self._time, moment)
         self._meters.go_to(self._time)
         data = change.data

@@ -44,6 +44,7 @@ class ReportAnswer(Answer, frozen=True):
 
     `rows` have the most hours first. `steps` are in the order of time, empty unless steps were
     asked for. `unpriced` are the models for whose lack of a price there is no money in it.
+    `begins` is when the ledger does, where that is after `from`.
     """
 
     revision: int
@@ -57,6 +58,7 @@ class ReportAnswer(Answer, frozen=True):
     steps: tuple[ReportRow, ...] = ()
     currency: str = ""
     unpriced: tuple[str, ...] = ()
+    begins: str = ""
 
 
 class IdleRow(Answer, frozen=True):
@@ -93,7 +95,7 @@ class IdleAnswer(Answer, frozen=True):
     """Shares that did nothing for an hour or more; `shares` are the first, of `found` in all.
 
     `reported`: some node said in that time what was used; else nobody knows what did nothing.
-    `unpriced` as in `ReportAnswer`.
+    `unpriced` and `begins` as in `ReportAnswer`.
     """
 
     revision: int
@@ -107,3 +109,4 @@ class IdleAnswer(Answer, frozen=True):
     currency: str = ""
     reported: bool = True
     unpriced: tuple[str, ...] = ()
+    begins: str = ""

@@ -97,6 +97,7 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
         by=str(read.by),
         start=text_of(read.period.start),
         end=text_of(read.period.end),
+        begins=_begins(read),
         rows=tuple(sorted(shown, key=lambda row: (-row.granted_gpu_hours, row.key))),
         total=_row("", total, whole=True, money=money),
         step_s=read.period.step // 1_000_000,
@@ -120,6 +121,7 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
         by=str(read.by),
         start=text_of(read.period.start),
         end=text_of(read.period.end),
+        begins=_begins(read),
         rows=tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.key))),
         shares=tuple(_idle_share(each, prices) for each in stretches[:IDLE_SHOWN]),
         found=len(stretches),
@@ -128,6 +130,15 @@ def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
         currency=prices.currency if prices else "",
         unpriced=unpriced,
     )
+
+
+def _begins(read: Reading) -> str:
+    """When the ledger begins, where that is within the period: before it there is nothing to tell.
+
+    Empty elsewhere.
+    """
+    begins = read.account.begins
+    return text_of(begins) if read.period.start < begins < read.period.end else ""
 
 
 def _unpriced(prices: Prices | None, models: Iterable[str]) -> tuple[str, ...]:
