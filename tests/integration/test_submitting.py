@@ -126,11 +126,15 @@ def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
     """Said once; a second time they stand already. A namespace holds no more than its quota."""
     said = up.json("submit", "-f", "-", stdin=LIMITS.encode())
     assert sorted(said["limits"]) == ["queue ml", "quota small/devices"]
-    assert up.json("submit", "-f", "-", stdin=LIMITS.encode())["limits"] == {}
+    again = up.json("submit", "-f", "-", stdin=LIMITS.encode())
+    assert (again["limits"], again["limits_unchanged"]) == ({}, sorted(said["limits"]))
+    told = up.run("submit", "-f", "-", stdin=LIMITS.encode()).stdout.splitlines()
+    assert [line.endswith("  unchanged: in force already") for line in told[1:3]] == [True] * 2
+    assert told[-1].endswith("2 limits unchanged")
     small = web(2).replace(b"name: web}", b"name: web, namespace: small}", 1)
-    told = up.json("submit", "-f", "-", "--wait", stdin=small, code=1)
-    assert (len(told["placed"]), len(told["refused"])) == (1, 1)
-    assert "quota" in next(iter(told["refused"].values()))
+    waited = up.json("submit", "-f", "-", "--wait", stdin=small, code=1)
+    assert (len(waited["placed"]), len(waited["refused"])) == (1, 1)
+    assert "quota" in next(iter(waited["refused"].values()))
     wrong = LIMITS.replace('cpu: "4"', "cpu: lots").encode()
     problem = up.json("submit", "-f", "-", stdin=wrong, code=1)["problems"]
     assert "spec.capability" in problem[0]

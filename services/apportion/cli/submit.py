@@ -51,7 +51,8 @@ class Report(msgspec.Struct, kw_only=True):
 
     `changed` says what live pods would have otherwise, and `replaced` which were submitted anew;
     `ended` are pods that their Deployment has no more; `limits` are queues and quotas that were
-    said, with the revision. In a dry run `submitted`, `ended` and `limits` are without revisions.
+    said, with the revision, and `limits_unchanged` those in force just so. In a dry run
+    `submitted`, `ended` and `limits` are without revisions.
     `passed_over` are documents that are neither workloads nor limits, by name.
     """
 
@@ -62,6 +63,7 @@ class Report(msgspec.Struct, kw_only=True):
     replaced: list[str] = []
     ended: dict[str, int] = {}
     limits: dict[str, int] = {}
+    limits_unchanged: list[str] = []
     problems: list[str] = []
     passed_over: list[str] = []
     placed: dict[str, str] = {}
@@ -161,6 +163,7 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
             return
         began = time.monotonic()
         report.limits = await append_limits(ledger, wish.limits, basis=basis)
+        _note_unchanged(wish, report)
         with _bar("submitting", len(found.new.pods)) as advance:
             report.submitted = await append(ledger, found.new, basis=basis, progress=advance)
         if choice.replace and found.changed:
@@ -198,6 +201,13 @@ async def _say(
     report.limits = {
         limit_name(limit): 0 for limit in wish.limits if await stands(ledger, limit) != limit
     }
+    _note_unchanged(wish, report)
+
+
+def _note_unchanged(wish: Wish, report: Report) -> None:
+    """Of the limits, those that nobody need say again."""
+    names = dict.fromkeys(map(limit_name, wish.limits))
+    report.limits_unchanged = [name for name in names if name not in report.limits]
 
 
 def _note_decisions(
@@ -257,7 +267,7 @@ def _tell(report: Report, *, waited: bool) -> None:
         ("undecided", len(report.undecided)), ("unchanged", len(report.unchanged)),
         ("changed and left as they are", len(report.changed)),
         ("replaced", len(report.replaced)), ("ended", len(report.ended)),
-        ("limits", len(report.limits)),
+        ("limits", len(report.limits)), ("limits unchanged", len(report.limits_unchanged)),
     ):  # fmt: skip
         parts += [f"{number:,} {what}"] if number else []
     if report.problems:
@@ -300,7 +310,14 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
     for name, revision in report.ended.items():
         at = f" at revision {revision}" if revision else ""
         made.add_row(plain(name), f"{would}ended{at}: its Deployment has fewer now")
+    _limits(report, made, would)
+    return made
+
+
+def _limits(report: Report, made: Rows, would: str) -> None:
+    """One row for each queue and quota."""
     for name, revision in report.limits.items():
         at = f" at revision {revision}" if revision else ""
         made.add_row(plain(name), f"{would}in force{at}")
-    return made
+    for name in report.limits_unchanged:
+        made.add_row(plain(name), "unchanged: in force already", style="dim")
