@@ -23,7 +23,8 @@ from tests.support.processes import ServiceProcess
 from tests.support.tokens import digest_of, people
 
 READS = (
-    "pods", "placements", "nodes", "devices", "gangs", "lines", "namespaces", "fleet", "summary",
+    "pods", "placements", "nodes", "devices", "gangs", "queues", "quotas", "lines",
+    "namespaces", "fleet", "summary",
     "nodes/n1", "pods/ml/mine", "pods/ml/mine/why", "who?node=n1&since=1", "timeline",
     "log", "history/nodes/n1", "history/devices/n1-g0", "history/pods/ml/mine",
     "history/pods/theirs", "diff?from=2",

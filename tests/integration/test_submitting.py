@@ -141,6 +141,22 @@ def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
     assert up.json("verify")["ok"]
 
 
+def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
+    """Also what cannot end is told of, with what to do instead."""
+    limits = LIMITS.replace("devices", "ends").replace("small", "empty").encode()
+    up.json("submit", "-f", "-", stdin=limits)
+    (queue,) = up.json("get", "queues")["items"]
+    assert queue["capability"] == {"cpu": 4000, "memory": 8192, "nvidia.com/gpu": 1}
+    assert " 0/1 of requests.nvidia.com/gpu" in up.run("get", "quotas", "-n", "empty").stdout
+    done = up.json("delete", "-f", "-", stdin=limits, code=1)
+    revision = done["limits"]["quota empty/ends"]
+    assert ["queue ml stays" in problem for problem in done["problems"]] == [True]
+    left = up.json("get", "quotas", "-n", "empty", "--at-least", str(revision))
+    assert left["items"] == []
+    again = up.json("delete", "-f", "-", stdin=limits, code=1)
+    assert "quota empty/ends is not in force" in again["problems"][1]
+
+
 def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
     """In one line and in JSON, by every verb that takes manifests; alone it is wrong."""
     both = pod(1000) + b"---" + SERVICE

@@ -16,6 +16,7 @@ from apportion.cli.asking import LIMIT, Gateway
 from apportion.cli.connection import GATEWAY_ENV, JSON, Where, default_data
 from apportion.cli.output import print_json
 from apportion.core.explain.answers import DeviceAnswer, GangAnswer, NodeAnswer, Page, PodAnswer
+from apportion.core.explain.limited import QueueAnswer, QuotaAnswer
 
 TIMEOUT_S = 1.0
 SHELLS = ("bash", "zsh", "fish")
@@ -46,6 +47,16 @@ def _gangs(gateway: Gateway) -> list[str]:
     return [gang.group for gang in page.items]
 
 
+def _queues(gateway: Gateway) -> list[str]:
+    page = gateway.ask("queues", answer=Page[QueueAnswer], query={"limit": LIMIT})
+    return [queue.queue for queue in page.items]
+
+
+def _quotas(gateway: Gateway) -> list[str]:
+    page = gateway.ask("quotas", answer=Page[QuotaAnswer], query={"limit": LIMIT})
+    return [f"{quota.namespace}/{quota.quota}" for quota in page.items]
+
+
 def _complete(*lists: Callable[[Gateway], list[str]]) -> Complete:
     def complete(
         ctx: click.Context, param: click.Parameter, incomplete: str
@@ -67,6 +78,8 @@ PODS = _complete(_pods)
 NODES = _complete(_nodes)
 DEVICES = _complete(_devices)
 GANGS = _complete(_gangs)
+QUEUES = _complete(_queues)
+QUOTAS = _complete(_quotas)
 TARGETS = _complete(_nodes, _devices)
 """For verbs that take a node or a device."""
 ANYTHING = _complete(_nodes, _devices, _pods)

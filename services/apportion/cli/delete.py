@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterable
+from uuid import uuid4
 
 import click
 import msgspec
@@ -15,20 +17,26 @@ from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.reading import read_manifests, tell_passed_over
+from apportion.cli.submitting import stands
 from apportion.cli.why import pods_meant, split_name
 from apportion.cli.writing import appending, open_ledger, person, run
 from apportion.core.explain.answers import PodAnswer, PodDetail
+from apportion.core.explain.lines import limit_name
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
-from apportion_schemas import PodGone
+from apportion_schemas import PodGone, QueueObserved, QuotaGone, QuotaObserved
 
 BATCH = 250
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints: names that ended, with the revision, and problems."""
+    """What `--json` prints: names that ended, with the revision, and problems.
+
+    `limits` are quotas that ended, as in `quota research/gpus`.
+    """
 
     deleted: dict[str, int] = {}
+    limits: dict[str, int] = {}
     problems: list[str] = []
 
 
@@ -36,13 +44,15 @@ class Report(msgspec.Struct, kw_only=True):
 @click.argument("pods", nargs=-1, metavar="[NAMESPACE/]POD...", shell_complete=PODS)
 @click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pods are.  [default]")
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
-              help="The pods of these manifests.")  # fmt: skip
+              help="The pods and quotas of these manifests.")  # fmt: skip
 @asks_both
 def command(
     *, where: Where, as_json: bool, pods: tuple[str, ...], namespace: str | None,
     files: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """End pods: their shares are free from that revision on.
+    """End pods: their shares are free from that revision on. With -f also quotas end.
+
+    A queue stays: submitted again without what it limits, it limits nothing.
 
     Exit codes: 0 all ended; 1 one was not found or a document was wrong; 2 wrong usage; 3
     unreachable.
@@ -56,6 +66,8 @@ def command(
         report.problems += map(str, problems)
         tell_passed_over(wish)
         names += [(pod.namespace, pod.name) for pod in wish.pods]
+        if wish.limits:
+            run(_lift(where, wish.limits, report))
     found = _find(Gateway(where.gateway_url()), list(dict.fromkeys(names)), report)
     if found:
         run(_delete(where, found, report))
@@ -63,7 +75,7 @@ def command(
         print_json(report)
     else:
         out = console()
-        for name, revision in report.deleted.items():
+        for name, revision in (report.limits | report.deleted).items():
             out.print(plain(f"{name} ended at revision {revision}"))
     for problem in report.problems:
         console(stderr=True).print(plain(problem), style="red", soft_wrap=True)
@@ -106,3 +118,28 @@ async def _delete(where: Where, found: list[tuple[int, PodAnswer]], report: Repo
             appended = await asyncio.gather(*map(commit.append, drafts))
             for (_, pod), at in zip(batch, appended, strict=True):
                 report.deleted[f"{pod.namespace}/{pod.name}"] = at.revision or 0
+
+
+async def _lift(
+    where: Where, limits: Iterable[QueueObserved | QuotaObserved], report: Report
+) -> None:
+    """End the quotas; of what cannot end here the report says who ends it, or what to do."""
+    async with open_ledger(where.reach()) as ledger, appending(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        for limit in limits:
+            name, there = limit_name(limit), await stands(ledger, limit)
+            if isinstance(limit, QueueObserved):
+                report.problems.append(
+                    f"{name} stays: no event ends a queue; submit it again without capability and "
+                    "volcano.sh/card.quota, and it limits nothing"
+                )
+            elif not isinstance(there, QuotaObserved):
+                report.problems.append(f"{name} is not in force; `apportion get quotas` lists them")
+            elif there.version:
+                report.problems.append(f"{name} is Kubernetes'; delete it there")
+            else:
+                gone = QuotaGone(namespace=limit.namespace, quota=limit.quota)
+                basis = await ledger.last_revision()
+                event_id = f"QuotaGone/{uuid4()}"
+                at = await publisher.publish(gone, event_id=event_id, basis=basis)
+                report.limits[name] = at.revision or 0

@@ -27,6 +27,7 @@ from apportion.core.explain.answers import (
     PodAnswer,
     RevisionAnswer,
 )
+from apportion.core.explain.limited import QueueAnswer, QuotaAnswer
 from apportion.core.explain.lines import listed
 from apportion.core.explain.natural import natural
 from apportion.core.explain.near import did_you_mean
@@ -82,6 +83,23 @@ GANGS = Kind(
     lambda gang, name: bool(gang.group == name),
     lambda gang: natural(gang.group),
     tables.gangs,
+)
+
+QUEUES = Kind(
+    "queues",
+    QueueAnswer,
+    lambda queue: str(queue.queue),
+    lambda queue, name: bool(queue.queue == name),
+    lambda queue: natural(queue.queue),
+    tables.queues,
+)
+QUOTAS = Kind(
+    "quotas",
+    QuotaAnswer,
+    lambda quota: f"{quota.namespace}/{quota.quota}",
+    lambda quota, name: name in (quota.quota, f"{quota.namespace}/{quota.quota}"),
+    lambda quota: natural(f"{quota.namespace}/{quota.quota}"),
+    tables.quotas,
 )
 
 

@@ -20,9 +20,10 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.health import failed_words, found_silent
 from apportion.core.explain.lens import NOT_TOLD
+from apportion.core.explain.limited import QueueAnswer, QuotaAnswer
 from apportion.core.explain.lines import ask_words, listed, shares_words
 from apportion.core.explain.vocabulary import PHASES
-from apportion.core.explain.words import device_words
+from apportion.core.explain.words import device_words, of_resource
 
 
 class Look(NamedTuple):
@@ -71,8 +72,9 @@ def short_name(namespace: str, name: str) -> str:
 def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
     """One row for each pod: where it is and what it holds, or what it waits for."""
     more = ("UID", "ATTEMPT", "PRIORITY", "DIALECT", "GANG") if look.wide else ()
-    made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more, "HOLDS, OR WHY NOT",
-                 right=("REVISION", "AGE", "ATTEMPT", "PRIORITY"), wraps=("HOLDS, OR WHY NOT",),
+    made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more,
+                 "HOLDS, OR WHY NOT", right=("REVISION", "AGE", "ATTEMPT", "PRIORITY"),
+                 wraps=("HOLDS, OR WHY NOT",),
                  drops=() if look.wide else ("REVISION", "AGE", "HOLDS, OR WHY NOT"))  # fmt: skip
     now = look.now or datetime.now(UTC)
     for pod in items:
@@ -234,3 +236,38 @@ def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
         name = gang.namespace if gang.group == NOT_TOLD else gang.group
         made.add_row(name, needs, str(gang.pods), phases, plain(gang.queue))
     return made
+
+
+def queues(items: Iterable[QueueAnswer], look: Look = PLAIN) -> Rows:
+    """One row for each queue; the wide form has no more to tell."""
+    del look
+    made = table("QUEUE", "WEIGHT", "STATE", "PODS", "WAITING", "HELD, OF AT MOST",
+                 right=("WEIGHT", "PODS", "WAITING"), wraps=("HELD, OF AT MOST",))  # fmt: skip
+    for queue in items:
+        limits = _limits(queue.capability, queue.used)
+        limits += [f"at most {most:,} of {card}" for card, most in sorted(queue.cards.items())]
+        made.add_row(
+            queue.queue, str(queue.weight),
+            Text("open", "green") if queue.open else Text("closed", "yellow"),
+            str(queue.pods), str(queue.waiting), plain(", ".join(limits) or "no limit"),
+        )  # fmt: skip
+    return made
+
+
+def quotas(items: Iterable[QuotaAnswer], look: Look = PLAIN) -> Rows:
+    """One row for each quota; the wide form has no more to tell."""
+    del look
+    made = table("NAMESPACE", "QUOTA", "HELD, OF AT MOST", wraps=("HELD, OF AT MOST",))
+    for quota in items:
+        limits = ", ".join(_limits(quota.hard, quota.used))
+        made.add_row(quota.namespace, quota.quota, plain(limits))
+    return made
+
+
+def _limits(most: Mapping[str, int], used: Mapping[str, int]) -> list[str]:
+    """How much of each is held, of how much; of what is of no device, that it is not counted."""
+    return [
+        f"{of_resource(name, used[name])}/{of_resource(name, much)} of {name}"
+        if name in used else f"{name}: of no device, so nothing is limited"
+        for name, much in sorted(most.items())
+    ]  # fmt: skip

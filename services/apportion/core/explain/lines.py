@@ -184,6 +184,20 @@ def limit_name(limit: QueueObserved | QuotaObserved) -> str:
     return f"quota {limit.namespace}/{limit.quota}"
 
 
+def _queue(data: QueueObserved) -> str:
+    said = f"queue {data.queue}: weight {data.weight}" + ("" if data.open else ", closed")
+    limits = [
+        f"{words.of_resource(resource, most)} of {resource}"
+        for resource, most in sorted(data.capability.items())
+    ]
+    if limits:
+        said += f", at most {listed(limits)}"
+    if data.cards:
+        cards = [f"{most:,} of {model}" for model, most in sorted(data.cards.items())]
+        said += f"; cards: at most {listed(cards)}"
+    return said
+
+
 def rejection_words(rejected: PodRejected) -> str:
     """Why a pod cannot be read, as in `spec.nodeName: 'n1' has been placed already: remove it`."""
     return f"{rejected.field}: {rejected.value} {rejected.problem}: {rejected.fix}"
@@ -316,9 +330,7 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
         f"gang {e.group} needs {words.many(e.min_available, 'pod')} together"
     ),
     PodGroupGone: lambda e, _: f"the declaration of gang {e.group} left the cluster",
-    QueueObserved: lambda e, _: (
-        f"queue {e.queue}: weight {e.weight}" + ("" if e.open else ", closed")
-    ),
+    QueueObserved: lambda e, _: _queue(e),
     QuotaObserved: lambda e, _: (
         f"quota {e.quota} of namespace {e.namespace}: "
         + listed([f"{most:,} of {resource}" for resource, most in sorted(e.hard.items())])

@@ -484,7 +484,7 @@ def queue(shortage: QueueShortage) -> str:
     if not shortage.resource:
         return f"its queue {shortage.queue} is closed"
     needed, available = (
-        _of_resource(shortage.resource, much) for much in (shortage.needed, shortage.available)
+        of_resource(shortage.resource, much) for much in (shortage.needed, shortage.available)
     )
     return (
         f"its queue {shortage.queue} may hold {available} more of {shortage.resource}, "
@@ -501,7 +501,7 @@ def quota(shortage: QuotaShortage) -> str:
     )
 
 
-def _of_resource(resource: str, value: int) -> str:
+def of_resource(resource: str, value: int) -> str:
     """An amount in the unit of a resource as Kubernetes names it."""
     if resource == "cpu":
         return f"{value / 1000:,g} CPU"

@@ -81,7 +81,8 @@ def _names(answer: Any, sees: Sees) -> Any:
 
 TABLE: Final[tuple[tuple[str, Look], ...]] = (
     (r"revision|moment|summary", seen),
-    (r"pods|placements|nodes|devices|gangs|lines|namespaces", seen),
+    (r"pods|placements|nodes|devices|gangs|queues|lines|namespaces", seen),
+    (r"quotas", _names),
     (r"pods/[^/]+/[^/]+|pods/[^/]+/[^/]+/why|nodes/[^/]+", seen),
     (r"who|log|history/(?:pods/[^/]+|nodes|devices)/[^/]+", seen),
     (r"history/pods/[^/]+", _names),

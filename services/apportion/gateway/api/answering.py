@@ -164,7 +164,8 @@ async def unknown_path(request: web.Request) -> NoReturn:
         f"no such path: {request.method} {request.path[:200]}",
         fix=f"GET {PREFIX}/ and one of revision, summary, configuration, pods, "
         "pods/NAMESPACE/NAME, pods/NAMESPACE/NAME/why, placements, nodes, nodes/NODE, devices, "
-        "gangs, lines, namespaces, fleet, doctor, events, moment, timeline, log, log/REVISION, "
+        "gangs, queues, quotas, lines, namespaces, fleet, doctor, events, moment, timeline, log, "
+        "log/REVISION, "
         "history/pods/NAME, history/pods/NAMESPACE/NAME, history/nodes/NODE, history/devices/ID, "
         "who, diff, report/usage, report/cost, report/idle; or POST plan",
     )

@@ -19,6 +19,7 @@ from apportion.core.explain.answers import (
     PlacementPage,
     PodPage,
 )
+from apportion.core.explain.limited import QueuePage, QuotaPage, queue_answers, quota_answers
 from apportion.core.explain.natural import natural
 from apportion.core.explain.views import (
     REJECTED,
@@ -132,6 +133,33 @@ def gangs(state: State, query: ListQuery) -> GangPage:
         items=tuple(gang_answer(name, state.groups[name]) for name in names),
         next=names[-1] if more else "",
     )
+
+
+def queues(state: State, query: ListQuery) -> QueuePage:
+    """A page of the queues that somebody told of, in the order of their names."""
+    names, more = _names(state.queues, query)
+    return QueuePage(
+        revision=state.revision,
+        items=queue_answers(state, names),
+        next=names[-1] if more else "",
+    )
+
+
+def quotas(state: State, query: ListQuery) -> QuotaPage:
+    """A page of the quotas of devices, by namespace and name, which are one name with a slash."""
+    among = [query.namespace] if query.namespace else state.quotas
+    there = (f"{space}/{name}" for space in among for name in state.quotas.get(space, ()))
+    names, more = _names(there, query)
+    return QuotaPage(
+        revision=state.revision,
+        items=quota_answers(state, (_parted(name) for name in names)),
+        next=names[-1] if more else "",
+    )
+
+
+def _parted(name: str) -> tuple[str, str]:
+    namespace, _, own = name.partition("/")
+    return namespace, own
 
 
 def _names(of: Iterable[str], query: ListQuery) -> tuple[list[str], bool]:

@@ -74,6 +74,8 @@ def reads() -> Iterable[tuple[str, str, Answering]]:
         ("nodes", pages.nodes, ()),
         ("devices", pages.devices, ("node",)),
         ("gangs", pages.gangs, ()),
+        ("queues", pages.queues, ()),
+        ("quotas", pages.quotas, ("namespace",)),
     )
     for name, make, filters in lists:
         yield name, name, _listing(make, filters)

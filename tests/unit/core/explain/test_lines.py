@@ -21,6 +21,7 @@ from apportion_schemas import (
     PodBound,
     PodGone,
     PodRefused,
+    QueueObserved,
     RefusalCode,
 )
 from apportion_schemas.catalogue import EventType
@@ -194,3 +195,16 @@ def test_long_lists_are_counted() -> None:
     """A pod of many shares still fits on a line."""
     assert listed(["a", "b"]) == "a, b"
     assert listed(list("abcdefg")) == "a, b, c, d and 3 more"
+
+
+def test_a_queue_is_told_with_what_it_limits() -> None:
+    """Or nobody sees in the log what somebody changed there."""
+    queue = QueueObserved(
+        queue="ml", weight=3, open=False,
+        capability={"cpu": 1500, "volcano.sh/vgpu-number": 4}, cards={"A100": 8},
+    )  # fmt: skip
+    assert Teller().line(queue) == (
+        "queue ml: weight 3, closed, at most 1.5 CPU of cpu, 4 of volcano.sh/vgpu-number; "
+        "cards: at most 8 of A100"
+    )
+    assert Teller().line(QueueObserved(queue="ml")) == "queue ml: weight 1"

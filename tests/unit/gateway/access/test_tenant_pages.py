@@ -17,7 +17,7 @@ from apportion.gateway.api.query import RequestRefused
 from apportion.gateway.api.reads import PREFIX, reads
 from apportion.gateway.feed import Feed
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import PodRejected
+from apportion_schemas import PodRejected, QueueObserved, QuotaObserved
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, gang, member, pod
@@ -56,6 +56,13 @@ def application(cursors: Cursors) -> web.Application:
     ledger.submit(member("m0", ask(1000), group="ml/mine", namespace="ml"))
     ledger.submit(pod("p0", ask(1000), namespace="ops", name="secret-pod"))
     ledger.play(*(rejected(number, "ops") for number in range(3)))
+    ledger.play(
+        QueueObserved(queue="shared", capability={"nvidia.com/gpu": 4}),
+        *(
+            QuotaObserved(namespace=name, quota="secret-quota" if name == "ops" else "mine")
+            for name in ("ml", "ops")
+        ),
+    )
     feed = Feed(ledger.settle().state)
     gate, measures = Gate(Remembered(Register()), cursors), Measures(Metrics())
 
@@ -123,6 +130,17 @@ async def test_pods_go_on_without_a_uid_of_another(client: Client) -> None:
     assert len(items) == 5
     assert len(cursors) == 4
     assert "secret" not in texts
+
+
+async def test_quotas_of_others_are_not_there(client: Client) -> None:
+    """Not even that there is one; a queue is the cluster's, and everybody's."""
+    items, _, texts = await walk(client, "mei", "quotas", 2)
+    assert [(each["namespace"], each["quota"]) for each in items] == [("ml", "mine")]
+    assert "secret" not in texts
+    whole, _, _ = await walk(client, "olga", "quotas", 2)
+    assert len(whole) == 2
+    queues, _, _ = await walk(client, "mei", "queues", 1)
+    assert queues[0]["capability"] == {"nvidia.com/gpu": 4}
 
 
 async def test_nodes_go_on_as_before(client: Client) -> None:

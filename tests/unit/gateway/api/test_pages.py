@@ -9,7 +9,7 @@ from apportion.core.explain.answers import Page
 from apportion.core.ledger.state import State
 from apportion.gateway.api import pages
 from apportion.gateway.api.query import ListQuery, RequestRefused
-from apportion_schemas import PodRejected
+from apportion_schemas import PodRejected, QueueObserved, QuotaObserved
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, gang, member, pod
@@ -63,6 +63,40 @@ def test_nodes_and_gangs_by_name(ledger: Ledger, limit: int) -> None:
     nodes = walk(pages.nodes, ledger.state, limit=limit)
     assert [item.node for item in nodes] == ["n1", "n2", "n3", "n4", "n5"]
     assert [item.group for item in walk(pages.gangs, ledger.state, limit=limit)] == ["team/job"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_queues_and_quotas_by_name(limit: int) -> None:
+    """With what is held of what is limited, in the unit of the limit, and of nothing else."""
+    made = Ledger(rack("n1", 2))
+    made.play(
+        QueueObserved(queue="ml", weight=3, capability={"pods": 5, "docker.com/vcuda-memory": 12}),
+        QueueObserved(queue="free", open=False),
+        QuotaObserved(namespace="b", quota="q", hard={"limits.nvidia.com/gpumem": 4000}, version=7),
+        QuotaObserved(namespace="a", quota="q10", hard={"example.com/nic": 1}),
+        QuotaObserved(namespace="a", quota="q2", hard={"requests.nvidia.com/gpu": 2}),
+    )
+    made.submit(pod("p0", ask(2900), namespace="b", queue="ml"), pod("p1", ask(1000)))
+    made.submit(pod("huge", ask(900_000), namespace="b", queue="ml"))
+    state = made.settle().state
+    free, ml = walk(pages.queues, state, limit=limit)
+    assert (free.queue, free.open, free.used, free.pods) == ("free", False, {}, 0)
+    assert ml.used == {"pods": 1, "docker.com/vcuda-memory": 12}, "of 256 MiB each, rounded up"
+    assert (ml.weight, ml.pods, ml.waiting) == (3, 1, 1)
+    found = walk(pages.quotas, state, limit=limit)
+    assert [(each.namespace, each.quota) for each in found] == [
+        ("a", "q2"),
+        ("a", "q10"),
+        ("b", "q"),
+    ]
+    assert [each.used for each in found] == [
+        {"requests.nvidia.com/gpu": 0},
+        {},
+        {"limits.nvidia.com/gpumem": 2900},
+    ]
+    assert [each.of_kubernetes for each in found] == [False, False, True]
+    assert walk(pages.quotas, state, limit=limit, namespace="b") == found[2:]
+    assert walk(pages.quotas, state, limit=limit, namespace="none") == []
 
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 100])

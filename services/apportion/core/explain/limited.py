@@ -1,0 +1,131 @@
+"""Queues and quotas, put into answers: what each limits, and how much of that is held.
+
+Amounts are in the units of the event that set the limit: CPU in thousandths, memory in MiB. What is
+held is counted as the scheduler counts it, over the pods of what is answered alone. Invariant: what
+is not limited is not counted, so that a cluster without limits costs nothing here.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+from apportion.core.dialects.configured import dialect_config
+from apportion.core.explain.answers import Answer, Page
+from apportion.core.ledger.belonging import queue_of
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.manifests.resource_quota import OF_CLAIMS
+from apportion.core.placement.limits.quotas import (
+    EXTENDED,
+    Amount,
+    Amounts,
+    amounts_by_name,
+    of_devices,
+    of_shares,
+)
+from apportion_schemas import Shape, Share
+
+
+class QueueAnswer(Answer, frozen=True):
+    """One queue. `used` is what its placed pods hold of what `capability` limits; `cards` are the
+    cards by model that it may hold.
+    """
+
+    queue: str
+    weight: int
+    open: bool
+    capability: dict[str, int] = {}
+    used: dict[str, int] = {}
+    cards: dict[str, int] = {}
+    pods: int = 0
+    waiting: int = 0
+
+
+class QuotaAnswer(Answer, frozen=True):
+    """One quota. `used` is what the placed pods of its namespace hold of what `hard` limits; what
+    is not in it is of no device. `of_kubernetes`: an API server tells of it, and is who deletes it.
+    """
+
+    namespace: str
+    quota: str
+    hard: dict[str, int] = {}
+    used: dict[str, int] = {}
+    of_kubernetes: bool = False
+
+
+QueuePage = Page[QueueAnswer]
+QuotaPage = Page[QuotaAnswer]
+Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
+
+
+def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]:
+    """These queues; costs what is live in them."""
+    queues = [state.queues[name] for name in names]
+    pods: defaultdict[str, list[PodState]] = defaultdict(list)
+    for pod in state.pods.values() if queues else ():
+        pods[queue_of(state, pod)].append(pod)
+    known = amounts_by_name(dialect_config(state.configuration))
+    return tuple(
+        QueueAnswer(
+            queue=each.queue,
+            weight=each.weight,
+            open=each.open,
+            capability=each.capability,
+            used=_used(
+                {name: known.get(name, ((EXTENDED, name), 1)) for name in each.capability},
+                _held(state, pods[each.queue] if each.capability else (), of_shares),
+            ),
+            cards=each.cards,
+            pods=sum(pod.placement is not None for pod in pods[each.queue]),
+            waiting=sum(pod.placement is None for pod in pods[each.queue]),
+        )
+        for each in queues
+    )
+
+
+def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[QuotaAnswer, ...]:
+    """The quotas of these namespaces and names; costs what is live in those."""
+    quotas = [state.quotas[namespace][name] for namespace, name in names]
+    wanted = {each.namespace for each in quotas}
+    pods: defaultdict[str, list[PodState]] = defaultdict(list)
+    for pod in state.pods.values() if wanted else ():
+        if pod.submitted.namespace in wanted:
+            pods[pod.submitted.namespace].append(pod)
+    held = {name: _held(state, pods[name], of_devices) for name in wanted}
+    known = amounts_by_name(dialect_config(state.configuration))
+    return tuple(
+        QuotaAnswer(
+            namespace=each.namespace,
+            quota=each.quota,
+            hard=each.hard,
+            used=_used(_of_devices(known, each.hard), held[each.namespace]),
+            of_kubernetes=each.version > 0,
+        )
+        for each in quotas
+    )
+
+
+def _of_devices(
+    known: Mapping[str, tuple[Amount, int]], hard: Iterable[str]
+) -> dict[str, tuple[Amount, int]]:
+    """What is counted under the names of a quota, of those that are of devices."""
+    found = {}
+    for name in hard:
+        resource = name
+        for prefix in OF_CLAIMS:
+            resource = resource.removeprefix(prefix)
+        if resource in known:
+            found[name] = known[resource]
+    return found
+
+
+def _held(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amount]:
+    held: Counter[Amount] = Counter()
+    for pod in pods:
+        if pod.placement is not None:
+            node = state.nodes[pod.placement.node]
+            held.update(taken(pod.submitted.shape, pod.placement.shares, node))
+    return held
+
+
+def _used(counted: Mapping[str, tuple[Amount, int]], held: Amounts) -> dict[str, int]:
+    """Rounded up to whole units, as limits are compared."""
+    return {name: -(-held.get(amount, 0) // unit) for name, (amount, unit) in counted.items()}
