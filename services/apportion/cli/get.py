@@ -25,7 +25,6 @@ from apportion.cli.listing import (
 )
 from apportion.cli.moments import AT, dated
 from apportion.cli.tables import Look
-from apportion.cli.usage import once
 from apportion.core.explain.vocabulary import WAITING
 
 PHASES = (WAITING, "placed", "bound", "allocated", "rejected")
@@ -36,35 +35,10 @@ ALIASES = {
     "resourcequotas": "quotas",
 }  # fmt: skip
 _NODE = click.option(
-    "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completing.NODES,
-    multiple=True, callback=once,
-)  # fmt: skip
-
-
-def _namespaces(command: Command) -> Command:
-    """Which namespace; and as kubectl has it, that it is all of them, as without a word."""
-    for option in (
-        click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces, as without -n."),
-        click.option("-n", "--namespace", metavar="NAMESPACE", help="Only this namespace.",
-                     multiple=True, callback=once),
-    ):  # fmt: skip
-        command = option(command)
-    return command
-
-
-_NAMESPACE = _namespaces
-
-
-class _Phase(click.Choice[str]):
-    """A phase; `pending`, as kubectl and the API have it, is `waiting`."""
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """See click."""
-        return super().convert(WAITING if value == PENDING else value, param, ctx)
-
-
-PENDING = "pending"
-_PHASE = click.option("--phase", type=_Phase(PHASES), help="Only pods in this phase.")
+    "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completing.NODES
+)
+_NAMESPACE = click.option("-n", "--namespace", metavar="NAMESPACE", help="Only this namespace.")
+_PHASE = click.option("--phase", type=click.Choice(PHASES), help="Only pods in this phase.")
 
 
 def _lists(metavar: str, complete: completing.Complete) -> Callable[[Command], Command]:
@@ -184,10 +158,8 @@ def _list(
         raise click.UsageError(f"--json and -o {form}: choose one")
     if watch and query.get("at") is not None:
         raise click.UsageError("--watch and --at: the past does not change")
-    if query.pop("all_namespaces", False) and query.get("namespace"):
-        raise click.UsageError("-A and -n: choose one")
     if query.get("phase") == WAITING:
-        query["phase"] = PENDING
+        query["phase"] = "pending"
     gateway = Gateway(where.gateway_url())
     asked, now = dated(gateway, query)
     look = Look(wide=form == "wide", now=None if watch else now)
