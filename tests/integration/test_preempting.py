@@ -169,7 +169,8 @@ def test_submit_waits_on_while_others_go(up: Standalone) -> None:
     assert "default/high waits: room is made for it on" in told
     assert told.rstrip().endswith("where it goes once these have left: default/low")
     assert waiting.returncode == 0, said
-    assert "1 submitted, 1 placed" in said
+    assert "; evicted for it: default/low" in said
+    assert "1 submitted, 1 placed, 1 evicted" in said
 
 
 def test_submit_ends_in_time_where_who_is_to_go_stays(up: Standalone) -> None:

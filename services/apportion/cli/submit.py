@@ -35,8 +35,9 @@ from apportion.cli.submitting import replace as replace_pods
 from apportion.cli.waiting import waits_for
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.answers import Why
-from apportion.core.explain.lines import limit_name, shares_words
+from apportion.core.explain.lines import limit_name, listed, shares_words
 from apportion.core.explain.vocabulary import WAITING
+from apportion.core.explain.words import many
 from apportion.runtime.files.manifests import Problem
 from apportion.runtime.files.wishes import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -47,13 +48,14 @@ NAMED_MAX = 40
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints. `undecided` is only filled with --wait, as are placed and refused.
+    """What `--json` prints. Only --wait fills `placed`, `refused`, `undecided` and `evicted`.
 
     `changed` says what live pods would have otherwise, and `replaced` which were submitted anew;
     `ended` are pods that their Deployment has no more; `limits` are queues and quotas that were
     said, with the revision, and `limits_unchanged` those in force just so. In a dry run
     `submitted`, `ended` and `limits` are without revisions.
-    `passed_over` are documents that are neither workloads nor limits, by name.
+    `passed_over` are documents that are neither workloads nor limits, by name; `evicted` are by the
+    pod for which they were told to go those that were.
     """
 
     dry_run: bool = False
@@ -69,6 +71,7 @@ class Report(msgspec.Struct, kw_only=True):
     placed: dict[str, str] = {}
     refused: dict[str, str] = {}
     undecided: list[str] = []
+    evicted: dict[str, list[str]] = {}
     seconds: float = 0.0
 
 
@@ -223,6 +226,7 @@ def _note_decisions(
         elif said.refused is not None:
             report.refused[name] = waits_for(awaited, uid, why, shapes.get(name))
     report.undecided = [awaited.pods[uid].full_name for uid in awaited.undecided]
+    report.evicted = {awaited.pods[uid].full_name: gone for uid, gone in awaited.evicted.items()}
 
 
 @contextmanager
@@ -258,24 +262,32 @@ def _tell(report: Report, *, waited: bool) -> None:
         show(made)
     if report.dry_run:
         out.print("nothing was changed: a dry run")
-    count = len(report.submitted)
-    parts = [f"{count:,} submitted"]
-    if report.seconds and count > NAMED_MAX:
-        parts.append(f"{count / report.seconds:,.0f} per second")
-    for what, number in (
-        ("placed", len(report.placed)), (WAITING, len(report.refused)),
-        ("undecided", len(report.undecided)), ("unchanged", len(report.unchanged)),
-        ("changed and left as they are", len(report.changed)),
-        ("replaced", len(report.replaced)), ("ended", len(report.ended)),
-        ("limits", len(report.limits)), ("limits unchanged", len(report.limits_unchanged)),
-    ):  # fmt: skip
-        parts += [f"{number:,} {what}"] if number else []
-    if report.problems:
-        wrong = len(report.problems)
-        parts.append(f"{wrong:,} document{'s' if wrong > 1 else ''} wrong")
-    out.print(", ".join(parts))
+    out.print(counted(report))
     if report.changed:
         out.print("--replace submits them anew")
+
+
+def counted(report: Report) -> str:
+    """All of it in numbers; of a dry run what would be done."""
+    would, count = "would be " if report.dry_run else "", len(report.submitted)
+    done = [f"{count:,} {would}submitted"] if count else []
+    if report.seconds and count > NAMED_MAX:
+        done.append(f"{count / report.seconds:,.0f} per second")
+    for what, number in (
+        ("placed", len(report.placed)), (WAITING, len(report.refused)),
+        ("undecided", len(report.undecided)), ("evicted", sum(map(len, report.evicted.values()))),
+        ("unchanged", len(report.unchanged)), ("changed and not replaced", len(report.changed)),
+        (f"{would}replaced", len(report.replaced)), (f"{would}ended", len(report.ended)),
+    ):  # fmt: skip
+        done += [f"{number:,} {what}"] if number else []
+    if report.limits:
+        done.append(f"{many(len(report.limits), 'limit')} {would}in force")
+    if report.limits_unchanged:
+        done.append(f"{many(len(report.limits_unchanged), 'limit')} unchanged")
+    done = done or [f"0 {would}submitted"]
+    if report.problems:
+        done.append(f"{many(len(report.problems), 'document')} wrong")
+    return ", ".join(done)
 
 
 def of_plan(report: Report) -> str:
@@ -291,7 +303,9 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
     would = "would be " if report.dry_run else ""
     if waited:
         for name, text in report.placed.items():
-            made.add_row(plain(name), plain(text))
+            gone = report.evicted.get(name, [])
+            room = f"; evicted for it: {listed(gone)}" if gone else ""
+            made.add_row(plain(name), plain(f"{text}{room}"))
         for names, text in _once(report.refused):
             made.add_row(names, f"{WAITING}: {text}", style="yellow")
         for name in report.undecided:

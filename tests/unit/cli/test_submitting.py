@@ -3,7 +3,7 @@
 import pytest
 
 from apportion.cli.comparing import only_new
-from apportion.cli.submit import Report, of_plan
+from apportion.cli.submit import Report, counted, of_plan
 from apportion.cli.submitting import BATCH, Submitted, _batched, _ordered
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.manifests import PodDraft
@@ -86,3 +86,30 @@ def test_a_dry_run_says_which_verb_goes_on() -> None:
     assert goes_on in of_plan(Report(dry_run=True, replaced=["default/a"]))
     assert of_plan(Report(dry_run=True, unchanged=["default/a"])) == ""
     assert of_plan(Report(submitted=new)) == ""
+
+
+NEW = [Submitted("default", "a", "", 0)]
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (Report(dry_run=True, submitted=NEW), "1 would be submitted"),
+        (Report(submitted=NEW, placed={"default/a": "n"}), "1 submitted, 1 placed"),
+        (
+            Report(dry_run=True, replaced=["default/a"], ended={"default/b": 0}),
+            "1 would be replaced, 1 would be ended",
+        ),
+        (Report(limits={"queue ml": 7}), "1 limit in force"),
+        (Report(dry_run=True, limits={"queue ml": 0, "b": 0}), "2 limits would be in force"),
+        (Report(limits_unchanged=["queue ml"]), "1 limit unchanged"),
+        (Report(problems=["wrong"]), "0 submitted, 1 document wrong"),
+        (
+            Report(submitted=NEW, placed={"default/a": "n"}, evicted={"default/a": ["x/b", "x/c"]}),
+            "1 submitted, 1 placed, 2 evicted",
+        ),
+    ],
+)
+def test_what_was_done_is_counted(report: Report, said: str) -> None:
+    """A dry run has done nothing, one is not many, and who had to go is not left out."""
+    assert counted(report) == said
