@@ -25,8 +25,10 @@ from apportion.cli.listing import (
 )
 from apportion.cli.moments import AT, dated
 from apportion.cli.tables import Look
+from apportion.cli.usage import once
 from apportion.core.explain.vocabulary import WAITING
 
+PENDING = "pending"
 PHASES = (WAITING, "placed", "bound", "allocated", "rejected")
 ALIASES = {
     "pod": "pods", "po": "pods", "placement": "placements", "node": "nodes", "no": "nodes",
@@ -35,10 +37,31 @@ ALIASES = {
     "resourcequotas": "quotas",
 }  # fmt: skip
 _NODE = click.option(
-    "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completing.NODES
-)
-_NAMESPACE = click.option("-n", "--namespace", metavar="NAMESPACE", help="Only this namespace.")
-_PHASE = click.option("--phase", type=click.Choice(PHASES), help="Only pods in this phase.")
+    "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completing.NODES,
+    multiple=True, callback=once,
+)  # fmt: skip
+
+
+def _namespaces(command: Command) -> Command:
+    """Which namespace; and as kubectl has it, that it is all of them, as without a word."""
+    for option in (
+        click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces, as without -n."),
+        click.option("-n", "--namespace", metavar="NAMESPACE", help="Only this namespace.",
+                     multiple=True, callback=once),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+class _Phase(click.Choice[str]):
+    """A phase; `pending`, as kubectl and the API have it, is `waiting`."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See click."""
+        return super().convert(WAITING if value == PENDING else value, param, ctx)
+
+
+_PHASE = click.option("--phase", type=_Phase(PHASES), help="Only pods in this phase.")
 
 
 def _lists(metavar: str, complete: completing.Complete) -> Callable[[Command], Command]:
@@ -87,7 +110,7 @@ def command() -> None:
 
 
 @command.command(epilog="Example:  apportion get pods -n training --phase waiting")
-@_NAMESPACE
+@_namespaces
 @_PHASE
 @_NODE
 @_lists("NAME", completing.PODS)
@@ -97,7 +120,7 @@ def pods(**given: Any) -> None:
 
 
 @command.command(epilog="Example:  apportion get placements --node gpu-1 --json")
-@_NAMESPACE
+@_namespaces
 @_PHASE
 @_NODE
 @_lists("NAME", completing.PODS)
@@ -143,7 +166,7 @@ def queues(**given: Any) -> None:
 
 
 @command.command(epilog="Example:  apportion get quotas -n research")
-@_NAMESPACE
+@_namespaces
 @_lists("QUOTA", completing.QUOTAS)
 def quotas(**given: Any) -> None:
     """Quotas of devices, by namespace, and how much of each the pods there hold."""
@@ -158,8 +181,10 @@ def _list(
         raise click.UsageError(f"--json and -o {form}: choose one")
     if watch and query.get("at") is not None:
         raise click.UsageError("--watch and --at: the past does not change")
+    if query.pop("all_namespaces", False) and query.get("namespace"):
+        raise click.UsageError("-A and -n: choose one")
     if query.get("phase") == WAITING:
-        query["phase"] = "pending"
+        query["phase"] = PENDING
     gateway = Gateway(where.gateway_url())
     asked, now = dated(gateway, query)
     look = Look(wide=form == "wide", now=None if watch else now)

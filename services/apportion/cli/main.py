@@ -7,7 +7,6 @@ click and nothing else of weight.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -117,11 +116,9 @@ class Root(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As in click, but a mistyped verb is met with the nearest one."""
+        """As in click, where a group has no table: a mistyped verb is met with the nearest ones."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "; see `apportion --help`"
-            ctx.fail(f"no verb {args[0]!r}{hint}")
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=VERBS, ctx=ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

@@ -5,6 +5,7 @@ Invariant: all pages of one answer are of one revision, whatever happens while t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +19,25 @@ from apportion.core.explain.past_answers import MomentAnswer
 from apportion.runtime.ledger.moments import MomentError, parse_moment, shown_time
 
 FORMS = "14:20 (today, else yesterday), -10m, 2026-11-20T03:00 (all UTC), now or a revision"
-AT = click.option("--at", metavar="MOMENT", help=f"As it was then: {FORMS}.")
+_REVISION = re.compile(r"#\d+|#?\d{1,3}(,\d{3})+")
+"""A revision as tables, sentences and the console show it."""
+
+
+class _Moment(click.ParamType[str]):
+    """A text that `parse_moment` reads; a revision may be written as it is shown, `#1,200`."""
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See click."""
+        _ = param, ctx
+        text = str(value)
+        shown = _REVISION.fullmatch(text)
+        return text.removeprefix("#").replace(",", "") if shown else text
+
+
+MOMENT = _Moment()
+AT = click.option("--at", type=MOMENT, metavar="MOMENT", help=f"As it was then: {FORMS}.")
 
 
 def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:

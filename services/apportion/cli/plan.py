@@ -21,6 +21,7 @@ from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NEVER, NOT_NOW, REFUSED, Unreachable, Wrong
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, table
+from apportion.cli.usage import hinting
 from apportion.cli.why import show_placed, show_refused
 from apportion.core.explain.device_names import RULE
 from apportion.core.explain.lines import shares_words
@@ -48,9 +49,10 @@ EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
 
 
 @click.command(
+    cls=hinting(argument="-f {}", options={"--without": "--lose"}),
     epilog="Examples:  apportion plan -f job.yaml     apportion plan --lose h100-1\n\n"
     "  apportion plan -f job.yaml --add 4x8xH100-80GB --policy price\n\n"
-    "  apportion plan -f job.yaml --at 14:20"
+    "  apportion plan -f job.yaml --at 14:20",
 )
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
               help="Manifests, as for `submit`.")  # fmt: skip

@@ -11,6 +11,7 @@ from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_both, asks_gateway
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json
+from apportion.cli.usage import hinting
 from apportion.cli.writing import by_whom, person, run, write
 from apportion.core.explain.answers import SummaryAnswer
 from apportion.core.explain.lines import Teller
@@ -55,8 +56,9 @@ Exit codes: 0 changed; 2 nothing to change was given; 3 unreachable."""
 
 
 @command.command(
-    name="set", help=SET, epilog="Example:  apportion policy set --nodes binpack --devices spread"
-)
+    name="set", cls=hinting(argument="--nodes {0}, --devices {0}, or both"), help=SET,
+    epilog="Example:  apportion policy set --nodes binpack --devices spread",
+)  # fmt: skip
 @click.option("--nodes", type=_CHOICE, help="How nodes are preferred.")
 @click.option("--devices", type=_CHOICE, help="How devices of a node are preferred.")
 @click.option("--reason", default="", help="Why, for whoever asks later.")

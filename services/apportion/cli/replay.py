@@ -18,8 +18,9 @@ from apportion.cli.ascii import ascii_only
 from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import NotFound
-from apportion.cli.moments import time_of
+from apportion.cli.moments import MOMENT, time_of
 from apportion.cli.output import console, plain, print_json, table
+from apportion.cli.usage import hinting
 from apportion.core.explain.device_names import RULE
 from apportion.core.explain.health import moment
 from apportion.core.explain.replays import ReplayAnswer, Slice
@@ -103,13 +104,15 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command(
+    cls=hinting(options={"--without": "--lose"}),
     help=_help(),
     epilog="Examples:  apportion replay --from -6h --policy spread\n\n"
     "  apportion replay --from 08:00 --to 18:00 --lose h100-2 --chart day.html\n\n"
     "  apportion replay --archive 2026-11.jsonl --fleet smaller.csv --json",
 )
-@click.option("--from", "begin", default="", metavar="MOMENT", help="[default: the beginning]")
-@click.option("--to", "end", default="", metavar="MOMENT", help="[default: now]")
+@click.option("--from", "begin", default="", type=MOMENT, metavar="MOMENT",
+              help="[default: the beginning]")  # fmt: skip
+@click.option("--to", "end", default="", type=MOMENT, metavar="MOMENT", help="[default: now]")
 @click.option("--policy", type=click.Choice(get_args(Policy)),
               help="How nodes and devices would have been preferred.")  # fmt: skip
 @click.option("--fleet", type=_FILE, metavar="FILE",

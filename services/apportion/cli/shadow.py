@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from apportion.cli.connection import Where, asks_ledger
+from apportion.cli.moments import MOMENT
 from apportion.cli.output import console, plain, print_json, table
 from apportion.core.explain.shadows import ShadowAnswer, ShadowPod, Spot
 from apportion.core.explain.words import device_words
@@ -25,8 +26,9 @@ SAID = {
     epilog="Examples:  apportion shadow --from -1h\n\n  apportion shadow --follow\n\n"
     "  apportion shadow --archive 2026-11.jsonl --json"
 )
-@click.option("--from", "begin", default="", metavar="MOMENT", help="[default: the beginning]")
-@click.option("--to", "end", default="", metavar="MOMENT", help="[default: now]")
+@click.option("--from", "begin", default="", type=MOMENT, metavar="MOMENT",
+              help="[default: the beginning]")  # fmt: skip
+@click.option("--to", "end", default="", type=MOMENT, metavar="MOMENT", help="[default: now]")
 @click.option("-f", "--follow", is_flag=True,
               help="Go on with what comes, a line for each pod, until Ctrl-C.")  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Show pods that we would place alike, too.")

@@ -32,6 +32,7 @@ from apportion.cli.submitting import (
     stands,
 )
 from apportion.cli.submitting import replace as replace_pods
+from apportion.cli.usage import hinting
 from apportion.cli.waiting import waits_for
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.answers import Why
@@ -83,7 +84,9 @@ class Choice(msgspec.Struct, frozen=True):
     dry_run: bool
 
 
-@click.command(epilog="Example:  apportion submit -f examples/pods --wait")
+@click.command(
+    cls=hinting(argument="-f {}"), epilog="Example:  apportion submit -f examples/pods --wait"
+)
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
               help="Manifests: Pod, Job, Deployment, Volcano Job, PodGroup, Queue, "
               "ResourceQuota.")  # fmt: skip

@@ -13,7 +13,7 @@ import msgspec
 
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import Wrong
-from apportion.cli.moments import FORMS
+from apportion.cli.moments import FORMS, MOMENT
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.submitted_names import SubmittedNames
 from apportion.cli.writing import open_ledger, run
@@ -46,7 +46,7 @@ class _Done(Exception):
 
 
 @click.command(epilog="Example:  apportion tail --from 1 --subject 'placement.>'")
-@click.option("--from", "start", metavar="MOMENT",
+@click.option("--from", "start", type=MOMENT, metavar="MOMENT",
               help=f"Begin there; without it, now: {FORMS}.")  # fmt: skip
 @click.option("--subject", default="", metavar="PATTERN",
               help="Only these, as in placement.> or apportion.v1.binding.*")  # fmt: skip

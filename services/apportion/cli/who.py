@@ -14,7 +14,7 @@ from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
 from apportion.cli.listing import Listed
-from apportion.cli.moments import AT, FORMS, clock, head_since, pinned
+from apportion.cli.moments import AT, FORMS, MOMENT, clock, head_since, pinned
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.cli.tables import device_state, node_state
@@ -31,7 +31,7 @@ PAGE = 1_000
 @click.command(epilog="Example:  apportion who GPU-1a2b3c4d --since -2h")
 @click.argument("target", metavar="DEVICE|NODE", shell_complete=TARGETS)
 @AT
-@click.option("--since", metavar="MOMENT",
+@click.option("--since", type=MOMENT, metavar="MOMENT",
               help=f"Everybody who held it since then, up to --at or now: {FORMS}.")  # fmt: skip
 @asks_gateway
 def command(*, where: Where, as_json: bool, target: str, at: str | None, since: str | None) -> None:

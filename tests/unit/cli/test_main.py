@@ -118,7 +118,9 @@ def test_mistyped_verb_is_met_with_the_nearest() -> None:
     """A person who types `sumbit` is told `submit`."""
     shown = CliRunner().invoke(root, ["sumbit"])
     assert shown.exit_code == USAGE
-    assert "did you mean 'submit'?" in shown.output
+    assert "No such command 'sumbit'. Did you mean 'submit'?" in shown.output
+    inner = CliRunner().invoke(root, ["get", "podz"]).output
+    assert "No such command 'podz'. Did you mean 'pods'?" in inner, "in the same words"
 
 
 def test_internal_error_is_one_line(

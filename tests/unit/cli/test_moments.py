@@ -4,10 +4,20 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from apportion.cli.moments import FORMS, both, clock, head, head_since
+from apportion.cli.moments import FORMS, MOMENT, both, clock, head, head_since
 from apportion.core.explain.past_answers import MomentAnswer
 
 NOW = datetime(2026, 11, 25, 0, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("#120", "120"), ("#1,200", "1200"), ("1,200", "1200"), ("120", "120"), ("14:20", "14:20"),
+     ("#", "#"), ("#1,20", "#1,20"), ("2026-11-20", "2026-11-20")],
+)  # fmt: skip
+def test_a_revision_may_be_written_as_it_is_shown(written: str, meant: str) -> None:
+    """In the console and in sentences; what is none is left for who says what is wrong with it."""
+    assert MOMENT.convert(written, None, None) == meant
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,42 @@
+"""What is answered to usage that comes of other tools and of haste."""
+
+import pytest
+from click.testing import CliRunner
+
+from apportion.cli.exits import UNREACHABLE, USAGE
+from apportion.cli.main import root
+
+NOWHERE = {
+    "APPORTION_GATEWAY": "http://127.0.0.1:1",
+    "APPORTION_NATS_URL": "nats://127.0.0.1:1",
+}
+
+
+@pytest.mark.parametrize(
+    ("typed", "answered"),
+    [
+        ("submit fits.yaml", "write -f fits.yaml"),
+        ("plan fits.yaml", "write -f fits.yaml"),
+        ("policy set spread", "write --nodes spread, --devices spread, or both"),
+        ("replay --without n1", "Did you mean '--lose'?"),
+        ("plan --without n1", "Did you mean '--lose'?"),
+        ("replay --form 1", "'--from', '--to'?"),
+        ("replay n1", "Got unexpected extra argument (n1)"),
+        ("get pods -n a -n b", "'-n' / '--namespace': given 2 times"),
+        ("get devices --node a --node b", "'--node': given 2 times"),
+        ("get pods -A -n a", "-A and -n: choose one"),
+        ("get pods --phase pend", "'pend' is not one of"),
+    ],
+)
+def test_wrong_usage_is_met_with_what_to_write(typed: str, answered: str) -> None:
+    """Before anything is asked of a gateway."""
+    tried = CliRunner().invoke(root, typed.split(), env=NOWHERE)
+    assert tried.exit_code == USAGE, tried.output
+    assert answered in " ".join(tried.output.split())
+
+
+@pytest.mark.parametrize("typed", ["get pods -A", "get pods --phase pending", "get pods -n a"])
+def test_what_people_know_from_elsewhere_is_taken(typed: str) -> None:
+    """It comes as far as the gateway, which is not there."""
+    tried = CliRunner().invoke(root, typed.split(), env=NOWHERE)
+    assert tried.exit_code == UNREACHABLE, tried.output
