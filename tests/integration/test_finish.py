@@ -90,6 +90,7 @@ def test_lists_of_what_is_named(up: Standalone) -> None:
         ("pods", "nothing-like-it", "there are "),
         ("placements", "trianer", "did you mean trainer"),
         ("gangs", "nothing", "no gang 'nothing' at revision"),
+        ("devices", "GPU-z", "'GPU-z' is too little of a device id; write more of the id"),
     ],
 )
 def test_a_name_of_nothing_is_met_with_what_there_is(
@@ -323,6 +324,15 @@ def test_an_empty_name_is_wrong_usage(up: Standalone, words: tuple[str, ...]) ->
     done = up.run(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert "a name is empty" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["trainer", "team-a/trainer"])
+def test_who_says_of_a_pod_which_verb_tells_of_it(up: Standalone, name: str) -> None:
+    """As `why` does of a node or a device."""
+    done = up.run("who", name)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{name} is a pod, and no node or device; `apportion why` tells" in done.stderr
+    assert "is a pod" not in up.run("who", "default/trainer").stderr
 
 
 def test_history_looks_in_all_namespaces(up: Standalone) -> None:

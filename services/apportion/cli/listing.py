@@ -180,6 +180,10 @@ class Listing(NamedTuple):
         problem = f"no {self.kind.what.removesuffix('s')} {name!r} at revision {revision}"
         if self.kind in (PODS, PLACEMENTS, DEVICES) and self._is_node(name):
             return f"{problem}; it is a node: `apportion get {self.kind.what} --node {name}`"
+        if self.kind is DEVICES and (unclear := device_names.unclear(name, ())):
+            begin = [item.device for item in items if item.device.startswith(name)]
+            so = f": {listed([device_words(device) for device in begin])} begin so"
+            return f"{unclear}; {device_names.WRITE_MORE}{so if begin else ''}"
         shown = device_words if self.kind is DEVICES else str
         names = [shown(self.kind.name(item)) for item in items]
         hint = did_you_mean(name, [*names, *(full.rpartition("/")[2] for full in names)])

@@ -19,13 +19,14 @@ from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.cli.tables import device_state, node_state
 from apportion.core.explain import device_names
-from apportion.core.explain.answers import DeviceAnswer, NodeAnswer, NodeDetail
+from apportion.core.explain.answers import DeviceAnswer, NodeAnswer, NodeDetail, PodAnswer
 from apportion.core.explain.health import moving
 from apportion.core.explain.near import target_meant
-from apportion.core.explain.past_answers import WhoPage, WhoRow
+from apportion.core.explain.past_answers import PodNames, WhoPage, WhoRow
 from apportion.core.explain.words import device_words
 
 PAGE = 1_000
+OF_PODS = "`apportion why` tells what it holds and where, `apportion history` what came before"
 
 
 @click.command(epilog="Example:  apportion who GPU-1a2b3c4d --since -2h")
@@ -117,6 +118,9 @@ def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPa
         return _all(gateway, {**query, "device": target})
     except NotFound as error:
         if str(error).startswith("there never was a device"):
+            there = {key: value for key, value in query.items() if key == "at"}
+            if is_pod(gateway, target, there):
+                raise NotFound(f"{target} is a pod, and no node or device; {OF_PODS}") from None
             node_of = {
                 each.device: each.node
                 for page in gateway.every("devices", DeviceAnswer)
@@ -125,6 +129,16 @@ def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPa
             meant = target_meant(target, node_of.values(), node_of)
             raise NotFound(f"there never was a node or device {target!r}; {meant}") from None
         raise
+
+
+def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
+    """Whether a pod of that name is live at the moment `there`, or ever was."""
+    space, _, name = target.rpartition("/")
+    _, pods = gateway.items("pods", PodAnswer, there)
+    if any(each.name == name and space in {"", each.namespace} for each in pods):
+        return True
+    ever = gateway.ask("history", "pods", name, answer=PodNames, query=there)
+    return any(space in {"", each.namespace} for each in ever.items)
 
 
 def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:

@@ -165,15 +165,29 @@ def unknown(
 
 
 def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
-    """What is said behind "no such pod": the pods of that name elsewhere, or of a like one.
+    """What is said behind "no such pod": the pods of that name elsewhere, of an owner or a gang of
+    that name, or of a like one.
 
     As in `; did you mean training/worker-0?`; empty where there is none.
     """
     full = defaultdict[str, list[str]](list)
+    made = defaultdict[str, list[str]](list)
     for pod in pods:
         full[pod.name].append(f"{pod.namespace}/{pod.name}")
+        if what := _made_by(name, pod):
+            made[what].append(f"{pod.namespace}/{pod.name}")
+    if made and name not in full:
+        return "".join(f"; it is a {what}, and its pods are {listed(made[what])}" for what in made)
     meant = full.get(name) or [each for found in near(name, full) for each in full[found]]
     return f"; did you mean {listed(meant)}?" if meant else ""
+
+
+def _made_by(name: str, pod: PodAnswer) -> str:
+    """As what the name stands above the pod: the kind of its owner, or a gang; empty where not."""
+    kind, _, owner = pod.owner.partition("/")
+    if owner == name:
+        return kind
+    return "gang" if pod.group.rpartition("/")[2] == name else ""
 
 
 def _other_kind(gateway: Gateway, name: str, there: Mapping[str, Any]) -> str:
@@ -213,10 +227,12 @@ def show_placed(out: Console, placed: WhyPlaced) -> None:
 
 def show_refused(out: Console, refused: WhyRefused) -> None:
     """What keeps it from every node, and which came nearest."""
-    causes = table("NODES", "CAUSE", "WHAT WOULD UNBLOCK IT", right=("NODES",),
-                   wraps=("CAUSE", "WHAT WOULD UNBLOCK IT"))  # fmt: skip
+    of_nodes = any(cause.nodes for cause in refused.causes)  # no node is counted for a limit
+    causes = table(*(["NODES"] if of_nodes else []), "CAUSE", "WHAT WOULD UNBLOCK IT",
+                   right=("NODES",), wraps=("CAUSE", "WHAT WOULD UNBLOCK IT"))  # fmt: skip
     for cause in refused.causes:
-        causes.add_row(str(cause.nodes), plain(cause.words), plain(cause.unblocked_by))
+        causes.add_row(*([str(cause.nodes)] if of_nodes else []), plain(cause.words),
+                       plain(cause.unblocked_by))  # fmt: skip
     out.print(causes)
     if not refused.nearest:
         return
