@@ -18,8 +18,10 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
 
+from apportion.core.explain import words
 from apportion.core.explain.answers import WhyRefused
 from apportion.core.explain.health import failed_devices, troubles
+from apportion.core.explain.limited import never_within
 from apportion.core.explain.lines import listed
 from apportion.core.explain.plans import (
     Ahead,
@@ -53,11 +55,20 @@ from apportion.lab.course import Course, copied
 from apportion.lab.draining import drain
 from apportion.lab.fitting import EmptyFleet
 from apportion.runtime.ledger.starting import is_command
-from apportion_schemas import PodEvicted, PodGone, PodGroupObserved, PodSubmitted, RefusalCode
+from apportion_schemas import (
+    PodEvicted,
+    PodGone,
+    PodGroupObserved,
+    PodRefused,
+    PodSubmitted,
+    RefusalCode,
+)
 
 PODS_MAX: Final = 5_000
 WAITING_NAMED: Final = 50
 BESIDE_NAMED: Final = 20
+WITHIN_NONE: Final = "can never fit within the limits"
+"""Of pods that no end of others lets into their queue or quota, whatever the fleet has."""
 ONE: Final = {"fit": "fits", "have their place already": "has its place already"}
 """The words for several pods as those for one."""
 REPLACED: Final = "the manifest takes its place"
@@ -399,13 +410,23 @@ class _Answering:
             return structs.replace(
                 made, sentence=f"{said} {waits}: {self._cause(pod)}", refused=refused, ahead=ahead
             )
-        never = Explained(lasting, never=True)
-        if pod.refusal is not None:
-            whole = self._room.explained(pod, pod.refusal)
-            never = whole if whole.never else never
-        said += f" {refusal_words(never, pod.submitted.shape)}"
+        never = self._never(pod, lasting)
+        said += " can never have a place: " if never.limit else " "
+        said += refusal_words(never, pod.submitted.shape)
         refused = refused_answer(self._state, pod, never, self._room)
         return structs.replace(made, outcome="never", sentence=said, refused=refused, ahead=ahead)
+
+    def _never(self, pod: PodState, lasting: PodRefused) -> Explained:
+        """What keeps the pod out of the empty fleet: a limit that somebody set, or the fleet."""
+        if lasting.queue is not None or lasting.quota is not None:
+            limit = never_within(self._state, pod, lasting)
+            limit = limit or words.refusal(lasting, pod.submitted.shape)
+            return Explained(lasting, never=False, limit=limit)
+        if pod.refusal is not None:
+            whole = self._room.explained(pod, pod.refusal)
+            if whole.never:
+                return whole
+        return Explained(lasting, never=True)
 
     def _while_drained(self, refused: WhyRefused | None) -> str:
         """That only what is drained could hold the pod; empty where something else could."""
@@ -489,7 +510,7 @@ def _counted(pods: Sequence[PlannedPod], what: str) -> str:
         "fits": fits,
         "unchanged": "have their place already",
         "not-now": "would wait",
-        "never": "can never fit on this fleet",
+        "never": _never_words(pods),
     }
     whose = "pod" if what == "planned" else "pod that loses its place"
     if len(pods) == 1:
@@ -502,3 +523,12 @@ def _counted(pods: Sequence[PlannedPod], what: str) -> str:
     return (
         f"of {len(pods):,} {'pods' if what == 'planned' else 'pods that lose their place'}, {said}"
     )
+
+
+def _never_words(pods: Sequence[PlannedPod]) -> str:
+    """What is at fault where pods can never fit: the fleet, limits, or both."""
+    refused = [pod.refused for pod in pods if pod.outcome == "never" and pod.refused is not None]
+    limited = sum(not each.never for each in refused)
+    if not limited:
+        return "can never fit on this fleet"
+    return WITHIN_NONE if limited == len(refused) else "can never fit"

@@ -17,6 +17,7 @@ from apportion_schemas import (
     DeviceHealthChanged,
     NodeCordoned,
     NodeSilent,
+    QueueObserved,
     ReportRefused,
 )
 from apportion_schemas.quantities import Payload
@@ -189,6 +190,18 @@ def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     show_why(pipe, answer)
     assert isinstance(pipe.file, io.StringIO)
     assert answer.sentence in pipe.file.getvalue().splitlines()
+
+
+def test_why_counts_no_nodes_for_a_limit() -> None:
+    """Nobody looked at nodes, and it is no fault of theirs."""
+    ledger = Ledger(rack("n1", 1)).play(QueueObserved(queue="ml", capability={"pods": 0}))
+    ledger.submit(pod("p", ask(1000), queue="ml")).settle()
+    out = Console(file=io.StringIO(), width=200)
+    show_why(out, why(ledger.state, ledger.pod("p")))
+    assert isinstance(out.file, io.StringIO)
+    header, row = out.file.getvalue().splitlines()[1:3]
+    assert header.split() == ["CAUSE", "WHAT", "WOULD", "UNBLOCK", "IT"]
+    assert row.startswith("its queue ml allows 0 of pods in all, and it needs 1")
 
 
 def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:

@@ -20,6 +20,7 @@ from apportion_schemas import (
     NodeCordoned,
     NodeSilent,
     PodGroupObserved,
+    QueueObserved,
     VolumeClaimObserved,
 )
 from tests.support import fleet
@@ -147,7 +148,51 @@ spec:
     assert answer.problems == ()
     assert answer.changes == ("with queue ml as in the manifest",)
     assert (only(answer).outcome, only(answer).without) == ("never", "fits")
-    assert "queue ml" in only(answer).sentence
+    assert only(answer).sentence == (
+        "default/p can never have a place: its queue ml allows 1 of nvidia.com/gpu in all, and it "
+        "needs 2"
+    )
+    assert answer.sentence == "the pod can never fit within the limits"
+
+
+@pytest.mark.parametrize(
+    "capability",
+    [{"volcano.sh/vgpu-number": 2}, {"docker.com/vcuda-memory": 11}, {"cpu": 2999}],
+    ids=["cards", "memory", "CPU"],
+)
+def test_a_gang_that_its_queue_never_holds_is_no_fault_of_the_fleet(
+    capability: dict[str, int],
+) -> None:
+    """The queue is named with what it allows in all; what could be held is not counted off."""
+    ledger = Ledger(rack("n1", 4)).play(QueueObserved(queue="ml", capability=capability))
+    told = PodGroupObserved(group="default/job", min_available=3, queue="ml")
+    wants = shape(ask(1000), node=NodeConstraints(cpu_milli=1000))
+    pods = [draft(f"w{index}", shape=wants, group="default/job") for index in range(3)]
+    answer = planned(ledger, *pods, groups=(told,))
+    assert answer.sentence == "of 3 pods, 3 can never fit within the limits"
+    said = answer.pods[0].sentence
+    assert said.startswith("default/w0 can never have a place: its queue ml allows ")
+    assert " in all, and its gang needs " in said
+    assert "fleet" not in answer.pods[0].sentence
+    refused = answer.pods[0].refused
+    assert refused is not None
+    assert not refused.never
+    assert [each.unblocked_by for each in refused.causes] == ["a greater capability of the queue"]
+    larger = {name: most + 1 for name, most in capability.items()}
+    ledger.play(QueueObserved(queue="ml", capability=larger))
+    assert planned(ledger, *pods, groups=(told,)).outcome == "fits"
+
+
+def test_a_limit_that_depends_on_the_device_is_named_all_the_same() -> None:
+    """What the engine found on an empty fleet is told of it."""
+    cards_of = QueueObserved(queue="ml", cards={"H100": 1})
+    ledger = Ledger(rack("n1", 4)).play(cards_of)
+    answer = planned(ledger, draft("p", ask(1000), queue="ml"))
+    assert only(answer).outcome == "never"
+    assert "can never have a place: its queue ml may hold 0 more of " in only(answer).sentence
+    ledger.submit(pod("huge", ask(900_000)))
+    both = planned(ledger, draft("p", ask(1000), queue="ml"), draft("q", ask(900_000)))
+    assert both.sentence == "of 2 pods, 2 can never fit"
 
 
 @pytest.mark.parametrize(
@@ -506,6 +551,15 @@ def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: 
         planned(full(), **fields)
     assert refused.value.field == field
     assert refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("0x8xT4", "add is '0x8xT4': no node"), ("2x0xT4", "'0xT4' is no device")]
+)
+def test_a_count_of_none_is_met_with_that_it_is_none(text: str, problem: str) -> None:
+    """And not with the form, which it has."""
+    with pytest.raises(WishInvalid, match=f"{problem}; write a count of 1 or more"):
+        planned(full(), add=(text,))
 
 
 @pytest.mark.parametrize("nodes", ["5001", "99999999", "9" * 18])

@@ -9,6 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from apportion.core.dialects.configured import dialect_config
+from apportion.core.dialects.resource import DEVICE_MEMORY
+from apportion.core.explain import words
 from apportion.core.explain.answers import Answer, Page
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
@@ -18,10 +20,11 @@ from apportion.core.placement.limits.quotas import (
     Amount,
     Amounts,
     amounts_by_name,
+    at_least,
     of_devices,
     of_shares,
 )
-from apportion_schemas import Shape, Share
+from apportion_schemas import PodRefused, Shape, Share
 
 
 class QueueAnswer(Answer, frozen=True):
@@ -129,3 +132,50 @@ def _held(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amoun
 def _used(counted: Mapping[str, tuple[Amount, int]], held: Amounts) -> dict[str, int]:
     """Rounded up to whole units, as limits are compared."""
     return {name: -(-held.get(amount, 0) // unit) for name, (amount, unit) in counted.items()}
+
+
+def never_within(state: State, pod: PodState, refused: PodRefused) -> str:
+    """The limit of this refusal if it could never hold the pod, or its gang, with nobody else in
+    it; empty where it could, or that depends on the devices that are chosen.
+    """
+    together, much = _together(state, pod)
+    known = amounts_by_name(dialect_config(state.configuration))
+    queue = state.queues.get(queue_of(state, pod)) if refused.queue is not None else None
+    quotas = state.quotas.get(pod.submitted.namespace, {}) if refused.quota is not None else {}
+    limits: list[tuple[str, Mapping[str, int], Mapping[str, tuple[Amount, int]]]] = []
+    if queue is not None:
+        of_queue = {name: known.get(name, ((EXTENDED, name), 1)) for name in queue.capability}
+        limits.append((f"its queue {queue.queue}", queue.capability, of_queue))
+    for quota in quotas.values():
+        whose = f"the quota {quota.quota} of its namespace"
+        limits.append((whose, quota.hard, _of_devices(known, quota.hard)))
+    for whose, most, counted in limits:
+        for name, needed in sorted(_used(counted, much).items()):
+            if needed > most[name]:
+                amounts = (words.of_resource(name, each) for each in (most[name], needed))
+                allowed, wanted = amounts
+                needs = f"its gang needs {wanted} together" if together else f"it needs {wanted}"
+                return f"{whose} allows {allowed} of {name} in all, and {needs}"
+    return ""
+
+
+def _together(state: State, pod: PodState) -> tuple[bool, Counter[Amount]]:
+    """Whether it goes with a gang or alone, and what all those hold at least, on any devices."""
+    name = pod.submitted.group
+    group = state.groups.get(name) if name else None
+    if group is None or group.observed is None or not group.together:
+        return False, _least(pod.submitted.shape)
+    shapes = [_least(each.submitted.shape) for each in group.pods.values()]
+    much: Counter[Amount] = Counter()
+    for amount in set().union(*shapes):  # of each the smallest, whichever pods these are
+        much[amount] = sum(sorted(each[amount] for each in shapes)[: group.min_available])
+    return True, much
+
+
+def _least(shape: Shape) -> Counter[Amount]:
+    """What a pod of this shape holds wherever it is: of memory what it names."""
+    least = Counter(at_least(shape))
+    for ask in shape.asks:
+        if not ask.init and not ask.cap_memory:
+            least[DEVICE_MEMORY, ask.family] += ask.count * (ask.memory_mib or 0)
+    return least

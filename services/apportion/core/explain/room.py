@@ -22,6 +22,7 @@ from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain import words
 from apportion.core.explain.capacity import NO_PLACE, Deficit, devices_deficit, empty, host_deficit
+from apportion.core.explain.limited import never_within
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
 from apportion.core.placement.filters import refused_node as refused_now
@@ -34,10 +35,14 @@ Build = tuple[tuple[str, str, str, int, int, int, int], ...]
 
 
 class Explained(NamedTuple):
-    """A refusal whose nearest nodes could hold the pod; `never`: none could, whatever ends."""
+    """A refusal whose nearest nodes could hold the pod; `never`: none could, whatever ends.
+
+    `limit` is in words the limit that could never hold it, whoever else ends; no node is at fault.
+    """
 
     refused: PodRefused
     never: bool
+    limit: str = ""
 
 
 class Room:
@@ -55,9 +60,11 @@ class Room:
         """The refusal with the nearest among the nodes that could hold the pod; where none could,
         with what each lacks when empty.
 
-        Where a gang, queue, quota or volume is what keeps it out, it stays as it is.
+        Where a gang, queue, quota or volume is what keeps it out, the nodes stay as they are.
         """
-        if refused.gang or refused.queue or refused.quota or refused.volume or not refused.nodes:
+        if refused.queue or refused.quota:
+            return Explained(refused, never=False, limit=never_within(self._state, pod, refused))
+        if refused.gang or refused.volume or not refused.nodes:
             return Explained(refused, never=False)
         refused = words.without_gone(refused)
         shape = pod.submitted.shape

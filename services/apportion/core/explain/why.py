@@ -279,9 +279,11 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting:
 
 
 def refusal_words(explained: Explained, shape: Shape, *, short: bool = False) -> str:
-    """A refusal in one sentence, which begins with that the pod can never fit where it cannot;
-    `short` for one of a list.
+    """A refusal in one sentence, which begins with that the pod can never fit where it cannot, or
+    is the limit that never holds it; `short` for one of a list.
     """
+    if explained.limit:
+        return explained.limit
     said = words.refusal(explained.refused, shape, short=short)
     return f"{words.NEVER}: {said}" if explained.never else said
 
@@ -367,7 +369,8 @@ def _cause_row(
 
     `could` is said where something is to end.
     """
-    cure = words.cure(code, never=explained.never)
+    limited = code in words.LIMIT_CODES
+    cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     if code is RefusalCode.DEVICE_UNHEALTHY and not explained.never and _unnamed(state, shape):
         cure += ", or pods of another scheduler that hold such devices there end"
     if code is RefusalCode.TYPE_MISMATCH:
@@ -381,7 +384,18 @@ def _cause_row(
         cure = re.sub("NODE|DEVICE", first, cure) if first else cure
         cure = NO_CURE if cordoned and not first else cure
     cure += could if code in words.FREED else ""
-    return CauseRow(code=code, words=words.named(code, shape), nodes=count, unblocked_by=cure)
+    said = _limit_words(explained) if limited else words.named(code, shape)
+    return CauseRow(code=code, words=said, nodes=count, unblocked_by=cure)
+
+
+def _limit_words(explained: Explained) -> str:
+    """Which limit it is, and how much of what is lacking."""
+    refused = explained.refused
+    if explained.limit:
+        return explained.limit
+    if refused.queue is not None:
+        return words.queue(refused.queue)
+    return words.quota(refused.quota) if refused.quota is not None else ""
 
 
 def _unnamed(state: State, shape: Shape) -> bool:

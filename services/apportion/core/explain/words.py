@@ -90,9 +90,7 @@ WORDS: dict[RefusalCode, Words] = {
         "pods end on the node, or a node that offers the resource",
     ),
     _C.HOST_PORT_TAKEN: Words(
-        "a pod there has the same host port",
-        Unit.PORTS,
-        "that pod ends, or another hostPort",
+        "a pod there has the same host port", Unit.PORTS, "that pod ends, or another hostPort"
     ),
     _C.DISK_IN_USE: Words(
         "a pod there has the same disk, and not both of them only read it",
@@ -135,9 +133,7 @@ WORDS: dict[RefusalCode, Words] = {
         "room in the domains that have fewer, or a greater maxSkew",
     ),
     _C.NO_SUCH_DEVICE: Words(
-        "node has no device of the family asked for",
-        Unit.NOTHING,
-        "a node with such a device",
+        "node has no device of the family asked for", Unit.NOTHING, "a node with such a device"
     ),
     _C.MODE_MISMATCH: Words(
         "no device is shared in the mode asked for",
@@ -159,11 +155,7 @@ WORDS: dict[RefusalCode, Words] = {
         Unit.NOTHING,
         "a node with a device at that index, or another gpu-index",
     ),
-    _C.DEVICE_UNHEALTHY: Words(
-        "device is unhealthy",
-        Unit.NOTHING,
-        "the device recovers",
-    ),
+    _C.DEVICE_UNHEALTHY: Words("device is unhealthy", Unit.NOTHING, "the device recovers"),
     _C.DEVICE_CORDONED: Words("device is cordoned", Unit.NOTHING, "apportion uncordon DEVICE"),
     _C.DEVICE_IN_USE: Words(
         "device is in use and is wanted alone",
@@ -391,7 +383,13 @@ def refusal(refused: PodRefused, shape: Shape | None = None, *, short: bool = Fa
     if not limits or not refused.reasons.keys() <= {*LIMIT_CODES, *_CLAIM_CODES}:
         limits.append(_of_nodes(refused, shape, short=short))
     said = "; ".join(limits)
-    return f"{gang(refused.gang)}; for the first that does not, {said}" if refused.gang else said
+    return _of_gang(refused, refused.gang, said) if refused.gang is not None else said
+
+
+def _of_gang(refused: PodRefused, found: GangShortage, said: str) -> str:
+    """What keeps the next of a gang out; a limit counts those that have found places already."""
+    counted = found.fitting and (refused.queue is not None or refused.quota is not None)
+    return f"{gang(found)}; {'with these' if counted else 'for the first that does not'}, {said}"
 
 
 def cause(refused: PodRefused, shape: Shape | None = None) -> str:
@@ -399,7 +397,9 @@ def cause(refused: PodRefused, shape: Shape | None = None) -> str:
 
     As in `not enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`.
     """
-    limits = [gang(refused.gang)] if refused.gang is not None else _limits(refused)
+    limits = _limits(refused)
+    if refused.gang is not None:
+        return _of_gang(refused, refused.gang, limits[0]) if limits else gang(refused.gang)
     if limits:
         return limits[0]
     refused = without_gone(refused)

@@ -3,6 +3,8 @@
 import pytest
 
 from apportion.core.explain.answers import Why
+from apportion.core.explain.queued import lines_answer
+from apportion.core.explain.views import pod_answer
 from apportion.core.explain.why import why
 from apportion_schemas import (
     DeviceHealthChanged,
@@ -10,6 +12,8 @@ from apportion_schemas import (
     NodeConstraints,
     NodeCordoned,
     PodAdopted,
+    QueueObserved,
+    QuotaObserved,
     RefusalCode,
     ReportRefused,
 )
@@ -128,6 +132,53 @@ def test_gang_that_does_not_fit() -> None:
     ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
     answer = explained(ledger.settle(), "m0")
     assert "its gang needs 3 places together and finds 2" in answer.sentence
+
+
+def test_gang_beyond_what_is_left_of_its_queue() -> None:
+    """The limit has counted those of the gang that fitted; lists name it as well."""
+    ledger = Ledger(rack("n1", 8), gang("team/job", 3, queue="ml"))
+    ledger.play(QueueObserved(queue="ml", capability={"volcano.sh/vgpu-number": 4}))
+    ledger.submit(pod("runs", ask(1000, count=2), queue="ml")).settle()
+    ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
+    answer = explained(ledger.settle(), "m0")
+    said = (
+        "its gang needs 3 places together and finds 2; with these, its queue ml may hold 0 more of "
+        "volcano.sh/vgpu-number, and 1 would be needed"
+    )
+    assert answer.sentence.endswith(f": {said}")
+    assert pod_answer(ledger.state, ledger.pod("m0")).cause == said
+    assert answer.refused is not None
+    (cause,) = answer.refused.causes
+    assert cause.words == said.partition("; with these, ")[2]
+    assert cause.unblocked_by.startswith("pods of the queue end, or ")
+
+
+@pytest.mark.parametrize("in_gang", [False, True])
+def test_what_a_queue_or_a_quota_never_holds_waits_for_nobody(*, in_gang: bool) -> None:
+    """That others end would not help, so nobody is told to wait for that."""
+    ledger = Ledger(rack("n1", 8), gang("team/job", 3, queue="ml"))
+    if in_gang:
+        ledger.play(QueueObserved(queue="ml", capability={"volcano.sh/vgpu-number": 2}))
+        ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
+        said = (
+            "its queue ml allows 2 of volcano.sh/vgpu-number in all, and its gang needs 3 together"
+        )
+    else:
+        hard = {"limits.nvidia.com/gpumem": 900}
+        ledger.play(QuotaObserved(namespace="default", quota="q", hard=hard))
+        ledger.submit(pod("m0", ask(1000)))
+        said = (
+            "the quota q of its namespace allows 900 of limits.nvidia.com/gpumem in all, and it "
+            "needs 1,000"
+        )
+    answer = explained(ledger.settle(), "m0")
+    assert answer.sentence.endswith(f": {said}")
+    assert answer.refused is not None
+    (cause,) = answer.refused.causes
+    assert cause.words == said
+    assert " end" not in cause.unblocked_by
+    (line,) = lines_answer(ledger.state).lines
+    assert (line.sentence, line.lasting) == (said, True)
 
 
 def test_voided_placement_is_remembered() -> None:
