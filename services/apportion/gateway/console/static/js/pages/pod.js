@@ -16,6 +16,7 @@ import { phaseWord, wants } from "../words.js";
 import { ListPage } from "./list_page.js";
 
 const LONG_WAIT_S = 60;
+const ENDED = "ended";
 const PART_COLOURS = ["--p1", "--p2", "--p3", "--p4"];
 const LOOKS = {
   PodSubmitted: "submitted", PodAdopted: "placed", PodRefused: "refused", PodRejected: "refused", PodPlaced: "placed",
@@ -83,7 +84,7 @@ class PodPage extends ListPage {
       mount(this.main, nonePage(`${this.namespace}/${this.name}`, this.name, this.meant));
       return;
     }
-    const phase = why ? phaseWord(why.phase) : "ended";
+    const phase = why ? phaseWord(why.phase) : ENDED;
     mount(this.main, html`<div class="page"><p class="crumb">${link("pods", "Pods")} / <span class="m">${this.namespace}/<b>${this.name}</b></span> ${phaseChip(phase)}${this.pod?.priority ? html` <span class="chip">priority ${this.pod.priority}</span>` : ""}</p>
       ${answer(this.sentence(), this.notes())}
       <div class="cols story"><section class="card"><h2>Story</h2>${this.story()}</section><div class="stack">${this.evidence()}</div></div></div>`);
@@ -100,7 +101,8 @@ class PodPage extends ListPage {
       const fitted = placed.fitting === 1 ? "the only node that fitted" : placed.fitting ? html`the best of ${num(placed.fitting)} that fitted` : "where it was found";
       return html`${first} on ${nodeLink(placed.node)}, ${fitted}${this.waitWords()}.`;
     }
-    if (why.rejected) return html`Cannot be read: ${why.rejected.field} ${why.rejected.problem}.`;
+    if (why.rejected) return html`${this.hasEnded() ? "Ended; it could not be read" : "Cannot be read"}: ${why.rejected.field} ${why.rejected.problem}.`;
+    if (this.hasEnded()) return this.endedSentence();
     const waited = this.waited();
     const lead = waited === null ? "Waits" : `Waits for ${duration(waited)}`;
     if (why.refused) {
@@ -110,6 +112,16 @@ class PodPage extends ListPage {
     return html`${lead}: ${why.sentence.replace(`${this.namespace}/${this.name} `, "")}.`;
   }
 
+  hasEnded() { return this.why.phase === ENDED; }
+
+  /** Of a pod that never had a place: that it waits no more, how long it did, and for what. */
+  endedSentence() {
+    const { why } = this;
+    const waited = this.waited();
+    const at = instant(why.history.at(-1)?.time);
+    return html`Ended${at === null ? "" : ` at ${when(at, shownTime())}`} without ever having a place${waited === null ? "" : `, after ${duration(waited)} of waiting`}${why.refused ? html`: ${why.refused.never ? "it could never fit on this fleet, even if nothing ran there: " : ""}${this.reason()}` : ""}.`;
+  }
+
   reason() {
     const [cause] = this.why.refused.causes;
     const { nodes } = this.why.refused;
@@ -117,9 +129,10 @@ class PodPage extends ListPage {
     return html`${cause.words} on ${cause.nodes === nodes ? (nodes === 1 ? "the only node" : `all ${num(nodes)} nodes`) : `${num(cause.nodes)} of ${many(nodes, "node")}`}`;
   }
 
+  /** Until it had its place, or its end came; else until the moment that is shown. */
   waited() {
-    const from = this.why.history[0]?.time;
-    return between(from, this.why.placed?.time || shownTime());
+    const { history, placed } = this.why;
+    return between(history[0]?.time, placed?.time || (this.hasEnded() && history.at(-1)?.time) || shownTime());
   }
 
   waitWords() {
@@ -145,7 +158,7 @@ class PodPage extends ListPage {
 
   story() {
     const steps = this.steps();
-    const open = this.why && !this.why.placed && !this.why.rejected;
+    const open = this.why && !this.why.placed && !this.why.rejected && !this.hasEnded();
     return html`<ol class="tl">${steps.map((step, at) => stepRow(step, steps[at + 1]))}${open ? html`<li class="open"><div class="tl-t"><time>now</time></div><div class="tl-b"><b>Waiting</b><span>${this.why.waiting ? `number ${num(this.why.waiting.position)} of ${num(this.why.waiting.pending)}; ` : ""}${link("waiting", "see the lines")}</span></div></li>` : ""}</ol>`;
   }
 
@@ -250,10 +263,11 @@ class PodPage extends ListPage {
     const { refused } = this.why;
     const causes = refused?.causes ?? [];
     const leaving = this.why.evicts;
+    const ended = this.hasEnded();
     return html`${leaving.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${leaving.map(each => html`<li><span>${podLink(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}
-      <section class="card"><h2>Why none fits <small>${refused ? `of ${many(refused.nodes, "node")}, and what would unblock it` : "nobody has looked yet"}</small></h2>
+      <section class="card"><h2>Why none ${ended ? "fitted" : "fits"} <small>${refused ? `of ${many(refused.nodes, "node")}, and what would ${ended ? "have unblocked" : "unblock"} it` : ended ? "nobody had looked" : "nobody has looked yet"}</small></h2>
       ${causes.length ? causeList(causes, refused.nodes) : html`<p>${sentenceCase(this.why.sentence)}.</p>`}
-      <div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div></section>
+      ${ended ? "" : html`<div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div>`}</section>
       ${nearest(refused?.nearest ?? [])}
       ${this.history instanceof Problem && !this.history.unknown ? problemNote(this.history, "what happened to a pod") : ""}`;
   }
