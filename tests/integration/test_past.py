@@ -29,6 +29,8 @@ from apportion_schemas import (
     PodGone,
     PodSubmitted,
     PolicyChanged,
+    QueueObserved,
+    QuotaObserved,
     RevisionSetAside,
     Shape,
     SharesAllocated,
@@ -424,6 +426,18 @@ async def test_what_changed_and_who_did_it(gateway: Gateway) -> None:
     ]
 
 
+async def test_limits_that_changed_and_by_which_event(gateway: Gateway, facts: Facts) -> None:
+    """As short spans are compared, by what the index noted."""
+    await facts.write(QueueObserved(queue="ml", weight=2))  # 9
+    await facts.write(QuotaObserved(namespace="web", quota="q", hard={"nvidia.com/gpu": 4}))  # 10
+    diff = await gateway.ok("/api/v1/diff?from=8")
+    found = {(row["name"], row["what"]): (row["after"], row["revision"]) for row in diff["limits"]}
+    assert found == {
+        ("queue ml", "state"): ("open", 9), ("queue ml", "weight"): ("2", 9),
+        ("quota web/q", "hard"): ("nvidia.com/gpu 4", 10),
+    }  # fmt: skip
+
+
 async def test_a_difference_has_the_event_that_made_just_that(
     gateway: Gateway, facts: Facts
 ) -> None:
@@ -468,7 +482,8 @@ async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: 
 async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> None:
     """One that was drained comes anew under its name; two of a name at once stay two."""
     await facts.place("b", "n1", "n1-g1")  # 9
-    await facts.write(PodGone(uid="b", reason="drained"))  # 10
+    why = "drained from n1 by ann: fan"
+    await facts.write(PodGone(uid="b", reason=why))  # 10
     again = [PodSubmitted(uid=uid, namespace="default", name="b", shape=Shape(), dialect="plain")
              for uid in ("b2", "b3")]  # fmt: skip
     await facts.write(*again)  # 11, 12
@@ -476,7 +491,11 @@ async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> No
     await facts.place("b2", "n2", "n2-g0", name="b")  # 14
     [moved] = (await gateway.ok("/api/v1/diff?from=9&to=14"))["placements"]
     assert (moved["before"], moved["after"]) == ("n1: n1-g1 16 MiB", "n2: n2-g0 16 MiB")
-    assert (moved["name"], moved["revision"]) == ("default/b", 14)
+    assert (moved["name"], moved["revision"], moved["cause"]) == ("default/b", 14, why)
+    between = await gateway.ok("/api/v1/diff?from=9&to=11")
+    [gone], [waits] = between["placements"], between["waiting"]
+    assert (gone["after"], gone["revision"], gone["cause"]) == ("", 10, why)
+    assert (waits["name"], waits["after"], waits["revision"]) == ("default/b", "waits", 11)
     await facts.place("b3", "n2", "n2-g1", name="b")  # 15
     rows = (await gateway.ok("/api/v1/diff?from=9"))["placements"]
     assert [(row["before"], row["after"], row["revision"]) for row in rows] == [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from apportion.core.explain.differences import LISTS, Part, Picture, picture, touched
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
-from apportion.gateway.past.index import DEVICE, NODE, POD
+from apportion.gateway.past.index import DEVICE, LIMIT, NODE, POD
 from apportion.gateway.past.indexing import KINDS, Indexer, open_index
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import decode, encode, subject_of
@@ -84,6 +84,6 @@ def test_each_difference_has_the_event_that_made_it(
             )
             assert {key for key, _ in by} <= keys
         changed = index.changed(after=first, upto=last)
-        for name, kind in (("placements", POD), ("nodes", NODE), ("devices", DEVICE)):
-            assert set(changed.get(kind, ())) == {key for of, key, _ in made if of == name}
+        for kind in (POD, NODE, DEVICE, LIMIT):
+            assert set(changed.get(kind, ())) == {key for of, key, _ in made if KINDS[of] == kind}
         index.close()

@@ -15,9 +15,9 @@ from apportion.cli.rows import Rows
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow
 from apportion.core.explain.words import device_words
 
-LISTS = ("nodes", "devices", "configuration", "policy", "placements")
+LISTS = ("nodes", "devices", "configuration", "policy", "limits", "waiting", "placements")
 """The few that explain the many come first: a busy span has hundreds of placements."""
-SIDED = ("nodes", "devices")
+SIDED = ("nodes", "devices", "limits")
 """Things of which more than one side can differ."""
 
 
@@ -28,10 +28,10 @@ SIDED = ("nodes", "devices")
               metavar="N", help="At most so many rows of each list.")  # fmt: skip
 @asks_gateway
 def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: int) -> None:
-    """Placements, nodes, devices, configuration and policy that differ: what was, and what is.
+    """Placements, pods that wait, nodes, devices, limits, configuration and policy that differ.
 
-    Each with the newest event that made it so. A pod that was submitted anew under its name, as a
-    drained one is, is one row.
+    What was and what is, with the newest event that made it so; BY is who did it, or why a pod had
+    to go. A pod that was submitted anew under its name, as a drained one is, is one row.
 
     Exit codes: 0 shown, also if nothing differs; 1 nothing is known of a moment; 2 a moment cannot
     be read; 3 the gateway cannot be reached.
@@ -68,18 +68,20 @@ def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
 
 def _moves(rows: Sequence[DiffRow]) -> Rows:
     """From which node to which; of a pod that stays where it is, what it held there and holds."""
-    held_any = ["HELD"] if any(row.before for row in rows) else []
-    holds_any = ["HOLDS"] if any(row.after for row in rows) else []
+    stays = [row.before.partition(": ")[0] == row.after.partition(": ")[0] for row in rows]
+    went = [row for row, stayed in zip(rows, stays, strict=True) if not stayed]
+    held_any = ["HELD"] if any(row.before for row in went) else []
+    holds_any = ["HOLDS"] if any(row.after for row in went) else []
     made = table("PLACEMENTS", "WAS", "IS", *held_any, *holds_any, "REVISION", "TIME", "BY",
                  right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
                  drops=("BY", "TIME", "HELD", "HOLDS"))  # fmt: skip
-    for row in rows:
+    for row, stayed in zip(rows, stays, strict=True):
         was, _, held = row.before.partition(": ")
         now, _, holds = row.after.partition(": ")
-        if was == now:
-            was, now = row.before, row.after
-        shares = ([held] if held_any else []) + ([holds] if holds_any else [])
-        made.add_row(row.name, *(each or "-" for each in (was, now, *shares)), *_event(row))
+        shares = ([held or "-"] if held_any else []) + ([holds or "-"] if holds_any else [])
+        if stayed:
+            was, now, shares = row.before, row.after, [""] * len(shares)
+        made.add_row(row.name, was or "-", now or "-", *shares, *_event(row))
     return made
 
 
@@ -95,4 +97,4 @@ def _sides(name: str, rows: Sequence[DiffRow]) -> Rows:
 
 
 def _event(row: DiffRow) -> tuple[str, str, str]:
-    return str(row.revision or ""), clock(row.time), row.by
+    return str(row.revision or ""), clock(row.time), row.cause or row.by

@@ -2,9 +2,11 @@
 
 import io
 
+from msgspec import structs
 from rich.console import Console
 
-from apportion.cli.diff import rows_of
+from apportion.cli.diff import LISTS, rows_of
+from apportion.core.explain.differences import SHOWN
 from apportion.core.explain.past_answers import DiffRow
 
 CARDS = "GPU-1a2b3c4d+GPU-2b3c4d5e+GPU-3c4d5e6f+GPU-4d5e6f70 32,768 MiB 100 %"
@@ -53,3 +55,29 @@ def test_a_pod_that_came_went_or_holds_something_else_where_it_is() -> None:
     assert [line.partition(" ")[2] for line in lines[1:]] == [
         "- n1 129", "n1 - 129", "n1: g0 1 MiB n1: g0 2 MiB 129",
     ]  # fmt: skip
+
+
+def test_what_a_resized_pod_holds_is_said_once() -> None:
+    """In WAS and IS: beside it HELD and HOLDS said the same again."""
+    resized = moved("n1: g0 1 MiB", "n1: g0 2 MiB")
+    [head, line] = shown("placements", resized, width=300)
+    assert head == "PLACEMENTS WAS IS REVISION TIME BY"
+    assert line.partition(" ")[2].startswith("n1: g0 1 MiB n1: g0 2 MiB 129 2026")
+    [_, again, _] = shown("placements", resized, moved("n1: g0 1 MiB", "n2: g1 1 MiB"), width=300)
+    assert again == line
+
+
+def test_why_a_pod_had_to_go_stands_for_who_placed_it_elsewhere() -> None:
+    """The name of a service tells nobody who drained the node, nor for whom it was."""
+    drained = structs.replace(moved("n1: g0 1 MiB", "n2: g0 1 MiB"), cause="drained by ann: fan")
+    assert shown("placements", drained, width=300)[1].endswith("Z drained by ann: fan")
+
+
+def test_pods_that_wait_and_limits_are_lists_of_their_own() -> None:
+    """A limit has sides, and a pod that waits has none."""
+    waits = DiffRow(name="default/a", what="waiting", before="", after="waits", by="agent")
+    assert shown("waiting", waits, width=80)[1].split() == ["default/a", "-", "waits", "agent"]
+    limit = DiffRow(name="queue ml", what="weight", before="1", after="2", by="watcher")
+    assert shown("limits", limit, width=80) == ["LIMITS WHAT WAS IS REVISION TIME BY",
+                                                "queue ml weight 1 2 watcher"]  # fmt: skip
+    assert set(LISTS) == set(SHOWN), "whatever is compared is shown"

@@ -1,4 +1,4 @@
-"""What differs between two states: placements, nodes, devices, configuration and policy.
+"""What differs between two states: pods that hold and that wait, nodes, devices, limits, settings.
 
 A picture holds what of a state can differ, of all of it or of a part; taking one costs a look at
 each thing of it, and words are made for what differs alone. Invariants: two pictures of equal
@@ -14,8 +14,9 @@ from msgspec import structs
 
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.health import failure
-from apportion.core.explain.lines import policy_words, shares_words
+from apportion.core.explain.lines import limit_name, policy_words, quota_name, shares_words
 from apportion.core.explain.natural import natural
+from apportion.core.explain.words import of_resource
 from apportion.core.ledger.state import NodeState, State
 from apportion_schemas import (
     Configuration,
@@ -37,12 +38,16 @@ from apportion_schemas import (
     PodGone,
     PodPlaced,
     PodResized,
+    PodSubmitted,
     PolicyChanged,
+    QueueObserved,
+    QuotaGone,
+    QuotaObserved,
     Share,
 )
 
 VALUE_CHARS_MAX = 200
-READY, GONE, OK = "ready", "gone", "ok"
+READY, GONE, OK, WAITS = "ready", "gone", "ok", "waits"
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -65,7 +70,8 @@ _NOTHING = Held("", "", ())
 class Picture(NamedTuple):
     """What of a state can differ from another one.
 
-    `cards` counts the devices of each node, and `owners` names the node of each device.
+    `cards` counts the devices of each node, and `owners` names the node of each device. `waiting`
+    are the pods without a place, by uid, with their names.
     """
 
     revision: int
@@ -76,6 +82,8 @@ class Picture(NamedTuple):
     policy: PolicyChanged
     cards: dict[str, int]
     owners: dict[str, str]
+    waiting: dict[str, str]
+    limits: dict[str, dict[str, str]]
 
     def joined(self, before: "Picture", node: str) -> bool:
         """Whether the node is there now, and nobody had told of it before."""
@@ -84,16 +92,19 @@ class Picture(NamedTuple):
 
 
 class Part(NamedTuple):
-    """These things of a state: pods by uid, nodes by name, devices by id; and its settings."""
+    """These things of a state: pods by uid, nodes by name, devices by id, limits by what people
+    call them; and its settings.
+    """
 
     pods: Collection[str] = ()
     nodes: Collection[str] = ()
     devices: Collection[str] = ()
+    limits: Collection[str] = ()
 
 
 class Difference(NamedTuple):
     """One thing, what of it changed, and what that was and is; `key` is a uid for a pod, that of
-    the newer one where two had the name.
+    the newer one where two had the name, and `left` then that of the other.
     """
 
     key: str
@@ -101,6 +112,7 @@ class Difference(NamedTuple):
     what: str
     before: str
     after: str
+    left: str = ""
 
 
 def picture(state: State, part: Part | None = None) -> Picture:
@@ -125,6 +137,8 @@ def picture(state: State, part: Part | None = None) -> Picture:
         policy=state.policy,
         cards={name: sum(d.present for d in node.devices) for name, node in nodes.items()},
         owners=dict(owners),
+        waiting={uid: pod.full_name for uid, pod in pods.items() if pod.placement is None},
+        limits=_limits(state, None if part is None else part.limits),
     )
 
 
@@ -164,7 +178,18 @@ def _moves(
         was = before.placements[left[at]] if at < len(left) else _NOTHING
         now = after.placements[came[at]] if at < len(came) else _NOTHING
         key = came[at] if at < len(came) else left[at]
-        yield Difference(key, name, "placement", was.words, now.words)
+        gone = left[at] if at < len(left) and left[at] != key else ""
+        yield Difference(key, name, "placement", was.words, now.words, gone)
+
+
+def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
+    """Pods that began to wait, and those that wait no more, by name."""
+    was, now = before.waiting, after.waiting
+    changed = [(name, uid) for uid, name in (was | now).items() if (uid in was) != (uid in now)]
+    for name, uid in sorted(changed, key=lambda each: (natural(each[0]), each[1])):
+        yield Difference(
+            uid, name, "waiting", WAITS if uid in was else "", WAITS if uid in now else ""
+        )
 
 
 def nodes(before: Picture, after: Picture) -> Iterator[Difference]:
@@ -187,6 +212,11 @@ def configuration(before: Picture, after: Picture) -> Iterator[Difference]:
             yield Difference(key, key, key, _value(was[key]), _value(value))
 
 
+def limits(before: Picture, after: Picture) -> Iterator[Difference]:
+    """Queues and quotas that came, left, or allow something else."""
+    yield from _sides(before.limits, after.limits)
+
+
 def policy(before: Picture, after: Picture) -> Iterator[Difference]:
     """How nodes and devices are preferred."""
     if before.policy is after.policy:
@@ -198,8 +228,10 @@ def policy(before: Picture, after: Picture) -> Iterator[Difference]:
 
 LISTS: Mapping[str, Callable[[Picture, Picture], Iterator[Difference]]] = {
     "placements": placements,
+    "waiting": waiting,
     "nodes": nodes,
     "devices": devices,
+    "limits": limits,
     "configuration": configuration,
     "policy": policy,
 }
@@ -228,8 +260,21 @@ def _devices_shown(before: Picture, after: Picture) -> Iterator[Difference]:
             yield each
 
 
-SHOWN = {**LISTS, "nodes": _nodes_shown, "devices": _devices_shown}
-"""The same for people: a node that joined is one row, and tells of the devices that came with."""
+def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
+    """Not of who has a place now, which is a row of placements, nor of who waits on under its name,
+    as one that was submitted anew.
+    """
+    waited, waits = set(before.waiting.values()), set(after.waiting.values())
+    placed = {held.name for held in after.placements.values()}
+    for each in waiting(before, after):
+        if each.name not in (waited if each.after else waits | placed):
+            yield each
+
+
+SHOWN = {**LISTS, "waiting": _waiting_shown, "nodes": _nodes_shown, "devices": _devices_shown}
+"""The same for people: a node that joined is one row, and tells of the devices that came with; and
+a pod that waited and has a place is one row.
+"""
 
 
 def _sides(
@@ -265,6 +310,30 @@ def _is_there(node: dict[str, str] | None) -> bool:
 def _device(device: DeviceState) -> dict[str, str]:
     failed = failure(device)
     return {"health": f"failed: {failed.reason}" if failed else OK, "cordon": device.cordon}
+
+
+def _limits(state: State, wanted: Collection[str] | None) -> dict[str, dict[str, str]]:
+    """The sides of these limits; of all where None are named."""
+    if wanted is not None and not wanted:
+        return {}
+    quotas = (quota for of_namespace in state.quotas.values() for quota in of_namespace.values())
+    sides = {limit_name(each): _queue(each) for each in state.queues.values()}
+    sides |= {limit_name(each): {"hard": _amounts(each.hard)} for each in quotas}
+    return {name: each for name, each in sides.items() if wanted is None or name in wanted}
+
+
+def _queue(queue: QueueObserved) -> dict[str, str]:
+    return {
+        "state": "open" if queue.open else "closed",
+        "weight": str(queue.weight),
+        "capability": _amounts(queue.capability),
+        "cards": ", ".join(f"{each} {most:,}" for each, most in sorted(queue.cards.items())),
+    }
+
+
+def _amounts(most: Mapping[str, int]) -> str:
+    """As in `cpu 8 CPU, nvidia.com/gpu 4`."""
+    return ", ".join(f"{name} {of_resource(name, value)}" for name, value in sorted(most.items()))
 
 
 def _value(value: Any) -> str:
@@ -310,7 +379,11 @@ _TOUCHED: dict[type, Callable[[State, Any], Part]] = {
     PodResized: _pod,
     PlacementVoided: _pod,
     PodAdopted: _adopted,
+    PodSubmitted: lambda _, data: Part(pods=(data.uid,)),
     PodGone: lambda _, data: Part(pods=(data.uid,)),
+    QueueObserved: lambda _, data: Part(limits=(limit_name(data),)),
+    QuotaObserved: lambda _, data: Part(limits=(limit_name(data),)),
+    QuotaGone: lambda _, data: Part(limits=(quota_name(data.namespace, data.quota),)),
     NodeReported: _report,
     NodeObserved: _observed,
     NodeGone: _left,

@@ -181,7 +181,12 @@ def limit_name(limit: QueueObserved | QuotaObserved) -> str:
     """How people are told of it."""
     if isinstance(limit, QueueObserved):
         return f"queue {limit.queue}"
-    return f"quota {limit.namespace}/{limit.quota}"
+    return quota_name(limit.namespace, limit.quota)
+
+
+def quota_name(namespace: str, quota: str) -> str:
+    """The same of one that has left."""
+    return f"quota {namespace}/{quota}"
 
 
 def _queue(data: QueueObserved) -> str:

@@ -147,7 +147,8 @@ class DiffRow(Answer, frozen=True):
     """What of one thing was, and is; by which event, and who is behind it.
 
     `what` is the side of it that changed; an empty text is nothing. `revision` is 0 where no event
-    is known.
+    is known. `cause` is why a pod lost its place, as it was told when it ended: for whom it was
+    evicted, or who drained what, and why.
     """
 
     name: str
@@ -158,6 +159,7 @@ class DiffRow(Answer, frozen=True):
     time: str = ""
     by: str = ""
     sentence: str = ""
+    cause: str = ""
 
 
 class DiffAnswer(Answer, frozen=True):
@@ -167,8 +169,10 @@ class DiffAnswer(Answer, frozen=True):
     begin: MomentAnswer = field(name="from")
     end: MomentAnswer = field(name="to")
     placements: tuple[DiffRow, ...] = ()
+    waiting: tuple[DiffRow, ...] = ()
     nodes: tuple[DiffRow, ...] = ()
     devices: tuple[DiffRow, ...] = ()
+    limits: tuple[DiffRow, ...] = ()
     configuration: tuple[DiffRow, ...] = ()
     policy: tuple[DiffRow, ...] = ()
     more: dict[str, int] = {}

@@ -48,12 +48,12 @@ def _entry(answer: Any, sees: Sees) -> Any:
 
 
 def _differences(answer: Any, sees: Sees) -> Any:
-    """Without the configuration, which may name anybody, and without words about pods of others."""
+    """Without configuration and limits, which may name anybody, nor words about pods of others."""
     shown = seen(answer, sees)
-    for kind in ("placements", "nodes", "devices"):
+    for kind in ("placements", "waiting", "nodes", "devices"):
         for row in _about_others(shown[kind], answer[kind]):
-            row.update(sentence=OF_OTHERS, by="")
-    return {**shown, "configuration": []}
+            row.update(sentence=OF_OTHERS, by="", cause="")
+    return {**shown, "configuration": [], "limits": []}
 
 
 def _timeline(answer: Any, sees: Sees) -> Any:

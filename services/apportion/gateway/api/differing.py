@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
 from apportion.core.explain.differences import SHOWN, Part, Picture, picture
 from apportion.core.explain.lines import Teller
-from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
+from apportion.core.explain.past_answers import DiffAnswer, DiffRow, LogRow, MomentAnswer
 from apportion.gateway.api.log import row_of
 from apportion.gateway.api.moments import Moments
 from apportion.gateway.api.query import LIMIT_MAX, WAITING, RequestRefused, only, whole
-from apportion.gateway.past.index import DEVICE, NODE, POD
+from apportion.gateway.past.index import DEVICE, LIMIT, NODE, POD
 from apportion.gateway.past.indexing import KINDS
 from apportion.gateway.past.past import Past
+from apportion_schemas import PodGone
 
 LIMIT_DEFAULT = 200
 SHORT_EVENTS = 20_000
@@ -29,10 +31,18 @@ SHORT_EVENTS = 20_000
 
 class _By(msgspec.Struct):
     by: str = ""
+    reason: str = ""
 
 
 class _Said(msgspec.Struct):
     data: _By = msgspec.field(default_factory=_By)
+
+
+class _Told(NamedTuple):
+    """One event in words, and what of it says who and why."""
+
+    row: LogRow
+    data: _By
 
 
 _decode_by = msgspec.json.Decoder(_Said).decode
@@ -77,7 +87,7 @@ class Differing:
         if last - first > SHORT_EVENTS or first < index.begins:
             return None
         found = index.changed(after=first, upto=last)
-        return Part(*(found.get(kind, ()) for kind in (POD, NODE, DEVICE)))
+        return Part(*(found.get(kind, ()) for kind in (POD, NODE, DEVICE, LIMIT)))
 
     async def _moment(self, revision: int) -> MomentAnswer:
         time = await self._past.chronicle.time_at(revision)
@@ -102,24 +112,32 @@ class _Found:
         hidden = sum(1 for _ in every)
         if hidden:
             self.more[name] = hidden
-        causes = self._past.index.changed_by(
+        made = self._past.index.changed_by(
             KINDS[name],
-            {each.key for each in shown},
+            {uid for each in shown for uid in (each.key, each.left) if uid},
             after=self._before.revision,
             upto=self._after.revision,
         )
-        records = await self._past.chronicle.records(sorted(set(causes.values())))
-        rules = self._past.indexer.rules
-        said = {each.revision: (row_of(each, self._teller, rules), each) for each in records}
+        said = await self._said(set(made.values()))
         rows = []
         for each in shown:
             row = DiffRow(name=each.name, what=each.what, before=each.before, after=each.after)
-            revision = causes.get((each.key, each.what), 0)
-            if revision in said:
-                words, record = said[revision]
+            found = said.get(made.get((each.key, each.what), 0))
+            if found is not None:
                 row = msgspec.structs.replace(
-                    row, revision=revision, time=words.time, sentence=words.sentence,
-                    by=_decode_by(record.payload).data.by or words.source,
+                    row, revision=found.row.revision, time=found.row.time,
+                    sentence=found.row.sentence, by=found.data.by or found.row.source,
                 )  # fmt: skip
+            ended = said.get(made.get((each.left, each.what), 0)) or found
+            if ended is not None and ended.row.type == PodGone.__name__:
+                row = msgspec.structs.replace(row, cause=ended.data.reason)
             rows.append(row)
         return tuple(rows)
+
+    async def _said(self, revisions: set[int]) -> dict[int, _Told]:
+        """These events in words. Raises LedgerError."""
+        rules = self._past.indexer.rules
+        return {
+            each.revision: _Told(row_of(each, self._teller, rules), _decode_by(each.payload).data)
+            for each in await self._past.chronicle.records(sorted(revisions))
+        }

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import msgspec
 
-FORMAT = 3
+FORMAT = 4
 BUFFERED = 5_000
-POD, NODE, DEVICE, CONFIGURATION, POLICY = 1, 2, 3, 4, 5
+POD, NODE, DEVICE, CONFIGURATION, POLICY, LIMIT = 1, 2, 3, 4, 5, 6
 NAMES_MAX = 200_000
 
 _SCHEMA = """

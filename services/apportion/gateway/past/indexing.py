@@ -24,6 +24,7 @@ from apportion.gateway.past.checkpoints import Checkpoints
 from apportion.gateway.past.index import (
     CONFIGURATION,
     DEVICE,
+    LIMIT,
     NODE,
     POD,
     POLICY,
@@ -65,8 +66,10 @@ _log = get_logger(__name__)
 _NS = 1_000_000_000
 KINDS = {
     "placements": POD,
+    "waiting": POD,
     "nodes": NODE,
     "devices": DEVICE,
+    "limits": LIMIT,
     "configuration": CONFIGURATION,
     "policy": POLICY,
 }

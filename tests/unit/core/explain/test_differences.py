@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from apportion.core.explain import differences
-from apportion.core.explain.differences import SHOWN, Part, picture
+from apportion.core.explain.differences import SHOWN, Part, Picture, picture
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion_schemas import (
@@ -15,10 +15,14 @@ from apportion_schemas import (
     NodeGone,
     PodGone,
     PolicyChanged,
+    QueueObserved,
+    QuotaGone,
+    QuotaObserved,
 )
 from apportion_schemas.quantities import Payload
 from tests.benchmarks.refold import life
 from tests.support.fleet import rack
+from tests.support.pods import placed, pod, share
 
 TIME = "2026-01-01T00:00:00.000000Z"
 
@@ -42,11 +46,8 @@ def test_equal_states_do_not_differ() -> None:
     """Whatever list is asked for."""
     one, other = picture(begun()), picture(begun())
     for differ in (
-        differences.placements,
-        differences.nodes,
-        differences.devices,
-        differences.configuration,
-        differences.policy,
+        *differences.LISTS.values(),
+        *SHOWN.values(),
     ):
         assert list(differ(one, other)) == []
 
@@ -73,11 +74,11 @@ def test_each_side_of_a_thing_is_a_row() -> None:
         NodeGone(node="node-00001"),
     )
     after = picture(state)
-    assert [tuple(row)[1:] for row in differences.devices(before, after)] == [
+    assert [tuple(row)[1:5] for row in differences.devices(before, after)] == [
         ("node-00000-g0", "health", "ok", "failed: XID"),
         ("node-00000-g0", "cordon", "", "fan"),
     ]
-    assert [tuple(row)[1:] for row in differences.nodes(before, after)] == [
+    assert [tuple(row)[1:5] for row in differences.nodes(before, after)] == [
         ("node-00001", "state", "ready", "gone")
     ]
 
@@ -92,11 +93,11 @@ def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
     first = structs.replace(first, devices=(*first.devices[:3], broken, *first.devices[4:]))
     state = happen(State(), first, second)
     after = picture(state)
-    assert [tuple(row)[1:] for row in SHOWN["nodes"](before, after)] == [
+    assert [tuple(row)[1:5] for row in SHOWN["nodes"](before, after)] == [
         ("node-00000", "state", "", "joined, 8 cards"),
         ("node-00001", "state", "", "joined, 1 card"),
     ]
-    assert [tuple(row)[1:] for row in SHOWN["devices"](before, after)] == [
+    assert [tuple(row)[1:5] for row in SHOWN["devices"](before, after)] == [
         ("node-00000-g3", "health", "", "failed: XID 79")
     ]
     part = Part(devices=["node-00001-g0", "node-00001-g1"])  # no node is otherwise
@@ -106,6 +107,54 @@ def test_a_node_that_joins_is_one_row_with_its_cards() -> None:
         assert list(SHOWN["nodes"](one, other)) == []
         [card] = SHOWN["devices"](one, other)
         assert (card.key, card.after) == ("node-00001-g1", "ok")
+
+
+def waiting(before: Picture, state: State) -> list[tuple[str, str, str]]:
+    """Who began to wait, or waits no more, as people are shown it."""
+    return [(row.name, row.before, row.after) for row in SHOWN["waiting"](before, picture(state))]
+
+
+def test_pods_that_wait_are_told_apart_from_those_that_have_a_place() -> None:
+    """Who came and waits, who left while waiting; who was placed is a row of placements alone, and
+    who waits anew under his name waits as before.
+    """
+    state = happen(State(), rack("n1", 2), pod("left"), pod("same"), pod("found"), pod("stays"))
+    before = picture(state)
+    again = pod("another", name="same")
+    happen(state, PodGone(uid="left"), PodGone(uid="same"), again, pod("came"))
+    happen(state, placed("found", "n1", [share("n1-g0", 1000)]))
+    assert waiting(before, state) == [("default/came", "", "waits"), ("default/left", "waits", "")]
+    [found] = differences.placements(before, picture(state))
+    assert found.name == "default/found"
+
+
+def test_the_one_before_under_a_name_is_named() -> None:
+    """Its end tells why it had to go; a pod that stayed itself has none before it."""
+    state = happen(State(), rack("n1", 1), pod("a"), placed("a", "n1", [share("n1-g0", 1000)]))
+    before = picture(state)
+    happen(state, PodGone(uid="a", reason="drained"), pod("a2", name="a"), rack("n2", 1))
+    happen(state, placed("a2", "n2", [share("n2-g0", 1000)], name="a"))
+    [moved] = differences.placements(before, picture(state))
+    assert (moved.key, moved.left) == ("a2", "a")
+    later = picture(state)
+    happen(state, PodGone(uid="a2"))
+    [gone] = differences.placements(later, picture(state))
+    assert (gone.key, gone.left) == ("a2", "")
+
+
+def test_limits_that_changed() -> None:
+    """Each side of a queue and of a quota, in the unit of its resource; and one that left."""
+    old = QueueObserved(queue="ml", capability={"cpu": 4000, "nvidia.com/gpu": 4})
+    state = happen(State(), old, QuotaObserved(namespace="web", quota="q", hard={"x/gpu": 2}))
+    before = picture(state)
+    new = structs.replace(old, open=False, capability={"cpu": 8000}, cards={"T4": 3})
+    happen(state, new, QuotaGone(namespace="web", quota="q"))
+    assert [tuple(row)[1:5] for row in differences.limits(before, picture(state))] == [
+        ("queue ml", "state", "open", "closed"),
+        ("queue ml", "capability", "cpu 4 CPU, nvidia.com/gpu 4", "cpu 8 CPU"),
+        ("queue ml", "cards", "", "T4 3"),
+        ("quota web/q", "hard", "x/gpu 2", ""),
+    ]
 
 
 def test_policy_and_keys_of_the_configuration() -> None:

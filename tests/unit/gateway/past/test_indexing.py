@@ -105,8 +105,12 @@ def test_what_each_event_made_otherwise(tmp_path: Path) -> None:
     assert by(DEVICE, "g0", "g1", "unseen") == {
         ("g0", "health"): 1, ("g0", "cordon"): 7, ("g1", "health"): 2, ("unseen", "health"): 6,
     }  # fmt: skip
-    assert by(POD, "p1", "old") == {("p1", "placement"): 13, ("old", "placement"): 6}
-    assert index.changed_by(POD, ["p1"], after=0, upto=12) == {("p1", "placement"): 5}
+    assert by(POD, "p1", "old") == {
+        ("p1", "placement"): 13, ("p1", "waiting"): 5, ("old", "placement"): 6,
+    }  # fmt: skip
+    assert index.changed_by(POD, ["p1"], after=0, upto=12) == {
+        ("p1", "placement"): 5, ("p1", "waiting"): 5,
+    }  # fmt: skip
     assert by(POLICY, "policy") == {("policy", "policy"): 10}
     assert by(CONFIGURATION, "scheduler_names") == {("scheduler_names", "scheduler_names"): 11}
 
