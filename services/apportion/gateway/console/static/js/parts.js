@@ -42,6 +42,7 @@ export const sentence = text => `${sentenceCase(text)}${/[.!?]$/.test(text) ? ""
 export const causeList = (causes, nodes) => html`<ul class="causes">${causes.map(cause => html`<li>${causeBar(cause, nodes)}${cause.unblocked_by ? cure(cause.unblocked_by) : ""}</li>`)}</ul>`;
 
 function causeBar(cause, nodes) {
+  if (!cause.nodes) return html`<div class="cz"><span>${cause.words}</span></div>`; // a limit: nobody looked at nodes
   const look = /cordon|unhealthy|not ready|not in the cluster/.test(cause.words) ? "warn" : "bad";
   return html`<div class="cz"><span>${cause.words}</span><i class="${look}" data-s="width:${100 * cause.nodes / Math.max(1, nodes)}%"></i><b class="m">${num(cause.nodes)}</b></div>`;
 }

@@ -126,6 +126,7 @@ class PodPage extends ListPage {
     const [cause] = this.why.refused.causes;
     const { nodes } = this.why.refused;
     if (!cause) return "there is no node yet";
+    if (!nodes) return cause.words;
     return html`${cause.words} on ${cause.nodes === nodes ? (nodes === 1 ? "the only node" : `all ${num(nodes)} nodes`) : `${num(cause.nodes)} of ${many(nodes, "node")}`}`;
   }
 
@@ -264,8 +265,9 @@ class PodPage extends ListPage {
     const causes = refused?.causes ?? [];
     const leaving = this.why.evicts;
     const ended = this.hasEnded();
+    const limited = refused && !refused.nodes; // nobody looked at nodes
     return html`${leaving.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${leaving.map(each => html`<li><span>${podLink(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}
-      <section class="card"><h2>Why none ${ended ? "fitted" : "fits"} <small>${refused ? `of ${many(refused.nodes, "node")}, and what would ${ended ? "have unblocked" : "unblock"} it` : ended ? "nobody had looked" : "nobody has looked yet"}</small></h2>
+      <section class="card"><h2>${limited ? `Why it ${ended ? "waited" : "waits"}` : `Why none ${ended ? "fitted" : "fits"}`} <small>${refused ? `${limited ? "" : `of ${many(refused.nodes, "node")}, `}and what would ${ended ? "have unblocked" : "unblock"} it` : ended ? "nobody had looked" : "nobody has looked yet"}</small></h2>
       ${causes.length ? causeList(causes, refused.nodes) : html`<p>${sentenceCase(this.why.sentence)}.</p>`}
       ${ended ? "" : html`<div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div>`}</section>
       ${nearest(refused?.nearest ?? [])}

@@ -65,7 +65,7 @@ function dots(line, now) {
 
 function reasons(line) {
   if (!line.causes.length) return html`<h3>Why not yet</h3><p>${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}</p>`;
-  return html`<h3>Why none of ${many(line.nodes, "node")}, and what would unblock it</h3>${causeList(line.causes, line.nodes)}<p class="try">${link("whatif", "Try a change →", line.first.length ? { pod: `${line.first[0].namespace}/${line.first[0].name}` } : {})}</p>`;
+  return html`<h3>${line.nodes ? `Why none of ${many(line.nodes, "node")}` : "Why not yet"}, and what would unblock it</h3>${causeList(line.causes, line.nodes)}<p class="try">${link("whatif", "Try a change →", line.first.length ? { pod: `${line.first[0].namespace}/${line.first[0].name}` } : {})}</p>`;
 }
 
 const NONE = html`<span class="faint">–</span>`;

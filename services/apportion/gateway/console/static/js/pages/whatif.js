@@ -114,7 +114,7 @@ class WhatIfPage {
       return html`<section class="card"><h2>Nothing is asked yet</h2><ul class="hints"><li><b>Paste a manifest</b>: does it fit, where, beside whom, and what is ahead of it?</li><li><b>Name a node to lose</b>: whose pods are hit, and where would they go?</li><li><b>Add nodes</b>, or choose a <b>policy</b>: who of those that wait would have a place?</li></ul></section>`;
     }
     if (!why?.refused) return why ? html`<section class="card"><p>${sentenceCase(why.sentence)}.</p></section>` : "";
-    return html`<section class="card"><h2>Why it waits <small>none of ${many(why.refused.nodes, "node")} fits, and what would unblock it</small></h2>${causeList(why.refused.causes, why.refused.nodes)}</section>`;
+    return html`<section class="card"><h2>Why it waits <small>${why.refused.nodes ? `none of ${many(why.refused.nodes, "node")} fits` : "a limit keeps it out"}, and what would unblock it</small></h2>${causeList(why.refused.causes, why.refused.nodes)}</section>`;
   }
 
   /** What was named, with an empty field behind it: only where that changes, for somebody may be writing there. */
@@ -303,7 +303,7 @@ class WhatIfPage {
     return html`<section class="card"><h2><span class="m">${pod.namespace}/${pod.name}</span> ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${outcomeWords(pod.without)}</small>` : ""}</h2><p>${pod.refused ? "" : `${sentenceCase(pod.sentence)}.`}${pod.refused && pod.pending_since ? html`Waits already, since ${receipt(pod.pending_since)}.` : ""}</p>
       ${best.length ? html`<div class="runs">${best.map((row, at) => html`<div class="run ${at ? "" : "won"}"><span class="m">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"><i data-s="width:${Math.max(0, row.total) / most * 100}%;background:var(--p1)"></i></span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? best[0].total - row.total < 0.05 ? "tie" : `−${(best[0].total - row.total).toFixed(1)}` : ""}</em></div>`)}</div>` : ""}
       ${pod.beside.length ? html`<h3>Beside</h3><ol class="mini">${pod.beside.slice(0, 5).map(each => html`<li><span>${podLink(each.namespace, each.pod)} <span class="faint">${num(each.memory_mib)} MiB</span></span></li>`)}</ol>` : ""}
-      ${pod.refused ? html`<h3>${pod.outcome === "never" ? "What an empty fleet lacks" : "Why it would wait"}</h3>${causeList(pod.refused.causes, pod.refused.nodes)}` : ""}
+      ${pod.refused ? html`<h3>${pod.outcome === "never" ? pod.refused.never ? "What an empty fleet lacks" : "Why it can never have a place" : "Why it would wait"}</h3>${causeList(pod.refused.causes, pod.refused.nodes)}` : ""}
       ${pod.ahead ? html`<p class="faint">${many(pod.ahead, "pod")} would have their turn before it: ${link("waiting", "the lines")}.</p>` : ""}</section>`;
   }
 
