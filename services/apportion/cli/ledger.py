@@ -16,6 +16,8 @@ from apportion.cli.ledger_formats import enable, set_aside
 from apportion.cli.ledger_trim import trim
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
+from apportion.core.doctor.found import size
+from apportion.core.explain.words import many
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -152,7 +154,16 @@ async def _looked(reach: Reach, look: Look) -> StreamInfo | LedgerDrifted:
 
 
 def _most(max_bytes: int) -> str:
-    return f"{max_bytes:,}" if max_bytes >= 0 else "what the disk holds"
+    return size(max_bytes) if max_bytes >= 0 else "what the disk holds"
+
+
+def words_of(checked: Checked) -> str:
+    """What of a ledger that is as it must be; amounts are in the units that `doctor` has."""
+    return (
+        f"the ledger is as it must be: revisions {checked.first_revision} to "
+        f"{checked.last_revision}, which take {size(checked.bytes)} of "
+        f"{_most(checked.max_bytes)}, {many(checked.replicas, 'replica')}"
+    )
 
 
 def _tell(outcome: StreamInfo | LedgerDrifted, *, as_json: bool) -> None:
@@ -168,11 +179,7 @@ def _tell(outcome: StreamInfo | LedgerDrifted, *, as_json: bool) -> None:
     if as_json:
         print_json(checked)
     elif checked.ok:
-        console().print(
-            f"the ledger is as it must be: revisions {checked.first_revision} to "
-            f"{checked.last_revision}, {checked.bytes:,} bytes of {_most(checked.max_bytes)}, "
-            f"{checked.replicas} replica{'s'[: checked.replicas != 1]}"
-        )
+        console().print(words_of(checked))
     else:
         console(stderr=True).print(plain(checked.error), style="red", soft_wrap=True)
     if not checked.ok:

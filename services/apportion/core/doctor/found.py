@@ -47,3 +47,11 @@ def age(seconds: float) -> str:
             count = int(seconds // size)
             return f"{count} {unit}{'s' if unit == 'day' and count != 1 else ''}"
     return f"{max(seconds, 0):.0f} s"
+
+
+def size(count: int) -> str:
+    """Bytes in the largest unit of which there is one."""
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 1 << power:
+            return f"{count / (1 << power):,.1f} {unit}"
+    return f"{count} B"

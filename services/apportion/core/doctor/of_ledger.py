@@ -3,7 +3,7 @@
 from typing import Final
 
 from apportion.core.doctor.facts import Facts
-from apportion.core.doctor.found import Found, age, broken, counted, ok, soon
+from apportion.core.doctor.found import Found, age, broken, counted, ok, size, soon
 
 SKEW_SOON_S: Final = 2.0
 SKEW_BROKEN_S: Final = 30.0
@@ -106,12 +106,20 @@ def disk(facts: Facts) -> Found | None:
     ledger = facts.ledger
     if ledger is None:
         return None
-    parts = [(ledger.size_bytes, ledger.max_bytes), (ledger.store_bytes, ledger.store_max_bytes)]
-    limited = [(used, most) for used, most in parts if most > 0]
+    takes = f"the ledger takes {size(ledger.size_bytes)}"
+    parts = [
+        (ledger.size_bytes, ledger.max_bytes, "; it may take {most} ({part:.0%})"),
+        (
+            ledger.store_bytes,
+            ledger.store_max_bytes,
+            "; with snapshots {used} of {most} of its server's disk are used ({part:.0%})",
+        ),
+    ]
+    limited = [part for part in parts if part[1] > 0]
     if not limited:
-        return ok(f"the ledger takes {_size(ledger.size_bytes)}; no limit is seen from here")
-    used, most = max(limited, key=lambda part: part[0] / part[1])
-    words = f"{_size(used)} of {_size(most)} used ({used / most:.0%})"
+        return ok(f"{takes}; no limit is seen from here")
+    used, most, said = max(limited, key=lambda part: part[0] / part[1])
+    words = takes + said.format(used=size(used), most=size(most), part=used / most)
     fix = (
         "archive and trim it: `apportion ledger archive FILE`, `apportion ledger trim`; or give it "
         "more: `apportion ledger resize`, and max_file_store of the server"
@@ -195,11 +203,3 @@ def receipts(facts: Facts) -> Found | None:
     behind = f", and {newest - found.last:,} events since" if newest > found.last else ""
     words = f"signed up to revision {found.last:,}, {age(found.newest_age_s)} ago{behind}"
     return soon(words, fix) if behind and found.newest_age_s > RECEIPT_AGE_SOON_S else ok(words)
-
-
-def _size(count: int) -> str:
-    """Bytes in the largest unit of which there is one."""
-    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if count >= 1 << power:
-            return f"{count / (1 << power):,.1f} {unit}"
-    return f"{count} B"

@@ -238,6 +238,18 @@ def test_a_fix_names_the_device_that_it_is_for() -> None:
     assert "simulate" not in found(cluster(silent=silent[:1]), "agents").fix
 
 
+def test_what_the_ledger_takes_is_told_apart_from_what_its_disk_has() -> None:
+    """`ledger check` says the one, in the same unit; the other holds snapshots besides."""
+    kib = 1024
+    words = found(
+        ledger(size_bytes=216 * kib, store_bytes=420 * kib, store_max_bytes=1 << 33), "disk"
+    ).words
+    assert words.startswith("the ledger takes 216.0 KiB; with snapshots ")
+    assert "420.0 KiB of 8.0 GiB of its server's disk" in words
+    full = found(ledger(size_bytes=97 * kib, max_bytes=100 * kib), "disk").words
+    assert full == "the ledger takes 97.0 KiB; it may take 100.0 KiB (97%)"
+
+
 def test_every_check_has_a_case() -> None:
     """A new row comes with what makes it fail."""
     assert {case[0] for case in CASES} | {"cordons"} == {check.id for check in CHECKS}
