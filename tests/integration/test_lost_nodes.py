@@ -75,6 +75,8 @@ async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
         assert silent.node == "rack-1"
         assert "p1" not in {each.pod for each in facts.of(SharesAllocated)}
         assert "rack-1 is back" in await order(bus, url, "return", "rack-1")
+        again = await order(bus, url, "return", "rack-1", code=1)
+        assert "rack-1 is heard: there is nothing" in again, "it is back once that is said"
         assert "rack-2 is lost now" in await order(bus, url, "lose", "rack-2")
         assert "rack-2 is back" in await order(bus, url, "return", "rack-2"), "before its grace"
         (heard,) = await facts.count(NodeHeard, 1)

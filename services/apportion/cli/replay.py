@@ -206,8 +206,18 @@ def saved(answer: ReplayAnswer) -> str:
     if evicted:
         said += f", {many(abs(evicted), 'pod')} {'more' if evicted > 0 else 'fewer'} evicted"
     if answer.passed_over:
-        said += f"; {answer.passed_over:,} facts made no sense in the other course"
+        said += f"; {left_out(answer)}"
     return said
+
+
+def left_out(answer: ReplayAnswer) -> str:
+    """Which facts came to nothing in the other course, and what that means for its figures."""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in answer.passed_over_types.items())
+    them = "it" if answer.passed_over == 1 else "them"
+    return (
+        f"{many(answer.passed_over, 'fact')} ({kinds}) found nothing to change in the other "
+        f"course, whose figures are without {them}"
+    )
 
 
 def _show_bars(

@@ -11,7 +11,7 @@ from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.moments import MOMENT
 from apportion.cli.output import console, plain, print_json, table
 from apportion.core.explain.shadows import ShadowAnswer, ShadowPod, Spot
-from apportion.core.explain.words import device_words
+from apportion.core.explain.words import device_words, many
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 SAID = {
@@ -96,7 +96,8 @@ def summary(answer: ShadowAnswer) -> str:
         f"by us {answer.opened_ours:,}"
     )
     if answer.passed_over:
-        said += f"; {answer.passed_over:,} events contradict the ledger and were passed over"
+        verb = "contradicts" if answer.passed_over == 1 else "contradict"
+        said += f"; {many(answer.passed_over, 'event')} {verb} the ledger and changed nothing"
     return said
 
 

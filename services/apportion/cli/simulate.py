@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
 import click
 import msgspec
@@ -21,6 +22,8 @@ from apportion.runtime.ledger.beats import AGENT_BEAT_S, beat_of
 from apportion_schemas.catalogue import token
 
 TIMEOUT_S = 5.0
+BEATS_ENOUGH = 3
+LOOK_S = 0.2
 
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -86,7 +89,7 @@ def lose(*, where: Where, as_json: bool, node: str) -> None:
 @click.argument("node", shell_complete=NODES)
 @asks_both
 def come_back(*, where: Where, as_json: bool, node: str) -> None:
-    """Let a lost node return, with all that was placed on it.
+    """Let a lost node return, with all that was placed on it, and wait until it is heard again.
 
     Of one whose agent is heard it says so, with exit code 1.
     """
@@ -101,6 +104,8 @@ def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> No
     if order.verb == "return" and not found.silent and run(_is_heard(where, node)):
         raise NotFound(f"node {node} is heard: there is nothing to return from")
     _obeyed(where, node, order)
+    if order.verb == "return" and found.silent:
+        _heard_again(where, node)
     if as_json:
         print_json({"node": node, "verb": order.verb})
     else:
@@ -129,6 +134,15 @@ def _obeyed(where: Where, node: str, order: Order) -> None:
     answer = run(_ask(where, node, order))
     if not answer.done:
         raise NotFound(f"the agent of {node} refuses: {answer.error}")
+
+
+def _heard_again(where: Where, node: str) -> None:
+    """Return once the ledger has heard of the node again: so it is back when we say so, and a
+    second `return` finds nothing to do. The time of a few beats is enough where somebody listens.
+    """
+    gateway, end_s = Gateway(where.gateway_url()), time.monotonic() + BEATS_ENOUGH * AGENT_BEAT_S
+    while gateway.ask("nodes", node, answer=NodeDetail).node.silent and time.monotonic() < end_s:
+        time.sleep(LOOK_S)
 
 
 async def _is_heard(where: Where, node: str) -> bool:

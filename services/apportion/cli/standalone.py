@@ -104,7 +104,7 @@ class Up:
     async def _start(self) -> None:
         wanted, supervisor = self._wanted, self._supervisor
         supervisor.take_folder()  # first: another `up` on it has the ports as well
-        _check_port(self._gateway)
+        check_ports(self._gateway, wanted.nats_port)
         await supervisor.start_server(remove=wanted.ephemeral)
         self._check_fleet()
         server = supervisor.server
@@ -218,14 +218,21 @@ def _how_to_call() -> Iterator[str]:
     yield f"  . {quoted}" if activate.exists() else f"  PATH={quoted}:$PATH"
 
 
-def _check_port(address: str) -> None:
-    """Raises UpFailed where somebody listens already."""
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-        except OSError as error:
-            raise UpFailed(
-                f"cannot listen on {address} ({error.strerror}); choose a free port with --port"
-            ) from None
+def check_ports(gateway: str, nats_port: int) -> None:
+    """Raises UpFailed where somebody listens already; of both at once, or the second would be told
+    only after the first was mended. A port 0 is a free one.
+    """
+    taken, options = [], []
+    for address, option in ((gateway, "--port"), (f"127.0.0.1:{nats_port}", "--nats-port")):
+        host, _, port = address.rpartition(":")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, int(port)))
+            except OSError as error:
+                taken.append(f"{address} ({error.strerror})")
+                options.append(option)
+    if taken:
+        free = "a free port" if len(taken) == 1 else "free ports"
+        said = f"cannot listen on {' and '.join(taken)}"
+        raise UpFailed(f"{said}; choose {free} with {' and '.join(options)}")

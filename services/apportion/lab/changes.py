@@ -234,9 +234,11 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
 def _read_addition(text: str) -> tuple[int, str]:
     """How many nodes, and the devices of each."""
     found = _ADD.fullmatch(text.strip())
-    nodes = int(found["nodes"] or 1) if found else 0
-    if found is None or not nodes:
+    if found is None:
         raise WishInvalid("add", f"add is {text[:80]!r}", f"write {_ADD_EXAMPLE}")
+    nodes = int(found["nodes"] or 1)
+    if not nodes:
+        raise WishInvalid("add", f"add is {text[:80]!r}: no node", "write a count of 1 or more")
     return nodes, found["devices"]
 
 

@@ -11,6 +11,7 @@ once.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -122,7 +123,7 @@ class Replay:
         self._lost = Lost()
         self._histogram: ShapeHistogram | None = None
         self._gangs = _Gangs(self._course)
-        self._passed_over = 0
+        self._passed_over = Counter[str]()
         self.placed: list[Placed] = []
         for uid, at_s in recorded.ends.items():
             heapq.heappush(self._ends, (at_s, uid))
@@ -160,7 +161,8 @@ class Replay:
             replayed=replayed,
             gpus_saved=happened.devices_peak - replayed.devices_peak,
             gpu_hours_waited_saved=round(saved, 6),
-            passed_over=self._passed_over,
+            passed_over=self._passed_over.total(),
+            passed_over_types=dict(sorted(self._passed_over.items())),
         )
 
     # -------------------------------------------------------------- time
@@ -222,7 +224,7 @@ class Replay:
             else:
                 self._course.apply(self._lost.without(data))
         except CourseFailed:
-            self._passed_over += 1
+            self._passed_over[type(data).__name__] += 1
             return
         self._gangs.observe(data)
         if isinstance(data, ConfigurationChanged) and self._otherwise.changes.policy:

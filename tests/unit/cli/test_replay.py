@@ -84,6 +84,29 @@ def test_who_pays_with_evictions_is_said(happened: int, replayed: int, words: st
 
 
 @pytest.mark.parametrize(
+    ("types", "facts", "them"),
+    [
+        ({"ResizeAsked": 1}, "1 fact (1 ResizeAsked)", "it"),
+        ({"A": 1, "B": 1_000}, "1,001 facts (1 A, 1,000 B)", "them"),
+    ],
+)
+def test_what_came_to_nothing_is_said_with_its_kind(
+    types: dict[str, int], facts: str, them: str
+) -> None:
+    """And what it means for the figures; nothing is said where there is none."""
+    course = Meter(State(), 0.0, 1.0).measured()
+    span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=course, replayed=course, gpus_saved=0,
+        gpu_hours_waited_saved=0.0, passed_over=sum(types.values()), passed_over_types=types,
+    )  # fmt: skip
+    without = f"whose figures are without {them}"
+    said = f"; {facts} found nothing to change in the other course, {without}"
+    assert saved(answer).endswith(said)
+    assert "nothing" not in saved(structs.replace(answer, passed_over=0, passed_over_types={}))
+
+
+@pytest.mark.parametrize(
     ("value", "words"),
     [(0.0004, "0"), (12, "12"), (2.0, "2"), (1234.5, "1,234.5"), (0.126, "0.13")],
 )

@@ -6,7 +6,7 @@ from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.recording import DECIDED
 from apportion.lab.replaying import OF_NODES, Otherwise, Replay, replay
 from apportion.runtime.files.fleets import numbered_nodes
-from apportion_schemas import CATALOGUE, NodeCordoned, PodGone
+from apportion_schemas import CATALOGUE, NodeCordoned, PodBound, PodGone, ResizeAsked
 from tests.support.fleet import rack
 from tests.support.pods import ask, cards, gang, member, pod
 from tests.support.virtual_ledger import VirtualLedger
@@ -105,6 +105,19 @@ def test_a_lost_node_lets_its_pods_begin_again() -> None:
     assert answer.happened.devices_peak == 2
     assert answer.replayed.devices_peak == 1
     assert answer.replayed.gpu_hours_waited == pytest.approx(1)
+
+
+def test_facts_that_come_to_nothing_in_the_other_course_are_told_by_kind() -> None:
+    """A resize: in a replay nothing is bound, so there is nothing of it to resize."""
+    ledger = VirtualLedger()
+    ledger.write(rack("n1", 1))
+    ledger.submit(pod("a", ask(4096)), runs_s=HOUR)
+    ledger.settle()
+    ledger.write(PodBound(pod="a", node="n1", attempt=1))
+    ledger.write(ResizeAsked(pod="a", by="ada", memory_mib=8192))
+    ledger.until(2 * HOUR)
+    answer = replay(ledger.recorded(end_s=2 * HOUR), Otherwise())
+    assert (answer.passed_over, answer.passed_over_types) == (1, {"ResizeAsked": 1})
 
 
 def two_cards(names: str) -> VirtualLedger:

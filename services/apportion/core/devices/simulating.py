@@ -53,8 +53,10 @@ def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
 
 def _read_part(part: str) -> tuple[int, Model, Mode]:
     found = _PART.fullmatch(part)
-    if found is None or int(found["count"]) < 1:
+    if found is None:
         raise SimulationInvalid(f"devices: {part!r} cannot be read; write {_EXAMPLE}")
+    if int(found["count"]) < 1:
+        raise SimulationInvalid(f"devices: {part!r} is no device; write a count of 1 or more")
     model = find_model(found["model"])
     modes = model.modes
     mode = found["mode"] or modes[0]
