@@ -32,7 +32,7 @@ LANE ?=
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-up: $(RUNTIME) ## install what running needs, start everything, place the sample pods (Ctrl-C ends it)
+up: $(RUNTIME) ## install what running needs, start everything, place the sample pods; Ctrl-C ends it (GPUS=local; UP_ARGS="--port 0")
 	@exec $(VENV)/bin/apportion up $(if $(GPUS),--gpus $(GPUS)) $(UP_ARGS)
 
 test: $(DEV) $(COMPILED) ## every check that this machine can run, in lanes (LANE=core; TEST_ARGS="-k ledger")

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import os
 import sys
 from typing import Any
 from urllib.parse import urlsplit
@@ -75,6 +76,7 @@ async def read_along(url: str, who: str, nkey: str | None, limit: int) -> int:
         revision = message.metadata.sequence.stream
         said = (revision, event["time"], kind, node, *(() if holds else ("CHAIN BROKEN",)))
         sys.stdout.write(" ".join(map(str, said)) + "\n")
+        sys.stdout.flush()  # whoever reads along in a pipe sees it now
         seen += 1
         if seen == limit:
             break
@@ -98,6 +100,9 @@ def main() -> int:
         return int(asyncio.run(read_along(given.url, who, given.nkey, given.limit)) > 0)
     except ModuleNotFoundError as missing:
         parser.error(f"{missing}: pip install 'nats-py[nkeys]'")
+    except BrokenPipeError:  # `| head` has enough; what Python writes at its end goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (Error, OSError) as error:
         refused = "Authorization Violation" in str(error)
         parser.error(refusal(who, given.nkey) if refused else f"cannot read along: {error}")

@@ -92,6 +92,22 @@ async def test_nats_py(bus: Bus, who: str) -> None:
         all_in_order(await printed(sys.executable, example, url, "--limit", "3"))
 
 
+@pytest.mark.usefixtures("facts")
+async def test_nats_py_ends_quietly_where_its_reader_has_enough(bus: Bus) -> None:
+    """As `head` does behind a pipe: no word of pipes, and no usage."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(EXAMPLES / "nats_py.py"), bus.server.url_for("auditor"),
+            stdout=writer, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    _, said = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, said.decode()) == (0, "")
+
+
 NKEYS = """
 from apportion.runtime.process.nkeys import parse_seed
 class Pair:

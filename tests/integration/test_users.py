@@ -187,6 +187,8 @@ async def test_who_is_added_is_told_how_to_connect(tmp_path: Path) -> None:
     key = tmp_path / "keys" / "eve.nk"
     told = f"to connect: APPORTION_NATS_URL=nats://eve@HOST:PORT and --nats-key {key}\n"
     assert told in elsewhere, "an auditor appends nothing, and no server of `up` is here"
+    assert f"nats sub -s nats://eve@HOST:PORT --nkey {key} " in elsewhere
+    assert "pip install 'nats-py[nkeys]'" in elsewhere
     server = EmbeddedServer(tmp_path, port=-1, keys=True)
     await server.start()
     try:

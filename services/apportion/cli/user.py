@@ -7,6 +7,7 @@ obeys by the time that the verb ends, where it runs here; whoever was revoked is
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from apportion.cli.connection import DATA_ENV, JSON, default_data
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.runtime.jetstream.users import ADDABLE, Member, Users, UsersFailed
+from apportion.runtime.ledger.port import ALL_SUBJECTS
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -160,13 +162,16 @@ def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -
     text = f"{member.role} {member.name} {what}{f', by the key in {key}' if key else ''}"
     console().print(plain(text), soft_wrap=True)
     if key:
-        console().print(plain(_how_to_connect(users, member)), soft_wrap=True)
+        for line in _how_to_connect(users, member):
+            console().print(plain(line), soft_wrap=True)
     if not obeyed:
         console().print(plain("no server runs here; it obeys from its next start"), soft_wrap=True)
 
 
-def _how_to_connect(users: Users, member: Member) -> str:
-    """What he gives to a verb or service; HOST:PORT where the server is not that of `up`."""
+def _how_to_connect(users: Users, member: Member) -> Iterator[str]:
+    """What he gives to a verb or service, and an auditor to a program of his own; HOST:PORT where
+    the server is not that of `up`.
+    """
     from apportion.core.identity.permissions import role_of
     from apportion.runtime.jetstream.server import ServerFailed, load_credentials
 
@@ -179,4 +184,10 @@ def _how_to_connect(users: Users, member: Member) -> str:
     if role_of(member.user.identity).appends:
         options += ["--ledger-key", str(users.ledger_key)]
     url = f"APPORTION_NATS_URL=nats://{member.name}@{place}"
-    return f"to connect: {url} and {shlex.join(options)}"
+    yield f"to connect: {url} and {shlex.join(options)}"
+    if member.role == "auditor":
+        key = shlex.quote(str(users.key_of(member.name)))
+        yield (
+            f"any NATS client: nats sub -s nats://{member.name}@{place} --nkey {key} "
+            f"'{ALL_SUBJECTS}'; nats-py takes keys with its extra: pip install 'nats-py[nkeys]'"
+        )
