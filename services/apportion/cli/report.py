@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -22,12 +22,14 @@ from apportion.cli.moments import clock
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.core.explain.health import moment
-from apportion.core.reports.answers import IdleAnswer, IdleRow, ReportAnswer, ReportRow
+from apportion.core.reports.answers import IdleAnswer, ReportAnswer, ReportRow
 from apportion.core.reports.prices import EXAMPLE, lacking_words
 from apportion.core.reports.rows import NOBODY, WrongBy, by_of
 
 FORMATS = ("table", "csv", "json", "focus")
 IDLE_LISTED = 40
+DIGITS = (2, 4, 6)
+"""Behind the point, as many as are needed; answers have no more than the last."""
 DROPS = ("GiB HOURS USED", "WORK", "BROKEN", "CORDONED", "GiB HOURS", "FREE")
 """What a narrow terminal does not show, the first one first: whose, GPU hours and money stay."""
 TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
@@ -198,17 +200,23 @@ def rows_of(
     whole = steps or answer.by == "node"
     names += ["FREE", "CORDONED", "BROKEN"] if whole else []
     made = table(*names, right=names[1 + steps :], drops=DROPS)
-    for row in rows:
-        cells = [clock(row.start)] if steps else []
-        if row.key == NOBODY:
-            cells += ["(nobody)", "", "", "", "", *([""] if money else [])]
-        else:
-            cells += [
-                row.key, _h(row.granted_gpu_hours), _h(row.granted_gib_hours),
-                _percent(row), _h(_gib_used(row)), *([_h(row.cost)] if money else []),
-            ]  # fmt: skip
-        if whole:
-            cells += map(_h, (row.free_gpu_hours, row.cordoned_gpu_hours, row.broken_gpu_hours))
+    held = [row if row.key != NOBODY else None for row in rows]
+    columns = [[clock(row.start) for row in rows]] if steps else []
+    columns += [
+        [row.key if row else "(nobody)" for row in held],
+        figures(row.granted_gpu_hours if row else None for row in held),
+        figures(row.granted_gib_hours if row else None for row in held),
+        [_percent(row) if row else "" for row in held],
+        figures(_gib_used(row) if row else None for row in held),
+    ]
+    columns += [figures(row.cost if row else None for row in held)] if money else []
+    if whole:
+        columns += [
+            figures(row.free_gpu_hours for row in rows),
+            figures(row.cordoned_gpu_hours for row in rows),
+            figures(row.broken_gpu_hours for row in rows),
+        ]
+    for cells in zip(*columns, strict=True):
         made.add_row(*map(plain, cells))
     return made
 
@@ -230,26 +238,28 @@ def _show_idle(answer: IdleAnswer) -> None:
     cost = [answer.currency] if money else []
     rows = table(by, "TIMES", "GPU HOURS", "GiB HOURS", *cost,
                  right=("TIMES", "GPU HOURS", "GiB HOURS", *cost), drops=DROPS)  # fmt: skip
-    for row in answer.rows:
-        rows.add_row(plain(row.key), f"{row.shares:,}", *_amounts(row, money=money))
+    amounts = [
+        figures(row.gpu_hours for row in answer.rows),
+        figures(row.gib_hours for row in answer.rows),
+        *([figures(row.cost for row in answer.rows)] if money else []),
+    ]
+    for row, *cells in zip(answer.rows, *amounts, strict=True):
+        rows.add_row(plain(row.key), f"{row.shares:,}", *cells)
     show(rows)
     out.print()
     shares = table("POD", "CONTAINER", "DEVICE", "FROM", "HOURS", "GPU HOURS", "NOW",
                    right=("HOURS", "GPU HOURS"), drops=("CONTAINER", "HOURS"))  # fmt: skip
-    for each in answer.shares[:IDLE_LISTED]:
+    listed = answer.shares[:IDLE_LISTED]
+    hours = figures(each.hours for each in listed), figures(each.gpu_hours for each in listed)
+    for each, long, cards in zip(listed, *hours, strict=True):
         shares.add_row(
             plain(f"{each.namespace}/{each.pod}"), plain(each.container), plain(each.device[:12]),
-            clock(each.start), _h(each.hours), _h(each.gpu_hours),
-            "idle" if each.idle_now else "over",
+            clock(each.start), long, cards, "idle" if each.idle_now else "over",
         )  # fmt: skip
     show(shares)
     _say_unpriced(answer)
     if answer.found > IDLE_LISTED:
         out.print(f"and {answer.found - IDLE_LISTED:,} more; --format csv has them")
-
-
-def _amounts(row: IdleRow, *, money: bool) -> list[str]:
-    return [_h(row.gpu_hours), _h(row.gib_hours), *([_h(row.cost)] if money else [])]
 
 
 def _percent(row: ReportRow) -> str:
@@ -273,8 +283,15 @@ def _used(row: ReportRow) -> str:
     return f"{_percent(row)} of it was work, where nodes tell it ({share:.0f} % of the granted)"
 
 
+def figures(amounts: Iterable[float | None]) -> list[str]:
+    """A column: all with as many digits as the least of them needs to be told from nothing."""
+    column = list(amounts)
+    least = min((each for each in column if each), default=1.0)
+    digits = next((each for each in DIGITS if least >= 10.0**-each), DIGITS[-1])
+    return ["" if each is None else f"{each:,.{digits}f}" for each in column]
+
+
 def _h(amount: float | None) -> str:
-    """Two digits, more for the very small."""
-    if amount is None:
-        return ""
-    return f"{amount:,.2f}" if amount >= 0.01 or not amount else f"{amount:.4f}"  # noqa: PLR2004
+    """A figure in a sentence."""
+    [said] = figures((amount,))
+    return said

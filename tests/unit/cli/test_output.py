@@ -153,7 +153,7 @@ def test_a_node_says_each_reason_and_when_it_was_found_silent() -> None:
     )
     answer = node_answer(ledger.node("n1"))
     assert tables.node_state(answer).plain == (
-        "cordoned: move (bob, 2026-01-01 00:00); its agent is not heard, found silent at "
+        "cordoned: move (bob, 2026-01-01T00:00:00Z); its agent is not heard, found silent at "
         "2026-01-01T00:00:00Z"
     )
     assert " 0/4 " in printed(tables.nodes([answer]))

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from msgspec import structs
 from rich.console import Console
 
-from apportion.cli.report import command, rows_of, span_of
+from apportion.cli.report import command, figures, rows_of, span_of
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import ReportAnswer, ReportRow
 from apportion.core.reports.meters import Meters
@@ -39,6 +39,29 @@ def test_what_nobody_measured_is_blank() -> None:
     assert cells(row, answer) == ["default", "0.50", "40.00"]
     measured = structs.replace(row, reported_gpu_hours=1.0)
     assert cells(measured, answer) == ["default", "0.50", "40.00", "0", "%", "0.00"]
+
+
+def test_a_column_has_one_number_of_decimals() -> None:
+    """As many as its least figure needs; in lines below one another the eye compares digits."""
+    assert figures([0.0001, 0.0098, 0.02, None, 0.0]) == [
+        "0.0001",
+        "0.0098",
+        "0.0200",
+        "",
+        "0.0000",
+    ]
+    assert figures([1234.5, 0.01]) == ["1,234.50", "0.01"]
+    assert figures([0.000002, 3.0]) == ["0.000002", "3.000000"]
+    accounted = Accounted(hours=2).at(0, rack("n1", 1), pod("p1"), pod("p2", namespace="web"))
+    accounted.at(0, placed("p1", shares=[share("n1-g0", 40_960)]))
+    accounted.at(1.99, placed("p2", namespace="web", shares=[share("n1-g0", 4_096)]))
+    answer = accounted.report()
+    out = Console(file=io.StringIO(), width=200, color_system=None)
+    out.print(rows_of(answer, answer.rows, money=False))
+    assert isinstance(out.file, io.StringIO)
+    assert [line.split()[1:3] for line in out.file.getvalue().splitlines()[1:]] == [
+        ["1.0000", "80.00"], ["0.0005", "0.04"],
+    ]  # fmt: skip
 
 
 def cells(row: ReportRow, answer: ReportAnswer) -> list[str]:

@@ -32,7 +32,5 @@ def reasons(cordons: tuple[Cordon, ...]) -> str:
 
 
 def cordon_words(cordons: tuple[Cordon, ...]) -> str:
-    """As people read it: `fan replaced (ada, 2026-05-01 14:20); …`, in UTC."""
-    return "; ".join(
-        f"{each.reason} ({each.by}, {each.time[:16].replace('T', ' ')})" for each in cordons
-    )
+    """As people read it: `fan replaced (ada, 2026-05-01T14:20:07Z); …`, as all times."""
+    return "; ".join(f"{each.reason} ({each.by}, {each.time[:19]}Z)" for each in cordons)

@@ -43,10 +43,10 @@ def test_a_row_says_what_is_wrong() -> None:
     )  # fmt: skip
     assert row.notes == {"0": "XID 79"}
     assert row.cordons == {
-        "0": "swap (bob, 2026-01-01 00:00)",
-        "1": "fan (ann, 2026-01-01 00:00)",
+        "0": "swap (bob, 2026-01-01T00:00:00Z)",
+        "1": "fan (ann, 2026-01-01T00:00:00Z)",
     }
-    assert (row.cordon, row.ready) == ("move (ann, 2026-01-01 00:00)", 0)
+    assert (row.cordon, row.ready) == ("move (ann, 2026-01-01T00:00:00Z)", 0)
 
 
 def test_a_card_that_is_no_more_reported_stays_while_it_is_held() -> None:

@@ -57,10 +57,10 @@ def test_node_counts_open_devices() -> None:
     assert (answer.devices, answer.devices_open) == (3, 1)
     failed, cordoned, _ = device_answers(ledger.node("n1"))
     assert (failed.healthy, failed.health_reason) == (False, "XID 79")
-    assert cordoned.cordon == "fan (ann, 2026-01-01 00:00)"
+    assert cordoned.cordon == "fan (ann, 2026-01-01T00:00:00Z)"
     assert [(each.device, each.cause) for each in answer.closed] == [
         ("n1-g0", "has failed (XID 79)"),
-        ("n1-g1", "is cordoned: fan (ann, 2026-01-01 00:00)"),
+        ("n1-g1", "is cordoned: fan (ann, 2026-01-01T00:00:00Z)"),
     ]
 
 

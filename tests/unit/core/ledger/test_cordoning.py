@@ -21,7 +21,7 @@ BOTH = (
     NodeCordoned(node="n1", by="ada", reason="fan"),
     NodeCordoned(node="n1", by="bob", reason="firmware"),
 )
-WORDS = "fan (ada, 2026-01-01 00:00); firmware (bob, 2026-01-01 00:00)"
+WORDS = "fan (ada, 2026-01-01T00:00:00Z); firmware (bob, 2026-01-01T00:00:00Z)"
 
 
 def test_both_reasons_stand_with_their_people() -> None:
