@@ -3,9 +3,10 @@
 import re
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.support.browser.chromium import opened, visit
+from tests.support.browser.audit import offences
+from tests.support.browser.chromium import NARROW, opened, visit
 from tests.support.standalone import Standalone
 
 CARDS = 32
@@ -135,3 +136,64 @@ def test_what_happens_is_shown_without_a_reload(
         expect(page.locator("#matches-count")).to_have_text("8 cards")
         assert cluster.run("uncordon", "h100-10").returncode == 0
         expect(page.locator("h1")).to_contain_text("0 cordoned")
+
+
+def without_a_node(route: Route) -> None:
+    """The gateway's answer as it would be if t4-1 were not heard."""
+    answer = route.fetch().json()
+    for row in answer["nodes"]:
+        if row[0] == "t4-1":
+            row[2] = 0
+    route.fulfill(json=answer)
+
+
+def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone) -> None:
+    """What is broken, or cordoned, and granted as well is told, and failed apart from not heard."""
+    devices = cluster.json("get", "devices")["items"]
+    failing = next(each for each in devices if each["node"] == "h100-1" and each["holders"])
+    done = cluster.run("simulate", "fail", failing["device"], "--reason", "XID 79")
+    assert done.returncode == 0, done.stderr
+    assert cluster.run("cordon", "h100-1", "--reason", "dust").returncode == 0
+    try:
+        with opened(browser, base) as page:
+            page.route(re.compile("/api/v1/fleet"), without_a_node)
+            visit(page, "")
+            expect(page.locator("h1")).to_contain_text("5 broken (1 failed, 4 out of reach; ")
+            expect(page.locator("h1")).to_contain_text("8 cordoned (")
+            answer = page.locator(".answer").inner_text()
+            assert added(answer) == (len(devices), len(devices)), answer
+            page.locator("h1 a", has_text="4 out of reach").click()
+            expect(page.locator("#matches-count")).to_have_text("4 cards")
+            page.locator("#matches-count").click()
+            expect(page.locator("#matches-list li").first).to_contain_text("out of reach")
+    finally:
+        cluster.run("simulate", "recover", failing["device"])
+        cluster.run("uncordon", "h100-1")
+
+
+def added(answer: str) -> tuple[int, int]:
+    """How many cards there are, and to how many the words of the page add up."""
+    [(granted, cards)] = re.findall(r"(\d+) of (\d+) cards", answer)
+    [free] = re.findall(r"(\d+) cards? free", answer)
+    total = int(granted) + int(free)
+    for what in ("broken", "cordoned"):
+        [(count, inside)] = re.findall(rf"(\d+) {what} \(([^)]*)\)", answer)
+        again = re.search(r"(?:(\d+) of them|all) granted", inside)
+        assert again, inside
+        total += int(count) - int(again[1] or count)
+    return int(cards), total
+
+
+def test_on_a_phone_what_is_found_covers_no_card(browser: Browser, base: str) -> None:
+    """The words stand beside the buttons, also where the picture is full."""
+    with opened(browser, base, size=NARROW) as page:
+        visit(page, "#/fleet?q=node:t4-1")
+        expect(page.locator("#matches-count")).to_have_text("4 cards")
+        told = page.locator("#matches").bounding_box()
+        stage = page.locator("#stage").bounding_box()
+        assert told
+        assert stage
+        assert told["y"] + told["height"] <= stage["y"], (told, stage)
+        page.locator("#matches-count").click()
+        expect(page.locator("#matches-list")).to_be_in_viewport(ratio=1)
+        assert offences(page) == []

@@ -8,7 +8,7 @@ import { link, podLink, receipt } from "../links.js";
 import { shownTime } from "../moment.js";
 import { problemNote } from "../parts.js";
 import { linked } from "../sentence.js";
-import { ABSENT, FAILED, granted, stateOf, UNREADY, used } from "./model.js";
+import { ABSENT, FAILED, granted, stateOf, stateWords, UNREADY, used } from "./model.js";
 
 const HOLDERS_SHOWN = 6;
 
@@ -18,7 +18,7 @@ export function facts(node, card, more = null) {
   const state = stateOf(node, card);
   const held = Math.min(1, granted(node, card));
   const use = used(node, card);
-  return html`<div class="hc-h"><b>${node.name}</b> <span>card ${node.index[card]}</span><span class="chip s-${state}">${state}</span></div>
+  return html`<div class="hc-h"><b>${node.name}</b> <span>card ${node.index[card]}</span><span class="chip s-${state}">${stateWords(node, card)}</span></div>
     <div class="hc-m"><span>${shortModel(model)}${more?.device ? ` · ${more.device.mode}` : ""}</span><span class="m">${more?.device ? shortId(more.device.device) : ""}</span></div>
     ${notes(node, card)}
     <div class="membar" aria-hidden="true">${bars(node, card)}</div>

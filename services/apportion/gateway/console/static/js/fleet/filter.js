@@ -1,6 +1,6 @@
 // Which cards are meant: words as in `node:h100-115 ns:serving state:broken`, and one state to show.
 // Pure. A node keeps the answer for its cards until it or the filter changes.
-import { BROKEN, CORDONED, isFree, isIdle } from "./model.js";
+import { BROKEN, CORDONED, FAILED, isFree, isIdle } from "./model.js";
 
 export const STATES = ["all", "free", "granted", "idle", "broken", "cordoned"];
 const KINDS = new Set(["node", "pool", "model", "state", "ns", "pod"]);
@@ -41,6 +41,8 @@ export class Filter {
 function inState(node, card, state) {
   switch (state) {
     case "broken": return (node.state[card] & BROKEN) !== 0;
+    case "failed": return (node.state[card] & FAILED) !== 0;
+    case "unreached": return (node.state[card] & BROKEN) !== 0 && !(node.state[card] & FAILED);
     case "cordoned": return (node.state[card] & CORDONED) !== 0;
     case "free": return isFree(node, card);
     case "granted": return node.start[card] < node.start[card + 1];

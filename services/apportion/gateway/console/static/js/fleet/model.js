@@ -149,9 +149,13 @@ export class Fleet {
     return [words.join("  "), words[0]].find(each => each.length <= EXAMPLE_CHARS) ?? "";
   }
 
-  /** How many cards are what, over all nodes. */
+  /**
+   * How many cards are what, over all nodes. A card can be more than one: of the broken those that
+   * are granted are `brokenTaken`, of the cordoned those that are granted or broken `cordonedTaken`,
+   * so that granted, broken and cordoned without these, and free come to all cards.
+   */
   totals() {
-    const sum = { cards: 0, granted: 0, free: 0, broken: 0, cordoned: 0, idle: 0, memory: 0, held: 0, used: 0, nodes: this.nodes.size };
+    const sum = { cards: 0, granted: 0, free: 0, broken: 0, failed: 0, brokenTaken: 0, cordoned: 0, cordonedTaken: 0, idle: 0, memory: 0, held: 0, used: 0, nodes: this.nodes.size };
     for (const node of this.nodes.values()) {
       for (let card = 0; card < node.count; card += 1) {
         const held = granted(node, card);
@@ -160,8 +164,12 @@ export class Fleet {
         sum.memory += mib;
         if (held > 0) sum.granted += 1;
         if (isFree(node, card)) sum.free += 1;
-        if (node.state[card] & BROKEN) sum.broken += 1;
-        if (node.state[card] & CORDONED) sum.cordoned += 1; // a card may be both
+        const broken = isBroken(node, card);
+        if (broken) sum.broken += 1;
+        if (node.state[card] & FAILED) sum.failed += 1;
+        if (broken && held > 0) sum.brokenTaken += 1;
+        if (node.state[card] & CORDONED) sum.cordoned += 1;
+        if (node.state[card] & CORDONED && (broken || held > 0)) sum.cordonedTaken += 1;
         const use = used(node, card);
         if (use >= 0) { sum.held += held * mib; sum.used += use * mib; }
         if (isIdle(node, card)) sum.idle += 1;
@@ -201,6 +209,8 @@ export function used(node, card) {
   return told ? sum : -1;
 }
 
+const isBroken = (node, card) => (node.state[card] & BROKEN) !== 0;
+
 export const isFree = (node, card) => node.start[card] === node.start[card + 1] && node.state[card] === 0;
 
 /** Granted, and hardly used by what is said. */
@@ -211,7 +221,13 @@ export function isIdle(node, card) {
 
 /** One word for a card. */
 export function stateOf(node, card) {
-  if (node.state[card] & BROKEN) return "broken";
+  if (isBroken(node, card)) return "broken";
   if (node.state[card] & CORDONED) return "cordoned";
   return node.start[card] === node.start[card + 1] ? "free" : "granted";
+}
+
+/** The same, with what is the matter with a broken card: it failed itself, or nobody hears of it. */
+export function stateWords(node, card) {
+  const word = stateOf(node, card);
+  return word !== "broken" ? word : node.state[card] & FAILED ? "failed" : "out of reach";
 }

@@ -10,13 +10,36 @@ import { searchField, segments } from "../parts.js";
 import { ask, facts, panel } from "./card.js";
 import { Filter, STATES } from "./filter.js";
 import { Layout } from "./layout.js";
-import { Fleet, stateOf } from "./model.js";
+import { Fleet, stateWords } from "./model.js";
 import { Painter, palette } from "./paint.js";
 
 const HOVER_WIDTH = 312;
 const MATCHES_SHOWN = 200;
 const SUMMARY_MS = 2000;
 const SAMPLES_MS = 5000; // what is used changes without an event
+
+/** How many are broken, why, and how many of those are among the granted: so that counts add up. */
+function brokenCount(all) {
+  const told = count("fleet", all.broken, "broken", { show: "broken" }, all.broken ? "c-bad" : "");
+  if (!all.broken) return told;
+  const unreached = all.broken - all.failed;
+  const why = all.failed && unreached
+    ? html`${count("fleet", all.failed, "failed", { q: "state:failed" })}, ${count("fleet", unreached, "out of reach", { q: "state:unreached" })}`
+    : all.failed ? "failed" : "out of reach";
+  return html`${told} (${why}${asWell("; ", all.brokenTaken, all.broken, "granted", { q: "state:broken", show: "granted" })})`;
+}
+
+function cordonedCount(all) {
+  const told = count("fleet", all.cordoned, "cordoned", { show: "cordoned" });
+  return all.cordonedTaken ? html`${told} (${asWell("", all.cordonedTaken, all.cordoned, "granted or broken")})` : told;
+}
+
+function asWell(before, taken, all, what, parameters) {
+  if (!taken) return "";
+  const words = taken < all ? `${num(taken)} of them` : all > 1 ? "all" : "";
+  const said = `${words} ${what} as well`.trim();
+  return html`${before}${parameters ? link("fleet", said, parameters) : said}`;
+}
 
 /** See app.js. */
 export async function open(main, context) {
@@ -87,10 +110,11 @@ class FleetPage {
       <div class="bar">${searchField(this.text, this.fleet.example(), "Find cards by node, pool, model, ns, pod or state")}
       ${segments("show", "Show only", STATES.map(state => [state, state]), this.filter.show)}
       ${segments("by", "Colour by", [["state", "by state"], ["namespace", "by namespace"]], this.by)}<span class="grow"></span>
-      <div class="seg" role="group" aria-label="Zoom"><button data-zoom="-1" aria-label="Zoom out">−</button><button data-zoom="0">fit</button><button data-zoom="1" aria-label="Zoom in">+</button></div></div>
+      <div class="seg" role="group" aria-label="Zoom"><button data-zoom="-1" aria-label="Zoom out">−</button><button data-zoom="0">fit</button><button data-zoom="1" aria-label="Zoom in">+</button></div>
+      <details class="matches" id="matches" hidden><summary id="matches-count"></summary><ul id="matches-list"></ul></details></div>
       <div class="stage" id="stage"><canvas id="pixels"></canvas><canvas id="cards" tabindex="0" role="application" aria-roledescription="picture of all cards" aria-label="Every card of the fleet, by pool. Arrows go from card to card, Enter opens one." aria-describedby="hover"></canvas>
       <div class="hcard" id="hover" role="status" hidden></div><section class="panel" id="panel" aria-label="The chosen card" hidden></section>
-      <details class="matches" id="matches" hidden><summary id="matches-count"></summary><ul id="matches-list"></ul></details><p class="nothing" id="nothing" hidden></p></div></div>`);
+      <p class="nothing" id="nothing" hidden></p></div></div>`);
     this.stage = $("#stage");
     this.painter = new Painter($("#pixels"), $("#cards"));
     this.painter.byNamespace = this.by === "namespace";
@@ -112,7 +136,7 @@ class FleetPage {
     const waits = (this.summary.phases.refused ?? 0) + (this.summary.phases.pending ?? 0);
     const use = all.held ? html`, ${link("fleet", percent(all.used / all.held), { show: "idle" })} of that is used` : "";
     mount($("#answer"), all.cards
-      ? html`${link("fleet", `${num(all.granted)} of ${many(all.cards, "card")}`, { show: "granted" })} ${all.granted === 1 ? "is" : "are"} granted${use}; ${count("fleet", all.broken, "broken", { show: "broken" }, all.broken ? "c-bad" : "")}, ${count("fleet", all.cordoned, "cordoned", { show: "cordoned" })}. ${waits ? html`${link("waiting", many(waits, "pod"))} ${waits === 1 ? "waits" : "wait"}.` : "Nobody waits."}`
+      ? html`${link("fleet", `${num(all.granted)} of ${many(all.cards, "card")}`, { show: "granted" })} ${all.granted === 1 ? "is" : "are"} granted${use}; ${brokenCount(all)}, ${cordonedCount(all)}. ${waits ? html`${link("waiting", many(waits, "pod"))} ${waits === 1 ? "waits" : "wait"}.` : "Nobody waits."}`
       : "No node has reported a card yet.");
     const pods = Object.entries(this.summary.phases).reduce((sum, [phase, n]) => (phase === "rejected" ? sum : sum + n), 0);
     mount($("#notes"), [
@@ -185,7 +209,7 @@ class FleetPage {
         this.filter.of(node).forEach((meant, card) => {
           if (!meant) return;
           total += 1;
-          if (rows.length < MATCHES_SHOWN && box.open) rows.push(html`<li>${link("fleet", `${node.name} card ${node.index[card]}`, { card: `${node.name}:${node.index[card]}`, q: this.text, show: this.filter.show === "all" ? "" : this.filter.show }, "m")} <span class="faint">${stateOf(node, card)}</span></li>`);
+          if (rows.length < MATCHES_SHOWN && box.open) rows.push(html`<li>${link("fleet", `${node.name} card ${node.index[card]}`, { card: `${node.name}:${node.index[card]}`, q: this.text, show: this.filter.show === "all" ? "" : this.filter.show }, "m")} <span class="faint">${stateWords(node, card)}</span></li>`);
         });
       }
     }
