@@ -4,7 +4,7 @@ import { get, getNow } from "../api.js";
 import { instant, many, num, subjectWords, when } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { ICONS } from "../icons.js";
-import { countKinds, kindOf, KINDS } from "../kinds.js";
+import { chipsOf, countKinds, kindOf } from "../kinds.js";
 import { link, receipt } from "../links.js";
 import { isLive, moment, shownTime } from "../moment.js";
 import { answer, copyFrom, searchField, second } from "../parts.js";
@@ -93,9 +93,9 @@ class EventsPage {
       : "Nothing has happened yet.";
     mount($("#answer"), answer(sentence, [
       this.chosen ? link("events", "all events", {}) : "",
-      this.counts.refusal ? `${num(this.counts.refusal)} refusals` : "",
+      this.counts.refusal ? many(this.counts.refusal, "refusal") : "",
       this.counts.health ? `${num(this.counts.health)} of health` : "", this.text ? html`<span role="status">${num(this.shown().length)}${this.next ? " and more" : ""} match</span>` : ""]));
-    mount($("#kinds"), Object.keys(KINDS).map(kind => html`<button class="fchip k-${kind}" data-kind="${kind}" aria-pressed="${String(!this.hidden.has(kind))}"><i></i>${kind}<em>${num(this.counts[kind])}</em></button>`));
+    mount($("#kinds"), chipsOf(this.counts).map(kind => html`<button class="fchip k-${kind}" data-kind="${kind}" aria-pressed="${String(!this.hidden.has(kind))}"><i></i>${kind}<em>${num(this.counts[kind])}</em></button>`));
   }
 
   list() {
