@@ -1,9 +1,11 @@
 """Time, as the console has it: any moment, on every page, and what differs between two."""
 
 import re
+from datetime import datetime, timedelta
 
 from playwright.sync_api import Browser, Page, expect
 
+from tests.integration.console.test_questions import NEVER
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit
 from tests.support.polling import wait_until
@@ -204,3 +206,35 @@ def test_dates_that_are_compared_are_seen_whole(browser: Browser, base: str) -> 
                 field.fill("2026-11-25T21:34:50Z")
                 assert field.evaluate("each => each.scrollWidth <= each.clientWidth"), size
             assert offences(page) == []
+
+
+def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Not as that of the last event by then, which is told beside; so a wait is as long as then.
+
+    The browser's clock is ahead, for the ledger to be quiet before the time that is asked for.
+    """
+    manifest = NEVER.replace("giant", "asked-for")
+    cluster.json("submit", "-f", "-", "--wait", stdin=manifest.encode(), code=1)
+    pods = cluster.json("get", "pods", "asked-for")
+    [pod] = pods["items"]
+    submitted = datetime.fromisoformat(pod["submitted_time"]).replace(microsecond=0)
+    asked = submitted + timedelta(seconds=16)
+    try:
+        with opened(browser, base) as page:
+            page.clock.set_fixed_time(asked + timedelta(minutes=8))
+            newest = f"{base}/api/v1/moment?at={pods['revision']}"
+            page.route(re.compile("/api/v1/moment"), lambda route: route.continue_(url=newest))
+            visit(page, f"#/pod/default/asked-for?at={asked:%Y-%m-%dT%H:%M:%SZ}")
+            expect(page.locator("h1")).to_have_text(re.compile(r"^Waits for 1[56] s: "))
+            expect(page.locator("#t-clock")).to_have_text(f"{asked:%H:%M:%S}")
+            expect(page.locator("#t-ago")).to_have_text(re.compile("8 min 00 s ago$"))
+            found = page.request.get(newest).json()
+            of = datetime.fromisoformat(found["time"])
+            words = f"rev {found['revision']:,}, of {of:%H:%M:%S}"
+            expect(page.locator("#t-rev")).to_have_text(words)
+            spoken = re.compile(f"^{asked:%H:%M:%S}, revision .*, of {of:%H:%M:%S}$")
+            expect(page.locator("#t-range")).to_have_attribute("aria-valuetext", spoken)
+    finally:
+        cluster.json("delete", "asked-for")

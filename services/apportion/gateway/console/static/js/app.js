@@ -6,6 +6,7 @@
 // Invariant: one page is open at a time, and answers for one that was closed show nothing.
 import { openActs } from "./act.js";
 import { getNow, Problem } from "./api.js";
+import { askedMoment } from "./asked_moment.js";
 import { meetNamespaces, OTHER } from "./colours.js";
 import { $, $$, html, mount } from "./html.js";
 import { ICONS } from "./icons.js";
@@ -104,15 +105,22 @@ async function seek(at) {
       const found = await getNow("moment", { at });
       if (at !== moment.at) return;
       moment.revision = found.revision;
-      moment.time = Date.parse(found.time);
+      moment.eventTime = Date.parse(found.time);
+      moment.time = timeOf(at, moment.eventTime);
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
       moment.problem = problem;
       moment.revision = 0;
-      moment.time = null;
+      moment.time = moment.eventTime = null;
     }
   }
   root.classList.toggle("past", Boolean(at));
+}
+
+/** What time it is at a moment: the one that was asked for, and never one to come; a revision has that of its event. */
+function timeOf(at, eventTime) {
+  const asked = askedMoment(at, Date.now()).ms ?? eventTime;
+  return Math.max(eventTime, Math.min(asked, Date.now()));
 }
 
 /** Another moment, on the page that is open: the address changes in its place. */

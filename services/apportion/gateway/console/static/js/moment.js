@@ -2,13 +2,15 @@
 //
 // `at` is what the address says, in the forms of --at: 14:20, 14:20:07, -10m, a date with a time, a
 // revision; empty means now. Answers about the past are asked for by the revision that the gateway
-// found for it, so that every part of a page is of one moment.
+// found for it, so that every part of a page is of one moment. What time it is then is what was asked
+// for: how long a pod has waited hangs on that, and not on when something last happened.
 import { num } from "./format.js";
 
 export const moment = {
   at: "",
   revision: 0,
   time: null, // milliseconds, null where nobody has said
+  eventTime: null, // of the newest event by then, of which the state is
   problem: "", // why there is no answer about the moment that was asked for
   newest: 0, // the newest revision that the gateway is known to have folded
 };

@@ -3,7 +3,7 @@
 // It asks `timeline` for how many events each stretch of time had and for marks (failures, cordons,
 // policy, configuration). Dragging asks for one moment at a time, the newest wanted.
 import { getNow, Problem } from "./api.js";
-import { clock, day, duration, num } from "./format.js";
+import { clock, day, duration, num, when } from "./format.js";
 import { $, html, mount } from "./html.js";
 import { ICONS } from "./icons.js";
 import { groupWords, grouped, MARK_ROOM, markButtons, markList } from "./marks.js";
@@ -183,11 +183,12 @@ export class TimeBar {
     const today = day(time) === day(Date.now());
     $("#t-ago").textContent = moment.problem ? "no such moment" : live ? "live" : `${today ? "" : `${day(time)}, `}${duration((Date.now() - time) / 1000)} ago`;
     const revision = live ? moment.newest : moment.revision;
-    $("#t-rev").textContent = revision ? `rev ${num(revision)}` : "";
+    const of = live || moment.eventTime === null || clock(moment.eventTime) === clock(time) ? "" : `, of ${when(moment.eventTime, time)}`;
+    $("#t-rev").textContent = revision ? `rev ${num(revision)}${of}` : "";
     $("#t-rev").href = href("events", { rev: revision ? String(revision) : "" });
     if (!this.line) return;
     Object.assign(this.range, { min: this.line.from, max: this.end(), value: time });
-    this.range.setAttribute("aria-valuetext", `${clock(time)}, revision ${num(revision)}${live ? ", now" : ""}`);
+    this.range.setAttribute("aria-valuetext", `${clock(time)}, revision ${num(revision)}${of}${live ? ", now" : ""}`);
     $("#t-head").style.left = `${this.place(time) * 100}%`;
   }
 
