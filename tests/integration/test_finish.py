@@ -157,7 +157,7 @@ def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, price
         assert done.returncode == 0, done.stderr
         lines = [line.rstrip() for line in done.stdout.splitlines()]
         at = next(number for number, line in enumerate(lines) if keys[0] in line)
-        head, rows = lines[at], [line for line in lines[at:] if not line.startswith("without it ")]
+        head, rows = lines[at], [line for line in lines[at:] if not line.startswith("before: ")]
         assert max(map(len, rows)) <= columns, done.stdout
         assert "…" not in done.stdout
         assert all(re.search(rf"(^|  ){key}($|  )", head) for key in keys), head

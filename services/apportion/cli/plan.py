@@ -242,10 +242,13 @@ def _show_totals(out: Console, answer: PlanAnswer) -> None:
 
 
 def totals_words(answer: PlanAnswer) -> str:
-    """The cluster in numbers; what is without the plan has gone on as well, so it is not `now`."""
+    """The cluster in numbers; what is before the change has gone on as well, so it is not `now`.
+
+    Of a node that is lost, `without it` would be read as without the node.
+    """
     if answer.before is None or answer.after is None:
         return ""
-    said = f"without it {_totals(answer.before)}; with it {_totals(answer.after)}"
+    said = f"before: {_totals(answer.before)}; after: {_totals(answer.after)}"
     return f"{said}; as of revision {answer.revision}"
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, expect
 
+from apportion.core.manifests.reading import TAKEN
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit
 from tests.support.polling import wait_until
@@ -261,3 +262,53 @@ def test_the_doctor_counts_in_a_whole_sentence(browser: Browser, base: str) -> N
         visit(page, "#/doctor")
         counted = r"(Nothing is|1 thing is|\d+ things are) broken, \d+ may soon be; \d+ are as they"
         expect(page.locator("h1")).to_contain_text(re.compile(counted))
+
+
+def test_a_plan_is_told_as_before_and_after(browser: Browser, base: str) -> None:
+    """Of a node that is lost "without it" could mean either."""
+    with opened(browser, base) as page:
+        visit(page, "#/whatif?lose=t4-1")
+        heads = page.locator("#result .cmp th[scope=col]").all_inner_texts()
+        assert heads == ["", "Before", "After", "Difference"]
+        assert page.locator(".ba h2").all_inner_texts() == ["Before", "After"]
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_of_what_cannot_be_read_only_that_is_said(
+    browser: Browser, base: str, size: tuple[int, int]
+) -> None:
+    """Nothing was tried, so it is not said that nothing would change; the fields say how to ask."""
+    with opened(browser, base, size=size) as page:
+        visit(page, "#/whatif?manifest=kind:%20[")
+        expect(page.locator("h1")).to_contain_text("document 1, line 1")
+        expect(page.locator("#said")).to_contain_text("document 1, line 1")
+        expect(page.locator("#main")).not_to_contain_text("would change")
+        expect(page.locator("#result section")).to_have_count(0)
+        assert offences(page) == []
+        visit(page, "#/whatif?manifest=kind:%20A%0A---%0Akind:%20B")
+        expect(page.locator("h1")).to_have_text("2 documents cannot be used.")
+        expect(page.locator("#result .note")).to_have_count(2)
+        assert offences(page) == []
+
+
+def test_the_field_of_a_manifest_says_what_it_takes_and_that_it_asks_by_itself(
+    browser: Browser, base: str
+) -> None:
+    """Every kind that it names is one that is taken; limits are, too."""
+    with opened(browser, base) as page:
+        visit(page, "#/whatif")
+        field = page.locator("#manifest")
+        named = (field.get_attribute("placeholder") or "").partition(": ")[2].split(", ")
+        assert set(named) <= {kind for _, kind in TAKEN}
+        assert {"Queue", "ResourceQuota"} <= set(named)
+        expect(field).to_have_accessible_description(re.compile("by itself"))
+        expect(page.locator("#by-itself")).to_be_visible()
+
+
+def test_chips_of_kinds_count_all_events(browser: Browser, base: str) -> None:
+    """Of each type: what has no chip could be neither seen nor hidden."""
+    with opened(browser, base) as page:
+        visit(page, "#/events")
+        total = int(re.sub(r"\D", "", page.locator("h1").inner_text().split(" event")[0]))
+        counts = page.locator("#kinds em").all_inner_texts()
+        assert sum(int(each.replace(",", "")) for each in counts) == total

@@ -17,8 +17,8 @@ def test_what_a_change_is_compared_with_is_not_called_the_present() -> None:
     """Pods that wait have been decided there too, so it may differ from what there is."""
     answer = PlanAnswer(revision=7, outcome="fits", sentence="", before=BEFORE, after=AFTER)
     assert totals_words(answer) == (
-        "without it 1 of 4 devices used, 1 pod placed, 0 waiting; "
-        "with it 0 of 2 devices used, 0 pods placed, 1 waiting; as of revision 7"
+        "before: 1 of 4 devices used, 1 pod placed, 0 waiting; "
+        "after: 0 of 2 devices used, 0 pods placed, 1 waiting; as of revision 7"
     )
 
 

@@ -74,7 +74,7 @@ class WhatIfPage {
 
   show() {
     mount(this.main, html`<div class="page"><p class="unseen" id="said" role="status"></p><div id="answer"></div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
-      <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="8" placeholder="YAML, as you would submit it: Pod, Job, Deployment, PodGroup"></textarea><p class="c-warn small" id="linked" role="status"></p>
+      <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="8" placeholder="YAML, as you would submit it: Pod, Job, Deployment, PodGroup, Queue, ResourceQuota" aria-describedby="by-itself"></textarea><p class="faint small" id="by-itself">Answered by itself, as soon as you stop typing.</p><p class="c-warn small" id="linked" role="status"></p>
       <label for="lose">Nodes to lose</label><div class="tags" id="lost"></div><datalist id="nodes"></datalist>
       <label for="add">Nodes to add</label><div class="tags" id="added"></div>
       <span class="inl small" id="policy-label">Policy</span>${segments("policy", "Policy", POLICIES, this.policy)}
@@ -205,8 +205,8 @@ class WhatIfPage {
       const plan = await post("plan", { manifest: this.manifest, lose: this.lose, add: this.add, policy: this.policy }, far => this.working.far(far), { signal });
       const nodes = await this.nodes(plan);
       if (signal.aborted) return;
-      this.draw(plan, nodes, performance.now() - began);
-      this.end(sentence(plan.sentence));
+      if (isUnread(plan)) this.unread(plan.problems);
+      else this.draw(plan, nodes, performance.now() - began);
     } catch (problem) {
       if (signal.aborted) return;
       if (!(problem instanceof Problem)) throw problem;
@@ -263,10 +263,18 @@ class WhatIfPage {
 
   // ---- the answer ----
 
+  /** Nothing was tried, so only what is wrong is said: not that nothing would change. */
+  unread(problems) {
+    const words = problems.length === 1 ? sentence(problems[0]) : `${many(problems.length, "document")} cannot be used.`;
+    mount($("#answer"), answer(words));
+    mount($("#result"), html`<p class="again" aria-hidden="true">${words}</p>${problems.length > 1 ? unusable(problems) : ""}`);
+    this.end(words);
+  }
+
   draw(plan, nodes, took) {
     mount($("#answer"), answer(sentence(plan.sentence), [
       `as of ${revisionWords(plan.revision)}`, plan.changes.join(", "), `answered in ${num(took)} ms on a copy`, plan.when]));
-    mount($("#result"), html`<p class="again" aria-hidden="true">${sentenceCase(plan.sentence)}</p>${plan.problems.length ? html`<section class="card"><h2>What cannot be used</h2>${plan.problems.map(words => html`<p class="note bad"><span>${words}</span></p>`)}</section>` : ""}
+    mount($("#result"), html`<p class="again" aria-hidden="true">${sentenceCase(plan.sentence)}</p>${plan.problems.length ? unusable(plan.problems) : ""}
       ${plan.warnings.length ? html`<section class="card"><h2>Probably not meant so</h2>${plan.warnings.map(words => html`<p class="note warn"><span>${words}</span></p>`)}</section>` : ""}
       ${plan.passed_over.length ? html`<p class="note"><span>Passed over: ${plan.passed_over.join(", ")}</span></p>` : ""}
       ${this.beforeAfter(plan, nodes)}
@@ -275,6 +283,7 @@ class WhatIfPage {
       ${this.table("Who is helped", plan.helped, "wait now, and would have a place")}
       ${plan.evicted.length ? html`<section class="card"><h2>Who would go <small>${many(plan.evicted.length, "pod")} of lower priority</small></h2><ol class="mini">${plan.evicted.slice(0, ROWS).map(pod => html`<li><span>${podLink(pod.namespace, pod.pod)} leaves ${nodeLink(pod.node)} for <span class="m">${pod.beneficiary}</span>${pod.to ? html`, and goes to ${nodeLink(pod.to)}` : ""}${pod.budgets.length ? html` <span class="c-warn">(exceeds ${pod.budgets.join(", ")})</span>` : ""}</span></li>`)}</ol></section>` : ""}
       ${waiters(plan)}`);
+    this.end(sentence(plan.sentence));
   }
 
   beforeAfter(plan, nodes) {
@@ -292,8 +301,8 @@ class WhatIfPage {
       ["Cards with a share", before.devices_used, after.devices_used, 0], ["Memory granted, GiB", gib(before), gib(after), 0],
       ["Pods with a place", before.placed, after.placed, 1], ["Pods waiting", before.waiting, after.waiting, -1],
     ];
-    return html`<section class="card">${nodes.length ? html`<div class="ba"><div><h2>Now</h2>${miniFleet(cards.before)}</div><div><h2>With it</h2>${miniFleet(cards.after)}</div></div><div class="legend">${legend([...statesOf(seen), ...(seen.some(card => card.shares.some(share => share.own)) ? [["own granted", "would come"]] : [])])}</div>` : ""}
-      <table class="t cmp"><caption class="unseen">Without it and with it</caption><thead><tr><th scope="col"></th><th scope="col" class="num">Without it</th><th scope="col" class="num">With it</th><th scope="col" class="num">Difference</th></tr></thead><tbody>${rows.map(compared)}</tbody></table></section>`;
+    return html`<section class="card">${nodes.length ? html`<div class="ba"><div><h2>Before</h2>${miniFleet(cards.before)}</div><div><h2>After</h2>${miniFleet(cards.after)}</div></div><div class="legend">${legend([...statesOf(seen), ...(seen.some(card => card.shares.some(share => share.own)) ? [["own granted", "would come"]] : [])])}</div>` : ""}
+      <table class="t cmp"><caption class="unseen">Before the change and after it</caption><thead><tr><th scope="col"></th><th scope="col" class="num">Before</th><th scope="col" class="num">After</th><th scope="col" class="num">Difference</th></tr></thead><tbody>${rows.map(compared)}</tbody></table></section>`;
   }
 
   planned(pod) {
@@ -319,6 +328,11 @@ class WhatIfPage {
     this.working.end("");
   }
 }
+
+/** Whether all that was asked could not be read. */
+const isUnread = ({ problems, pods, changes }) => problems.length > 0 && !pods.length && !changes.length;
+
+const unusable = problems => html`<section class="card"><h2>What cannot be used</h2>${problems.map(words => html`<p class="note bad"><span>${words}</span></p>`)}</section>`;
 
 const LOOKS = { fits: "allocated", "not-now": "waiting", never: "never", unchanged: "allocated" };
 
