@@ -123,3 +123,34 @@ def test_compare_asks_again_what_is_now(browser: Browser, base: str) -> None:
         with page.expect_response(re.compile(r"/api/v1/diff\?")):
             page.get_by_role("button", name="Compare").click()
         assert told(page) == ["#1", "now"]
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_the_keyboard_stays_where_it_was(
+    browser: Browser, base: str, size: tuple[int, int]
+) -> None:
+    """On the button that was pressed, and in the field that was left by Enter."""
+    with opened(browser, base, size=size) as page:
+        visit(page, "#/events?diff=1,3")
+        page.locator("#moments [name=from]").fill("#2")
+        button = page.get_by_role("button", name="Compare")
+        button.focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_contain_text("Between #2 and #3")
+        expect(button).to_be_focused()
+        field = page.locator("#moments [name=to]")
+        field.fill("tomorrow")
+        field.press("Enter")
+        expect(field).to_have_attribute("aria-invalid", "true")
+        expect(field).to_be_focused()
+
+
+def test_on_a_phone_the_form_is_as_wide_as_the_page(browser: Browser, base: str) -> None:
+    """Both fields and the button end where all else does."""
+    with opened(browser, base, size=NARROW) as page:
+        visit(page, "#/events?diff=1,3")
+        right = "each => each.getBoundingClientRect().right"
+        edge = page.locator("table.card").evaluate(right)
+        for each in page.locator("#moments input, #moments button").all():
+            assert abs(each.evaluate(right) - edge) <= 1
+        assert offences(page) == []

@@ -10,7 +10,9 @@ const AXIS_HEAD = 18;
 const LEFT = 40;
 const LABELS = 126;
 const LABEL_HEIGHT = 13;
-const MARK_ROOM = 80;
+const MARK_LETTER = 6.6;
+const MARK_GAP = 4; // of a mark's word to its line
+const MARK_FOOT = 15; // below the words
 const LINE_ROOM = 12;
 const TIME_ROOM = 90;
 
@@ -30,12 +32,13 @@ export function stackChart({ width, times, end, series, line, marks, label }) {
   const x = ms => LEFT + (ms - times[0]) / Math.max(1, end - times[0]) * (width - LEFT - right);
   const y = value => height - AXIS_FOOT - value / top * (height - AXIS_FOOT - AXIS_HEAD);
   const inside = marks.filter(mark => mark.ms > times[0] && mark.ms < end);
+  const words = width < 500 ? [] : named(inside, x);
   return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="${label}">
     ${grid.map(value => html`<line class="gl" x1="${LEFT}" x2="${width - right}" y1="${y(value)}" y2="${y(value)}"/><text class="ax" x="${LEFT - 6}" y="${y(value) + 3}" text-anchor="end">${short(value)}</text>`)}
     ${areas(series, times, end, { x, y })}
     <path class="cap" d="${steps(line, times, end, { x, y })}"/>
-    ${apart(inside, x, LINE_ROOM).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="4" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
-    ${width < 500 ? "" : apart(inside, x, MARK_ROOM).map(mark => html`<text class="ax mkw k-${mark.look}" x="${x(mark.ms) + (x(mark.ms) < LEFT + MARK_ROOM ? 4 : -4)}" y="11" text-anchor="${x(mark.ms) < LEFT + MARK_ROOM ? "start" : "end"}">${mark.kind}</text>`)}
+    ${apart(inside, x, LINE_ROOM).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="${words.some(each => each.left <= x(mark.ms) && x(mark.ms) <= each.right) ? MARK_FOOT : 4}" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
+    ${words.map(({ mark, left }) => html`<text class="ax mkw k-${mark.look}" x="${left}" y="11">${mark.kind}</text>`)}
     ${timeTicks(times[0], end, (width - LEFT - right) / TIME_ROOM).filter(({ ms }) => x(ms) < width - TIME_ROOM / 4).map(({ ms, words }) => html`<line class="gl" x1="${x(ms)}" x2="${x(ms)}" y1="${height - AXIS_FOOT}" y2="${height - AXIS_FOOT + 4}"/><text class="ax" x="${x(ms)}" y="${height - 6}" text-anchor="middle">${words}</text>`)}
     ${right > 40 ? labels(series, times.length - 1, { y, x: width - right + 8, foot: height - AXIS_FOOT }) : ""}</svg>`;
 }
@@ -45,6 +48,19 @@ function apart(marks, x, room) {
   const found = [];
   for (const mark of marks.toReversed()) {
     if (!found.length || x(found.at(-1).ms) - x(mark.ms) > room) found.push(mark);
+  }
+  return found;
+}
+
+/** The words of marks, each at the left of its line or where that is the edge at its right; none lies on another. */
+function named(marks, x) {
+  const found = [];
+  for (const mark of marks.toReversed()) {
+    const wide = MARK_LETTER * mark.kind.length;
+    const before = x(mark.ms) - MARK_GAP - wide;
+    const left = before < LEFT ? x(mark.ms) + MARK_GAP : before;
+    const free = found.every(each => left + wide < each.left - MARK_GAP || left > each.right + MARK_GAP);
+    if (free) found.push({ mark, left, right: left + wide });
   }
   return found;
 }

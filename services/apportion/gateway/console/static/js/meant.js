@@ -13,6 +13,7 @@ import { onlySays } from "./parts.js";
 
 const PODS_MOST = 10_000;
 const SHOWN = 12;
+const LIKE_CHARS = 6; // of a name that is mistyped behind them
 const DEFAULT = "default";
 const UNSEEN = [403, 404]; // nobody is told of what he may not see
 
@@ -74,7 +75,7 @@ function meantPage(sentence, name, { pods, later, node, namespace }) {
     namespace && html`It is a namespace: ${link("pods", `the pods of ${namespace}`, { q: `${namespace}/` })}.`,
   ].filter(Boolean);
   return onlySays(sentence, said.length ? said.map(each => html`${each} `) : "No live pod has a name like it.", [
-    link("pods", "All pods", {}, "btn"), link("pods", `Find ${name.slice(0, 6)}`, { q: name.slice(0, 6) }, "btn")]);
+    link("pods", "All pods", {}, "btn"), link("pods", `Pods with ${name.slice(0, LIKE_CHARS)} in their names`, { q: name.slice(0, LIKE_CHARS) }, "btn")]);
 }
 
 const either = links => links.map((each, at) => html`${at ? (at === links.length - 1 ? " or " : ", ") : ""}${each}`);

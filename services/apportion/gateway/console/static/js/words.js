@@ -17,12 +17,20 @@ export function wants(asks) {
 /** A phase as people say it: a pod that has no place yet waits, whether somebody has looked or not. */
 export const phaseWord = phase => PHASES[phase] ?? phase;
 
-/** What a pod holds, as in `8 cards` or `3,000 MiB of 1 card`. */
+/** What a pod holds, as in `2 cards, 3,000 MiB, 50 % cores each` or `1 card, 10,000 MiB, 50 % cores + 2,000 MiB`. */
 export function holds(shares) {
   if (!shares.length) return "";
   const devices = new Set(shares.map(share => share.device)).size;
-  const each = new Set(shares.map(share => share.memory_mib));
-  return each.size === 1 ? `${many(devices, "card")}, ${num(shares[0].memory_mib)} MiB${devices > 1 ? " each" : ""}` : many(devices, "card");
+  const pieces = Map.groupBy(shares, piece);
+  const each = pieces.size === 1 && shares.length === devices;
+  const said = [...pieces].map(([words, { length }]) => (length === 1 || each ? words : `${length} × ${words}`)).join(" + ");
+  return `${many(devices, "card")}, ${said}${each && devices > 1 ? " each" : ""}`;
+}
+
+/** One share: cores of a template are not percent, and its name says both. */
+function piece({ memory_mib: mib, cores, template }) {
+  const of = template || (cores ? `${cores} % cores` : "");
+  return [`${num(mib)} MiB`, of].filter(Boolean).join(", ");
 }
 
 /** The gateway's `8 x nvidia whole, of H100` as a heading: `8 × nvidia, whole, of H100`. */

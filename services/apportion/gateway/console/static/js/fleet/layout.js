@@ -11,7 +11,7 @@ const NARROW = 720; // as in css/narrow.css
 const LETTER_ROOM = 6.7;
 const PERCENT_ROOM = 42;
 const ROOM_MOST = 190; // not half of a phone
-const LABEL_ROOM = 74; // a node's name is written where its cards take as much
+const LABEL_ROOM = 60; // a node's name is written where its cards take as much: four on a phone do
 
 /** A pool is as wide as its name with how much of it is granted, and the first model of its cards, where these are short. */
 function nameRoom({ name, models: [model = ""] = [] }) {

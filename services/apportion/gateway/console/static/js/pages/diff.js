@@ -16,12 +16,25 @@ const MARKS_SHOWN = 6;
 const BEFORE_MS = 300_000;
 const AFTER_MS = 900_000;
 
+/** Where the keyboard is in the form, to be there again when that is drawn anew. */
+function held() {
+  const at = document.activeElement?.closest("#moments input, #moments button");
+  return !at ? "" : at.name ? `#moments [name="${at.name}"]` : "#moments button";
+}
+
+/** The page anew, with its form; the keyboard stays where it was. */
+function show(main, markup, ends) {
+  const had = held();
+  mount(main, html`<div class="page">${markup}</div>`);
+  listen(ends);
+  if (had) $(had).focus({ preventScroll: true });
+}
+
 /** See app.js. */
 export async function openDiff(main, context) {
   const [from, to] = endsOf(context.parameters.get("diff") ?? "");
   context.setParameters({ diff: `${from.asked},${to.asked}` });
-  mount(main, html`<div class="page">${workingAnswer(html`Comparing ${named(from)} with ${named(to)}`)}${form({ from, to })}</div>`);
-  listen({ from, to });
+  show(main, html`${workingAnswer(html`Comparing ${named(from)} with ${named(to)}`)}${form({ from, to })}`, { from, to });
   try {
     const [diff, line] = await Promise.all([
       getNow("diff", { from: from.asked, to: to.asked, limit: ROWS }), getNow("timeline", { bins: 1 }),
@@ -49,21 +62,19 @@ function draw(main, { from, to, diff, before, after, line }) {
     count(diff, "policy", "policy"), count(diff, "configuration", "setting"),
   ].filter(Boolean);
   const changed = html`Between ${named(from)} and ${named(to)}, ${told.length ? html`${listed(told)} changed` : "nothing changed"}.`;
-  mount(main, html`<div class="page">${answer(changed, [cameTo({ from, to, diff, line }), link("events", "all events")])}
+  show(main, html`${answer(changed, [cameTo({ from, to, diff, line }), link("events", "all events")])}
     ${form({ from, to, marks: line.marks, first: instant(line.first_time) ?? 0 })}
     ${totals(before, after)}
     <div class="grid2">${group("health", "Cards", diff.devices, diff.more.devices, name => html`<span class="m" title="${name}">${shortId(name)}</span>`)}${group("node", "Nodes", diff.nodes, diff.more.nodes, nodeLink)}
     ${group("operator", "Policy", diff.policy, diff.more.policy)}${group("operator", "Configuration", diff.configuration, diff.more.configuration)}
-    ${group("placement", "Placements", diff.placements, diff.more.placements, name => podLink(...name.split("/", 2)))}</div></div>`);
-  listen({ from, to });
+    ${group("placement", "Placements", diff.placements, diff.more.placements, name => podLink(...name.split("/", 2)))}</div>`, { from, to });
 }
 
 /** A moment of which nothing is known stands in its field, to be mended there; what a field takes is said below it. */
 function drawRefused(main, { from, to, problem }) {
   const read = { from, to }[problem.field].read;
-  mount(main, html`<div class="page">${answer(sentence(problem.message), [read && problem.fix ? sentence(problem.fix) : "", link("events", "all events")])}${form({ from, to })}</div>`);
+  show(main, html`${answer(sentence(problem.message), [read && problem.fix ? sentence(problem.fix) : "", link("events", "all events")])}${form({ from, to })}`, { from, to });
   $(`#moments [name="${problem.field}"]`).setAttribute("aria-invalid", "true");
-  listen({ from, to });
 }
 
 const named = ({ shown, revision }) => (revision ? receipt(revision) : html`<span class="nw">${shown}</span>`);

@@ -1,0 +1,100 @@
+"""What the console draws and words by itself: charts, shares, names of nodes, chips of kinds."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from apportion_schemas.catalogue import CATALOGUE
+from tests.integration.console import test_modules
+from tests.integration.console.test_modules import run
+from tests.support.browser.chromium import NARROW
+
+page = test_modules.page
+
+
+def test_every_type_of_event_has_a_chip(page: Page) -> None:
+    """Exactly one; a type that only a newer gateway knows has the chip of all such."""
+    kinds = run(page, "kinds.js", "return m.KINDS;")
+    types = sorted(each for group in kinds.values() for each in group)
+    assert types == sorted(each.name for each in CATALOGUE)
+    code = "return m.chipsOf(m.countKinds(given[0])).at(-1);"
+    assert run(page, "kinds.js", code, {"PodGone": 1}) != "other"
+    assert run(page, "kinds.js", code, {"OfTomorrow": 1}) == "other"
+
+
+def share(device: str, memory_mib: int, cores: int, template: str = "") -> dict[str, Any]:
+    """As the API tells what a container holds."""
+    return {"device": device, "memory_mib": memory_mib, "cores": cores, "template": template}
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ([], ""),
+        ([share("a", 3000, 50)], "1 card, 3,000 MiB, 50 % cores"),
+        ([share("a", 4096, 0)], "1 card, 4,096 MiB"),
+        ([share("a", 6144, 2, "vir02")], "1 card, 6,144 MiB, vir02"),
+        ([share("a", 30, 5), share("b", 30, 5)], "2 cards, 30 MiB, 5 % cores each"),
+        ([share("a", 30, 5), share("a", 20, 0)], "1 card, 30 MiB, 5 % cores + 20 MiB"),
+        ([share("a", 20, 0), share("a", 20, 0)], "1 card, 2 \N{MULTIPLICATION SIGN} 20 MiB"),
+    ],
+)
+def test_what_a_pod_holds_is_told_whole(
+    page: Page, shares: list[dict[str, Any]], words: str
+) -> None:
+    """Cores too, and what each of several containers has."""
+    assert run(page, "words.js", "return m.holds(given[0]);", shares) == words
+
+
+def test_on_a_phone_nodes_of_four_cards_have_their_names(page: Page) -> None:
+    """Of the fleet that `apportion up` simulates, whose pools are of eight cards and of four."""
+    code = """const pools = given[0].map(width => ({ name: `${width} x H100-80GB`, width }));
+      for (const pool of pools) pool.nodes = [{ home: pool, place: 0, count: pool.width }];
+      const layout = new m.Layout(pools, given[1], 470, 1);
+      return layout.groups.map(group => group.label > 0);"""
+    found = run(page, "fleet/layout.js", code, [8, 8, 8, 4, 4, 4, 4], NARROW[0])
+    assert found == [True] * 7
+
+
+@pytest.mark.parametrize(
+    "minutes", [(60, 61), (60, 66, 75), (1, 9), (1, 2, 3, 170, 171, 172)], ids=str
+)
+def test_words_of_marks_lie_on_no_line_and_no_other_words(
+    page: Page, minutes: tuple[int, ...]
+) -> None:
+    """However near marks are to each other and to the edge; the newest has its word."""
+    kinds = ("configuration", "failure", "uncordon")
+    marks = [(each, kinds[at % 3]) for at, each in enumerate(minutes)]
+    words, lines = run(
+        page,
+        "chart.js",
+        """const { mount } = await import('/console/js/html.js');
+        const minute = 60000, box = document.createElement('div');
+        document.body.append(box);
+        mount(box, m.stackChart({ width: 800, times: [0, 60 * minute, 120 * minute],
+          end: 180 * minute, line: [9, 9, 9], label: 'L', series: [],
+          marks: given[0].map(([at, kind]) =>
+            ({ ms: at * minute, kind, words: '', look: 'ok' })) }));
+        const boxes = of => [...box.querySelectorAll(of)].map(each => {
+          const { left, right, top, bottom } = each.getBoundingClientRect();
+          return [left, right, top, bottom];
+        });
+        const found = [boxes('.mkw'), boxes('.mkl')];
+        box.remove();
+        return found;""",
+        marks,
+    )
+    assert words
+    assert lines
+    pairs = [*combinations(words, 2), *((word, line) for word in words for line in lines)]
+    assert not [pair for pair in pairs if meet(*pair)]
+
+
+def meet(one: list[float], other: list[float]) -> bool:
+    """Whether two boxes have a point in common."""
+    across = one[0] < other[1] and other[0] < one[1]
+    return across and one[2] < other[3] and other[2] < one[3]
