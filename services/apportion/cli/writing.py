@@ -18,6 +18,7 @@ import click
 
 from apportion.cli.connection import Command
 from apportion.cli.exits import NotFound, Outdated, Unreachable
+from apportion.cli.troubles import say_troubles
 from apportion.core.ledger.rules import Superseded, missing
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
@@ -32,7 +33,6 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
-from apportion.runtime.process.logs import configure_logs
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import CATALOGUE, InvalidEvent, UnknownEvent
 from apportion_schemas.quantities import NAME_MAX, Payload
@@ -94,7 +94,7 @@ async def open_ledger(reach: Reach) -> AsyncIterator[JetStreamLedger]:
 
     What goes wrong with it meanwhile is said on stderr: a verb's answer alone is on stdout.
     """
-    configure_logs(service="cli", level="warning")
+    say_troubles()
     ledger = await jetstream.connect(reach, name="apportion cli")
     try:
         await jetstream.check_stream(ledger)
