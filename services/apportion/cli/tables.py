@@ -195,12 +195,17 @@ def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:
             device.device if look.wide else device_words(device.device),
             device.model, device.mode,
             f"{device.memory_free_mib:,}/{device.memory_mib:,} MiB",
-            f"{device.cores_free}/{device.cores}", f"{device.slots_free}/{device.slots}",
+            cores_free(device), f"{device.slots_free}/{device.slots}",
             device_state(device), holders(device),
             *((device.family, "" if device.numa is None else str(device.numa))
               if look.wide else ()),
         )  # fmt: skip
     return made
+
+
+def cores_free(device: DeviceAnswer) -> str:
+    """Of a card in MIG mode none, whose instances have their own."""
+    return "-" if device.mode == "mig" else f"{device.cores_free}/{device.cores}"
 
 
 def device_state(device: DeviceAnswer) -> Text:

@@ -173,7 +173,9 @@ def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
             bar(memory_used, device.memory_mib).append(
                 f" {memory_used / 1024:.0f}/{device.memory_mib / 1024:.0f}"
             ),
-            bar(cores_used, device.cores).append(f" {cores_used}"),
+            plain("-")
+            if device.mode == "mig"
+            else bar(cores_used, device.cores).append(f" {cores_used}"),
             f"{device.slots - device.slots_free}/{device.slots}",
             device_state(device) if long else _short(device_state(device)),
             _cut(" ".join(dict.fromkeys(short_name(h.namespace, h.pod) for h in device.holders))),

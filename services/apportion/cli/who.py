@@ -21,6 +21,7 @@ from apportion.cli.tables import device_state, node_state
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import DeviceAnswer, NodeAnswer, NodeDetail, PodAnswer
 from apportion.core.explain.health import moving
+from apportion.core.explain.natural import natural
 from apportion.core.explain.near import target_meant
 from apportion.core.explain.past_answers import PodNames, WhoPage, WhoRow
 from apportion.core.explain.words import device_words
@@ -39,7 +40,8 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     """Who holds a device, or the devices of a node: pod, share, and the decision that gave it.
 
     Why nothing new goes there (failed, cordoned, not heard) stands below, on standard error. Of a
-    device's id the beginning will do: four characters after GPU-, if no other begins so.
+    device's id the beginning will do: four characters after GPU-, if no other begins so. CORES is -
+    where a share has no limit of cores, or is a MIG instance, which has cores of its own.
 
     Exit codes: 0 shown, also if nobody does; 1 there never was such a device or node, or nothing is
     known of the moment; 3 the gateway cannot be reached.
@@ -58,7 +60,7 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     if as_json:
         print_json(Listed(revision, items))
     elif items:
-        show(_rows(items))
+        show(rows_of(items))
     else:
         held = f"since {since}" if since else f"at revision {revision}"
         console(stderr=True).print(f"nobody held anything of {target} {held}")
@@ -155,8 +157,11 @@ def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
             return structs.replace(page, items=tuple(items))
 
 
-def _rows(items: list[WhoRow]) -> Rows:
-    """A table; without the columns that would say the same, or nothing, in every row."""
+def rows_of(items: list[WhoRow]) -> Rows:
+    """A table, card by card and each in the order of time; without the columns that would say the
+    same, or nothing, in every row. A share without cores of its own has none to tell.
+    """
+    items = sorted(items, key=lambda each: (natural(each.device), each.from_revision))
     containers = len({item.container for item in items}) > 1
     ended = any(item.to_revision for item in items)
     made = table("NODE", "DEVICE", "POD", *(["CONTAINER"] if containers else []), "MEMORY", "CORES",
@@ -167,7 +172,8 @@ def _rows(items: list[WhoRow]) -> Rows:
         until = clock(item.to_time) if item.to_revision else ""
         made.add_row(
             item.node, device_words(item.device), f"{item.namespace}/{item.pod}",
-            *([item.container] if containers else []), f"{item.memory_mib:,} MiB", f"{item.cores}",
+            *([item.container] if containers else []), f"{item.memory_mib:,} MiB",
+            str(item.cores or "-"),
             clock(item.from_time), *([until] if ended else []), str(item.decision_revision),
         )  # fmt: skip
     return made

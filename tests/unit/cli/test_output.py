@@ -4,6 +4,7 @@ import io
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from apportion.cli import samples, tables
@@ -81,6 +82,17 @@ def test_tables_say_what_matters() -> None:
     shown = " ".join(printed(tables.nodes([node_answer(ledger.node("n1"))])).split())
     assert "its report is refused" in shown
     assert "16 TiB" in shown
+
+
+def test_a_card_in_mig_mode_has_no_cores_to_give() -> None:
+    """Its instances have their own: 100/100 made one that is full look free."""
+    ledger = Ledger(rack("n1", 1))
+    [card] = device_answers(ledger.node("n1"))
+    whole = printed(tables.devices([card]))
+    assert " 100/100 " in whole
+    mig = printed(tables.devices([structs.replace(card, mode="mig")]))
+    assert "100/100" not in mig
+    assert " - " in mig
 
 
 def test_a_device_says_each_reason_with_its_own_word() -> None:

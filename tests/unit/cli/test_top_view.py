@@ -86,6 +86,16 @@ def test_it_fits_eighty_columns() -> None:
     assert any("trainer" in line for line in lines)
 
 
+def test_a_card_in_mig_mode_has_no_bar_of_cores() -> None:
+    """It would be empty of a card that one instance fills."""
+    [card] = devices()[:1]
+    for mode, empty in (("shared", True), ("mig", False)):
+        out = Console(file=io.StringIO(), width=200, color_system=None)
+        out.print(_devices([structs.replace(card, mode=mode, memory_free_mib=0)]))
+        assert isinstance(out.file, io.StringIO)
+        assert ("░" in out.file.getvalue()) == empty
+
+
 @pytest.mark.parametrize("long", [True, False], ids=["once", "on the screen"])
 def test_a_long_state_does_not_push_its_line_out_of_the_terminal(*, long: bool) -> None:
     """Once it is told whole, in several lines; on the screen it is cut, and says so."""

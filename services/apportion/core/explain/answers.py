@@ -203,6 +203,9 @@ class Holder(Answer, frozen=True):
 class DeviceAnswer(Answer, frozen=True):
     """One device and who is on it. `cores` is percent for a GPU and AI cores for an NPU.
 
+    In MIG mode cores mean nothing, for an instance has its own, and `slots_free` is how many
+    instances more there is room for at most.
+
     `healthy` is what was last said of it: where the node is not ready nobody knows whether it still
     is, and `node_silent` is when its agent was found silent.
     """

@@ -7,6 +7,7 @@ here waits.
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.devices.cordons import Cordon, cordon_words
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain import words
@@ -248,7 +249,7 @@ def _device_answer(
         cores=device.cores,
         cores_free=state.cores_free,
         slots=device.slots,
-        slots_free=state.slots_free,
+        slots_free=_slots_free(state),
         present=state.present,
         healthy=state.healthy,
         health_reason=state.health_reason,
@@ -260,6 +261,20 @@ def _device_answer(
         numa=device.numa,
         holders=holders,
     )
+
+
+def _slots_free(state: DeviceState) -> int:
+    """How many shares more it takes at most; of a card in MIG mode how many instances its slices
+    have room for, or one that a single instance fills would look free.
+    """
+    device = state.device
+    if device.mode != "mig":
+        return state.slots_free
+    room = (
+        sum(not state.slices & ((1 << profile.size) - 1) << start for start in profile.starts)
+        for profile in mig_profiles(device.family, device.model)
+    )
+    return min(state.slots_free, max(room, default=state.slots_free))
 
 
 def gang_answer(name: str, group: GroupState) -> GangAnswer:

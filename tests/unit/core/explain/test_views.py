@@ -14,22 +14,23 @@ from apportion.core.explain.views import (
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
+    MigInstance,
     NodeCordoned,
     NodeSilent,
     ReportRefused,
 )
 from apportion_schemas.quantities import Payload
-from tests.support.fleet import node, npu, observed, rack
+from tests.support.fleet import A100_40, gpu, node, npu, observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, gang, member, pod
+from tests.support.pods import ask, cards, gang, instance, member, placed, pod, share
 
 
 def test_pod_with_a_place_and_without() -> None:
     """Shares and revisions of a placed pod, reasons of a refused one."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(4000, cores=20)), pod("b", ask(900_000))).settle()
-    placed, refused = (pod_answer(ledger.state, ledger.pod(uid)) for uid in "ab")
-    assert (placed.node, placed.shares) == ("n1", ledger.shares("a"))
-    assert placed.placed_revision == ledger.pod("a").placed_revision
+    there, refused = (pod_answer(ledger.state, ledger.pod(uid)) for uid in "ab")
+    assert (there.node, there.shares) == ("n1", ledger.shares("a"))
+    assert there.placed_revision == ledger.pod("a").placed_revision
     assert placement_answer(ledger.pod("a")).score == ledger.placement("a").score
     assert (refused.node, refused.reasons) == ("", ledger.reasons("b"))
     assert [shown_phase(ledger.pod(uid)) for uid in "ab"] == ["placed", "refused"]
@@ -44,6 +45,26 @@ def test_device_says_who_holds_it() -> None:
     held_mib = sum(held.memory_mib for held in used.holders)
     assert used.memory_mib - used.memory_free_mib == held_mib == 9000
     assert used.slots - used.slots_free == 2
+
+
+@pytest.mark.parametrize(
+    ("taken", "more"),
+    [
+        ((), 7),
+        ((instance("7g.40gb", 0, 8),), 0),
+        ((instance("3g.20gb", 4, 4),), 4),
+        ((instance("1g.5gb", 0, 1), instance("1g.5gb", 6, 1)), 5),
+    ],
+)
+def test_a_mig_card_has_as_many_slots_free_as_its_slices_have_room(
+    taken: tuple[MigInstance, ...], more: int
+) -> None:
+    """One instance can fill it, and then six of seven slots looked free."""
+    ledger = Ledger(node("n1", gpu("g0", model=A100_40, mode="mig", cores=100, slots=7)), pod("p1"))
+    shares = [share(memory_mib=40960 // 8 * each.size, cores=0, instance=each) for each in taken]
+    ledger.play(placed("p1", shares=shares))
+    [card] = device_answers(ledger.node("n1"))
+    assert (card.slots_free, card.slots) == (more, 7)
 
 
 def test_node_counts_open_devices() -> None:
