@@ -20,7 +20,6 @@ from apportion_schemas import (
     NodeCordoned,
     NodeSilent,
     PodGroupObserved,
-    QueueObserved,
     VolumeClaimObserved,
 )
 from tests.support import fleet
@@ -126,73 +125,6 @@ def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
     """Nobody says how long pods run, so the answer says that; where nobody waits, nothing."""
     assert "when is not known" in planned(full(), draft("new", cards(2))).when
     assert planned(Ledger(rack("n1", 2)), draft("new", cards(2))).when == ""
-
-
-def test_a_queue_of_the_manifest_counts() -> None:
-    """What it would allow is compared with what is allowed today, and nobody is told to submit."""
-    ledger = Ledger(rack("n1", 4))
-    small = """
-apiVersion: scheduling.volcano.sh/v1beta1
-kind: Queue
-metadata: {name: ml}
-spec: {capability: {nvidia.com/gpu: 1}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: p, annotations: {scheduling.volcano.sh/queue-name: ml}}
-spec:
-  schedulerName: apportion
-  containers: [{name: main, image: x, resources: {limits: {nvidia.com/gpu: 2}}}]
-"""
-    answer = plan(ledger.state, plan_of(PlanRequest(manifest=small), ledger.state))
-    assert answer.problems == ()
-    assert answer.changes == ("with queue ml as in the manifest",)
-    assert (only(answer).outcome, only(answer).without) == ("never", "fits")
-    assert only(answer).sentence == (
-        "default/p can never have a place: its queue ml allows 1 of nvidia.com/gpu in all, and it "
-        "needs 2"
-    )
-    assert answer.sentence == "the pod can never fit within the limits"
-
-
-@pytest.mark.parametrize(
-    "capability",
-    [{"volcano.sh/vgpu-number": 2}, {"docker.com/vcuda-memory": 11}, {"cpu": 2999}],
-    ids=["cards", "memory", "CPU"],
-)
-def test_a_gang_that_its_queue_never_holds_is_no_fault_of_the_fleet(
-    capability: dict[str, int],
-) -> None:
-    """The queue is named with what it allows in all; what could be held is not counted off."""
-    ledger = Ledger(rack("n1", 4)).play(QueueObserved(queue="ml", capability=capability))
-    told = PodGroupObserved(group="default/job", min_available=3, queue="ml")
-    wants = shape(ask(1000), node=NodeConstraints(cpu_milli=1000))
-    pods = [draft(f"w{index}", shape=wants, group="default/job") for index in range(3)]
-    answer = planned(ledger, *pods, groups=(told,))
-    assert answer.sentence == "of 3 pods, 3 can never fit within the limits"
-    said = answer.pods[0].sentence
-    assert said.startswith("default/w0 can never have a place: its queue ml allows ")
-    assert " in all, and its gang needs " in said
-    assert "fleet" not in answer.pods[0].sentence
-    refused = answer.pods[0].refused
-    assert refused is not None
-    assert not refused.never
-    assert [each.unblocked_by for each in refused.causes] == ["a greater capability of the queue"]
-    larger = {name: most + 1 for name, most in capability.items()}
-    ledger.play(QueueObserved(queue="ml", capability=larger))
-    assert planned(ledger, *pods, groups=(told,)).outcome == "fits"
-
-
-def test_a_limit_that_depends_on_the_device_is_named_all_the_same() -> None:
-    """What the engine found on an empty fleet is told of it."""
-    cards_of = QueueObserved(queue="ml", cards={"H100": 1})
-    ledger = Ledger(rack("n1", 4)).play(cards_of)
-    answer = planned(ledger, draft("p", ask(1000), queue="ml"))
-    assert only(answer).outcome == "never"
-    assert "can never have a place: its queue ml may hold 0 more of " in only(answer).sentence
-    ledger.submit(pod("huge", ask(900_000)))
-    both = planned(ledger, draft("p", ask(1000), queue="ml"), draft("q", ask(900_000)))
-    assert both.sentence == "of 2 pods, 2 can never fit"
 
 
 @pytest.mark.parametrize(

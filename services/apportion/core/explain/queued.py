@@ -60,8 +60,8 @@ class Line(Answer, frozen=True):
     """Pods that ask for the same. `devices` is of one pod; `pods` counts all of the line.
 
     `sentence` says why the first does not go; it is empty while nobody has looked. `lasting`: no
-    end of a pod would help, for no node has such devices, or so much on them, or no limit allows
-    it. `causes` count `nodes`.
+    end of a pod would help, for no node has such devices, or so much on them. `causes` count
+    `nodes`, and none for a limit.
     """
 
     wants: str
@@ -216,9 +216,7 @@ def _explained(room: Room, pods: list[tuple[int, PodState]]) -> Explained | None
 
 
 def _lasts(explained: Explained | None) -> bool:
-    return explained is not None and bool(
-        explained.never or explained.limit or lasting(explained.refused)
-    )
+    return explained is not None and (explained.never or lasting(explained.refused))
 
 
 def lasting(refusal: PodRefused) -> bool:

@@ -83,11 +83,11 @@ def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Su
             continue
         if "/" in name:
             hint = _hint(name, known)
-            told = bool(hint) or _domain(name) in _domains(known)
+            is_slip = bool(hint) or _domain(name) in _domains(known)
         else:
             hint = _meant(name, OF_NODES, NEAR)
-            told = of_queue and name not in OF_NODES and not name.startswith("hugepages-")
-        if told:
+            is_slip = of_queue and name not in OF_NODES and not name.startswith("hugepages-")
+        if is_slip:
             said = f"is not known here, and limits no device{hint}"
             yield Suspect(within(f"spec.{part}", name), said)
 
