@@ -111,8 +111,6 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
     assert story[before_it + 1].startswith(f"default/alone placed on {OTHER[node]}")
     refused = up.run("uncordon", node, "--by", "bob")
     assert "drain: firmware (ada)" in refused.stderr
-    again = up.json("drain", node, "--reason", "firmware", "--by", "ada")
-    assert (again["revision"], again["moved"]) == (report["revision"], {}), "the same stands"
     assert up.json("uncordon", node, "--by", "ada")["event"] == "NodeCordonLifted"
     assert up.json("verify")["ok"]
     up.json("delete", *before)
@@ -131,6 +129,8 @@ def test_a_device_is_drained(up: Standalone) -> None:
     assert all(f"default/{name} would move to " in said for name in on_it)
     report = up.json("drain", device, "--reason", "hot")
     assert {name.partition("/")[2] for name in report["moved"]} == on_it
+    again = up.json("drain", device, "--reason", "hot")
+    assert (again["revision"], again["moved"]) == (report["revision"], {}), "the same stands"
     after = pods(up)
     assert all(pod["shares"][0]["device"] != device for pod in after.values())
     assert all(after[name]["uid"] == before[name]["uid"] for name in set(before) - on_it)

@@ -86,6 +86,8 @@ def prices_of(data: bytes) -> Prices:
 
 def _currency(found: Any) -> str:
     letters = isinstance(found, str) and found.isascii() and found.isupper() and found.isalpha()
+    if found is None:
+        raise PriceError('no currency is named; write a code of ISO 4217, as in currency = "EUR"')
     if not letters or len(found) != CURRENCY_LETTERS:
         raise PriceError(f'currency is {found!r}; write a code of ISO 4217, such as "EUR"')
     return str(found)

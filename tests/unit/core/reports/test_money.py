@@ -57,7 +57,7 @@ def test_cost_is_the_price_of_what_was_granted() -> None:
     ("text", "said"),
     [
         ("currency = 'eur'\n[models]\n'*'=1", "currency is 'eur'; write a code of ISO 4217"),
-        ("[models]\n'*'=1", "currency is None"),
+        ("[models]\n'*'=1", "no currency is named; write a code"),
         ("currency = 'EUR'", "write a table [models]"),
         ("currency = 'EUR'\n[models]\n'T4'=-1", "models.'T4' is -1; write the price"),
         ("currency = 'EUR'\n[models]\n'T4'=nan", "models.'T4' is Decimal('NaN')"),
