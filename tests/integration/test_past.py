@@ -29,7 +29,6 @@ from apportion_schemas import (
     PodGone,
     PodSubmitted,
     PolicyChanged,
-    QueueObserved,
     QuotaObserved,
     RevisionSetAside,
     Shape,
@@ -426,18 +425,6 @@ async def test_what_changed_and_who_did_it(gateway: Gateway) -> None:
     ]
 
 
-async def test_limits_that_changed_and_by_which_event(gateway: Gateway, facts: Facts) -> None:
-    """As short spans are compared, by what the index noted."""
-    await facts.write(QueueObserved(queue="ml", weight=2))  # 9
-    await facts.write(QuotaObserved(namespace="web", quota="q", hard={"nvidia.com/gpu": 4}))  # 10
-    diff = await gateway.ok("/api/v1/diff?from=8")
-    found = {(row["name"], row["what"]): (row["after"], row["revision"]) for row in diff["limits"]}
-    assert found == {
-        ("queue ml", "state"): ("open", 9), ("queue ml", "weight"): ("2", 9),
-        ("quota web/q", "hard"): ("nvidia.com/gpu 4", 10),
-    }  # fmt: skip
-
-
 async def test_a_difference_has_the_event_that_made_just_that(
     gateway: Gateway, facts: Facts
 ) -> None:
@@ -448,10 +435,11 @@ async def test_a_difference_has_the_event_that_made_just_that(
     await facts.submit("bare")  # 12
     await facts.place("bare", "n2")  # 13
     await facts.write(PolicyChanged(by="bob", node_policy="spread"))  # 14: which it was
+    await facts.write(QuotaObserved(namespace="web", quota="q", hard={"nvidia.com/gpu": 4}))  # 15
     diff = await gateway.ok("/api/v1/diff?from=7")
     found = {
         (row["name"], row["what"]): (row["before"], row["after"], row["revision"])
-        for name in ("nodes", "devices", "placements", "policy")
+        for name in ("nodes", "devices", "placements", "policy", "limits", "waiting")
         for row in diff[name]
     }
     assert found == {
@@ -460,6 +448,7 @@ async def test_a_difference_has_the_event_that_made_just_that(
         ("default/b", "placement"): ("", "n2: n2-g0 16 MiB", 11),
         ("default/bare", "placement"): ("", "n2: no device", 13),
         ("policy", "policy"): ("nodes price, devices price", "nodes spread, devices price", 8),
+        ("quota web/q", "hard"): ("", "nvidia.com/gpu 4", 15),
     }
     long = await gateway.ok(f"/api/v1/diff?from=1&to={facts.revision}")
     assert all(row["revision"] for name in ("nodes", "devices", "placements") for row in long[name])
@@ -482,8 +471,7 @@ async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: 
 async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> None:
     """One that was drained comes anew under its name; two of a name at once stay two."""
     await facts.place("b", "n1", "n1-g1")  # 9
-    why = "drained from n1 by ann: fan"
-    await facts.write(PodGone(uid="b", reason=why))  # 10
+    await facts.write(PodGone(uid="b", reason=(why := "drained from n1 by ann: fan")))  # 10
     again = [PodSubmitted(uid=uid, namespace="default", name="b", shape=Shape(), dialect="plain")
              for uid in ("b2", "b3")]  # fmt: skip
     await facts.write(*again)  # 11, 12

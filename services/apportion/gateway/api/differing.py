@@ -38,7 +38,7 @@ class _Said(msgspec.Struct):
     data: _By = msgspec.field(default_factory=_By)
 
 
-class _Told(NamedTuple):
+class _Worded(NamedTuple):
     """One event in words, and what of it says who and why."""
 
     row: LogRow
@@ -134,10 +134,10 @@ class _Found:
             rows.append(row)
         return tuple(rows)
 
-    async def _said(self, revisions: set[int]) -> dict[int, _Told]:
+    async def _said(self, revisions: set[int]) -> dict[int, _Worded]:
         """These events in words. Raises LedgerError."""
         rules = self._past.indexer.rules
         return {
-            each.revision: _Told(row_of(each, self._teller, rules), _decode_by(each.payload).data)
+            each.revision: _Worded(row_of(each, self._teller, rules), _decode_by(each.payload).data)
             for each in await self._past.chronicle.records(sorted(revisions))
         }
