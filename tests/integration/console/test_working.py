@@ -133,7 +133,7 @@ def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
         expect(again).to_be_focused()
         again.press("Enter")
         plans.come().continue_()
-        expect(page.locator("#result")).to_contain_text("What cannot be used")
+        expect(page.locator("h1")).to_contain_text("Manifest")
 
 
 def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: str) -> None:
