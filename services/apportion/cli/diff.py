@@ -9,7 +9,7 @@ import click
 
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
-from apportion.cli.moments import FORMS, both, clock
+from apportion.cli.moments import FORMS, MOMENT, both, clock
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow
@@ -22,8 +22,9 @@ SIDED = ("nodes", "devices", "limits")
 
 
 @click.command(epilog="Example:  apportion diff --from -2h --to -1h")
-@click.option("--from", "begin", required=True, metavar="MOMENT", help=f"From then: {FORMS}.")
-@click.option("--to", "end", metavar="MOMENT", help="Up to then.  [default: now]")
+@click.option("--from", "begin", required=True, type=MOMENT, metavar="MOMENT",
+              help=f"From then: {FORMS}.")  # fmt: skip
+@click.option("--to", "end", type=MOMENT, metavar="MOMENT", help="Up to then.  [default: now]")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=200, show_default=True,
               metavar="N", help="At most so many rows of each list.")  # fmt: skip
 @asks_gateway

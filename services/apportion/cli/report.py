@@ -18,7 +18,7 @@ import click
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Command, Where, asks_both
 from apportion.cli.exits import Unreachable
-from apportion.cli.moments import clock
+from apportion.cli.moments import MOMENT, clock
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.core.explain.health import moment
@@ -37,10 +37,10 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OPTIONS = (
     click.option("--by", default="namespace", show_default=True,
                  metavar="namespace|queue|user|node|label:KEY", help="What a row is."),
-    click.option("--from", "start", default="", metavar="MOMENT",
+    click.option("--from", "start", default="", type=MOMENT, metavar="MOMENT",
                  help="Where it begins: 14:20, -7d, 2026-11-01T00:00, a revision.  "
                  "[default: a day before the end]"),
-    click.option("--to", "end", default="", metavar="MOMENT",
+    click.option("--to", "end", default="", type=MOMENT, metavar="MOMENT",
                  help="Where it ends.  [default: now]"),
     click.option("--step", default="", metavar="LENGTH",
                  help="Rows for each 15m, 1h or 1d, too."),

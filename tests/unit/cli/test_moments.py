@@ -1,9 +1,12 @@
 """Times in tables: to the second, and with their date only where it is not today's."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
+import click
 import pytest
 
+from apportion.cli.main import root
 from apportion.cli.moments import FORMS, MOMENT, both, clock, head, head_since
 from apportion.core.explain.past_answers import MomentAnswer
 
@@ -86,3 +89,24 @@ def test_a_time_before_the_ledger_says_that_it_is() -> None:
 def test_the_help_says_what_a_time_of_day_means() -> None:
     """The last time that it was, perhaps yesterday's."""
     assert "14:20 (today, else yesterday)" in FORMS
+
+
+def commands(made: click.Command, context: click.Context) -> Iterator[click.Command]:
+    """A verb and those below it."""
+    yield made
+    for name in made.list_commands(context) if isinstance(made, click.Group) else ():
+        inner = made.get_command(context, name) if isinstance(made, click.Group) else None
+        if inner is not None:
+            yield from commands(inner, click.Context(inner, info_name=name, parent=context))
+
+
+def test_every_verb_that_takes_a_moment_reads_it_alike() -> None:
+    """What one of them shows is copied to another."""
+    asked = [
+        option
+        for verb in commands(root, click.Context(root))
+        for option in verb.params
+        if option.metavar == "MOMENT"
+    ]
+    assert len(asked) > 10
+    assert [option.name for option in asked if option.type is not MOMENT] == []
