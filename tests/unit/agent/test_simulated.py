@@ -55,7 +55,7 @@ def test_numa_from_four_cards_on() -> None:
     [
         ("", "cannot be read"),
         ("8H100-80GB", "cannot be read"),
-        ("0xT4", "cannot be read"),
+        ("0xT4", "count of 1 or more"),
         ("-1xT4", "cannot be read"),
         ("1xT4:", "cannot be read"),
         ("1xT4++1xT4", "cannot be read"),
