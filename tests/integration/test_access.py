@@ -32,7 +32,7 @@ READS = (
 )  # fmt: skip
 """Everything that a tenant may ask for, of now and of the past."""
 LABEL = "secret-app"
-SECRETS = ("theirs", "waits", "ops/", LABEL)
+SECRETS = ("theirs", "patient", "ops/", LABEL)
 """What stands in pods of another namespace, by which it would be known."""
 
 
@@ -79,7 +79,7 @@ async def facts(bus: Bus) -> Facts:
     others = {"namespace": "ops", "labels": {"app": LABEL}}
     await opened.write(pod("u1", ask(), namespace="ml", name="mine"))
     await opened.write(pod("u2", ask(), name="theirs", **others))
-    await opened.write(pod("u3", ask(), name="waits", **others))
+    await opened.write(pod("u3", ask(), name="patient", **others))
     await place(opened, "u1", "ml", "mine")
     await place(opened, "u2", "ops", "theirs")
     return opened
