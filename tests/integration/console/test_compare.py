@@ -116,6 +116,23 @@ def test_a_moment_that_cannot_be_is_mended_where_it_stands(
         assert compare(page, **{"from": "1"}) == ["#1", "#2"]
 
 
+def test_each_list_of_the_answer_has_its_place_on_the_page(browser: Browser, base: str) -> None:
+    """Who waits now and which limits changed are asked for as much as what moved."""
+    headings = {
+        "devices": "Cards", "nodes": "Nodes", "waiting": "Waiting pods", "limits": "Limits",
+        "policy": "Policy", "configuration": "Configuration", "placements": "Placements",
+    }  # fmt: skip
+    with opened(browser, base) as page:
+        visit(page, "#/events?diff=1,now")
+        answer = answered(page)
+        lists = {name for name, value in answer.items() if isinstance(value, list)}
+        assert lists == set(headings)
+        assert answer["waiting"], "somebody waits in this cluster"
+        for name, heading in headings.items():
+            there = page.locator(".dg h2", has_text=heading)
+            expect(there).to_have_count(1 if answer[name] else 0)
+
+
 def test_compare_asks_again_what_is_now(browser: Browser, base: str) -> None:
     """Pressed once more with the same words it is another answer, and not a dead button."""
     with opened(browser, base) as page:

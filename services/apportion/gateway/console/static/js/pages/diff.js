@@ -59,6 +59,7 @@ function endsOf(text) {
 function draw(main, { from, to, diff, before, after, line }) {
   const told = [
     count(diff, "placements", "placement"), count(diff, "nodes", "node"), count(diff, "devices", "card"),
+    count(diff, "waiting", "waiting pod"), count(diff, "limits", "limit"),
     count(diff, "policy", "policy"), count(diff, "configuration", "setting"),
   ].filter(Boolean);
   const changed = html`Between ${named(from)} and ${named(to)}, ${told.length ? html`${listed(told)} changed` : "nothing changed"}.`;
@@ -66,8 +67,9 @@ function draw(main, { from, to, diff, before, after, line }) {
     ${form({ from, to, marks: line.marks, first: instant(line.first_time) ?? 0 })}
     ${totals(before, after)}
     <div class="grid2">${group("health", "Cards", diff.devices, diff.more.devices, name => html`<span class="m" title="${name}">${shortId(name)}</span>`)}${group("node", "Nodes", diff.nodes, diff.more.nodes, nodeLink)}
+    ${group("refusal", "Waiting pods", diff.waiting, diff.more.waiting, podNamed)}${group("operator", "Limits", diff.limits, diff.more.limits)}
     ${group("operator", "Policy", diff.policy, diff.more.policy)}${group("operator", "Configuration", diff.configuration, diff.more.configuration)}
-    ${group("placement", "Placements", diff.placements, diff.more.placements, name => podLink(...name.split("/", 2)))}</div>`, { from, to });
+    ${group("placement", "Placements", diff.placements, diff.more.placements, podNamed)}</div>`, { from, to });
 }
 
 /** A moment of which nothing is known stands in its field, to be mended there; what a field takes is said below it. */
@@ -77,6 +79,7 @@ function drawRefused(main, { from, to, problem }) {
   $(`#moments [name="${problem.field}"]`).setAttribute("aria-invalid", "true");
 }
 
+const podNamed = name => podLink(...name.split("/", 2));
 const named = ({ shown, revision }) => (revision ? receipt(revision) : html`<span class="nw">${shown}</span>`);
 
 /** Which states of the ledger are compared: a time means the newest event by then. */
@@ -152,5 +155,5 @@ function group(kind, words, rows, more = 0, named = name => html`<span class="m"
 function diffRow(row, named) {
   const ms = instant(row.time);
   const said = row.before && row.after ? `${row.before} → ${row.after}` : row.after || `no more: ${row.before}`;
-  return html`<li><time title="${row.time}">${ms === null ? "" : when(ms, Date.now())}</time><span>${named(row.name)} ${row.what ? html`<span class="faint">${row.what}</span> ` : ""}${said}${row.by ? html` <span class="faint">by ${row.by}</span>` : ""}</span>${receipt(row.revision)}</li>`;
+  return html`<li><time title="${row.time}">${ms === null ? "" : when(ms, Date.now())}</time><span>${named(row.name)} ${row.what ? html`<span class="faint">${row.what}</span> ` : ""}${said}${row.cause || row.by ? html` <span class="faint">${row.cause || `by ${row.by}`}</span>` : ""}</span>${receipt(row.revision)}</li>`;
 }
