@@ -216,7 +216,9 @@ def _show_evicted(out: Console, answer: PlanAnswer) -> None:
 
 
 def _show_waiting(out: Console, answer: PlanAnswer) -> None:
-    """Those that wait for the same are one row, with the first of them."""
+    """Those that wait for the same are one row, with the first of them; one that waits for the sake
+    of the plan does so since no revision of the ledger.
+    """
     made = table("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
                  right=("PRIORITY", "SINCE REVISION"), wraps=("FOR WHAT",))  # fmt: skip
     lines: dict[tuple[int, str], list[Ahead]] = {}
@@ -224,9 +226,11 @@ def _show_waiting(out: Console, answer: PlanAnswer) -> None:
         lines.setdefault((pod.priority, pod.cause), []).append(pod)
     for (priority, cause), (first, *others) in lines.items():
         more = f" and {len(others):,} more" if others else ""
+        since = str(first.submitted_revision)
         made.add_row(
             plain(f"{first.namespace}/{first.pod}{more}"), str(priority),
-            str(first.submitted_revision), plain(cause), style="dim",
+            since if first.submitted_revision <= answer.revision else "the plan",
+            plain(cause), style="dim",
         )  # fmt: skip
     if made.row_count:
         out.print(made)
