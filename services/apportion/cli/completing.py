@@ -15,8 +15,15 @@ from click.shell_completion import CompletionItem, get_completion_class
 from apportion.cli.asking import LIMIT, Gateway
 from apportion.cli.connection import GATEWAY_ENV, JSON, Where, default_data
 from apportion.cli.output import print_json
-from apportion.core.explain.answers import DeviceAnswer, GangAnswer, NodeAnswer, Page, PodAnswer
-from apportion.core.explain.limited import QueueAnswer, QuotaAnswer
+from apportion.core.explain.answers import (
+    DeviceAnswer,
+    GangAnswer,
+    NodeAnswer,
+    Page,
+    PodAnswer,
+    QueueAnswer,
+    QuotaAnswer,
+)
 
 TIMEOUT_S = 1.0
 SHELLS = ("bash", "zsh", "fish")

@@ -25,9 +25,10 @@ from apportion.core.explain.answers import (
     NodeDetail,
     PlacementAnswer,
     PodAnswer,
+    QueueAnswer,
+    QuotaAnswer,
     RevisionAnswer,
 )
-from apportion.core.explain.limited import QueueAnswer, QuotaAnswer
 from apportion.core.explain.lines import listed
 from apportion.core.explain.natural import natural
 from apportion.core.explain.near import did_you_mean

@@ -27,7 +27,7 @@ class Verb(NamedTuple):
 
 
 SEE = {
-    "get": Verb("apportion.cli.get:command", "List pods, nodes, devices, placements or gangs."),
+    "get": Verb("apportion.cli.get:command", "List pods, nodes, devices, gangs, queues or quotas."),
     "top": Verb("apportion.cli.top:command", "Every device and who is on it, live."),
     "why": Verb("apportion.cli.why:command", "Why a pod is where it is, or nowhere."),
     "who": Verb("apportion.cli.who:command", "Who holds or held a device, or what of a node."),

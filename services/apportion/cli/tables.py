@@ -17,10 +17,11 @@ from apportion.core.explain.answers import (
     NodeAnswer,
     PlacementAnswer,
     PodAnswer,
+    QueueAnswer,
+    QuotaAnswer,
 )
 from apportion.core.explain.health import failed_words, found_silent
 from apportion.core.explain.lens import NOT_TOLD
-from apportion.core.explain.limited import QueueAnswer, QuotaAnswer
 from apportion.core.explain.lines import ask_words, listed, shares_words
 from apportion.core.explain.vocabulary import PHASES
 from apportion.core.explain.words import device_words, of_resource

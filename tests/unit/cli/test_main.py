@@ -139,3 +139,11 @@ def test_internal_error_is_one_line(
     said = capsys.readouterr().err
     assert "internal error: KeyError" in said
     assert "Traceback" not in said
+
+
+def test_no_verb_imports_the_engine_to_ask_a_question() -> None:
+    """Numpy and its threads cost more than the rest of a verb; whoever decides anew needs it, as
+    `replay` does once it has begun.
+    """
+    verbs = {verb.where.partition(":")[0] for name, verb in VERBS.items() if name not in RUN}
+    assert "numpy" not in imported(", ".join(sorted(verbs)))

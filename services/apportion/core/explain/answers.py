@@ -263,6 +263,33 @@ class GangAnswer(Answer, frozen=True):
     namespace: str = ""
 
 
+class QueueAnswer(Answer, frozen=True):
+    """One queue. `used` is what its placed pods hold of what `capability` limits; `cards` are the
+    cards by model that it may hold.
+    """
+
+    queue: str
+    weight: int
+    open: bool
+    capability: dict[str, int] = {}
+    used: dict[str, int] = {}
+    cards: dict[str, int] = {}
+    pods: int = 0
+    waiting: int = 0
+
+
+class QuotaAnswer(Answer, frozen=True):
+    """One quota. `used` is what the placed pods of its namespace hold of what `hard` limits; what
+    is not in it is of no device. `of_kubernetes`: an API server tells of it, and is who deletes it.
+    """
+
+    namespace: str
+    quota: str
+    hard: dict[str, int] = {}
+    used: dict[str, int] = {}
+    of_kubernetes: bool = False
+
+
 class Page(Answer, Generic[T], frozen=True):
     """One page of a list; the next one is asked for with `continue`, which is empty at the end.
 
@@ -282,6 +309,8 @@ NodePage = Page[NodeAnswer]
 DevicePage = Page[DeviceAnswer]
 PlacementPage = Page[PlacementAnswer]
 GangPage = Page[GangAnswer]
+QueuePage = Page[QueueAnswer]
+QuotaPage = Page[QuotaAnswer]
 
 
 class PodDetail(Answer, frozen=True):

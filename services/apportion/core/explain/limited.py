@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from apportion.core.dialects.configured import dialect_config
 from apportion.core.dialects.resource import DEVICE_MEMORY
 from apportion.core.explain import words
-from apportion.core.explain.answers import Answer, Page
+from apportion.core.explain.answers import QueueAnswer, QuotaAnswer
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.manifests.resource_quota import OF_CLAIMS
@@ -26,36 +26,6 @@ from apportion.core.placement.limits.quotas import (
 )
 from apportion_schemas import PodRefused, Shape, Share
 
-
-class QueueAnswer(Answer, frozen=True):
-    """One queue. `used` is what its placed pods hold of what `capability` limits; `cards` are the
-    cards by model that it may hold.
-    """
-
-    queue: str
-    weight: int
-    open: bool
-    capability: dict[str, int] = {}
-    used: dict[str, int] = {}
-    cards: dict[str, int] = {}
-    pods: int = 0
-    waiting: int = 0
-
-
-class QuotaAnswer(Answer, frozen=True):
-    """One quota. `used` is what the placed pods of its namespace hold of what `hard` limits; what
-    is not in it is of no device. `of_kubernetes`: an API server tells of it, and is who deletes it.
-    """
-
-    namespace: str
-    quota: str
-    hard: dict[str, int] = {}
-    used: dict[str, int] = {}
-    of_kubernetes: bool = False
-
-
-QueuePage = Page[QueueAnswer]
-QuotaPage = Page[QuotaAnswer]
 Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
 
 

@@ -18,8 +18,10 @@ from apportion.core.explain.answers import (
     NodePage,
     PlacementPage,
     PodPage,
+    QueuePage,
+    QuotaPage,
 )
-from apportion.core.explain.limited import QueuePage, QuotaPage, queue_answers, quota_answers
+from apportion.core.explain.limited import queue_answers, quota_answers
 from apportion.core.explain.natural import natural
 from apportion.core.explain.views import (
     REJECTED,
