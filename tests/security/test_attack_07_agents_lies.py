@@ -169,8 +169,10 @@ async def test_an_intake_outlives_whatever_id_an_event_has(tmp_path: Path) -> No
         for name in ("é", "\n", "x" * 512):
             reported = structs.replace(NOTHING, driver=repr(name)[:9])
             assert (await made.say(said(reported, name=name))).revision is not None
-        again = said(DeviceHealthChanged(node=NODE, device=CARD.id, healthy=False), name="é")
-        assert (await made.say(said(structs.replace(NOTHING, devices=(CARD,))))).revision
+        there = (await made.say(said(structs.replace(NOTHING, devices=(CARD,))))).revision
+        assert there is not None
+        ill = DeviceHealthChanged(node=NODE, device=CARD.id, healthy=False)
+        again = said(ill, name="é", basis=there)  # so that the intake has folded the card
         assert (await made.say(again)).refused == "late"
         shared = await made.bus.connect("agent")
         long = "ü" * 253
