@@ -1,7 +1,7 @@
 """Queues and quotas, put into answers: what each limits, and how much of that is held.
 
 Amounts are in the units of the event that set the limit: CPU in thousandths, memory in MiB. What is
-held is counted as the scheduler counts it, over the pods of what is answered alone. Invariant: what
+held is counted as the scheduler counts it, of the pods of what is answered alone. Invariant: what
 is not limited is not counted, so that a cluster without limits costs nothing here.
 """
 
@@ -30,7 +30,7 @@ Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
 
 
 def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]:
-    """These queues; costs what is live in them."""
+    """These queues; costs a look at each live pod, if there are any queues."""
     queues = [state.queues[name] for name in names]
     pods: defaultdict[str, list[PodState]] = defaultdict(list)
     for pod in state.pods.values() if queues else ():
@@ -55,7 +55,7 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
 
 
 def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[QuotaAnswer, ...]:
-    """The quotas of these namespaces and names; costs what is live in those."""
+    """The quotas of these namespaces and names; costs a look at each live pod, if there are any."""
     quotas = [state.quotas[namespace][name] for namespace, name in names]
     wanted = {each.namespace for each in quotas}
     pods: defaultdict[str, list[PodState]] = defaultdict(list)
