@@ -83,13 +83,18 @@ class Facts:
         await self.until(lambda: len(self.of(kind)) >= number, f"{number} x {name}")
         return self.of(kind)
 
-    async def write(self, *payloads: Payload, role: str = "", event_id: str = "") -> int:
-        """Append events in one batch, as their owner, and return the last revision."""
+    async def write(
+        self, *payloads: Payload, role: str = "", event_id: str = "", basis: int = 0
+    ) -> int:
+        """Append events in one batch, as their owner, and return the last revision.
+
+        `basis` is up to where their writer had read.
+        """
         role = role or BY_PAYLOAD[type(payloads[0])].appender
         if role not in self._pens:
             self._pens[role] = await self._bus.connect(role)
         drafts = [
-            Draft(subject_of(data), identity, encode(_event(role, identity, data)))
+            Draft(subject_of(data), identity, encode(_event(role, identity, data, basis)))
             for data in payloads
             for identity in [event_id or f"test-{next(self._ids)}"]
         ]
@@ -173,5 +178,6 @@ class Facts:
         await self.write(resized)
 
 
-def _event(role: str, identity: str, data: Payload) -> Event:
-    return Event(id=identity, source=f"test/{role}", time=rfc3339(SystemClock().now()), data=data)
+def _event(role: str, identity: str, data: Payload, basis: int) -> Event:
+    now = rfc3339(SystemClock().now())
+    return Event(id=identity, source=f"test/{role}", time=now, data=data, basis=basis)
