@@ -27,6 +27,8 @@ NOW = datetime(2026, 11, 24, 14, 20, 30, 500, tzinfo=UTC)
         ("2026-11-20 03:00:05", datetime(2026, 11, 20, 3, 0, 5, tzinfo=UTC)),
         ("2026-11-20T03:00:00.250000Z", datetime(2026, 11, 20, 3, 0, 0, 250_000, tzinfo=UTC)),
         ("2026-11-20T03:00+02:00", datetime(2026, 11, 20, 1, tzinfo=UTC)),
+        ("2026-11-20T03:00:00 02:00", datetime(2026, 11, 20, 1, tzinfo=UTC)),
+        ("2026-11-20 03:00 0200", datetime(2026, 11, 20, 1, tzinfo=UTC)),
     ],
 )
 def test_times(text: str, time: datetime) -> None:
@@ -48,7 +50,8 @@ def test_revision() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "yesterday", "25:00", "14:60", "-10", "-10w", "10m", "2026-13-01", "2026-11-20T99:00",
-     "١٢", "-999999999d", "1.5", "+5", "20261120T0300"],
+     "2026-11-20 02:00 99:99", "2026-11-20T03:00-01:00 02:00", "١٢", "-999999999d", "1.5", "+5",
+     "20261120T0300"],
 )  # fmt: skip
 def test_what_is_no_moment(text: str) -> None:
     """The refusal shows the text and lists the forms."""

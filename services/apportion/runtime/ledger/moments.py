@@ -20,6 +20,8 @@ REVISION_MAX = 1 << 53
 _AGO = re.compile(r"-(\d{1,9})([smhd])")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
+_PLUS_LOST = re.compile(r"(\d{4}-\d{2}-\d{2}[T ]\S+) (\d{2}:?\d{2})")
+"""A zone whose plus was a space: that is how a bare `+` of a web address arrives."""
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -82,6 +84,6 @@ def _time(text: str, now: datetime) -> datetime | None:
         today = now.astimezone(UTC).replace(hour=hour, minute=minute, second=second, microsecond=0)
         return today if today <= now else today - timedelta(days=1)
     if _DATE.fullmatch(text):
-        time = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(_PLUS_LOST.sub(r"\1+\2", text))
         return time if time.tzinfo else time.replace(tzinfo=UTC)
     return None
