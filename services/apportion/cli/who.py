@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 import click
@@ -41,7 +41,8 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
 
     Why nothing new goes there (failed, cordoned, not heard) stands below, on standard error. Of a
     device's id the beginning will do: four characters after GPU-, if no other begins so. CORES is -
-    where a share has no limit of cores, or is a MIG instance, which has cores of its own.
+    where a share has no limit of cores, or is a MIG instance, which has cores of its own. Rows go
+    card by card, and on each by time, with --json as well.
 
     Exit codes: 0 shown, also if nobody does; 1 there never was such a device or node, or nothing is
     known of the moment; 3 the gateway cannot be reached.
@@ -53,7 +54,7 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     except NotFound:
         page = _of_device(gateway, query, target)
         node = page.items[-1].node if page.items else ""
-    revision, items = page.revision, list(page.items)
+    revision, items = page.revision, by_card(page.items)
     if since:
         said = head_since(since, page.since, datetime.now(UTC))
         console(stderr=True).print(said, style="dim", soft_wrap=True)
@@ -157,11 +158,15 @@ def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
             return structs.replace(page, items=tuple(items))
 
 
+def by_card(items: Iterable[WhoRow]) -> list[WhoRow]:
+    """Card by card, and on each in the order of time; pages come in that of decisions."""
+    return sorted(items, key=lambda each: (natural(each.device), each.from_revision))
+
+
 def rows_of(items: list[WhoRow]) -> Rows:
-    """A table, card by card and each in the order of time; without the columns that would say the
-    same, or nothing, in every row. A share without cores of its own has none to tell.
+    """A table, without the columns that would say the same, or nothing, in every row. A share
+    without cores of its own has none to tell.
     """
-    items = sorted(items, key=lambda each: (natural(each.device), each.from_revision))
     containers = len({item.container for item in items}) > 1
     ended = any(item.to_revision for item in items)
     made = table("NODE", "DEVICE", "POD", *(["CONTAINER"] if containers else []), "MEMORY", "CORES",

@@ -1,12 +1,18 @@
 """What `apportion who` says of a device or a node that takes nothing new."""
 
-import io
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
-from rich.console import Console
+import msgspec
+import pytest
+from click.testing import CliRunner
 
-from apportion.cli.rows import Rows
-from apportion.cli.who import rows_of, trouble, trouble_of_node
-from apportion.core.explain.past_answers import WhoRow
+from apportion.cli.who import command, trouble, trouble_of_node
+from apportion.core.explain.answers import Answer, ErrorAnswer
+from apportion.core.explain.past_answers import WhoPage, WhoRow
 from apportion.core.explain.views import device_answers, node_answer
 from apportion_schemas import DeviceHealthChanged, NodeSilent
 from tests.support.fleet import rack
@@ -30,23 +36,53 @@ def test_who_is_on_a_failed_card_is_told_what_moves_him() -> None:
     assert "drain" not in other
 
 
-def test_who_held_the_cards_of_a_node_is_told_card_by_card() -> None:
-    """By time alone the cards of a node were mixed; a share without a limit of cores has none."""
-    rows = [held("n1-g10", 9, cores=0), held("n1-g2", 8, cores=50)]
-    rows += [held("n1-g2", 7), held("n1-g0", 8)]
-    lines = [line.split() for line in printed(rows_of(rows)).splitlines()]
-    at = lines[0].index("DEVICE"), -1
-    assert [(line[at[0]], line[at[1]]) for line in lines[1:]] == [
-        ("n1-g0", "8"), ("n1-g2", "7"), ("n1-g2", "8"), ("n1-g10", "9"),
-    ]  # fmt: skip
+class _Decisions(BaseHTTPRequestHandler):
+    """A gateway whose only node has held shares, which it tells two to a page, as decided."""
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        status: int = 404
+        answer: Answer = ErrorAnswer(error="no node")
+        if parts.path == "/api/v1/who":
+            skip = int(parse_qs(parts.query).get("continue", ["0"])[0])
+            rows = tuple(DECIDED[skip : skip + 2])
+            more = str(skip + 2) if DECIDED[skip + 2 :] else ""
+            status, answer = 200, WhoPage(revision=9, since=9, items=rows, next=more)
+        body = msgspec.json.encode(answer)
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing on the terminal of the tests."""
+
+
+@pytest.fixture
+def gateway() -> Iterator[str]:
+    """The address of one of them."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Decisions) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_who_held_the_cards_of_a_node_is_told_card_by_card(gateway: str) -> None:
+    """By time alone the cards of a node were mixed, in a table or as JSON; a share without a limit
+    of cores has none.
+    """
+    by_card = [("n1-g0", 8), ("n1-g2", 7), ("n1-g2", 8), ("n1-g10", 9)]
+    asked = ["n1", "--gateway", gateway]
+    wide = {"COLUMNS": "200"}
+    shown = CliRunner(env=wide).invoke(command, asked).stdout
+    lines = [line.split() for line in shown.splitlines()]
+    at = lines[0].index("DEVICE")
+    assert [(line[at], int(line[-1])) for line in lines[1:]] == by_card
     assert [line[lines[0].index("CORES") + 1] for line in lines[1:]] == ["30", "30", "50", "-"]
-
-
-def printed(rows: Rows) -> str:
-    """What a wide terminal shows."""
-    out = io.StringIO()
-    Console(file=out, width=200).print(rows)
-    return out.getvalue()
+    said = json.loads(CliRunner().invoke(command, [*asked, "--json"]).stdout)
+    assert [(row["device"], row["decision_revision"]) for row in said["items"]] == by_card
 
 
 def held(device: str, decision: int, *, cores: int = 30) -> WhoRow:
@@ -56,6 +92,10 @@ def held(device: str, decision: int, *, cores: int = 30) -> WhoRow:
         memory_mib=1000, cores=cores, from_revision=decision, from_time="2026-01-01T00:00:00Z",
         to_revision=0, to_time="", decision_revision=decision,
     )  # fmt: skip
+
+
+DECIDED = [held("n1-g2", 7), held("n1-g2", 8, cores=50), held("n1-g0", 8)]
+DECIDED += [held("n1-g10", 9, cores=0)]
 
 
 def test_who_is_on_a_node_that_is_not_heard_is_told_what_moves_him() -> None:
