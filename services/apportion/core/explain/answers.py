@@ -371,7 +371,8 @@ class WhyRefused(Answer, frozen=True):
 
     `nearest` are nodes that could hold the pod once what is there has ended. `never`: there is no
     such node, and `nearest` are those that lack least. `unbelieved` are nodes that might hold it,
-    were what their agents say of their devices not refused.
+    were what their agents say of their devices not refused. `since` is what was taken off offer
+    after that event, in words.
     """
 
     revision: int
@@ -380,6 +381,7 @@ class WhyRefused(Answer, frozen=True):
     nearest: tuple[MissRow, ...] = ()
     never: bool = False
     unbelieved: tuple[str, ...] = ()
+    since: tuple[str, ...] = ()
 
 
 class RunnerUp(Answer, frozen=True):

@@ -44,6 +44,13 @@ class Explained(NamedTuple):
     never: bool
     limit: str = ""
 
+    @property
+    def of_limits(self) -> bool:
+        """Whether a queue, quota, volume or incomplete gang is what keeps it from all nodes."""
+        refused, gang = self.refused, self.refused.gang
+        short = gang is not None and gang.present < gang.needed
+        return bool(refused.queue or refused.quota or refused.volume or short)
+
 
 class Room:
     """What the nodes of a state could hold with nothing on them; good for one state as it is."""

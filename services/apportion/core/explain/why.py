@@ -28,6 +28,8 @@ from apportion.core.explain.health import failed_devices, failed_words, moment, 
 from apportion.core.explain.lines import listed, rejection_words, room_made
 from apportion.core.explain.natural import natural
 from apportion.core.explain.room import Explained, Room
+from apportion.core.explain.since import since_words, taken_since
+from apportion.core.explain.spared import spared_words
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.rationale import rationale_of
@@ -74,9 +76,14 @@ def why(
         explained = room.explained(pod, pod.refusal)
         unbelieved = room.unbelieved(pod, pod.refusal)
         refused = refused_answer(state, pod, explained, room, unbelieved)
-    if refused is not None and not refused.never:
+    more = _unbelieved(unbelieved)
+    if explained and room and refused and not refused.never:
         causes = tuple(_with_people(state, row) for row in refused.causes)
-        refused = structs.replace(refused, causes=causes)
+        since: tuple[str, ...] = ()
+        if not explained.of_limits:
+            since = taken_since(state, pod, explained.refused.nearest, room)
+            more += spared_words(state, pod, room) + since_words(since)
+        refused = structs.replace(refused, causes=causes, since=since)
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     return Why(
@@ -85,7 +92,7 @@ def why(
         name=pod.submitted.name,
         uid=pod.uid,
         phase=pod.phase.value,
-        sentence=_sentence(state, pod, waiting or explained, failed) + _unbelieved(unbelieved),
+        sentence=_sentence(state, pod, waiting or explained, failed) + more,
         history=_history(pod),
         placed=placed,
         refused=refused,

@@ -1,0 +1,58 @@
+"""What was taken off offer since a pod was refused: its causes are of the moment of its decision.
+
+Nobody looks at a waiting pod anew for what only makes its chances worse, so the newest refusal may
+count a node as short of memory that is cordoned by now. Invariant: only nodes that could hold the
+pod with nothing there are told of, and only what was said after the decision, or is so now.
+"""
+
+from collections.abc import Iterator
+
+from apportion.core.devices.cordons import Cordon, cordon_words
+from apportion.core.explain.natural import natural
+from apportion.core.explain.room import Room
+from apportion.core.explain.words import device_words
+from apportion.core.ledger.state import PodState, State
+from apportion_schemas import NearMiss
+
+NAMED = 3
+"""So many nodes and devices are named; more are counted."""
+
+
+def taken_since(
+    state: State, pod: PodState, nearest: tuple[NearMiss, ...], room: Room
+) -> tuple[str, ...]:
+    """What no longer takes the pod and did when it was refused, each in words.
+
+    `nearest` are the nodes that its refusal names.
+    """
+    found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
+    said = [f"{name} is cordoned: {cordon_words(cordons)}" for name, cordons in found]
+    told = {name for name, _ in found}
+    for name in dict.fromkeys(miss.node for miss in nearest):
+        node = state.nodes.get(name)
+        if node is not None and name not in told and not node.ready:
+            said.append(f"{name} is not ready")
+    return tuple(said)
+
+
+def since_words(taken: tuple[str, ...]) -> str:
+    """The same as a sentence behind another one; empty where there is nothing."""
+    if not taken:
+        return ""
+    more = len(taken) - NAMED
+    rest = f"; and {more:,} more" if more > 0 else ""
+    return f". Since then {'; '.join(taken[:NAMED])}{rest}"
+
+
+def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, tuple[Cordon, ...]]]:
+    """Nodes and devices with what people have said of them since the pod was refused."""
+    shape, refused = pod.submitted.shape, pod.refused_revision
+    for name, node in state.nodes.items():
+        later = tuple(each for each in node.cordons if each.revision > refused)
+        if later and room.holds(shape, node):
+            yield name, later
+    for device, cordons in state.device_cordons.items():
+        later = tuple(each for each in cordons if each.revision > refused)
+        where = state.node_of_device.get(device)
+        if later and where is not None and room.holds(shape, state.nodes[where]):
+            yield f"{device_words(device)} of {where}", later

@@ -1,0 +1,76 @@
+"""What was taken off offer after a pod was refused is told beside its causes, and nothing else."""
+
+from apportion.core.explain.answers import Why
+from apportion.core.explain.since import NAMED
+from apportion.core.explain.why import why
+from apportion_schemas import DeviceCordoned, NodeCordoned, NodeUncordoned
+from tests.support.fleet import T4, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
+
+
+def told(ledger: Ledger) -> Why:
+    """Why the large pod waits."""
+    return why(ledger.state, ledger.pod("large"))
+
+
+def waiting(*nodes: str) -> Ledger:
+    """A pod that wants most of a card, and everything is held; a T4 could never hold it."""
+    ledger = Ledger(*(rack(name, 1) for name in nodes), rack("small", 1, model=T4))
+    for name in nodes:
+        ledger.submit(pod(f"holds-{name}", ask(70_000)))
+    ledger.settle().submit(pod("large", ask(60_000))).settle()
+    assert ledger.pod("large").refused_revision
+    return ledger
+
+
+def test_a_cordon_before_the_decision_is_among_its_causes() -> None:
+    """What the decision knew is not told twice."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), NodeCordoned(node="n1", by="ann", reason="fan"))
+    ledger.submit(pod("holds", ask(70_000))).settle().submit(pod("large", ask(60_000))).settle()
+    answer = told(ledger)
+    assert answer.refused is not None
+    assert answer.refused.since == ()
+    assert "Since then" not in answer.sentence
+
+
+def test_a_cordon_after_the_decision_is_told_with_who_and_why() -> None:
+    """Of nodes and of devices, as long as it stands; not of those that never could hold the pod."""
+    ledger = waiting("n1", "n2")
+    ledger.play(
+        NodeCordoned(node="n2", by="ann", reason="fan"),
+        NodeCordoned(node="small", by="ann", reason="fan"),
+        DeviceCordoned(device="n1-g0", by="bob", reason="noise"),
+    )
+    answer = told(ledger)
+    assert answer.refused is not None
+    first, second = answer.refused.since
+    assert first.startswith("n1-g0 of n1 is cordoned: noise (bob, ")
+    assert second.startswith("n2 is cordoned: fan (ann, ")
+    assert answer.sentence.endswith(f". Since then {first}; {second}")
+    ledger.play(NodeUncordoned(node="n2", by="ann"))
+    answer = told(ledger)
+    assert answer.refused is not None
+    assert answer.refused.since == (first,)
+
+
+def test_a_nearest_node_that_is_not_ready_any_more_is_told() -> None:
+    """Nobody says when, but that it is so now."""
+    ledger = waiting("n1").play(observed("n1", ready=False))
+    answer = told(ledger)
+    assert answer.refused is not None
+    assert [miss.node for miss in answer.refused.nearest] == ["n1"]
+    assert answer.sentence.endswith(". Since then n1 is not ready")
+    ledger.play(observed("n1"))
+    assert "Since then" not in told(ledger).sentence
+
+
+def test_of_many_the_first_are_named() -> None:
+    """In the natural order of their names, and the rest is counted."""
+    nodes = [f"n{number}" for number in range(1, 11)]
+    ledger = waiting(*nodes)
+    ledger.play(*(NodeCordoned(node=name, by="ann", reason="power") for name in nodes))
+    answer = told(ledger)
+    assert answer.refused is not None
+    assert [each.split()[0] for each in answer.refused.since] == nodes
+    assert answer.sentence.endswith(f"; and {len(nodes) - NAMED} more")
