@@ -22,9 +22,10 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.health import failed_words, found_silent
 from apportion.core.explain.lens import NOT_TOLD
+from apportion.core.explain.limit_words import of_resource
 from apportion.core.explain.lines import ask_words, listed, shares_words
 from apportion.core.explain.vocabulary import PHASES
-from apportion.core.explain.words import device_words, of_resource
+from apportion.core.explain.words import device_words
 
 
 class Look(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from apportion.core.dialects.configured import dialect_config
 from apportion.core.dialects.resource import DEVICE_MEMORY
-from apportion.core.explain import words
+from apportion.core.explain import limit_words
 from apportion.core.explain.answers import QueueAnswer, QuotaAnswer
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
@@ -122,7 +122,7 @@ def never_within(state: State, pod: PodState, refused: PodRefused) -> str:
     for whose, most, counted in limits:
         for name, needed in sorted(_used(counted, much).items()):
             if needed > most[name]:
-                amounts = (words.of_resource(name, each) for each in (most[name], needed))
+                amounts = (limit_words.of_resource(name, each) for each in (most[name], needed))
                 allowed, wanted = amounts
                 needs = f"its gang needs {wanted} together" if together else f"it needs {wanted}"
                 return f"{whose} allows {allowed} of {name} in all, and {needs}"

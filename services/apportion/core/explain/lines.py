@@ -6,7 +6,7 @@ Invariant: every event of the catalogue has a line (a test walks over all of the
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from apportion.core.explain import words
+from apportion.core.explain import limit_words, words
 from apportion.core.explain.words import device_words
 from apportion_schemas import (
     AllocationFailed,
@@ -192,7 +192,7 @@ def quota_name(namespace: str, quota: str) -> str:
 def _queue(data: QueueObserved) -> str:
     said = f"queue {data.queue}: weight {data.weight}" + ("" if data.open else ", closed")
     limits = [
-        f"{words.of_resource(resource, most)} of {resource}"
+        f"{limit_words.of_resource(resource, most)} of {resource}"
         for resource, most in sorted(data.capability.items())
     ]
     if limits:
@@ -346,7 +346,7 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     ),
     NamespaceGone: lambda e, _: f"namespace {e.namespace} has no labels of its own any more",
     VolumeClaimObserved: lambda e, _: (
-        f"claim {e.namespace}/{e.claim}: {words.VOLUME_CLAIMS[e.state]}"
+        f"claim {e.namespace}/{e.claim}: {limit_words.VOLUME_CLAIMS[e.state]}"
     ),
     VolumeClaimGone: lambda e, _: f"no pod mounts claim {e.namespace}/{e.claim} any more",
     QuotaGone: lambda e, _: f"quota {e.quota} of namespace {e.namespace} left the cluster",

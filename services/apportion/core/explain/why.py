@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import structs
 
 from apportion.core.devices.cordons import cordon_words
-from apportion.core.explain import words
+from apportion.core.explain import limit_words, words
 from apportion.core.explain.answers import (
     CauseRow,
     FailedDevice,
@@ -376,7 +376,7 @@ def _cause_row(
 
     `could` is said where something is to end.
     """
-    limited = code in words.LIMIT_CODES
+    limited = code in limit_words.LIMIT_CODES
     cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     if code is RefusalCode.DEVICE_UNHEALTHY and not explained.never and _unnamed(state, shape):
         cure += ", or pods of another scheduler that hold such devices there end"
@@ -401,8 +401,8 @@ def _limit_words(explained: Explained) -> str:
     if explained.limit:
         return explained.limit
     if refused.queue is not None:
-        return words.queue(refused.queue)
-    return words.quota(refused.quota) if refused.quota is not None else ""
+        return limit_words.queue(refused.queue)
+    return limit_words.quota(refused.quota) if refused.quota is not None else ""
 
 
 def _unnamed(state: State, shape: Shape) -> bool:

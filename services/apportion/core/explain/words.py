@@ -12,17 +12,15 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
+from apportion.core.explain import limit_words
 from apportion_schemas import (
     GangShortage,
     NearMiss,
     PodEvicted,
     PodRefused,
-    QueueShortage,
-    QuotaShortage,
     RefusalCode,
     ResizeRefused,
     Shape,
-    VolumeShortage,
 )
 
 
@@ -245,11 +243,6 @@ WORDS: dict[RefusalCode, Words] = {
         "pods of the namespace end, or more in spec.hard of the ResourceQuota",
     ),
 }
-LIMIT_CODES = (
-    _C.QUEUE_CLOSED, _C.QUEUE_CAPABILITY_EXCEEDED, _C.QUEUE_CARDS_EXCEEDED, _C.QUOTA_EXCEEDED,
-)  # fmt: skip
-"""Refusals that a pod's queue or namespace is the cause of, and no node."""
-
 NEVER: Final = "can never fit on this fleet, even if nothing ran there"
 """What is said of a pod that no node could hold."""
 _LARGER: Final = "a larger device or node, or a smaller ask"
@@ -379,8 +372,11 @@ def refusal(refused: PodRefused, shape: Shape | None = None, *, short: bool = Fa
     refused = without_gone(refused)
     if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
         return f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods"
-    limits = _limits(refused)
-    if not limits or not refused.reasons.keys() <= {*LIMIT_CODES, *_CLAIM_CODES}:
+    limits = limit_words.of_refusal(refused)
+    if not limits or not refused.reasons.keys() <= {
+        *limit_words.LIMIT_CODES,
+        *limit_words.CLAIM_CODES,
+    }:
         limits.append(_of_nodes(refused, shape, short=short))
     said = "; ".join(limits)
     return _of_gang(refused, refused.gang, said) if refused.gang is not None else said
@@ -397,7 +393,7 @@ def cause(refused: PodRefused, shape: Shape | None = None) -> str:
 
     As in `not enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`.
     """
-    limits = _limits(refused)
+    limits = limit_words.of_refusal(refused)
     if refused.gang is not None:
         return _of_gang(refused, refused.gang, limits[0]) if limits else gang(refused.gang)
     if limits:
@@ -422,18 +418,6 @@ def without_gone(refused: PodRefused) -> PodRefused:
         return refused
     reasons = {code: count for code, count in refused.reasons.items() if code != _C.NODE_GONE}
     return structs.replace(refused, nodes=refused.nodes - left, reasons=reasons)
-
-
-def _limits(refused: PodRefused) -> list[str]:
-    """What keeps the pod from every node, and is no node's fault."""
-    limits = [volume(refused.volume)] if refused.volume is not None else []
-    limits += [queue(refused.queue)] if refused.queue is not None else []
-    return limits + ([quota(refused.quota)] if refused.quota is not None else [])
-
-
-def volume(shortage: VolumeShortage) -> str:
-    """What keeps a pod from every node, as in `its PersistentVolumeClaim data is not bound yet`."""
-    return f"its PersistentVolumeClaim {shortage.claim}: {VOLUME_CLAIMS[shortage.state]}"
 
 
 def _of_nodes(refused: PodRefused, shape: Shape | None, *, short: bool) -> str:
@@ -479,35 +463,6 @@ def undeclared(group: str) -> str:
     return f"its gang {group} is not declared yet: there is no PodGroup of that name"
 
 
-def queue(shortage: QueueShortage) -> str:
-    """What keeps a pod out of its queue, as in `its queue ml may hold 1 more … and it needs 2`."""
-    if not shortage.resource:
-        return f"its queue {shortage.queue} is closed"
-    needed, available = (
-        of_resource(shortage.resource, much) for much in (shortage.needed, shortage.available)
-    )
-    return (
-        f"its queue {shortage.queue} may hold {available} more of {shortage.resource}, "
-        f"and {needed} would be needed"
-    )
-
-
-def quota(shortage: QuotaShortage) -> str:
-    """What keeps a pod out of its namespace, as in `the quota gpus of its namespace allows 4 …`."""
-    return (
-        f"the quota {shortage.quota} of its namespace allows {shortage.most:,} of "
-        f"{shortage.resource}, pods hold {shortage.used:,}, and {shortage.needed:,} more would be "
-        "needed"
-    )
-
-
-def of_resource(resource: str, value: int) -> str:
-    """An amount in the unit of a resource as Kubernetes names it."""
-    if resource == "cpu":
-        return f"{value / 1000:,g} CPU"
-    return f"{value:,} MiB" if resource == "memory" else f"{value:,}"
-
-
 def _where(miss: NearMiss) -> str:
     return f"{miss.node} {device_words(miss.device)}".rstrip()
 
@@ -530,20 +485,6 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     return sorted(
         refused.reasons.items(), key=lambda row: (row[0] is not near, -row[1], order.index(row[0]))
     )
-
-
-_CLAIM_CODES: Final = (_C.VOLUME_CLAIM_NOT_READY, _C.VOLUME_CLAIM_IN_USE)
-VOLUME_CLAIMS: Final = {
-    "bound": "it is bound",
-    "first-consumer": "it is bound once a pod has a node",
-    "unbound": "it is not bound yet",
-    "unavailable": "no volume for it can be made or found",
-    "lost": "it has lost its volume",
-    "missing": "there is no such claim",
-    "deleting": "it is being deleted",
-    "in-use": "another pod has it, and only one may (ReadWriteOncePod)",
-}
-"""The state of a PersistentVolumeClaim in words."""
 
 
 def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
@@ -569,9 +510,9 @@ def resize_refused(refused: ResizeRefused) -> str:
     """Why a pod cannot have another size, and what would help."""
     device, held = device_words(refused.device), ", ".join(refused.containers)
     if refused.queue is not None:
-        return queue(refused.queue)
+        return limit_words.queue(refused.queue)
     if refused.quota is not None:
-        return quota(refused.quota)
+        return limit_words.quota(refused.quota)
     return {
         "no-device": "it holds no device",
         "container-unknown": f"the container that was named holds no device; {held} does",

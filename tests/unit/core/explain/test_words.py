@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.core.explain import words
+from apportion.core.explain import limit_words, words
 from apportion.core.explain.words import WORDS, Unit
 from apportion_schemas import (
     GangShortage,
@@ -95,7 +95,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.POD_AFFINITY_MISMATCH,
         RefusalCode.POD_ANTI_AFFINITY,
         RefusalCode.TOPOLOGY_SPREAD_EXCEEDED,
-        *words.LIMIT_CODES,  # their amounts are those of a resource, which the refusal names
+        *limit_words.LIMIT_CODES,  # their amounts are those of a resource, which the refusal names
     }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import DeviceState
-from apportion.core.explain.words import LIMIT_CODES
+from apportion.core.explain.limit_words import LIMIT_CODES
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement.filters import (
     FITS,

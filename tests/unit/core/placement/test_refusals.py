@@ -3,7 +3,7 @@
 import pytest
 
 from apportion.core.explain import words
-from apportion.core.explain.words import LIMIT_CODES
+from apportion.core.explain.limit_words import LIMIT_CODES
 from apportion_schemas import (
     Ask,
     Device,
