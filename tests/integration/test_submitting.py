@@ -45,6 +45,12 @@ kind: ResourceQuota
 metadata: {name: devices, namespace: small}
 spec: {hard: {requests.nvidia.com/gpu: 1}}
 """
+GANG = """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: PodGroup
+metadata: {name: band}
+spec: {minMember: 1}
+"""
 SERVICE = b"""
 apiVersion: v1
 kind: Service
@@ -155,6 +161,28 @@ def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
     assert left["items"] == []
     again = up.json("delete", "-f", "-", stdin=limits, code=1)
     assert "quota empty/ends is not in force" in again["problems"][1]
+
+
+def test_a_gang_ends_by_its_pod_group_once_it_has_no_pod(up: Standalone) -> None:
+    """One that has pods stays, and they are named; of what has no pods it is said as well."""
+    gang, of_none = GANG.encode(), web(0)
+    member = pod(1000).replace(
+        b"name: trainer,", b"name: member, annotations: {scheduling.k8s.io/group-name: band},"
+    )
+    up.json("submit", "-f", "-", stdin=gang + b"---" + member)
+    (problem,) = up.json("delete", "-f", "-", stdin=gang, code=1)["problems"]
+    assert problem.startswith("gang default/band stays")
+    assert problem.endswith("and has default/member")
+    both = up.json("delete", "-f", "-", stdin=gang + b"---" + member)
+    assert (list(both["deleted"]), both["gangs"]) == (["default/member"], {})
+    up.json("submit", "-f", "-", stdin=gang)
+    alone = up.run("delete", "-f", "-", stdin=gang)
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout.startswith("gang default/band ended at revision ")
+    (problem,) = up.json("delete", "-f", "-", stdin=gang, code=1)["problems"]
+    assert "gang default/band is not there" in problem
+    (problem,) = up.json("delete", "-f", "-", stdin=of_none, code=1)["problems"]
+    assert problem == "Deployment default/web stands for no pods, so none was ended"
 
 
 def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:

@@ -17,14 +17,15 @@ from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.reading import read_manifests, tell_passed_over
-from apportion.cli.submitting import stands
+from apportion.cli.submitting import WAIT_S, stands
 from apportion.cli.why import pods_meant, split_name
 from apportion.cli.writing import appending, open_ledger, person, run
-from apportion.core.explain.answers import PodAnswer, PodDetail
-from apportion.core.explain.lines import limit_name
+from apportion.core.explain.answers import GangAnswer, PodAnswer, PodDetail
+from apportion.core.explain.lines import limit_name, listed
+from apportion.runtime.files.wishes import Wish
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
-from apportion_schemas import PodGone, QueueObserved, QuotaGone, QuotaObserved
+from apportion_schemas import PodGone, PodGroupGone, QueueObserved, QuotaGone, QuotaObserved
 
 BATCH = 250
 
@@ -32,11 +33,13 @@ BATCH = 250
 class Report(msgspec.Struct, kw_only=True):
     """What `--json` prints: names that ended, with the revision, and problems.
 
-    `limits` are quotas that ended, as in `quota research/gpus`.
+    `limits` are quotas that ended, as in `quota research/gpus`, and `gangs` those that had no pod,
+    as in `gang research/train`.
     """
 
     deleted: dict[str, int] = {}
     limits: dict[str, int] = {}
+    gangs: dict[str, int] = {}
     problems: list[str] = []
 
 
@@ -44,7 +47,7 @@ class Report(msgspec.Struct, kw_only=True):
 @click.argument("pods", nargs=-1, metavar="[NAMESPACE/]POD...", shell_complete=PODS)
 @click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pods are.  [default]")
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
-              help="The pods and quotas of these manifests.")  # fmt: skip
+              help="The pods, quotas and gangs of these manifests.")  # fmt: skip
 @asks_both
 def command(
     *, where: Where, as_json: bool, pods: tuple[str, ...], namespace: str | None,
@@ -52,30 +55,38 @@ def command(
 ) -> None:  # fmt: skip
     """End pods: their shares are free from that revision on. With -f also quotas end.
 
-    A queue stays: submitted again without what it limits, it limits nothing.
+    A gang ends with the last of its pods, or by its PodGroup once it has none. A queue stays:
+    submitted again without what it limits, it limits nothing. Whatever stays is named, and why.
 
-    Exit codes: 0 all ended; 1 one was not found or a document was wrong; 2 wrong usage; 3
+    Exit codes: 0 all ended; 1 one was not found or stays, or a document was wrong; 2 wrong usage; 3
     unreachable.
     """
     if not pods and not files:
         raise click.UsageError("name pods, or give -f with their manifests")
     report = Report()
     names = [split_name(pod, namespace) for pod in pods]
+    wish = Wish()
     if files:
         wish, problems = read_manifests(files, manifest_config_now(where))
         report.problems += map(str, problems)
         tell_passed_over(wish)
         names += [(pod.namespace, pod.name) for pod in wish.pods]
+        report.problems += (
+            f"{each} stands for no pods, so none was ended" for each in wish.podless
+        )
         if wish.limits:
             run(_lift(where, wish.limits, report))
-    found = _find(Gateway(where.gateway_url()), list(dict.fromkeys(names)), report)
+    gateway = Gateway(where.gateway_url())
+    found = _find(gateway, list(dict.fromkeys(names)), report)
     if found:
         run(_delete(where, found, report))
+    if wish.groups:
+        run(_disband(where, gateway, wish, report))
     if as_json:
         print_json(report)
     else:
         out = console()
-        for name, revision in (report.limits | report.deleted).items():
+        for name, revision in (report.limits | report.deleted | report.gangs).items():
             out.print(plain(f"{name} ended at revision {revision}"))
     for problem in report.problems:
         console(stderr=True).print(plain(problem), style="red", soft_wrap=True)
@@ -143,3 +154,32 @@ async def _lift(
                 event_id = f"QuotaGone/{uuid4()}"
                 at = await publisher.publish(gone, event_id=event_id, basis=basis)
                 report.limits[name] = at.revision or 0
+
+
+async def _disband(where: Where, gateway: Gateway, wish: Wish, report: Report) -> None:
+    """End the gangs that have no pod; one that has pods left goes with the last of them."""
+    of_pods = {pod.group for pod in wish.pods}
+    async with open_ledger(where.reach()) as ledger, appending(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        query = {"at_least": await ledger.last_revision(), "wait_s": WAIT_S}
+        basis, there = await asyncio.to_thread(gateway.items, "gangs", GangAnswer, query)
+        gangs = {gang.group: gang for gang in there}
+        for group in wish.groups:
+            gang = gangs.get(group)
+            if gang is not None and gang.pods:
+                report.problems.append(await asyncio.to_thread(_held_by, gateway, gang))
+            elif gang is not None:
+                gone = PodGroupGone(group=group)
+                event_id = f"PodGroupGone/{uuid4()}"
+                at = await publisher.publish(gone, event_id=event_id, basis=basis)
+                report.gangs[f"gang {group}"] = at.revision or 0
+            elif group not in of_pods:
+                problem = f"gang {group} is not there; `apportion get gangs` lists them"
+                report.problems.append(problem)
+
+
+def _held_by(gateway: Gateway, gang: GangAnswer) -> str:
+    """Why the gang stays, with the pods that are left of it."""
+    _, pods = gateway.items("pods", PodAnswer, {"namespace": gang.namespace})
+    left = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.group == gang.group]
+    return f"gang {gang.group} stays: it ends with the last of its pods, and has {listed(left)}"

@@ -32,6 +32,7 @@ class Wish:
     """What was read: pods and gangs, in the order in which they came; queues and quotas.
 
     `deployments` are the namespaces and owners of pods of which there may be fewer than before.
+    `podless` are workloads that stand for no pods as they are written, by name.
     `slips` are names in it that are probably not meant so, each with where it stands.
     `passed_over` are documents that are neither workloads nor limits, by name.
     """
@@ -40,6 +41,7 @@ class Wish:
     groups: dict[str, PodGroupObserved] = field(default_factory=dict)
     limits: list[QueueObserved | QuotaObserved] = field(default_factory=list)
     deployments: set[tuple[str, str]] = field(default_factory=set)
+    podless: list[str] = field(default_factory=list)
     slips: list[str] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
 
@@ -121,6 +123,8 @@ class _Reader:
             wish.deployments.add((manifest.namespace, f"Deployment/{manifest.name}"))
         if manifest.group is not None:
             wish.groups[manifest.group.group] = manifest.group
+        elif not manifest.pods:
+            wish.podless.append(f"{manifest.kind} {manifest.namespace}/{manifest.name}")
         for pod in manifest.pods:
             name = f"{pod.namespace}/{pod.name}"
             if name in self._seen:
