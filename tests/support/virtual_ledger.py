@@ -21,6 +21,7 @@ from apportion_schemas import (
     PodEvicted,
     PodGone,
     PodPlaced,
+    PodResized,
     PodSubmitted,
     decode,
     encode,
@@ -29,7 +30,7 @@ from apportion_schemas import (
 from apportion_schemas.quantities import Payload
 from tests.support.deciding import decided
 
-CHAINED = (PodPlaced, PlacementVoided, PodEvicted)
+CHAINED = (PodPlaced, PlacementVoided, PodEvicted, PodResized)
 BEGIN_S = 1_800_000_000.0
 
 

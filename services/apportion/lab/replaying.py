@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 
 from apportion.core.explain.replays import ReplayAnswer
 from apportion.core.ledger.change import Change
+from apportion.core.ledger.state import PLACED
 from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.lab import changes as lab_changes
@@ -45,6 +46,7 @@ from apportion_schemas import (
     NodeSilent,
     NodeUncordoned,
     PodAdopted,
+    PodBound,
     PodGone,
     PodGroupGone,
     PodGroupObserved,
@@ -52,6 +54,7 @@ from apportion_schemas import (
     PodSubmitted,
     PolicyChanged,
     PricesLearnt,
+    ResizeAsked,
 )
 from apportion_schemas.quantities import Payload
 
@@ -222,6 +225,8 @@ class Replay:
                 self._gangs.declare(data.group)
                 self._course.apply(structs.replace(data, chooser=""))
             else:
+                if isinstance(data, ResizeAsked):
+                    self._bind(data.pod)
                 self._course.apply(self._lost.without(data))
         except CourseFailed:
             self._passed_over[type(data).__name__] += 1
@@ -231,6 +236,13 @@ class Replay:
             self._set_policy()
         if isinstance(data, PodSubmitted):
             self._learn()
+
+    def _bind(self, uid: str) -> None:
+        """Bind a pod that has a place: only one that runs is resized, and here nobody binds."""
+        pod = self._course.state.pods.get(uid)
+        if pod is not None and pod.phase is PLACED and pod.placement is not None:
+            place = pod.placement
+            self._course.apply(PodBound(pod=uid, node=place.node, attempt=place.attempt))
 
     def _is_other(self, data: Payload) -> bool:
         """Whether the fact does not hold in this course, or comes at another time."""

@@ -107,16 +107,32 @@ def test_a_lost_node_lets_its_pods_begin_again() -> None:
     assert answer.replayed.gpu_hours_waited == pytest.approx(1)
 
 
-def test_facts_that_come_to_nothing_in_the_other_course_are_told_by_kind() -> None:
-    """A resize: in a replay nothing is bound, so there is nothing of it to resize."""
+def resized() -> VirtualLedger:
+    """Half of a card for two hours, and all of it from the second hour on."""
     ledger = VirtualLedger()
     ledger.write(rack("n1", 1))
-    ledger.submit(pod("a", ask(4096)), runs_s=HOUR)
+    ledger.submit(pod("a", ask(40_960)), runs_s=2 * HOUR)
     ledger.settle()
     ledger.write(PodBound(pod="a", node="n1", attempt=1))
-    ledger.write(ResizeAsked(pod="a", by="ada", memory_mib=8192))
+    ledger.until(HOUR)
+    ledger.write(ResizeAsked(pod="a", by="ada", memory_mib=81_920))
+    ledger.settle()
     ledger.until(2 * HOUR)
-    answer = replay(ledger.recorded(end_s=2 * HOUR), Otherwise())
+    return ledger
+
+
+def test_a_resize_has_its_effect_at_its_time() -> None:
+    """Nobody binds in a replay, and whoever has a place there runs."""
+    answer = replay(resized().recorded(end_s=2 * HOUR), Otherwise())
+    assert answer.passed_over == 0
+    assert answer.happened.gpu_hours_used == pytest.approx(1.5)
+    assert answer.replayed == answer.happened
+
+
+def test_facts_that_come_to_nothing_in_the_other_course_are_told_by_kind() -> None:
+    """A resize of a pod that never runs there: the other fleet has no card for it."""
+    fleet = tuple(numbered_nodes("m", 1, ["1xT4"]))
+    answer = replay(resized().recorded(end_s=2 * HOUR), Otherwise(fleet=fleet))
     assert (answer.passed_over, answer.passed_over_types) == (1, {"ResizeAsked": 1})
 
 
