@@ -248,17 +248,26 @@ def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
 def queues(items: Iterable[QueueAnswer], look: Look = PLAIN) -> Rows:
     """One row for each queue; the wide form has no more to tell."""
     del look
-    made = table("QUEUE", "WEIGHT", "STATE", "PODS", "WAITING", "HELD, OF AT MOST",
-                 right=("WEIGHT", "PODS", "WAITING"), wraps=("HELD, OF AT MOST",))  # fmt: skip
+    made = table("QUEUE", "WEIGHT", "STATE", "PODS", "WAITING", "ON DEVICES", "HELD, OF AT MOST",
+                 right=("WEIGHT", "PODS", "WAITING"), wraps=("ON DEVICES", "HELD, OF AT MOST"),
+                 drops=("WEIGHT",))  # fmt: skip
     for queue in items:
         limits = _limits(queue.capability, queue.used)
         limits += [f"at most {most:,} of {card}" for card, most in sorted(queue.cards.items())]
         made.add_row(
             queue.queue, str(queue.weight),
             Text("open", "green") if queue.open else Text("closed", "yellow"),
-            str(queue.pods), str(queue.waiting), plain(", ".join(limits) or "no limit"),
+            str(queue.pods), str(queue.waiting), plain(counted_models(queue.devices)),
+            plain(", ".join(limits) or "no limit"),
         )  # fmt: skip
     return made
+
+
+def counted_models(devices: Mapping[str, int]) -> str:
+    """How many devices of each model, as in `2 x T4, 1 x H100 80GB HBM3`."""
+    return ", ".join(
+        f"{count:,} x {model.removeprefix('NVIDIA ')}" for model, count in devices.items()
+    )
 
 
 def quotas(items: Iterable[QuotaAnswer], look: Look = PLAIN) -> Rows:

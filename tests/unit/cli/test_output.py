@@ -11,6 +11,7 @@ from apportion.cli import samples, tables
 from apportion.cli.output import plain, show
 from apportion.cli.top import BAR_CELLS, bar
 from apportion.cli.why import show_why
+from apportion.core.explain.answers import QueueAnswer
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.why import why
 from apportion_schemas import (
@@ -82,6 +83,19 @@ def test_tables_say_what_matters() -> None:
     shown = " ".join(printed(tables.nodes([node_answer(ledger.node("n1"))])).split())
     assert "its report is refused" in shown
     assert "16 TiB" in shown
+
+
+def test_queues_on_other_cards_look_other() -> None:
+    """Also at 80 columns, with no word broken; one that holds nothing is on none."""
+    on = {"NVIDIA H100 80GB HBM3": 1, "NVIDIA Tesla T4": 2}
+    research = QueueAnswer(queue="research", weight=1, open=True, devices=on, pods=3)
+    free = QueueAnswer(queue="free", weight=1, open=True)
+    lines = printed(tables.queues([research, free]), width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "1 x H100 80GB HBM3, 2 x Tesla T4" in " ".join(" ".join(lines).split()).replace(
+        "no limit ", ""
+    )
+    assert lines[3].split() == ["free", "open", "0", "0", "no", "limit"]
 
 
 def test_a_card_in_mig_mode_has_no_cores_to_give() -> None:

@@ -265,7 +265,8 @@ class GangAnswer(Answer, frozen=True):
 
 class QueueAnswer(Answer, frozen=True):
     """One queue. `used` is what its placed pods hold of what `capability` limits; `cards` are the
-    cards by model that it may hold.
+    cards by model that it may hold, and `devices` count those by model that its pods hold all or a
+    part of: each once, however many share it.
     """
 
     queue: str
@@ -274,6 +275,7 @@ class QueueAnswer(Answer, frozen=True):
     capability: dict[str, int] = {}
     used: dict[str, int] = {}
     cards: dict[str, int] = {}
+    devices: dict[str, int] = {}
     pods: int = 0
     waiting: int = 0
 

@@ -1,8 +1,9 @@
 """Queues and quotas, put into answers: what each limits, and how much of that is held.
 
 Amounts are in the units of the event that set the limit: CPU in thousandths, memory in MiB. What is
-held is counted as the scheduler counts it, of the pods of what is answered alone. Invariant: what
-is not limited is not counted, so that a cluster without limits costs nothing here.
+held is counted as the scheduler counts it, of the pods of what is answered alone. Invariant: of
+what is not limited only the devices of queues are counted, so that a cluster without queues and
+quotas costs nothing here.
 """
 
 from collections import Counter, defaultdict
@@ -47,6 +48,7 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
                 _held(state, pods[each.queue] if each.capability else (), of_shares),
             ),
             cards=each.cards,
+            devices=_by_model(state, pods[each.queue]),
             pods=sum(pod.placement is not None for pod in pods[each.queue]),
             waiting=sum(pod.placement is None for pod in pods[each.queue]),
         )
@@ -97,6 +99,17 @@ def _held(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amoun
             node = state.nodes[pod.placement.node]
             held.update(taken(pod.submitted.shape, pod.placement.shares, node))
     return held
+
+
+def _by_model(state: State, pods: Iterable[PodState]) -> dict[str, int]:
+    """How many devices of each model the pods hold all or a part of."""
+    held = {
+        share.device: state.nodes[pod.placement.node].by_id[share.device].device.model
+        for pod in pods
+        if pod.placement is not None
+        for share in pod.placement.shares
+    }
+    return dict(sorted(Counter(held.values()).items()))
 
 
 def _used(counted: Mapping[str, tuple[Amount, int]], held: Amounts) -> dict[str, int]:

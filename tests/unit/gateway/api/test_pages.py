@@ -9,10 +9,10 @@ from apportion.core.explain.answers import Page
 from apportion.core.ledger.state import State
 from apportion.gateway.api import pages
 from apportion.gateway.api.query import ListQuery, RequestRefused
-from apportion_schemas import PodRejected, QueueObserved, QuotaObserved
-from tests.support.fleet import rack
+from apportion_schemas import DeviceConstraints, PodRejected, QueueObserved, QuotaObserved
+from tests.support.fleet import A100_80, T4, gpu, node, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, gang, member, pod
+from tests.support.pods import ask, gang, member, pod, shape
 
 Make = Callable[[State, ListQuery], Page[Any]]
 
@@ -97,6 +97,19 @@ def test_queues_and_quotas_by_name(limit: int) -> None:
     assert [each.of_kubernetes for each in found] == [False, False, True]
     assert walk(pages.quotas, state, limit=limit, namespace="b") == found[2:]
     assert walk(pages.quotas, state, limit=limit, namespace="none") == []
+
+
+def test_what_a_queue_is_on_is_told_by_model() -> None:
+    """Each device once, however many share it; a queue that holds nothing is on none."""
+    made = Ledger(node("n1", gpu("a", model=T4), gpu("b"))).play(
+        QueueObserved(queue="ml"), QueueObserved(queue="free")
+    )
+    small = shape(ask(1000), devices=DeviceConstraints(use_types=(T4,)))
+    made.submit(*(pod(name, shape=small, queue="ml") for name in ("t1", "t2")))
+    made.submit(pod("whole", ask(70_000), queue="ml"), pod("waits", ask(900_000), queue="free"))
+    free, ml = walk(pages.queues, made.settle().state, limit=9)
+    assert (ml.devices, ml.pods) == ({A100_80: 1, T4: 1}, 3)
+    assert (free.devices, free.waiting) == ({}, 1)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 100])
