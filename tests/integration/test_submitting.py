@@ -197,3 +197,12 @@ def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
     assert "write one of Pod (v1)" in told["problems"][0]
     ended = up.run("delete", "-f", "-", stdin=both)
     assert (ended.returncode, ended.stderr) == (0, "passed over: Service web\n")
+
+
+def test_what_would_be_left_to_another_scheduler_is_told(up: Standalone) -> None:
+    """On standard error and in JSON; it is taken all the same."""
+    other = pod(1000).replace(b"spec:\n", b"spec:\n  schedulerName: x\n")
+    said = up.json("submit", "-f", "-", "--dry-run", stdin=other)["warnings"]
+    assert ["spec.schedulerName: x is another scheduler" in each for each in said] == [True]
+    done = up.run("submit", "-f", "-", "--dry-run", stdin=other)
+    assert (done.returncode, done.stderr) == (0, f"{said[0]}\n")

@@ -55,8 +55,9 @@ class Report(msgspec.Struct, kw_only=True):
     `ended` are pods that their Deployment has no more; `limits` are queues and quotas that were
     said, with the revision, and `limits_unchanged` those in force just so. In a dry run
     `submitted`, `ended` and `limits` are without revisions.
-    `passed_over` are documents that are neither workloads nor limits, by name; `evicted` are by the
-    pod for which they were told to go those that were.
+    `passed_over` are documents that are neither workloads nor limits, by name; `warnings` are names
+    and amounts in the others that are probably not meant so; `evicted` are by the pod for which
+    they were told to go those that were.
     """
 
     dry_run: bool = False
@@ -69,6 +70,7 @@ class Report(msgspec.Struct, kw_only=True):
     limits_unchanged: list[str] = []
     problems: list[str] = []
     passed_over: list[str] = []
+    warnings: list[str] = []
     placed: dict[str, str] = {}
     refused: dict[str, str] = {}
     undecided: list[str] = []
@@ -134,6 +136,7 @@ def command(
         dry_run=dry_run,
         problems=[str(problem) for problem in problems],
         passed_over=wish.passed_over,
+        warnings=wish.slips,
     )
     tell_passed_over(wish)
     _tell_problems(problems)

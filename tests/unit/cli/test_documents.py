@@ -7,7 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from apportion.cli import check, reading
+from apportion.core.explain.plans import PlanRequest
+from apportion.core.ledger.state import State
 from apportion.core.manifests.others import passed_over_words
+from apportion.lab.wishes import plan_of
 
 POD = """
 apiVersion: v1
@@ -109,3 +112,22 @@ def test_many_that_are_passed_over_are_one_line() -> None:
     """The first by name, the others counted."""
     names = [f"Service s{i}" for i in range(10)]
     assert passed_over_words(names).endswith("Service s6, Service s7 and 2 more")
+
+
+def test_all_verbs_tell_of_another_scheduler(tmp_path: Path) -> None:
+    """In the same words, with the line; of a plain pod beside it nothing."""
+    file = tmp_path / "pods.yaml"
+    named = POD.replace("name: a}", "name: b}").replace(
+        "{containers", "{schedulerName: x, containers"
+    )
+    file.write_text(f"{POD}---\n{named}")
+    wish, _ = reading.read_manifests([str(file)])
+    done = CliRunner().invoke(check.command, ["-f", str(file), "--json"])
+    plain, other = json.loads(done.stdout)["documents"]
+    (note,) = other["notes"]
+    assert (done.exit_code, plain["notes"], note["field"]) == (0, [], "spec.schedulerName")
+    assert note["why"].startswith("x is another scheduler")
+    planned = plan_of(PlanRequest(files={str(file): file.read_text()}), State())
+    (slip,) = wish.slips
+    assert slip == f"{file}, line 6: {note['field']}: {note['why']}"
+    assert planned.warnings == (slip,)

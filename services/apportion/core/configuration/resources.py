@@ -8,6 +8,7 @@ from functools import lru_cache
 from msgspec import structs
 
 from apportion.core.dialects.configured import dialect_config, original_names, renamed
+from apportion.core.manifests.schedulers import scheduler_names
 from apportion.core.manifests.template import ManifestConfig
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration
@@ -38,4 +39,6 @@ def names_in_force(nvidia: NvidiaConfiguration) -> list[tuple[str, str]]:
 @lru_cache(maxsize=8)
 def manifest_config(configuration: Configuration) -> ManifestConfig:
     """How manifests are read under this configuration."""
-    return ManifestConfig(dialects=dialect_config(configuration))
+    return ManifestConfig(
+        dialects=dialect_config(configuration), schedulers=scheduler_names(configuration)
+    )

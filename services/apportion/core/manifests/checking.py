@@ -15,6 +15,7 @@ from apportion.core.dialects.errors import within
 from apportion.core.manifests import harmless
 from apportion.core.manifests.controllers import JOB_TEMPLATES, TEMPLATES
 from apportion.core.manifests.document import items_of
+from apportion.core.manifests.elsewhere import left_elsewhere
 from apportion.core.manifests.limits import limit_of
 from apportion.core.manifests.others import called, holds_pods, is_other
 from apportion.core.manifests.priority_classes import class_of
@@ -83,7 +84,8 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
             manifest = read_document(made, config)
     except ManifestError as error:
         return Checked(name, error=error)
-    notes = (*_notes(about, at, below), *_slips(document, config))
+    elsewhere = (Note(*each) for each in left_elsewhere(about, config.schedulers))
+    notes = (*_notes(about, at, below), *elsewhere, *_slips(document, config))
     return Checked(name, manifest.pods, notes)
 
 

@@ -20,6 +20,7 @@ from apportion.core.manifests import gangs, kube, mounts, naming, neighbours, no
 from apportion.core.manifests.controls import controls_of
 from apportion.core.manifests.document import texts
 from apportion.core.manifests.resources import node_amounts
+from apportion.core.manifests.schedulers import SchedulerNames
 from apportion_schemas import Ask, NodeConstraints, Shape
 from apportion_schemas.quantities import CONTAINERS_MAX, Priority
 from apportion_schemas.workload import Controls
@@ -37,6 +38,7 @@ class ManifestConfig(Struct, frozen=True, kw_only=True):
 
     `gangs`: whether pods are of any; where another scheduler chose the node, they are its business.
     `resource_claims`: whoever reads the pods sees to the claims that they name (`core.dra`).
+    `schedulers` only tell who would choose in Kubernetes: what is read is the same.
     """
 
     dialects: DialectConfig = DialectConfig()
@@ -45,6 +47,7 @@ class ManifestConfig(Struct, frozen=True, kw_only=True):
     )
     gangs: bool = True
     resource_claims: bool = False
+    schedulers: SchedulerNames = SchedulerNames()
 
 
 PREEMPTABLE = "volcano.sh/preemptable"

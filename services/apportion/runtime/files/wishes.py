@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from apportion.core.dialects import ManifestError
 from apportion.core.manifests import Manifest, ManifestConfig, PodDraft, read_document
 from apportion.core.manifests.document import items_of
+from apportion.core.manifests.elsewhere import left_elsewhere
 from apportion.core.manifests.limits import limit_of
 from apportion.core.manifests.others import is_other, nothing_taken_words, others_in
 from apportion.core.manifests.priority_classes import with_classes
@@ -33,7 +34,8 @@ class Wish:
 
     `deployments` are the namespaces and owners of pods of which there may be fewer than before.
     `podless` are workloads that stand for no pods as they are written, by name.
-    `slips` are names in it that are probably not meant so, each with where it stands.
+    `slips` are names in it that are probably not meant so, or of another scheduler, each with where
+    it stands.
     `passed_over` are documents that are neither workloads nor limits, by name.
     """
 
@@ -102,9 +104,12 @@ class _Reader:
             return
         limit = limit_of(item)
         line = document.parsed.line
+        slips = [*suspects(item, self._config.dialects)]
+        if limit is None:
+            slips += left_elsewhere(item, self._config.schedulers)
         self.wish.slips += (
             str(Problem(document.source, f"{prefix}{each.field}: {each.why}", line=line))
-            for each in suspects(item, self._config.dialects)
+            for each in slips
         )
         if limit is not None:
             self.taken = True
