@@ -42,6 +42,21 @@ def test_samples_that_fit_nowhere_are_of_another_fleet() -> None:
         assert told[2].endswith("--no-samples leaves them out")
 
 
+def test_a_model_without_a_price_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the fix, in a line, before it says how to look further; a whole price file is none."""
+    prices = tmp_path / "prices.toml"
+    monkeypatch.setenv("APPORTION_PRICES", str(prices))
+    for model, told in (("H100", 1), ("T4", 0)):
+        prices.write_text(f'currency = "EUR"\n[models]\n"*{model}*" = 3.5\n')
+        with Standalone(tmp_path / model, *SMALL) as up:
+            up.up()
+            found = [line for line in up.lines if "no report of the cost" in line]
+            assert len(found) == told, up.output
+        for line in found:
+            assert line.startswith(f"no report of the cost can be made from {prices}: [models] has")
+            assert "no price for 'NVIDIA Tesla T4'; add it there" in line
+
+
 def test_no_argument_and_no_log_shows_a_secret(tmp_path: Path) -> None:
     """Whoever may list processes, or is sent a log, learns no password, seed or key of it."""
     data = tmp_path / "data"

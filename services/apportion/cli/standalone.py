@@ -36,6 +36,9 @@ from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.server import ServerFailed
 from apportion.runtime.ledger.port import LedgerError
 
+PRICES_ENV = "APPORTION_PRICES"
+"""The gateway's own variable; its price file is looked at here too."""
+
 
 def stand(wanted: Wanted, fork_server: ForkServer) -> int:
     """Run until the end that was asked for, and return the exit code. Raises Unreachable."""
@@ -95,6 +98,7 @@ class Up:
             self._tell_never_fit(samples)
             self._tell_first_placement(samples)
             code = REFUSED if samples.refused else 0
+        await self._tell_unpriced()
         if self._wanted.exit_after_samples:
             return code
         await self._supervisor.ready()
@@ -183,6 +187,14 @@ class Up:
             self._say(
                 f"first placement {samples.first_placed_s - self._wanted.began_s:.1f} s after start"
             )
+
+    async def _tell_unpriced(self) -> None:
+        if file := os.environ.get(PRICES_ENV):
+            # What reads prices is of reports, which nobody else needs to start.
+            from apportion.cli.unpriced import unpriced
+
+            if said := await unpriced(self._where, Path(file)):
+                self._say(said)
 
     def _tell_how_to_look(self) -> None:
         url = self._supervisor.server.url_for("auditor")
