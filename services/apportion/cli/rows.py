@@ -82,6 +82,17 @@ class Rows:
         """Whether it is shown as plain lines."""
         return self.may_be_long and len(self._rows) >= LONG_ROWS
 
+    def crowded(self, width: int) -> bool:
+        """Whether so many cells are too few for all columns, or would break a word in one."""
+        rows = [[_pieces(cell) for cell in cells] for cells, _ in self._rows]
+        widths = self._widths(rows)
+        left = self._left(widths, width)
+        self._narrow(widths, left, width)
+        if len(left) < len(self._columns) or _total(widths, left) > width:
+            return True
+        return any(_longest(pieces) > widths[place] for row in rows for place, pieces in
+                   enumerate(row) if self._columns[place] in self._wraps)  # fmt: skip
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = [([_pieces(cell) for cell in cells], style) for cells, style in self._rows]
         widths = self._widths(cells for cells, _ in rows)
@@ -183,6 +194,12 @@ class Rows:
             if not right and number != last:
                 held += space
         yield Segment(held.rstrip(" ") + "\n")
+
+
+def _longest(pieces: Pieces) -> int:
+    """The cells of the longest part that a line cannot end in."""
+    words = "".join(text for text, _ in pieces).split(" ")
+    return max(cell_len(part) for word in words for part in _JOINED.split(word))
 
 
 def _total(widths: list[int], left: list[int]) -> int:

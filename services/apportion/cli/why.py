@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -213,7 +214,7 @@ def show_placed(out: Console, placed: WhyPlaced) -> None:
             str(share.index) if share.index >= 0 else "", plain(share.model),
         )  # fmt: skip
     if placed.shares:
-        out.print(held)
+        show(held, out)
     parts = list(placed.score.parts)
     columns = [part.upper() for part in parts]
     scores = table("NODE", "SCORE", *columns, drops=reversed(columns))
@@ -222,7 +223,7 @@ def show_placed(out: Console, placed: WhyPlaced) -> None:
     for other in placed.runners_up:
         row = [f"{other.parts[part]:.1f}" if part in other.parts else "" for part in parts]
         scores.add_row(plain(other.node), f"{other.total:.1f}", *row)
-    out.print(scores)
+    show(scores, out)
 
 
 def show_refused(out: Console, refused: WhyRefused) -> None:
@@ -247,7 +248,29 @@ def show_refused(out: Console, refused: WhyRefused) -> None:
             miss.needed_words, miss.available_words, miss.missing,
             *([plain(_held_by(miss))] if held else []),
         )  # fmt: skip
-    show(misses, out)
+    if misses.crowded(out.width):
+        _show_below_another(out, refused.nearest)
+    else:
+        show(misses, out)
+
+
+def _show_below_another(out: Console, misses: Iterable[MissRow]) -> None:
+    """What the table of the nearest would say, where it would leave out columns or break names:
+    lines end between words, and a name that is longer than the terminal is wide stays whole.
+    """
+    for miss in misses:
+        amounts = (("needed", miss.needed_words), ("available", miss.available_words),
+                   ("missing", miss.missing))  # fmt: skip
+        lines = [f"nearest: {miss.node} {device_words(miss.device)}".rstrip(), f"  {miss.words}"]
+        lines += [f"  {', '.join(f'{what} {much}' for what, much in amounts if much)}"]
+        lines += [f"  held by {_held_by(miss)}"] if miss.held_by else []
+        for line in lines:
+            folded = textwrap.wrap(
+                line, out.width, subsequent_indent="    ",
+                break_long_words=False, break_on_hyphens=False,
+            )  # fmt: skip
+            for part in folded:
+                out.print(plain(part), soft_wrap=True)
 
 
 def _held_by(miss: MissRow) -> str:

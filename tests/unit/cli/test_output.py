@@ -1,6 +1,7 @@
 """What reaches the screen: no markup and no control character from outside is obeyed."""
 
 import io
+import re
 from datetime import datetime, timedelta
 
 import pytest
@@ -25,7 +26,7 @@ from apportion_schemas import (
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, pod
+from tests.support.pods import ask, cards, gang, member, pod
 
 WIDE = 250
 
@@ -211,11 +212,39 @@ def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
         lines = out.file.getvalue().splitlines()
         assert max(map(len, lines)) <= width
         assert answer.sentence in " ".join(line.rstrip() for line in lines)
-    assert "no room for NEEDED" in capsys.readouterr().err
+        assert re.search("needed 70,000 MiB, available [0-9,]+ MiB, missing ", " ".join(lines))
+    assert "no room" not in capsys.readouterr().err
     pipe = Console(file=io.StringIO(), width=60)
     show_why(pipe, answer)
     assert isinstance(pipe.file, io.StringIO)
     assert answer.sentence in pipe.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_why_breaks_no_name_on_a_narrow_terminal(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a gang and of who is in its way; no amount is left out, and no column without a word."""
+    name, worker = f"retrieval-{'research-' * 2}worker-0", "large-language-model-worker"
+    ledger = Ledger(rack("gpu-node-eu-west-1a-07", 1), pod("a", ask(4000), name=name))
+    ledger.settle().play(gang("default/gang", 2)).submit(
+        *(
+            member(f"m{each}", cards(), group="default/gang", name=f"{worker}-{each}")
+            for each in "01"
+        )
+    )
+    ledger.settle()
+    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    show_why(out, why(ledger.state, ledger.pod("m0")))
+    assert isinstance(out.file, io.StringIO)
+    lines = out.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert [line for line in lines if f"default/{name}" in line]
+    assert [line for line in lines if f"default/{worker}-0" in line]
+    assert "  needed 1 device, available 0 devices, missing 1 device" in lines
+    assert capsys.readouterr().err == ""
+    show_why(Console(file=io.StringIO(), width=40), why(ledger.state, ledger.pod("a")))
+    assert "no room for MODEL" in capsys.readouterr().err
 
 
 def test_why_counts_no_nodes_for_a_limit() -> None:
