@@ -47,6 +47,36 @@ def test_a_lost_node_says_who_is_hit_and_appends_nothing(
     assert newest(cluster) == before
 
 
+def test_a_card_to_lose_is_offered_once_its_node_is_named(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Not before: there may be 80,000. The picture shows that card broken, and no other."""
+    [card] = [
+        each["device"] for each in cluster.json("get", "devices", "--node", "h100-1")["items"]
+        if each["index"] == 2
+    ]  # fmt: skip
+    with opened(browser, base) as page:
+        visit(page, "#/whatif")
+        field = page.get_by_label("Nodes or cards to lose")
+        cards = page.locator("#nodes option[label]")
+        field.fill("h100-")
+        expect(page.locator("#nodes option")).to_have_count(3)
+        expect(cards).to_have_count(0)
+        field.fill("h100-1")
+        expect(cards).to_have_count(8)
+        expect(cards.nth(2)).to_have_attribute("label", "h100-1 card 2, H100 80GB")
+        expect(cards.nth(2)).to_have_attribute("value", card)
+        field.fill(card)
+        field.press("Enter")
+        expect(page.locator("#same")).to_contain_text(f"apportion plan --lose {card}")
+        after = page.locator(".ba > div", has_text="After").locator(".mn", has_text="h100-1")
+        expect(after.first.locator(".gauge.broken")).to_have_count(1)
+        expect(page.locator(".ba .gauge.broken")).to_have_count(1)
+        assert offences(page) == []
+        field.fill("h100-1")
+        expect(cards).to_have_count(7)
+
+
 def test_on_a_phone_the_answer_comes_into_sight(browser: Browser, base: str) -> None:
     """It stands below a long form; names of nodes are completed but those that are lost already."""
     with opened(browser, base, size=NARROW) as page:

@@ -3,7 +3,7 @@
 // The gateway decides on a copy of its state, with the scheduler's own engine. Nothing is changed by
 // it, so nothing here needs a login; what acts is left to the command line.
 import { all, get, path, post, Problem } from "../api.js";
-import { byName, many, num, shortModel } from "../format.js";
+import { byName, many, num, shortId, shortModel } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, podLink, receipt } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
@@ -18,6 +18,7 @@ const TYPING_MS = 600;
 const NODES_DRAWN = 5;
 const ROWS = 12;
 const NAMES_OFFERED = 20;
+const CARDS_OFFERED = 50;
 const HTTP_LATER = 429; // too many ask, and from 500 on what is the gateway's own trouble
 const LINKED_MOST = 4000; // of an address as it is copied: mail and chat cut longer ones
 
@@ -42,6 +43,7 @@ class WhatIfPage {
     this.pod = (parameters.get("pod") ?? "").split("/");
     if (this.pod.length !== 2 || !this.pod.every(Boolean)) this.pod = null;
     this.manifest = parameters.get("manifest") ?? "";
+    this.nodeOf = new Map(); // of cards that were offered
     this.asking = new AbortController();
     this.answered = false;
     this.meeting = this.meet();
@@ -75,7 +77,7 @@ class WhatIfPage {
   show() {
     mount(this.main, html`<div class="page"><p class="unseen" id="said" role="status"></p><div id="answer"></div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
       <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="8" placeholder="YAML, as you would submit it: Pod, Job, Deployment, PodGroup, Queue, ResourceQuota" aria-describedby="by-itself"></textarea><p class="faint small" id="by-itself">Answered by itself, as soon as you stop typing.</p><p class="c-warn small" id="linked" role="status"></p>
-      <label for="lose">Nodes to lose</label><div class="tags" id="lost"></div><datalist id="nodes"></datalist>
+      <label for="lose">Nodes or cards to lose</label><div class="tags" id="lost"></div><datalist id="nodes"></datalist>
       <label for="add">Nodes to add</label><div class="tags" id="added"></div>
       <span class="inl small" id="policy-label">Policy</span>${segments("policy", "Policy", POLICIES, this.policy)}
       <p class="faint small" id="as-of"></p><div id="same"></div></section><div id="result" class="stack"></div></div></div>`);
@@ -104,14 +106,14 @@ class WhatIfPage {
   /** What stands above as long as nothing is asked. */
   question() {
     return this.pod ? answer(html`What would help ${podLink(...this.pod)}${this.first ? ", the first in the queue" : ""}?`, ["Add nodes, choose a policy, or write another manifest."])
-      : answer("What would happen? Write a manifest, or name a node.");
+      : answer("What would happen? Write a manifest, or name a node or a card.");
   }
 
   /** What is known before anything is asked: why the pod waits, or what there is to ask. */
   hint() {
     const { why } = this;
     if (!this.pod) {
-      return html`<section class="card"><h2>Nothing is asked yet</h2><ul class="hints"><li><b>Paste a manifest</b>: does it fit, where, beside whom, and what is ahead of it?</li><li><b>Name a node to lose</b>: whose pods are hit, and where would they go?</li><li><b>Add nodes</b>, or choose a <b>policy</b>: who of those that wait would have a place?</li></ul></section>`;
+      return html`<section class="card"><h2>Nothing is asked yet</h2><ul class="hints"><li><b>Paste a manifest</b>: does it fit, where, beside whom, and what is ahead of it?</li><li><b>Name a node or a card to lose</b>: whose pods are hit, and where would they go?</li><li><b>Add nodes</b>, or choose a <b>policy</b>: who of those that wait would have a place?</li></ul></section>`;
     }
     if (!why?.refused) return why ? html`<section class="card"><p>${sentenceCase(why.sentence)}.</p></section>` : "";
     return html`<section class="card"><h2>Why it waits <small>${why.refused.nodes ? `none of ${many(why.refused.nodes, "node")} fits` : "a limit keeps it out"}, and what would unblock it</small></h2>${causeList(why.refused.causes, why.refused.nodes)}</section>`;
@@ -120,7 +122,7 @@ class WhatIfPage {
   /** What was named, with an empty field behind it: only where that changes, for somebody may be writing there. */
   fields() {
     const tags = (list, id, words, placeholder) => html`${list.map(each => html`<span class="tag ${id}">${each}<button data-${id}-out="${each}" aria-label="${words} ${each}">×</button></span>`)}<input id="${id}" placeholder="${placeholder}" autocomplete="off" spellcheck="false"${id === "lose" ? html` list="nodes"` : ""}>`;
-    mount($("#lost"), tags(this.lose, "lose", "Keep", "name of a node ↵"));
+    mount($("#lost"), tags(this.lose, "lose", "Keep", "node, or GPU-… ↵"));
     mount($("#added"), tags(this.add, "add", "Without", "4x8xH100-80GB ↵"));
     for (const button of $$("[data-policy]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.policy === this.policy));
   }
@@ -150,15 +152,29 @@ class WhatIfPage {
     $(`#${id}`).focus();
   }
 
-  /** The nodes whose names have in them what is written: the first few, asked for when one is named. */
+  /**
+   * The nodes whose names have in them what is written: the first few, asked for when one is named.
+   * Once it is one node its cards follow: a list of every card there is would be too long to send.
+   */
   async offer({ target }) {
     if (target.id !== "lose") return;
-    this.names ??= this.or({ items: [] }, all("nodes"));
-    const nodes = (await this.names).items.map(({ node }) => node);
     const wanted = target.value.trim().toLowerCase();
-    const found = nodes.filter(node => node.toLowerCase().includes(wanted) && !this.lose.includes(node)).sort(byName);
+    this.names ??= this.or({ items: [] }, all("nodes"));
+    const found = (await this.names).items.map(({ node }) => node).filter(node => node.toLowerCase().includes(wanted)).sort(byName);
+    const one = found.find(node => node.toLowerCase() === wanted) ?? (found.length === 1 ? found[0] : "");
+    const cards = one ? await this.cards(one) : [];
     const list = $("#nodes");
-    if (list && this.context.alive()) mount(list, found.slice(0, NAMES_OFFERED).map(node => html`<option value="${node}"></option>`));
+    if (!list || !this.context.alive() || target.value.trim().toLowerCase() !== wanted) return;
+    const nodes = found.filter(node => !this.lose.includes(node)).slice(0, NAMES_OFFERED);
+    mount(list, [nodes.map(node => html`<option value="${node}"></option>`),
+      cards.map(card => html`<option value="${card.device}" label="${one} card ${card.index}, ${shortModel(card.model)}"></option>`)]);
+  }
+
+  /** The cards of a node that are not lost already; where they are is kept for the picture. */
+  async cards(node) {
+    const { devices } = await this.or({ devices: [] }, get(`nodes/${path(node)}`));
+    for (const { device } of devices) this.nodeOf.set(device, node);
+    return devices.filter(({ device, present }) => present && !this.lose.includes(device)).slice(0, CARDS_OFFERED);
   }
 
   change(what) {
@@ -251,7 +267,8 @@ class WhatIfPage {
 
   /** The nodes that the plan is about, as they are; one that would be added is not there yet. */
   async nodes(plan) {
-    const names = [...new Set([...this.lose, ...plan.pods.map(pod => pod.node), ...plan.moved.map(pod => pod.node), ...plan.helped.map(pod => pod.node)])].filter(Boolean);
+    const lost = this.lose.map(name => this.nodeOf.get(name) ?? name);
+    const names = [...new Set([...lost, ...plan.moved.map(pod => pod.was), ...plan.pods.map(pod => pod.node), ...plan.moved.map(pod => pod.node), ...plan.helped.map(pod => pod.node)])].filter(Boolean);
     const asked = names.slice(0, NODES_DRAWN).map(async name => {
       const [node, placed] = await Promise.all([
         this.or(null, get(`nodes/${path(name)}`)), this.or({ items: [] }, get("placements", { node: name, limit: 1000 })),
@@ -289,7 +306,8 @@ class WhatIfPage {
   beforeAfter(plan, nodes) {
     if (!plan.before || !plan.after) return "";
     const lost = new Set(this.lose);
-    const ordered = nodes.toSorted((a, b) => lost.has(b.node.node) - lost.has(a.node.node) || byName(a.node.node, b.node.node));
+    const loses = ({ node, devices }) => lost.has(node.node) || devices.some(device => isLost(device, lost));
+    const ordered = nodes.toSorted((a, b) => loses(b) - loses(a) || byName(a.node.node, b.node.node));
     // A pod of the manifest that loses its node is among those that move as well.
     const coming = [...plan.pods.filter(each => each.outcome !== "unchanged" && !each.was), ...plan.moved, ...plan.helped].flatMap(pod => pod.placed?.shares ?? []);
     const cards = { before: cardsOf(ordered), after: cardsOf(ordered, { lost, coming, going: plan.evicted }) };
@@ -351,6 +369,9 @@ function waiters({ waiting: pods, after, ...plan }) {
   return html`<section class="card"><h2>Who would wait <small>in their order, by what for</small></h2><ol class="mini">${[...lines].slice(0, ROWS).map(([cause, [first, ...others]]) => html`<li><span>${podLink(first.namespace, first.pod)}${others.length ? ` and ${num(others.length)} more` : ""}: ${clauses(cause)}</span></li>`)}${lines.size > ROWS ? html`<li class="faint">and ${num(lines.size - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">and ${many(left, "pod")} behind them</li>` : ""}</ol></section>`;
 }
 
+/** Whether a card is named among what is lost: whole, or as pages cut its id. */
+const isLost = ({ device }, lost) => lost.has(device) || lost.has(shortId(device));
+
 /** Nodes card by card; in the picture of after, what is lost is broken, and what goes or comes has. */
 function cardsOf(nodes, { lost = new Set(), coming = [], going = [] } = {}) {
   const gone = new Set(going.map(pod => `${pod.namespace}/${pod.pod}`));
@@ -361,7 +382,7 @@ function cardsOf(nodes, { lost = new Set(), coming = [], going = [] } = {}) {
       const mib = coming.reduce((sum, { share }) => sum + (share.device === device.device ? share.memory_mib : 0), 0);
       const come = mib ? [{ part: mib / Math.max(1, device.memory_mib), state: "granted", own: true }] : [];
       return {
-        state: lost.has(node.node) ? "broken" : stateOf(device, node), shares: [...sharesOf({ ...device, holders }, phases), ...come],
+        state: lost.has(node.node) || isLost(device, lost) ? "broken" : stateOf(device, node), shares: [...sharesOf({ ...device, holders }, phases), ...come],
       };
     }),
   }));
