@@ -76,7 +76,7 @@ def test_words_of_marks_lie_on_no_line_and_no_other_words(
         const minute = 60000, box = document.createElement('div');
         document.body.append(box);
         mount(box, m.stackChart({ width: 800, times: [0, 60 * minute, 120 * minute],
-          end: 180 * minute, line: [9, 9, 9], label: 'L', series: [],
+          end: 180 * minute, line: [9, 9, 9], off: [0, 0, 0], label: 'L', series: [],
           marks: given[0].map(([at, kind]) =>
             ({ ms: at * minute, kind, words: '', look: 'ok' })) }));
         const boxes = of => [...box.querySelectorAll(of)].map(each => {

@@ -415,14 +415,18 @@ def test_a_chart_holds_its_values_and_its_axis_is_round(page: Page) -> None:
         page,
         "chart.js",
         """const hour = 3600000, times = [0, hour, 2 * hour];
-        const line = [9, 9, 9];
-        return m.stackChart({ width: 800, times, end: 3 * hour, line, label: 'L', marks: [
+        const line = [9, 5, 5], off = [0, 4, 4];
+        return m.stackChart({ width: 800, times, end: 3 * hour, line, off, label: 'L', marks: [
           { ms: hour, kind: 'failure', words: '<b>', look: 'broken' }],
           series: [{ name: 'a', colour: '#111111', values: [1, 2, 3] },
                    { name: 'b', colour: '#222222', values: [3, 2, 1] }] }).text;""",
     )
     assert text.count('class="area"') == 2
     assert re.findall(r'text-anchor="end">([^<]*)<', text) == ["0", "2", "4", "6", "8", "10"]
+    [above] = re.findall(r'class="area off" d="M([^"]*)Z"', text)
+    corners = above.split("L")
+    assert len({corner.split(",")[1] for corner in corners[:6]}) == 1, "with the line it is level"
+    assert corners[0] == corners[-1], "and nothing as long as all could be used"
     assert ">failure</text>" in text
     assert "&lt;b&gt;" in text
     assert "<b>" not in text

@@ -278,6 +278,45 @@ def test_a_report_is_that_of_the_command_line(
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_the_line_of_a_report_falls_with_what_breaks(
+    browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
+) -> None:
+    """It is what was granted or free, spoken too; what broke with nobody on it stands above it."""
+    card = next(
+        each["device"] for each in cluster.json("get", "devices")["items"] if not each["holders"]
+    )
+    assert cluster.run("simulate", "fail", card, "--reason", "XID 79").returncode == 0
+    try:
+        wait_until(
+            lambda: cluster.json("report", "usage")["total"]["broken_gpu_hours"] > 0,
+            "an answer that counts the broken card",
+        )
+        with opened(browser, base, size=size) as page:
+            with page.expect_response(re.compile("/api/v1/report/usage")) as told:
+                visit(page, "#/reports")
+            last = max(step["from"] for step in told.value.json()["steps"])
+            steps = [step for step in told.value.json()["steps"] if step["from"] == last]
+            parts = {
+                part: sum(step.get(f"{part}_gpu_hours") or 0 for step in steps)
+                for part in ("granted", "free", "cordoned", "broken")
+            }
+            cards = 32 * (parts["granted"] + parts["free"]) / sum(parts.values())
+            assert parts["broken"], "of the last step"
+            label = page.locator("#chart svg").get_attribute("aria-label") or ""
+            [spoken] = re.findall(
+                r"Granted or free were .* at least, ([\d.]+) cards at last", label
+            )
+            assert float(spoken) == pytest.approx(cards, abs=0.15)
+            assert page.locator("#chart .off").evaluate("each => each.getBBox().height") > 0
+            expect(page.locator(".card", has=page.locator("#chart"))).to_contain_text(
+                "cordoned or broken, and held by nobody"
+            )
+            assert offences(page) == []
+    finally:
+        cluster.run("simulate", "recover", card)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_questions_keep_the_rules(browser: Browser, base: str, size: tuple[int, int]) -> None:
     """Names for controls, one heading, no scrolling sideways; wide and narrow."""
     with opened(browser, base, size=size) as page:

@@ -1,4 +1,4 @@
-// A stack over time as SVG: what each of a few had, and a line for what there was. Pure: text only.
+// A stack over time as SVG: what each of a few had, a line for what there was, and above it what was no use. Pure: text only.
 //
 // The table beside a chart has the figures; the drawing says so to whoever cannot see it.
 import { midCut, num, when } from "./format.js";
@@ -20,13 +20,14 @@ const short = value => (value >= 1000 ? `${Math.round(value / 100) / 10}k` : val
 
 /**
  * `times` are the beginnings of the steps in ms and `end` that of the last; `series` are
- * `{name, colour, values}` from the foot upwards; `line` is a value for each step; `marks` are
+ * `{name, colour, values}` from the foot upwards; `line` is a value for each step, and so is `off`, of what lies above the line; `marks` are
  * `{ms, kind, words, look}`.
  */
-export function stackChart({ width, times, end, series, line, marks, label }) {
+export function stackChart({ width, times, end, series, line, off, marks, label }) {
   const height = width < 500 ? 190 : 236;
   const right = width < 500 ? 8 : LABELS;
-  const highest = Math.max(1e-9, ...line, ...times.map((_, at) => series.reduce((sum, each) => sum + each.values[at], 0)));
+  const all = line.map((value, at) => value + off[at]);
+  const highest = Math.max(1e-9, ...all, ...times.map((_, at) => series.reduce((sum, each) => sum + each.values[at], 0)));
   const grid = numberTicks(highest);
   const top = grid.at(-1);
   const x = ms => LEFT + (ms - times[0]) / Math.max(1, end - times[0]) * (width - LEFT - right);
@@ -36,6 +37,7 @@ export function stackChart({ width, times, end, series, line, marks, label }) {
   return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="${label}">
     ${grid.map(value => html`<line class="gl" x1="${LEFT}" x2="${width - right}" y1="${y(value)}" y2="${y(value)}"/><text class="ax" x="${LEFT - 6}" y="${y(value) + 3}" text-anchor="end">${short(value)}</text>`)}
     ${areas(series, times, end, { x, y })}
+    <path class="area off" d="${band(line, all, times, end, { x, y })}"/>
     <path class="cap" d="${steps(line, times, end, { x, y })}"/>
     ${apart(inside, x, LINE_ROOM).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="${words.some(each => each.left <= x(mark.ms) && x(mark.ms) <= each.right) ? MARK_FOOT : 4}" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
     ${words.map(({ mark, left }) => html`<text class="ax mkw k-${mark.look}" x="${left}" y="11">${mark.kind}</text>`)}
@@ -71,10 +73,13 @@ function areas(series, times, end, { x, y }) {
   return series.map(each => {
     const low = [...foot];
     each.values.forEach((value, at) => { foot[at] += value; });
-    const outline = `${steps(foot, times, end, { x, y })}L${steps(low, times, end, { x, y }).slice(1).split("L").reverse().join("L")}Z`;
-    return html`<path class="area" fill="${each.colour}" d="${outline}"><title>${each.name}</title></path>`;
+    return html`<path class="area" fill="${each.colour}" d="${band(low, foot, times, end, { x, y })}"><title>${each.name}</title></path>`;
   });
 }
+
+/** What lies between two lines. */
+const band = (low, high, times, end, to) =>
+  `${steps(high, times, end, to)}L${steps(low, times, end, to).slice(1).split("L").reverse().join("L")}Z`;
 
 /** A line that holds each value for its step, as what it counts did. */
 function steps(values, times, end, { x, y }) {

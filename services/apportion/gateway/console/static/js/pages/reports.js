@@ -64,7 +64,7 @@ class ReportsPage extends ListPage {
       total.reported_gpu_hours ? "" : "no node has told yet what was used",
       this.idle?.found ? html`<span class="c-warn">${many(this.idle.found, "share")} did nothing for an hour or more</span>` : "",
       html`<button class="newer" hidden></button>`])}
-      <section class="card"><div class="ch-h"><h2>Cards granted, by ${this.by} <small>means of ${stepWords(usage.step_s)}; the line is what was granted or free</small></h2><div class="acts">${segments("span", "Over the last", SPANS, this.span)}${segments("by", "By", BYS, this.by)}<a class="btn" download href="/api/v1/report/usage?${new URLSearchParams({ ...this.period, format: "csv" })}">CSV</a></div></div><div class="chart" id="chart"></div></section>
+      <section class="card"><div class="ch-h"><h2>Cards granted, by ${this.by} <small>means of ${stepWords(usage.step_s)}; the line is what could be used: granted or free</small></h2><div class="acts">${segments("span", "Over the last", SPANS, this.span)}${segments("by", "By", BYS, this.by)}<a class="btn" download href="/api/v1/report/usage?${new URLSearchParams({ ...this.period, format: "csv" })}">CSV</a></div></div><div class="chart" id="chart"></div>${this.offWords()}</section>
       <div class="cols rep">${this.rows()}${this.idleCard()}</div></div>`);
     this.chart();
     this.sizes?.disconnect();
@@ -73,6 +73,13 @@ class ReportsPage extends ListPage {
   }
 
   // ---- the chart ----
+
+  /** What stands above the line, where there is any. */
+  offWords() {
+    const { cordoned_gpu_hours: cordoned, broken_gpu_hours: broken } = this.usage.total;
+    if (!cordoned && !broken) return "";
+    return html`<p class="foot faint"><span class="legend"><span><i class="sw off"></i>cordoned or broken, and held by nobody</span></span> What a broken card holds is granted until its pods are gone.</p>`;
+  }
 
   chart() {
     const box = $("#chart");
@@ -89,17 +96,19 @@ class ReportsPage extends ListPage {
     const left = usage.rows.filter(row => row.granted_gpu_hours && !named.some(each => each.key === row.key));
     const others = { name: left.length === 1 ? left[0].key || "(none)" : "other", key: null, colour: NAMESPACE_COLOURS[OTHER], values: times.map(() => 0) };
     const line = times.map(() => 0);
+    const off = times.map(() => 0);
     for (const step of usage.steps) {
       const at = place.get(instant(step.from));
       const cards = step.granted_gpu_hours / lengths[at];
       const series = named.find(each => each.key === step.key && cards) ?? others;
       series.values[at] += cards;
       line[at] += cards + (step.free_gpu_hours ?? 0) / lengths[at];
+      off[at] += ((step.cordoned_gpu_hours ?? 0) + (step.broken_gpu_hours ?? 0)) / lengths[at];
     }
     const series = others.values.some(value => value > 1e-6) ? [...named, others] : named;
     const marks = this.marks.filter(mark => mark.kind !== "recovery").slice(-12)
       .map(mark => ({ ms: instant(mark.time), kind: mark.kind, words: mark.sentence, look: mark.kind === "failure" ? "broken" : "policy" }));
-    mount(box, stackChart({ width, times, end, series, line, marks, label: `Cards granted over time by ${this.by}; the table below has the figures` }));
+    mount(box, stackChart({ width, times, end, series, line, off, marks, label: `Cards granted over time by ${this.by}. ${usableWords(line)}. The table below has the figures.` }));
     this.drawn = width;
   }
 
@@ -156,4 +165,5 @@ class ReportsPage extends ListPage {
 
 const iso = (ms, round) => new Date(round(ms / 1000) * 1000).toISOString().replace(/\.\d+Z$/, "Z");
 const stepWords = seconds => (seconds < 3600 ? many(seconds / 60, "minute") : many(seconds / 3600, "hour"));
+const usableWords = line => `Granted or free were ${[line[0], Math.min(...line), line.at(-1)].map((value, at) => `${value.toFixed(1)} cards ${["at first", "at least", "at last"][at]}`).join(", ")}`;
 const amount = (value, currency) => (value === undefined || value === null ? "–" : `${decimal(value)} ${currency}`.trim());
