@@ -236,5 +236,8 @@ def test_a_time_that_is_asked_for_is_shown_as_it_was_asked_for(
             expect(page.locator("#t-rev")).to_have_text(words)
             spoken = re.compile(f"^{asked:%H:%M:%S}, revision .*, of {of:%H:%M:%S}$")
             expect(page.locator("#t-range")).to_have_attribute("aria-valuetext", spoken)
+            page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+            expect(page.locator("#t-rev")).to_be_in_viewport(ratio=1)
+            assert offences(page) == []
     finally:
         cluster.json("delete", "asked-for")
