@@ -55,7 +55,9 @@ def test_headline_and_fields_tell_the_same_moments(
         visit(page, "#/events")
         page.get_by_role("link", name="Compare moments").click()
         expect(page.locator("h1")).to_contain_text("Between")
-        assert all(TIME.fullmatch(each) for each in told(page))
+        begin, end = told(page)
+        assert TIME.fullmatch(begin)
+        assert end == "now", "who was at now stays there"
         assert compare(page, **{"from": "#3", "to": "now"}) == ["#3", "now"]
         assert asked(page) == ("3", "now")
         begin, end = compare(page, **{"from": "-30s", "to": "-1s"})
@@ -75,11 +77,13 @@ def test_a_time_of_day_is_meant_as_the_page_shows_it(browser: Browser, base: str
         assert told(page) == ["2020-01-02 12:00:00", "now"]
         assert compare(page, **{"from": "2020-01-02 08:00"}) == ["2020-01-02 08:00:00", "now"]
         assert asked(page) == ("2020-01-01T23:00:00Z", "now")
+        visit(page, "#/events?diff=2020-01-02T03:00:00+02:00,now")
+        assert asked(page) == ("2020-01-02T01:00:00Z", "now")
         expect(page.locator("#forms")).to_contain_text("Asia/Tokyo")
 
 
 def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str) -> None:
-    """A time is the newest event by then, or the first of all; a revision says of when it is."""
+    """A time is the newest event by then; a revision says of when it is."""
     with opened(browser, base) as page:
         visit(page, "#/events?diff=-0s,-0s")
         answer = answered(page)
@@ -92,9 +96,58 @@ def test_what_the_moments_have_come_to_is_said_once(browser: Browser, base: str)
         expect(said).to_contain_text(f"after #2 of {time}")
         expect(said).not_to_contain_text("by then")
         expect(page.get_by_text(time)).to_have_count(1)
-        visit(page, "#/events?diff=2020-01-01,2")
-        expect(said).to_contain_text("it begins with the first of them")
-        assert told(page) == ["2020-01-01 00:00:00", "#2"]
+
+
+@pytest.mark.parametrize("begin", ["1", "2020-01-01"])
+def test_what_the_first_event_told_is_said_to_count_as_there_before(
+    browser: Browser, base: str, begin: str
+) -> None:
+    """By its revision or a time before it: its node is none of those that joined."""
+    with opened(browser, base) as page:
+        visit(page, f"#/events?diff={begin},2")
+        first, second = (
+            page.request.get(f"/api/v1/log/{each}").json()["row"]["sentence"] for each in (1, 2)
+        )
+        said = page.locator(".answer .sub")
+        expect(said).to_contain_text(f"counts as there before: {first}")
+        assert second.split()[0] in page.locator(".dg").inner_text()
+        assert first.split()[0] not in page.locator(".dg .mini").inner_text().split()
+        visit(page, "#/events?diff=2,3")
+        expect(said).not_to_contain_text("there before")
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_the_bar_and_its_keys_move_the_later_moment(
+    browser: Browser, base: str, size: tuple[int, int]
+) -> None:
+    """From where it is; help and the form say so, and other pages are of that moment."""
+    with opened(browser, base, size=size) as page:
+        visit(page, "#/events?diff=1,now")
+        expect(page.locator("#t-range")).to_have_attribute("aria-valuetext", re.compile("now$"))
+        expect(page.locator("#forms")).to_contain_text("bar and its keys move the later one")
+        page.locator("#t-range").focus()
+        page.keyboard.press("Home")
+        expect(page.locator("h1")).to_contain_text("Between #1 and #1, nothing changed")
+        assert asked(page) == ("1", "1")
+        expect(page.locator("html")).to_have_class("past")
+        page.keyboard.press("n")
+        expect(page.locator("h1")).to_contain_text("Between #1 and now,")
+        assert told(page) == ["#1", "now"]
+        visit(page, "#/events?diff=1,3&at=2")
+        assert asked(page) == ("1", "3")
+        expect(page.locator("#t-clock")).to_have_text(told_time(page))
+        page.keyboard.press("[")
+        expect(page.locator("h1")).to_contain_text("Between #1 and #1,")
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_contain_text("moves the later of them")
+        page.keyboard.press("Escape")
+        page.keyboard.press("1")
+        expect(page.locator("#main")).to_have_attribute("data-shown", "#/fleet?at=1")
+
+
+def told_time(page: Page) -> str:
+    """The time of day of the later moment, as the gateway has it."""
+    return str(answered(page)["to"]["time"])[11:19]
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])

@@ -110,6 +110,22 @@ def test_a_moment_is_read_as_the_command_line_reads_it(page: Page, text: str) ->
         assert asked == ("now" if text == "now" else wanted)
 
 
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("2026-11-26T10:00:00 02:00", "2026-11-26T10:00:00+02:00"),
+        ("2026-11-26T10:00 0200", "2026-11-26T10:00+0200"),
+        ("2026-11-26T10:00:00.25 05:30", "2026-11-26T10:00:00.25+05:30"),
+        ("2026-11-26 10:00", "2026-11-26 10:00"),
+        ("2026-11-26T10:00:00Z", "2026-11-26T10:00:00Z"),
+        ("2026-11-26T10:00-02:00", "2026-11-26T10:00-02:00"),
+    ],
+)
+def test_an_address_loses_no_zone(page: Page, text: str, written: str) -> None:
+    """A query has a plus as a space; a date with its time has a space of its own."""
+    assert run(page, "asked_moment.js", "return m.withPlus(given[0]);", text) == written
+
+
 @pytest.mark.parametrize(("text", "asked"), [("#1,214,394", "1214394"), ("#12", "12")])
 def test_a_revision_is_read_as_pages_write_it(page: Page, text: str, asked: str) -> None:
     """Whoever copies one from anywhere in the console has written a moment."""

@@ -1,7 +1,7 @@
 """Time, as the console has it: any moment, on every page, and what differs between two."""
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 from playwright.sync_api import Browser, Page, expect
 
@@ -166,6 +166,18 @@ def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None
         expect(page.locator("h1")).to_contain_text("yesterday-ish")
         page.keyboard.press("n")
         expect(page.locator("h1")).to_contain_text("granted")
+
+
+def test_a_zone_ahead_of_utc_is_read_from_an_address(browser: Browser, base: str) -> None:
+    """Its plus, as people type it: the bar tells the time that is meant, here in the past."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    there = now.astimezone(timezone(timedelta(hours=2)))
+    with opened(browser, base) as page:
+        visit(page, f"#/fleet?at={there.isoformat()}")
+        expect(page.locator("#t-clock")).to_have_text(f"{now:%H:%M:%S}")
+        page.keyboard.press("2")
+        expect(page.locator("h1")).to_contain_text("live")
+        expect(page.locator("#t-clock")).to_have_text(f"{now:%H:%M:%S}")
 
 
 def test_events_are_found_and_lead_on(browser: Browser, base: str, cluster: Standalone) -> None:

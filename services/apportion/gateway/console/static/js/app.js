@@ -19,6 +19,7 @@ import { openPalette } from "./palette.js";
 import { onlySays, problemPage } from "./parts.js";
 import { route, setCanonical, setParameters } from "./route.js";
 import { TimeBar } from "./timebar.js";
+import { addressedMoment, isCompared, setAddressedMoment } from "./two_moments.js";
 
 export const PAGES = [
   ["fleet", "Fleet"], ["pods", "Pods"], ["waiting", "Waiting"], ["whatif", "What if"],
@@ -45,8 +46,9 @@ let shownPage = "";
 
 /** Show the page that the address names, at the moment that it names. */
 async function show() {
-  const asked = route();
   const address = location.hash;
+  const at = addressedMoment();
+  const asked = route();
   const { name } = asked;
   if (name === "pod") setCanonical();
   turn += 1;
@@ -58,14 +60,14 @@ async function show() {
   page = null;
   main.setAttribute("aria-busy", "true");
   markPage(name);
-  await seek(asked.parameters.get("at") ?? "");
+  await seek(at);
   if (mine !== turn) return;
   bar.draw();
   if (shownPage !== location.hash.split("?")[0]) main.scrollTop = 0;
   shownPage = location.hash.split("?")[0];
   try {
     if (!Object.hasOwn(LOADERS, name)) { mount(main, noSuchPage(name)); return; }
-    if (moment.problem) throw moment.problem;
+    if (moment.problem && !isCompared(asked)) throw moment.problem; // Compare says of which of its moments that is
     const loaded = await LOADERS[name]();
     if (mine !== turn) return;
     const opened = await loaded.open(main, { ...asked, setParameters, left, alive: () => mine === turn });
@@ -125,7 +127,7 @@ function timeOf(at, eventTime) {
 
 /** Another moment, on the page that is open: the address changes in its place. */
 async function setMoment(at) {
-  setParameters({ at });
+  setAddressedMoment(at);
   const had = moment.problem;
   await seek(at);
   bar.draw();

@@ -8,11 +8,15 @@ import { clock, day, num } from "./format.js";
 const AGO = /^-(\d{1,9})([smhd])$/;
 const CLOCK = /^(\d{1,2}):(\d{2})(?::(\d{2}))?$/;
 const DATE = /^(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2})(?::(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?)?)?(Z|[+-]\d{2}:?\d{2})?)?$/;
+const PLUS_LOST = /^(\d{4}-\d{2}-\d{2}[T ]\d{2}(?::\d{2}){0,2}(?:\.\d{1,6})?) (?=\d{2}:?\d{2}$)/;
 const REVISION = /^#?(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})$/;
 const UNIT_MS = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
 /** A time in milliseconds as headlines and fields have it. */
 export const timeWords = ms => `${day(ms)} ${clock(ms)}`;
+
+/** A moment of an address as it was written: a query has the plus of a zone as a space. */
+export const withPlus = text => text.replace(PLUS_LOST, "$1+");
 
 /** The zone of this browser, as people call it. */
 export const zoneWords = () => Intl.DateTimeFormat().resolvedOptions().timeZone;

@@ -2,16 +2,19 @@
 //
 // Invariant: headline, fields and address tell the same two moments, whichever of them was changed;
 // which events of the ledger these moments have come to is said once, below the headline.
-import { getNow, Problem } from "../api.js";
+import { getNow, orNone, Problem } from "../api.js";
 import { askedMoment, timeWords, zoneWords } from "../asked_moment.js";
 import { instant, many, num, shortId, when } from "../format.js";
 import { $, html, mount } from "../html.js";
 import { link, nodeLink, podLink, receipt } from "../links.js";
 import { answer, listed, sentence } from "../parts.js";
 import { go, href } from "../route.js";
+import { bothMoments } from "../two_moments.js";
 import { workingAnswer } from "../working.js";
 
 const ROWS = 40;
+const FIRST = 1; // of a whole ledger: there is no state before that
+const UNSEEN = [403, 404];
 const MARKS_SHOWN = 6;
 const BEFORE_MS = 300_000;
 const AFTER_MS = 900_000;
@@ -32,38 +35,34 @@ function show(main, markup, ends) {
 
 /** See app.js. */
 export async function openDiff(main, context) {
-  const [from, to] = endsOf(context.parameters.get("diff") ?? "");
-  context.setParameters({ diff: `${from.asked},${to.asked}` });
+  const [from, to] = bothMoments(context.parameters);
   show(main, html`${workingAnswer(html`Comparing ${named(from)} with ${named(to)}`)}${form({ from, to })}`, { from, to });
   try {
     const [diff, line] = await Promise.all([
       getNow("diff", { from: from.asked, to: to.asked, limit: ROWS }), getNow("timeline", { bins: 1 }),
     ]);
-    const [before, after] = await Promise.all([diff.from, diff.to].map(({ revision }) => getNow("summary", { at: String(revision) })));
+    const [begun, before, after] = await Promise.all([
+      diff.from.revision === FIRST && orNone(getNow(`log/${FIRST}`), UNSEEN),
+      ...[diff.from, diff.to].map(({ revision }) => getNow("summary", { at: String(revision) })),
+    ]);
     if (!context.alive()) return null;
-    draw(main, { from, to, diff, before, after, line });
+    draw(main, { from, to, diff, before, after, line, begun });
   } catch (problem) {
     if (!(problem instanceof Problem) || !["from", "to"].includes(problem.field)) throw problem;
     if (!context.alive()) return null;
     drawRefused(main, { from, to, problem });
   }
-  return { update() {}, close() {} };
+  return {}; // without an `update`: another moment of the bar is another comparison
 }
 
-/** Both moments of an address; without the second one the comparison is with now. */
-function endsOf(text) {
-  const [from, to] = text.split(",").map(each => each.trim());
-  return [from, to || "now"].map(each => askedMoment(each, Date.now()));
-}
-
-function draw(main, { from, to, diff, before, after, line }) {
+function draw(main, { from, to, diff, before, after, line, begun }) {
   const told = [
     count(diff, "placements", "placement"), count(diff, "nodes", "node"), count(diff, "devices", "card"),
     count(diff, "waiting", "waiting pod"), count(diff, "limits", "limit"),
     count(diff, "policy", "policy"), count(diff, "configuration", "setting"),
   ].filter(Boolean);
   const changed = html`Between ${named(from)} and ${named(to)}, ${told.length ? html`${listed(told)} changed` : "nothing changed"}.`;
-  show(main, html`${answer(changed, [cameTo({ from, to, diff, line }), link("events", "all events")])}
+  show(main, html`${answer(changed, [cameTo({ from, to, diff }), begun && fromTheFirst(begun.row), link("events", "all events")])}
     ${form({ from, to, marks: line.marks, first: instant(line.first_time) ?? 0 })}
     ${totals(before, after)}
     <div class="grid2">${group("health", "Cards", diff.devices, diff.more.devices, name => html`<span class="m" title="${name}">${shortId(name)}</span>`)}${group("node", "Nodes", diff.nodes, diff.more.nodes, nodeLink)}
@@ -83,18 +82,20 @@ const podNamed = name => podLink(...name.split("/", 2));
 const named = ({ shown, revision }) => (revision ? receipt(revision) : html`<span class="nw">${shown}</span>`);
 
 /** Which states of the ledger are compared: a time means the newest event by then. */
-function cameTo({ from, to, diff, line }) {
+function cameTo({ from, to, diff }) {
   const after = ({ revision, time }) => html`after ${receipt(revision)}${time ? ` of ${timeWords(instant(time))}` : ""}`;
-  const early = from.ms < instant(diff.from.time) && diff.from.revision === line.first_revision;
-  const why = early ? "; it begins with the first of them" : from.revision && to.revision ? "" : ", the newest events by then";
+  const why = from.revision && to.revision ? "" : ", the newest events by then";
   return html`the ledger ${after(diff.from)} and ${after(diff.to)}${why}`;
 }
+
+/** A state is that after its event: what the first one told can only have been there. */
+const fromTheFirst = ({ revision, sentence: told }) => html`${receipt(revision)} is the ledger’s first event, so what it told counts as there before: ${told}`;
 
 function form({ from, to, marks = [], first = 0 }) {
   const field = (name, { shown }) => html`<label class="inl">${name} <input name="${name}" value="${shown}" class="m" aria-describedby="forms" autocomplete="off" spellcheck="false"></label>`;
   return html`<form class="bar" id="moments">${field("from", from)}${field("to", to)}<button class="btn pri">Compare</button>
-    ${perMinute(marks).slice(-MARKS_SHOWN).map(mark => html`<a class="btn hide-s" title="${mark.sentence}" href="${href("events", { diff: around(mark, first) })}">around ${when(instant(mark.time), Date.now(), true)}</a>`)}
-    <p class="faint small" id="forms">Times are in the zone of this browser, ${zoneWords()}. 14:20, -10m, now and a revision such as #1,200 will do as well.</p></form>`;
+    ${perMinute(marks).slice(-MARKS_SHOWN).map(mark => html`<a class="btn hide-s" title="${mark.sentence}" href="${href("events", { diff: around(mark, first), at: "" })}">around ${when(instant(mark.time), Date.now(), true)}</a>`)}
+    <p class="faint small" id="forms">Times are in the zone of this browser, ${zoneWords()}. 14:20, -10m, now and a revision such as #1,200 will do as well. The time bar and its keys move the later one.</p></form>`;
 }
 
 /** A field that nobody changed means what it meant, to the last digit of its time. */
@@ -106,7 +107,7 @@ function listen(ends) {
       const text = fields.get(name).trim();
       return text === ends[name].shown ? ends[name].asked : askedMoment(text, Date.now(), true).asked;
     });
-    const address = href("events", { diff: `${from},${to}` });
+    const address = href("events", { diff: `${from},${to}`, at: "" });
     if (address === location.hash) dispatchEvent(new Event("hashchange"));
     else go(address);
   });

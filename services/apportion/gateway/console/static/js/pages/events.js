@@ -80,10 +80,11 @@ class EventsPage {
     this.listen();
   }
 
+  /** Ten minutes up to what is shown: whoever is at now stays there. */
   diffAddress() {
-    const end = isLive() ? Date.now() : shownTime();
+    const end = shownTime();
     const text = ms => new Date(ms).toISOString().replace(/\.\d+Z$/, "Z");
-    return `#/events?diff=${text(Math.max(instant(this.first) ?? 0, end - 600_000) + 1000)},${text(end)}`;
+    return `#/events?diff=${text(Math.max(instant(this.first) ?? 0, end - 600_000) + 1000)},${isLive() ? "now" : text(end)}`;
   }
 
   answer() {
