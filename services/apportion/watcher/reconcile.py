@@ -46,6 +46,8 @@ class Known:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._moved = False
+        self._declared_lately: set[str] = set()
         self.live: dict[str, dict[int, PodSubmitted]] = {}
         self.latest: dict[str, int] = {}
         self.declared: dict[str, int] = {}
@@ -56,6 +58,17 @@ class Known:
         self._since = state.revision
         for pod in state.pods.values():
             self._note(pod.submitted, live=True)
+
+    def look_begins(self) -> None:
+        """From now on it is noted what makes the look that begins an old one."""
+        self._moved = False
+        self._declared_lately.clear()
+
+    def outdates(self, wanted: Observation) -> bool:
+        """Whether somebody has spoken since the look began of what it is about: it may have been
+        upon a later look. Who comes and goes elsewhere outdates nothing.
+        """
+        return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
 
     def declared_at(self, gang: str) -> int:
         """When the gang was declared or forgotten last, as far as is known here."""
@@ -84,6 +97,7 @@ class Known:
             return False
         if isinstance(data, PodGroupObserved):
             self.declared[data.group] = state.revision
+            self._declared_lately.add(data.group)
             return True
         if isinstance(data, PodEvicted):
             return True
@@ -99,6 +113,7 @@ class Known:
         incarnation = self._source.incarnation(key, pod.uid)
         if not incarnation:
             return False
+        self._moved = True
         pods = self.live.setdefault(key, {})
         if live:
             pods[incarnation] = pod

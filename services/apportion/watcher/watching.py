@@ -1,8 +1,8 @@
 """The watcher's loop: look at the source, compare with the fold, append, fold, again.
 
 Invariants: a comparison is made only upon a fold that has passed all that this watcher wrote, so
-nothing is written twice for want of having read it; and nothing that is folded is newer than the
-look at the source, so what another watcher wrote upon a later look is never taken back.
+nothing is written twice for want of having read it; and nothing that is folded of the source's own
+is newer than the look at it, so what another watcher wrote upon a later look is never taken back.
 """
 
 from __future__ import annotations
@@ -60,14 +60,15 @@ class Watching:
         while True:
             stirred = self._stirred.is_set()
             self._stirred.clear()
+            self._known.look_begins()
             wanted = await self._source.observe(self._state.configuration)
             if wanted is self._compared and not stirred:
                 return
             await reader.reached(await ledger.last_revision())
             await self._recall(wanted, ledger)
             await self._by_hand.let_go(ledger)
-            if self._stirred.is_set():
-                continue  # what was folded since the look began may come of a later look
+            if self._known.outdates(wanted):
+                continue
             self._compared = wanted
             facts = next_facts(self._source, self._known, self._state, wanted)
             if not facts or facts == before:

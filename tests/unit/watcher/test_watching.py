@@ -10,6 +10,7 @@ import pytest
 
 from apportion.core.ledger.fold import Change
 from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.clock import SystemClock
@@ -17,8 +18,16 @@ from apportion.runtime.process.metrics import Metrics
 from apportion.watcher.manifest_folder import ManifestFolder
 from apportion.watcher.source import DEFAULT, Observation
 from apportion.watcher.watching import Watching
-from apportion_schemas import Configuration, PodGone, PodSubmitted
+from apportion_schemas import (
+    Configuration,
+    PodGone,
+    PodGroupObserved,
+    PodSubmitted,
+    encode,
+    subject_of,
+)
 from apportion_schemas.quantities import Payload
+from tests.support.ledger_of import event_of
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
 from tests.support.polling import until
@@ -90,6 +99,11 @@ class Watcher:
         self.source.clear.clear()
         await self._looks(1)
 
+    def answers(self) -> None:
+        """Answer the look that is held, and hold the next one."""
+        self.source.clear.set()
+        self.source.clear.clear()
+
     async def compares(self) -> None:
         """Answer the look, and return once it was compared: the one after the next has begun."""
         self.source.clear.set()
@@ -151,3 +165,17 @@ async def test_a_pod_that_went_after_a_look_does_not_come_back(
     await holds(lambda: late.folded(PodGone) == 1, "its end")
     await late.compares()
     assert (late.folded(PodSubmitted), late.folded(PodGone)) == (1, 1)
+
+
+async def test_what_others_write_does_not_make_a_look_old(tmp_path: Path) -> None:
+    """Somebody declares gangs without end: the pods of this folder are submitted all the same."""
+    server = MemoryServer()
+    async with Watcher(server, tmp_path, "late").running() as late:
+        write(tmp_path, "a")
+        await late.holds_a_look()
+        gang = PodGroupObserved(group="elsewhere/gang", min_available=2)
+        draft = Draft(subject_of(gang), "gang", encode(event_of(gang)))
+        server.append([draft], {}, role="watcher", writer="other")
+        await holds(lambda: late.folded(PodGroupObserved) == 1, "the gang")
+        late.answers()
+        await holds(lambda: late.folded(PodSubmitted) == 1, "the pod")

@@ -60,7 +60,7 @@ class ReplayAnswer(Answer, frozen=True):
 
     `gpus_saved` is by how many fewer devices were held at the peak; `gpu_hours_waited_saved` by how
     much less was waited for. `passed_over` counts facts that made no sense in the other course, as
-    a resize of a pod that does not run there then; `passed_over_types` by the names of their events.
+    a resize of a pod that does not run there; `passed_over_types` by the names of their events.
     """
 
     span: Span

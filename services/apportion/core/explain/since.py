@@ -27,10 +27,10 @@ def taken_since(
     """
     found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
     said = [f"{name} is cordoned: {cordon_words(cordons)}" for name, cordons in found]
-    told = {name for name, _ in found}
+    cordoned = {name for name, _ in found}
     for name in dict.fromkeys(miss.node for miss in nearest):
         node = state.nodes.get(name)
-        if node is not None and name not in told and not node.ready:
+        if node is not None and name not in cordoned and not node.ready:
             said.append(f"{name} is not ready")
     return tuple(said)
 

@@ -7,6 +7,7 @@ afterwards, so the answer next week is the answer of today.
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -69,21 +70,10 @@ def why(
     """
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
-    explained = refused = None
-    unbelieved: tuple[str, ...] = ()
+    found = None
     if pod.refusal and not placed:
-        room = room or Room(state)
-        explained = room.explained(pod, pod.refusal)
-        unbelieved = room.unbelieved(pod, pod.refusal)
-        refused = refused_answer(state, pod, explained, room, unbelieved)
-    more = _unbelieved(unbelieved)
-    if explained and room and refused and not refused.never:
-        causes = tuple(_with_people(state, row) for row in refused.causes)
-        since: tuple[str, ...] = ()
-        if not explained.of_limits:
-            since = taken_since(state, pod, explained.refused.nearest, room)
-            more += spared_words(state, pod, room) + since_words(since)
-        refused = structs.replace(refused, causes=causes, since=since)
+        found = _refusal(state, pod, pod.refusal, room or Room(state))
+    refused = found.answer if found else None
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     return Why(
@@ -92,7 +82,8 @@ def why(
         name=pod.submitted.name,
         uid=pod.uid,
         phase=pod.phase.value,
-        sentence=_sentence(state, pod, waiting or explained, failed) + more,
+        sentence=_sentence(state, pod, waiting or (found and found.explained), failed)
+        + (found.more if found else ""),
         history=_history(pod),
         placed=placed,
         refused=refused,
@@ -105,6 +96,28 @@ def why(
         evicts=tuple(awaited(state, pod.uid)),
         unready=unready(state, pod),
     )
+
+
+class _Refusal(NamedTuple):
+    """Why a pod waits: its refusal, the answer on it, and what is said behind the sentence."""
+
+    explained: Explained
+    answer: WhyRefused
+    more: str
+
+
+def _refusal(state: State, pod: PodState, refused: PodRefused, room: Room) -> _Refusal:
+    explained, unbelieved = room.explained(pod, refused), room.unbelieved(pod, refused)
+    answer = refused_answer(state, pod, explained, room, unbelieved)
+    more = _unbelieved(unbelieved)
+    if explained.never:
+        return _Refusal(explained, answer, more)
+    causes = tuple(_with_people(state, row) for row in answer.causes)
+    since: tuple[str, ...] = ()
+    if not explained.of_limits:
+        since = taken_since(state, pod, explained.refused.nearest, room)
+        more += spared_words(state, pod, room) + since_words(since)
+    return _Refusal(explained, structs.replace(answer, causes=causes, since=since), more)
 
 
 def why_rejected(state: State, rejected: PodRejected) -> Why:
