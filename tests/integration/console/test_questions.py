@@ -309,7 +309,7 @@ def test_the_line_of_a_report_falls_with_what_breaks(
             assert float(spoken) == pytest.approx(cards, abs=0.15)
             assert page.locator("#chart .off").evaluate("each => each.getBBox().height") > 0
             expect(page.locator(".card", has=page.locator("#chart"))).to_contain_text(
-                "cordoned or broken, and held by nobody"
+                re.compile("cordoned or broken, and held by nobody.*until its pods are gone", re.S)
             )
             assert offences(page) == []
     finally:

@@ -16,7 +16,7 @@ export function openKeys({ pages, bar, flipTheme, main }) {
   const dialog = $("#dialog");
   const help = () => {
     dialog.setAttribute("aria-label", "Keys");
-    mount(dialog, html`<h2>Keys</h2><dl class="keys">${KEYS.map(([key, words]) => html`<dt><kbd>${key}</kbd></dt><dd>${words}</dd>`)}</dl><p class="faint small">Where two moments are compared, whatever goes to another moment moves the later of them.</p>`);
+    mount(dialog, html`<h2>Keys</h2><dl class="keys">${KEYS.map(([key, words]) => html`<dt><kbd>${key}</kbd></dt><dd>${words}</dd>`)}</dl><p class="foot faint">Where two moments are compared, whatever goes to another moment moves the later of them.</p>`);
     dialog.showModal();
   };
   $("#help").addEventListener("click", help);

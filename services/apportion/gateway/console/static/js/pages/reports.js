@@ -64,7 +64,7 @@ class ReportsPage extends ListPage {
       total.reported_gpu_hours ? "" : "no node has told yet what was used",
       this.idle?.found ? html`<span class="c-warn">${many(this.idle.found, "share")} did nothing for an hour or more</span>` : "",
       html`<button class="newer" hidden></button>`])}
-      <section class="card"><div class="ch-h"><h2>Cards granted, by ${this.by} <small>means of ${stepWords(usage.step_s)}; the line is what could be used: granted or free</small></h2><div class="acts">${segments("span", "Over the last", SPANS, this.span)}${segments("by", "By", BYS, this.by)}<a class="btn" download href="/api/v1/report/usage?${new URLSearchParams({ ...this.period, format: "csv" })}">CSV</a></div></div><div class="chart" id="chart"></div>${this.offWords()}</section>
+      <section class="card"><div class="ch-h"><h2>Cards granted, by ${this.by} <small>means of ${stepWords(usage.step_s)}; the line is what was granted or free</small></h2><div class="acts">${segments("span", "Over the last", SPANS, this.span)}${segments("by", "By", BYS, this.by)}<a class="btn" download href="/api/v1/report/usage?${new URLSearchParams({ ...this.period, format: "csv" })}">CSV</a></div></div><div class="chart" id="chart"></div>${this.offWords()}</section>
       <div class="cols rep">${this.rows()}${this.idleCard()}</div></div>`);
     this.chart();
     this.sizes?.disconnect();
@@ -74,11 +74,13 @@ class ReportsPage extends ListPage {
 
   // ---- the chart ----
 
-  /** What stands above the line, where there is any. */
+  /** What stands above the line, where there is any; and where something failed, why the line may stand all the same. */
   offWords() {
-    const { cordoned_gpu_hours: cordoned, broken_gpu_hours: broken } = this.usage.total;
-    if (!cordoned && !broken) return "";
-    return html`<p class="foot faint"><span class="legend"><span><i class="sw off"></i>cordoned or broken, and held by nobody</span></span> What a broken card holds is granted until its pods are gone.</p>`;
+    const { usage } = this;
+    const off = usage.total.cordoned_gpu_hours || usage.total.broken_gpu_hours;
+    const failed = this.marks.some(({ kind, time }) => kind === "failure" && instant(time) < instant(usage.to));
+    return html`${off ? html`<div class="legend foot"><span><i class="sw off"></i>cordoned or broken, and held by nobody</span></div>` : ""}
+      ${failed ? html`<p class="foot faint">What is held of a broken card is granted until its pods are gone: only then does the line fall by it.</p>` : ""}`;
   }
 
   chart() {
