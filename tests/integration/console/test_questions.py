@@ -309,7 +309,9 @@ def test_the_line_of_a_report_falls_with_what_breaks(
             assert float(spoken) == pytest.approx(cards, abs=0.15)
             assert page.locator("#chart .off").evaluate("each => each.getBBox().height") > 0
             expect(page.locator(".card", has=page.locator("#chart"))).to_contain_text(
-                re.compile("cordoned or broken, and held by nobody.*until its pods are gone", re.S)
+                re.compile(
+                    "cordoned or broken, and held by nobody.*until its pods are gone", re.DOTALL
+                )
             )
             assert offences(page) == []
     finally:
