@@ -44,7 +44,9 @@ HEADER_LINES = 4
 def command(
     *, where: Where, as_json: bool, once: bool, node: str | None, interval_s: float, at: str | None
 ) -> None:
-    """Every device: what of its memory and cores is allocated, its state, and who is on it.
+    """Every device: what of its memory, cores and slots is used, its state, and who is on it.
+
+    What is free of them `apportion get devices` tells.
 
     Keys: q or Ctrl-C ends it; s sorts by node, memory, cores, state or pods; / filters by node,
     card, model or pod; the arrows and PgUp and PgDn scroll. In a pipe, and with --json or --at, one
@@ -157,9 +159,9 @@ def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
     """One row for each; `long`: there may be thousands. On a screen each has a line, and its state
     no more cells than are left; else that is broken between words.
     """
-    made = table("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS", "STATE", "PODS",
-                 right=("#", "SLOTS"), wraps=("STATE", "PODS") if long else ("PODS",),
-                 drops=("MODE", "SLOTS", "MODEL", "CORES"))  # fmt: skip
+    made = table("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS USED", "STATE",
+                 "PODS", right=("#", "SLOTS USED"), wraps=("STATE", "PODS") if long else ("PODS",),
+                 drops=("MODE", "SLOTS USED", "MODEL", "CORES"))  # fmt: skip
     made.may_be_long = long
     node = ""
     for device in devices:

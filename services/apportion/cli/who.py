@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 import click
@@ -27,6 +27,8 @@ from apportion.core.explain.past_answers import PodNames, WhoPage, WhoRow
 from apportion.core.explain.words import device_words
 
 PAGE = 1_000
+Index = Mapping[tuple[str, str], int]
+"""What a device is counted as on its node, by the names of both."""
 OF_PODS = "`apportion why` tells what it holds and where, `apportion history` what came before"
 
 
@@ -42,7 +44,7 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     Why nothing new goes there (failed, cordoned, not heard) stands below, on standard error. Of a
     device's id the beginning will do: four characters after GPU-, if no other begins so. CORES is -
     where a share has no limit of cores, or is a MIG instance, which has cores of its own. Rows go
-    card by card, and on each by time, with --json as well.
+    card by card as in `top` and `get devices`, by #, and on each by time, with --json as well.
 
     Exit codes: 0 shown, also if nobody does; 1 there never was such a device or node, or nothing is
     known of the moment; 3 the gateway cannot be reached.
@@ -54,32 +56,45 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     except NotFound:
         page = _of_device(gateway, query, target)
         node = page.items[-1].node if page.items else ""
-    revision, items = page.revision, by_card(page.items)
+    revision = page.revision
+    moment: dict[str, object] = {"at" if at or since else "at_least": revision}
+    detail = _detail(gateway, moment, node, target)
+    index = index_of(detail)
+    items = by_card(page.items, index)
     if since:
         said = head_since(since, page.since, datetime.now(UTC))
         console(stderr=True).print(said, style="dim", soft_wrap=True)
     if as_json:
         print_json(Listed(revision, items))
-    elif items:
-        show(rows_of(items))
+        return
+    if items:
+        show(rows_of(items, index))
     else:
         held = f"since {since}" if since else f"at revision {revision}"
         console(stderr=True).print(f"nobody held anything of {target} {held}")
-    if not as_json:
-        moment: dict[str, object] = {"at" if at or since else "at_least": revision}
-        for line in _troubles(gateway, moment, node, target):
-            console(stderr=True).print(line, soft_wrap=True)
+    for line in _troubles(detail, target):
+        console(stderr=True).print(line, soft_wrap=True)
 
 
-def _troubles(
+def _detail(
     gateway: Gateway, moment: dict[str, object], node: str, target: str
-) -> Iterator[Text]:
-    """Why nothing new goes to the target: a line of its node, and one of each such device."""
+) -> NodeDetail | None:
+    """The node of the target with its devices; None where it has left."""
     try:
-        detail = gateway.ask(
-            "nodes", node or _node_of(gateway, moment, target), answer=NodeDetail, query=moment
-        )
-    except NotFound:  # it has left
+        name = node or _node_of(gateway, moment, target)
+        return gateway.ask("nodes", name, answer=NodeDetail, query=moment)
+    except NotFound:
+        return None
+
+
+def index_of(detail: NodeDetail | None) -> Index:
+    """What each device of the node is counted as there."""
+    return {(each.node, each.device): each.index for each in detail.devices} if detail else {}
+
+
+def _troubles(detail: NodeDetail | None, target: str) -> Iterator[Text]:
+    """Why nothing new goes to the target: a line of its node, and one of each such device."""
+    if detail is None:
         return
     if not detail.node.ready or detail.node.cordon:
         yield trouble_of_node(detail.node)
@@ -158,25 +173,36 @@ def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
             return structs.replace(page, items=tuple(items))
 
 
-def by_card(items: Iterable[WhoRow]) -> list[WhoRow]:
-    """Card by card, and on each in the order of time; pages come in that of decisions."""
-    return sorted(items, key=lambda each: (natural(each.device), each.from_revision))
+def by_card(items: Iterable[WhoRow], index: Index) -> list[WhoRow]:
+    """Card by card as `get devices` has them, those that have left behind them, and on each in the
+    order of time; pages come in that of decisions.
+    """
+
+    def place(each: WhoRow) -> tuple[object, ...]:
+        known = index.get((each.node, each.device))
+        gone = known is None
+        return natural(each.node), gone, known or 0, natural(each.device), each.from_revision
+
+    return sorted(items, key=place)
 
 
-def rows_of(items: list[WhoRow]) -> Rows:
+def rows_of(items: list[WhoRow], index: Index) -> Rows:
     """A table, without the columns that would say the same, or nothing, in every row. A share
     without cores of its own has none to tell.
     """
+    counted = any((item.node, item.device) in index for item in items)
     containers = len({item.container for item in items}) > 1
     ended = any(item.to_revision for item in items)
-    made = table("NODE", "DEVICE", "POD", *(["CONTAINER"] if containers else []), "MEMORY", "CORES",
+    made = table("NODE", *(["#"] if counted else []), "DEVICE", "POD",
+                 *(["CONTAINER"] if containers else []), "MEMORY", "CORES",
                  "FROM", *(["UNTIL"] if ended else []), "DECISION",
-                 right=("MEMORY", "CORES", "DECISION"),
+                 right=("#", "MEMORY", "CORES", "DECISION"),
                  drops=("CONTAINER", "CORES", "NODE", "MEMORY", "DECISION"))  # fmt: skip
     for item in items:
         until = clock(item.to_time) if item.to_revision else ""
         made.add_row(
-            item.node, device_words(item.device), f"{item.namespace}/{item.pod}",
+            item.node, *([str(index.get((item.node, item.device), ""))] if counted else []),
+            device_words(item.device), f"{item.namespace}/{item.pod}",
             *([item.container] if containers else []), f"{item.memory_mib:,} MiB",
             str(item.cores or "-"),
             clock(item.from_time), *([until] if ended else []), str(item.decision_revision),

@@ -6,7 +6,8 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from apportion.cli.top import _devices
+from apportion.cli.tables import devices as get_rows
+from apportion.cli.top import _devices as top_rows
 from apportion.cli.top_view import SORTS, View
 from apportion.core.explain.answers import DeviceAnswer
 from apportion.core.explain.views import device_answers
@@ -76,7 +77,7 @@ def test_it_is_quit() -> None:
 def test_it_fits_eighty_columns() -> None:
     """A line for each device, with memory and pods; what has no room is left out."""
     out = Console(file=io.StringIO(), width=80, color_system=None)
-    out.print(_devices(devices()[:3], long=False))
+    out.print(top_rows(devices()[:3], long=False))
     assert isinstance(out.file, io.StringIO)
     lines = out.file.getvalue().splitlines()
     assert len(lines) == 4
@@ -86,12 +87,25 @@ def test_it_fits_eighty_columns() -> None:
     assert any("trainer" in line for line in lines)
 
 
+def test_what_of_the_slots_is_told_stands_in_the_head() -> None:
+    """One of `get devices` is what is free, so `SLOTS` alone was read as either."""
+    [held] = [each for each in devices() if each.holders]
+    for made, of_slots in ((top_rows([held]), "1/10"), (get_rows([held]), "9/10")):
+        out = Console(file=io.StringIO(), width=250, color_system=None)
+        out.print(made)
+        assert isinstance(out.file, io.StringIO)
+        head, row = out.file.getvalue().splitlines()
+        word = "USED" if of_slots == "1/10" else "FREE"
+        at = head.index(f"SLOTS {word}") + len(f"SLOTS {word}")
+        assert row[:at].endswith(of_slots)
+
+
 def test_a_card_in_mig_mode_has_no_bar_of_cores() -> None:
     """It would be empty of a card that one instance fills."""
     [card] = devices()[:1]
     for mode, empty in (("shared", True), ("mig", False)):
         out = Console(file=io.StringIO(), width=200, color_system=None)
-        out.print(_devices([structs.replace(card, mode=mode, memory_free_mib=0)]))
+        out.print(top_rows([structs.replace(card, mode=mode, memory_free_mib=0)]))
         assert isinstance(out.file, io.StringIO)
         assert ("░" in out.file.getvalue()) == empty
 
@@ -101,7 +115,7 @@ def test_a_long_state_does_not_push_its_line_out_of_the_terminal(*, long: bool) 
     """Once it is told whole, in several lines; on the screen it is cut, and says so."""
     cordon = "fan replaced on Monday by the people of the second shift (root, 2026-11-26 05:11)"
     out = Console(file=io.StringIO(), width=80, color_system=None)
-    out.print(_devices([structs.replace(devices()[0], cordon=cordon)], long=long))
+    out.print(top_rows([structs.replace(devices()[0], cordon=cordon)], long=long))
     assert isinstance(out.file, io.StringIO)
     lines = out.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from apportion.cli.who import command, trouble, trouble_of_node
-from apportion.core.explain.answers import Answer, ErrorAnswer
+from apportion.core.explain.answers import Answer, ErrorAnswer, NodeDetail
 from apportion.core.explain.past_answers import WhoPage, WhoRow
 from apportion.core.explain.views import device_answers, node_answer
 from apportion_schemas import DeviceHealthChanged, NodeSilent
-from tests.support.fleet import rack
+from tests.support.fleet import gpu, node, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import cards, pod
 
@@ -48,6 +48,8 @@ class _Decisions(BaseHTTPRequestHandler):
             rows = tuple(DECIDED[skip : skip + 2])
             more = str(skip + 2) if DECIDED[skip + 2 :] else ""
             status, answer = 200, WhoPage(revision=9, since=9, items=rows, next=more)
+        if parts.path == "/api/v1/nodes/n1":
+            status, answer = 200, NodeDetail(9, node_answer(NODE), tuple(device_answers(NODE)))
         body = msgspec.json.encode(answer)
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -70,17 +72,21 @@ def gateway() -> Iterator[str]:
 
 
 def test_who_held_the_cards_of_a_node_is_told_card_by_card(gateway: str) -> None:
-    """By time alone the cards of a node were mixed, in a table or as JSON; a share without a limit
-    of cores has none.
+    """By time or id alone the cards of a node were mixed, in a table or as JSON, and what `top`
+    calls them stood nowhere; a card that has left comes last; a share without a limit of cores has
+    none.
     """
-    by_card = [("n1-g0", 8), ("n1-g2", 7), ("n1-g2", 8), ("n1-g10", 9)]
+    by_card = [("n1-z", 8), ("n1-b", 7), ("n1-b", 8), ("n1-a", 9), ("n1-0", 6)]
     asked = ["n1", "--gateway", gateway]
     wide = {"COLUMNS": "200"}
     shown = CliRunner(env=wide).invoke(command, asked).stdout
     lines = [line.split() for line in shown.splitlines()]
     at = lines[0].index("DEVICE")
-    assert [(line[at], int(line[-1])) for line in lines[1:]] == by_card
-    assert [line[lines[0].index("CORES") + 1] for line in lines[1:]] == ["30", "30", "50", "-"]
+    assert [(line[at], int(line[-1])) for line in lines[1:-1]] == by_card[:-1]
+    assert lines[-1][:2] == ["n1", "n1-0"], "it has no number any more"
+    assert lines[0][:3] == ["NODE", "#", "DEVICE"]
+    assert [line[1] for line in lines[1:-1]] == ["0", "1", "1", "2"]
+    assert [line[lines[0].index("CORES") + 1] for line in lines[1:-1]] == ["30", "30", "50", "-"]
     said = json.loads(CliRunner().invoke(command, [*asked, "--json"]).stdout)
     assert [(row["device"], row["decision_revision"]) for row in said["items"]] == by_card
 
@@ -94,8 +100,10 @@ def held(device: str, decision: int, *, cores: int = 30) -> WhoRow:
     )  # fmt: skip
 
 
-DECIDED = [held("n1-g2", 7), held("n1-g2", 8, cores=50), held("n1-g0", 8)]
-DECIDED += [held("n1-g10", 9, cores=0)]
+DECIDED = [held("n1-0", 6), held("n1-b", 7), held("n1-b", 8, cores=50), held("n1-z", 8)]
+DECIDED += [held("n1-a", 9, cores=0)]
+CARDS = [gpu(name, index=index) for index, name in enumerate(("n1-z", "n1-b", "n1-a"))]
+NODE = Ledger(node("n1", *CARDS)).node("n1")
 
 
 def test_who_is_on_a_node_that_is_not_heard_is_told_what_moves_him() -> None:
