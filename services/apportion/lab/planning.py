@@ -41,6 +41,7 @@ from apportion.core.explain.why import (
     placed_words,
     refusal_words,
     refused_answer,
+    waiting_answer,
     why,
 )
 from apportion.core.explain.words import eviction
@@ -405,7 +406,7 @@ class _Answering:
         lasting = self._empty.lasting(pod)
         if lasting is None:
             waits = "would go on waiting" if made.pending_since else "would wait"
-            refused = why(self._state, pod, room=self._room).refused
+            refused = self._refused(pod)
             waits += self._while_drained(refused)
             return structs.replace(
                 made, sentence=f"{said} {waits}: {self._cause(pod)}", refused=refused, ahead=ahead
@@ -415,6 +416,14 @@ class _Answering:
         said += refusal_words(never, pod.submitted.shape)
         refused = refused_answer(self._state, pod, never, self._room)
         return structs.replace(made, outcome="never", sentence=said, refused=refused, ahead=ahead)
+
+    def _refused(self, pod: PodState) -> WhyRefused | None:
+        """Why it waits, as `why` has it; None where nobody has decided."""
+        if pod.refusal is None:
+            return None
+        explained = self._room.explained(pod, pod.refusal)
+        unbelieved = self._room.unbelieved(pod, pod.refusal)
+        return waiting_answer(self._state, pod, explained, self._room, unbelieved)
 
     def _never(self, pod: PodState, lasting: PodRefused) -> Explained:
         """What keeps the pod out of the empty fleet: a limit that somebody set, or the fleet."""

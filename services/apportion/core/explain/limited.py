@@ -121,6 +121,8 @@ def never_within(state: State, pod: PodState, refused: PodRefused) -> str:
     """The limit of this refusal if it could never hold the pod, or its gang, with nobody else in
     it; empty where it could, or that depends on the devices that are chosen.
     """
+    if refused.queue is not None and not refused.queue.resource:
+        return ""  # the queue is closed, and may be opened
     together, much = _together(state, pod)
     known = amounts_by_name(dialect_config(state.configuration))
     queue = state.queues.get(queue_of(state, pod)) if refused.queue is not None else None

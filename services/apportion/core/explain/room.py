@@ -22,6 +22,7 @@ from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain import words
 from apportion.core.explain.capacity import NO_PLACE, Deficit, devices_deficit, empty, host_deficit
+from apportion.core.explain.lifted import without
 from apportion.core.explain.limited import never_within
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
@@ -128,7 +129,7 @@ class Room:
 
     def _nearest(self, shape: Shape) -> tuple[NearMiss, ...] | None:
         """What the nearest that could hold the pod lack now; None where no node could."""
-        could = list(islice(self._could(shape), NODES_WEIGHED))
+        could = list(islice(self.could(shape), NODES_WEIGHED))
         misses = [found for node in could if (found := self._miss(shape, node)) is not None]
         misses.sort(key=lambda each: (self._devices_short(shape, each[1]), each[0]))
         return tuple(miss for _, miss in misses[:NEAREST_KEPT]) if could else None
@@ -156,9 +157,11 @@ class Room:
             ),
         )
 
-    def could(self, shape: Shape) -> int:
-        """How many nodes could hold such a pod with nothing on them."""
-        return sum(1 for _ in self._could(shape))
+    def lacks_only(self, shape: Shape, node: NodeState, pods: Iterable[PodState]) -> bool:
+        """Whether the node lacks something for such a pod, and nothing once these have ended."""
+        if self._miss(shape, node) is None:
+            return False
+        return self._miss(shape, without(node, pods)) is None
 
     def _builds(self) -> Iterable[list[NodeState]]:
         """The nodes, those together whose devices are alike."""
@@ -167,7 +170,8 @@ class Room:
                 self._by_build.setdefault(_build(node), []).append(node)
         return self._by_build.values()
 
-    def _could(self, shape: Shape) -> Iterator[NodeState]:
+    def could(self, shape: Shape) -> Iterator[NodeState]:
+        """The nodes that could hold such a pod with nothing on them."""
         alike = _unnamed(shape)
         for nodes in self._builds():
             if self._devices_hold(alike, nodes[0]):

@@ -12,36 +12,37 @@ from apportion.core.explain.natural import natural
 from apportion.core.explain.room import Room
 from apportion.core.explain.words import device_words
 from apportion.core.ledger.state import PodState, State
-from apportion_schemas import NearMiss
+from apportion_schemas import NearMiss, RefusalCode
 
 NAMED = 3
 """So many nodes and devices are named; more are counted."""
+_OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_GONE)
+"""Who was refused for these was out already."""
 
 
 def taken_since(
     state: State, pod: PodState, nearest: tuple[NearMiss, ...], room: Room
 ) -> tuple[str, ...]:
-    """What no longer takes the pod and did when it was refused, each in words.
+    """What no longer takes the pod and did when it was refused, in words; of many the first few.
 
     `nearest` are the nodes that its refusal names.
     """
     found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
-    said = [f"{name} is cordoned: {cordon_words(cordons)}" for name, cordons in found]
     cordoned = {name for name, _ in found}
-    for name in dict.fromkeys(miss.node for miss in nearest):
-        node = state.nodes.get(name)
-        if node is not None and name not in cordoned and not node.ready:
-            said.append(f"{name} is not ready")
-    return tuple(said)
+    out = [
+        f"{name} is not ready"
+        for name in dict.fromkeys(miss.node for miss in nearest if miss.code not in _OUT)
+        if name not in cordoned and name in state.nodes and not state.nodes[name].ready
+    ]
+    more = len(found) - NAMED
+    said = [f"{name} is cordoned: {cordon_words(cordons)}" for name, cordons in found[:NAMED]]
+    said += [f"{more:,} more are cordoned"] if more > 0 else []
+    return (*said, *out)
 
 
 def since_words(taken: tuple[str, ...]) -> str:
     """The same as a sentence behind another one; empty where there is nothing."""
-    if not taken:
-        return ""
-    more = len(taken) - NAMED
-    rest = f"; and {more:,} more" if more > 0 else ""
-    return f". Since then {'; '.join(taken[:NAMED])}{rest}"
+    return f". Since then {'; '.join(taken)}" if taken else ""
 
 
 def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, tuple[Cordon, ...]]]:

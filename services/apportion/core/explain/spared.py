@@ -1,60 +1,56 @@
-"""Why nobody goes for a pod although pods of lower priority hold what it wants.
+"""Why nobody goes for a pod although pods of lower priority hold what it lacks.
 
 Whoever gives a pod a high priority expects that others make room. The rules that spare them are
-those of `placement.preemption`. Invariant: it is said only of a pod for which nobody goes, and only
-where the rules are the reason: pods that could go and would not make room enough are not counted.
+those of `placement.preemption`. Invariants: it is said only of a node where those pods hold what is
+lacking, and a rule spares some of them, so the rule is the reason; and of those it tells how many
+they are and no more, for they may be anybody's.
 """
 
-from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
 
-from apportion.core.explain.lines import listed
-from apportion.core.explain.natural import natural
-from apportion.core.explain.room import Room
+from apportion.core.explain.room import NODES_WEIGHED, Room
 from apportion.core.explain.words import many
 from apportion.core.ledger.belonging import queue_of
-from apportion.core.ledger.state import PodState, State
-
-QUEUES_NAMED = 3
+from apportion.core.ledger.state import NodeState, PodState, State
 
 
 def spared_words(state: State, pod: PodState, room: Room) -> str:
-    """Whom the rules spare, as sentences behind another one; empty where they spare nobody."""
-    about = pod.submitted
+    """Whom the rules spare, as a sentence behind another one; empty where they spare nobody."""
     if pod.uid in state.nominated:
         return ""
-    queue = queue_of(state, pod)
-    others, kept = Counter[str](), 0
-    for node in state.nodes.values():
+    for node, lower in islice(_with_lower(state, pod, room), NODES_WEIGHED):
+        rules = [rule for each in lower if (rule := _rule(state, pod, each))]
+        if rules and room.lacks_only(pod.submitted.shape, node, lower):
+            holds, stays = ("holds", "stays") if len(rules) == 1 else ("hold", "stay")
+            return (
+                f". On {node.name} {many(len(rules), 'pod')} of lower priority {holds} what it "
+                f"lacks, and {stays}: {'; '.join(dict.fromkeys(rules))}"
+            )
+    return ""
+
+
+def _with_lower(
+    state: State, pod: PodState, room: Room
+) -> Iterator[tuple[NodeState, list[PodState]]]:
+    """The nodes that could hold the pod and have some of lower priority, with these."""
+    priority = pod.submitted.priority
+    for node in room.could(pod.submitted.shape):
         lower = [
             each for each in node.pods.values()
-            if each.submitted.priority < about.priority and each.uid not in state.evictions
+            if each.submitted.priority < priority and each.uid not in state.evictions
         ]  # fmt: skip
-        if not lower or not room.holds(about.shape, node):
-            continue
-        for each in lower:
-            if not each.submitted.evictable:
-                kept += 1
-            elif (theirs := queue_of(state, each)) != queue:
-                others[theirs] += 1
-            elif not about.preempts:
-                others[queue] += 1
-    if not about.preempts and (others or kept):
-        return f"{_stay(others.total() + kept)}: its preemptionPolicy is Never"
-    said = ""
-    if others:
-        they = "it is" if others.total() == 1 else "they are"
-        said = (
-            f"{_stay(others.total())}: a pod makes only those of its own queue go, which is "
-            f"{queue}, and {they} of {listed(sorted(others, key=natural), QUEUES_NAMED)}"
-        )
-    if kept:
-        said += (
-            f". {many(kept, 'pod')} of lower priority there may not be evicted "
-            "(volcano.sh/preemptable: false)"
-        )
-    return said
+        if lower:
+            yield node, lower
 
 
-def _stay(pods: int) -> str:
-    hold, stay = ("holds", "stays") if pods == 1 else ("hold", "stay")
-    return f". {many(pods, 'pod')} of lower priority {hold} places there, and {stay}"
+def _rule(state: State, pod: PodState, other: PodState) -> str:
+    """What spares the other; empty where it could be evicted for the pod."""
+    if not pod.submitted.preempts:
+        return "its preemptionPolicy is Never"
+    if not other.submitted.evictable:
+        return "they say that they may not be evicted (volcano.sh/preemptable: false)"
+    queue = queue_of(state, pod)
+    if queue_of(state, other) != queue:
+        return f"only pods of its own queue, {queue}, go for it, and they are of others"
+    return ""

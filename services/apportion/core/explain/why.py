@@ -108,16 +108,13 @@ class _Refusal(NamedTuple):
 
 def _refusal(state: State, pod: PodState, refused: PodRefused, room: Room) -> _Refusal:
     explained, unbelieved = room.explained(pod, refused), room.unbelieved(pod, refused)
-    answer = refused_answer(state, pod, explained, room, unbelieved)
+    answer = waiting_answer(state, pod, explained, room, unbelieved)
     more = _unbelieved(unbelieved)
-    if explained.never:
+    if explained.never or explained.of_limits:
         return _Refusal(explained, answer, more)
-    causes = tuple(_with_people(state, row) for row in answer.causes)
-    since: tuple[str, ...] = ()
-    if not explained.of_limits:
-        since = taken_since(state, pod, explained.refused.nearest, room)
-        more += spared_words(state, pod, room) + since_words(since)
-    return _Refusal(explained, structs.replace(answer, causes=causes, since=since), more)
+    since = taken_since(state, pod, explained.refused.nearest, room)
+    more += spared_words(state, pod, room) + since_words(since)
+    return _Refusal(explained, structs.replace(answer, since=since), more)
 
 
 def why_rejected(state: State, rejected: PodRejected) -> Why:
@@ -344,12 +341,31 @@ def refused_answer(
     )
 
 
+def waiting_answer(
+    state: State,
+    pod: PodState,
+    explained: Explained,
+    room: Room,
+    unbelieved: tuple[str, ...] = (),
+) -> WhyRefused:
+    """The same of a pod that waits: with who cordoned what it could have."""
+    answer = refused_answer(state, pod, explained, room, unbelieved)
+    if explained.never:
+        return answer
+    causes = tuple(_with_people(state, row) for row in answer.causes)
+    return structs.replace(answer, causes=causes)
+
+
 def refused_rows(
     state: State, explained: Explained, shape: Shape, room: Room
 ) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
     """The causes of a refusal with what would unblock each, and the nodes that nearly fitted."""
     ranked = words.ranked(explained.refused)
-    could = "" if explained.never else _could_words(room.could(shape), explained.refused.nodes)
+    could = (
+        ""
+        if explained.never
+        else _could_words(sum(1 for _ in room.could(shape)), explained.refused.nodes)
+    )
     causes = tuple(
         _cause_row(state, code, count, explained, shape, room=room, could=could)
         for code, count in ranked

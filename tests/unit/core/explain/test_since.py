@@ -65,6 +65,14 @@ def test_a_nearest_node_that_is_not_ready_any_more_is_told() -> None:
     assert "Since then" not in told(ledger).sentence
 
 
+def test_a_node_that_was_not_ready_before_is_not_new() -> None:
+    """The refusal itself says so of it."""
+    ledger = Ledger(rack("n1", 1), observed("n1", ready=False))
+    answer = told(ledger.submit(pod("large", ask(60_000))).settle())
+    assert "node is not ready" in answer.sentence
+    assert "Since then" not in answer.sentence
+
+
 def test_of_many_the_first_are_named() -> None:
     """In the natural order of their names, and the rest is counted."""
     nodes = [f"n{number}" for number in range(1, 11)]
@@ -72,5 +80,6 @@ def test_of_many_the_first_are_named() -> None:
     ledger.play(*(NodeCordoned(node=name, by="ann", reason="power") for name in nodes))
     answer = told(ledger)
     assert answer.refused is not None
-    assert [each.split()[0] for each in answer.refused.since] == nodes
-    assert answer.sentence.endswith(f"; and {len(nodes) - NAMED} more")
+    *first, rest = answer.refused.since
+    assert [each.split()[0] for each in first] == nodes[:NAMED]
+    assert rest == f"{len(nodes) - NAMED} more are cordoned"

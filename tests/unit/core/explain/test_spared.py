@@ -3,8 +3,15 @@
 import pytest
 
 from apportion.core.explain.why import why
-from apportion_schemas import PodEvicted, PodSubmitted
-from tests.support.fleet import rack
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceHealthChanged,
+    NodeCordoned,
+    PodEvicted,
+    PodSubmitted,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
 
@@ -17,19 +24,21 @@ def sentence(first: PodSubmitted, urgent: PodSubmitted) -> str:
 
 
 def test_pods_of_other_queues_stay() -> None:
-    """It names them, and the queue whose pods would go."""
-    said = sentence(pod("a", ask(70_000), queue="batch"), pod("b", ask(60_000), priority=9))
+    """It names the queue whose pods would go, and nobody else's."""
+    said = sentence(pod("a", ask(70_000), queue="secret"), pod("b", ask(60_000), priority=9))
     assert said.endswith(
-        ". 1 pod of lower priority holds places there, and stays: a pod makes only those of its "
-        "own queue go, which is default, and it is of batch"
+        ". On n1 1 pod of lower priority holds what it lacks, and stays: only pods of its own "
+        "queue, default, go for it, and they are of others"
     )
+    assert "secret" not in said
 
 
 def test_a_pod_that_preempts_nobody() -> None:
     """Its preemptionPolicy is Never."""
     said = sentence(pod("a", ask(70_000)), pod("b", ask(60_000), priority=9, preempts=False))
     assert said.endswith(
-        ". 1 pod of lower priority holds places there, and stays: its preemptionPolicy is Never"
+        ". On n1 1 pod of lower priority holds what it lacks, and stays: its preemptionPolicy is "
+        "Never"
     )
 
 
@@ -37,15 +46,41 @@ def test_pods_that_may_not_be_evicted_stay() -> None:
     """They say so themselves."""
     said = sentence(pod("a", ask(70_000), evictable=False), pod("b", ask(60_000), priority=9))
     assert said.endswith(
-        ". 1 pod of lower priority there may not be evicted (volcano.sh/preemptable: false)"
+        "holds what it lacks, and stays: they say that they may not be evicted "
+        "(volcano.sh/preemptable: false)"
     )
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        NodeCordoned(node="n1", by="ann", reason="fan"),
+        DeviceCordoned(device="n1-g0", by="ann", reason="fan"),
+        DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="fan"),
+        observed("n1", ready=False),
+    ],
+)
+def test_where_the_rules_are_not_the_reason_nothing_is_said_of_them(out: Payload) -> None:
+    """The node would not take it if everybody left."""
+    ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000), queue="other")).settle()
+    ledger.play(out).submit(pod("b", ask(60_000), priority=9)).settle()
+    assert "lower priority" not in why(ledger.state, ledger.pod("b")).sentence
+
+
+def test_pods_that_hold_too_little_are_not_the_reason() -> None:
+    """What is lacking is held by one of higher priority."""
+    ledger = Ledger(rack("n1", 1)).submit(pod("much", ask(70_000), priority=20)).settle()
+    ledger.submit(pod("little", ask(100), queue="other")).settle()
+    ledger.submit(pod("b", ask(60_000), priority=9)).settle()
+    assert "lower priority" not in why(ledger.state, ledger.pod("b")).sentence
+    assert ledger.where("little") == "n1"
 
 
 @pytest.mark.parametrize("priority", [-1, 0])
 def test_of_pods_of_no_lower_priority_nothing_is_said(priority: int) -> None:
     """Nobody would expect them to go."""
     said = sentence(pod("a", ask(70_000), queue="batch"), pod("b", ask(60_000), priority=priority))
-    assert "priority" not in said
+    assert "lower priority" not in said
 
 
 def test_of_pods_that_go_nothing_is_said() -> None:
@@ -53,4 +88,4 @@ def test_of_pods_that_go_nothing_is_said() -> None:
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000))).settle()
     ledger.submit(pod("b", ask(60_000), priority=9)).settle()
     assert [type(each) for each in ledger.state.evictions.values()] == [PodEvicted]
-    assert "stays" not in why(ledger.state, ledger.pod("b")).sentence
+    assert "lower priority" not in why(ledger.state, ledger.pod("b")).sentence

@@ -181,6 +181,14 @@ def test_what_a_queue_or_a_quota_never_holds_waits_for_nobody(*, in_gang: bool) 
     assert (line.sentence, line.lasting) == (said, False), "what lasts is what nodes have not"
 
 
+def test_a_closed_queue_is_said_to_be_closed_whatever_it_may_hold() -> None:
+    """Somebody opens it, or nobody does: its size is not what keeps the pod out."""
+    ledger = Ledger(rack("n1", 1))
+    ledger.play(QueueObserved(queue="ml", open=False, capability={"volcano.sh/vgpu-memory": 900}))
+    ledger.submit(pod("p1", ask(1000), queue="ml")).settle()
+    assert explained(ledger, "p1").sentence.endswith(": its queue ml is closed")
+
+
 def test_voided_placement_is_remembered() -> None:
     """A pod that had a place says what became of it."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(1000))).settle().voided("p1", "node lost")

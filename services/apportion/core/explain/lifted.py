@@ -1,0 +1,29 @@
+"""A node as it would be without some of its pods.
+
+Invariant: the node and the pods stay as they are; what is given back is what the fold gives back.
+"""
+
+from collections.abc import Iterable
+from copy import copy
+
+from msgspec import structs
+
+from apportion.core.devices.shares import release
+from apportion.core.ledger.hosting import release_host
+from apportion.core.ledger.state import NodeState, PodState
+
+
+def without(node: NodeState, pods: Iterable[PodState]) -> NodeState:
+    """A copy of the node on which these pods have ended."""
+    devices = [copy(held) for held in node.devices]
+    by_id = {held.device.id: copy(held) for held in node.by_id.values()}
+    by_id |= {held.device.id: held for held in devices}
+    left = structs.replace(
+        node, devices=devices, by_id=by_id,
+        pods=dict(node.pods), extended_used=dict(node.extended_used),
+    )  # fmt: skip
+    for pod in pods:
+        for share in pod.placement.shares if pod.placement is not None else ():
+            release(by_id[share.device], share)
+        release_host(copy(pod), left)
+    return left
