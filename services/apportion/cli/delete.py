@@ -14,6 +14,7 @@ from apportion.cli.asking import Gateway
 from apportion.cli.completing import PODS
 from apportion.cli.configured import manifest_config_now
 from apportion.cli.connection import Where, asks_both
+from apportion.cli.cordon import find
 from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.reading import read_manifests, tell_passed_over
@@ -21,6 +22,7 @@ from apportion.cli.submitting import WAIT_S, stands
 from apportion.cli.why import pods_meant, split_name
 from apportion.cli.writing import appending, open_ledger, person, run
 from apportion.core.explain.answers import GangAnswer, PodAnswer, PodDetail
+from apportion.core.explain.health import moving
 from apportion.core.explain.lines import limit_name, listed
 from apportion.runtime.files.wishes import Wish
 from apportion.runtime.ledger.publisher import Publisher
@@ -76,12 +78,12 @@ def command(
         )
         if wish.limits:
             run(_lift(where, wish.limits, report))
-    gateway = Gateway(where.gateway_url())
-    found = _find(gateway, list(dict.fromkeys(names)), report)
+    typed = frozenset(pod for pod in pods if "/" not in pod)
+    found = _find(where, list(dict.fromkeys(names)), report, typed)
     if found:
         run(_delete(where, found, report))
     if wish.groups:
-        run(_disband(where, gateway, wish, report))
+        run(_disband(where, Gateway(where.gateway_url()), wish, report))
     if as_json:
         print_json(report)
     else:
@@ -95,9 +97,13 @@ def command(
 
 
 def _find(
-    gateway: Gateway, names: list[tuple[str, str]], report: Report
+    where: Where, names: list[tuple[str, str]], report: Report, typed: frozenset[str]
 ) -> list[tuple[int, PodAnswer]]:
-    """Those that are live; of the others the report says what may have been meant."""
+    """Those that are live; of the others the report says what may have been meant.
+
+    Only those that were `typed`, and not of a manifest, may be meant for something else than a pod.
+    """
+    gateway = Gateway(where.gateway_url())
     found: list[tuple[int, PodAnswer]] = []
     live: list[PodAnswer] = []
     for namespace, name in names:
@@ -105,10 +111,20 @@ def _find(
             detail = gateway.ask("pods", namespace, name, answer=PodDetail)
         except NotFound as error:
             live = live or gateway.items("pods", PodAnswer)[1]
-            report.problems.append(f"{error.message}{pods_meant(name, live)}")
+            meant = pods_meant(name, live) or (_no_pod(where, name) if name in typed else "")
+            report.problems.append(f"{error.message}{meant}")
         else:
             found.append((detail.revision, detail.pod))
     return found
+
+
+def _no_pod(where: Where, name: str) -> str:
+    """That it is a node or a device, and what ends the pods there; empty where it is neither."""
+    try:
+        _, _, device = find(where, name)
+    except NotFound:
+        return ""
+    return f"; it is a {'device' if device else 'node'}, and only pods end here: {moving(name)}"
 
 
 async def _delete(where: Where, found: list[tuple[int, PodAnswer]], report: Report) -> None:

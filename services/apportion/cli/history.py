@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -16,9 +15,13 @@ from apportion.cli.exits import NotFound
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.why import namespace_of, split_name, unknown
+from apportion.core.explain import device_names
+from apportion.core.explain.answers import DeviceAnswer, NodeAnswer
+from apportion.core.explain.near import did_you_mean
 from apportion.core.explain.past_answers import HistoryPage, HistoryRow
 
 PAGE = 1_000
+LISTS = "`apportion get pods`, `get nodes` and `get devices` list those that are there"
 NAME_CELLS = 20
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
@@ -68,11 +71,28 @@ def command(
 
 def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:
     """The story of whatever has that name. Raises NotFound, which names what is near."""
-    for place in (("nodes", name), ("devices", name), ("pods", "default", name)):
-        with suppress(NotFound):
-            return _story(gateway, place, query)
     problem = f"there never was a node, a device or a pod {name!r}"
-    return _story(gateway, ("pods", namespace_of(gateway, name, query, problem), name), query)
+    for place in (("nodes", name), ("devices", name), ("pods", "default", name)):
+        try:
+            return _story(gateway, place, query)
+        except NotFound as error:
+            if device_names.WRITE_MORE in error.message:
+                problem = error.message
+    try:
+        space = namespace_of(gateway, name, query, problem)
+    except NotFound as error:
+        if error.message != problem or device_names.WRITE_MORE in problem:
+            raise
+        raise NotFound(f"{problem}; {_meant(gateway, name, query)}") from None
+    return _story(gateway, ("pods", space, name), query)
+
+
+def _meant(gateway: Gateway, name: str, query: dict[str, Any]) -> str:
+    """Which node or device may be meant where no pod is, or else which verbs list them all."""
+    _, devices = gateway.items("devices", DeviceAnswer, query)
+    _, nodes = gateway.items("nodes", NodeAnswer, query)
+    known = [*(each.node for each in nodes), *(each.device for each in devices)]
+    return did_you_mean(name, known) or LISTS
 
 
 def _story(gateway: Gateway, place: tuple[str, ...], query: dict[str, Any]) -> Story:

@@ -19,7 +19,7 @@ RULE: Final = (
 WRITE_MORE: Final = "write more of the id"
 _enough: Final = re.compile(r"([A-Z]+-)*+.{4,}").fullmatch
 """What a vendor begins all ids with, if it does, as in `GPU-`, and four characters of this one."""
-_too_little: Final = re.compile(r"([A-Z]+-)++.{1,3}").fullmatch
+_too_little: Final = re.compile(r"([A-Z]+-)++.{0,3}").fullmatch
 
 
 def means(name: str, device: str) -> bool:

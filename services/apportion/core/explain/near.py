@@ -13,17 +13,19 @@ from apportion.core.explain.lines import listed
 from apportion.core.explain.natural import natural
 
 OFFERED_MAX: Final = 3
+ALIKE: Final = 0.6
+"""From nothing in common, 0, to the same, 1."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, alike: float = ALIKE) -> str:
     """As in `did you mean mps-1?`; empty where no known name is near."""
-    found = near(name, known)
+    found = near(name, known, alike=alike)
     return f"did you mean {listed(found)}?" if found else ""
 
 
-def near(name: str, known: Iterable[str]) -> list[str]:
-    """The few known names that are most like it, the nearest first."""
-    return get_close_matches(name, sorted(set(known), key=natural), n=OFFERED_MAX)
+def near(name: str, known: Iterable[str], *, alike: float = ALIKE) -> list[str]:
+    """The few known names that are most like it, and at least so much, the nearest first."""
+    return get_close_matches(name, sorted(set(known), key=natural), n=OFFERED_MAX, cutoff=alike)
 
 
 def named(what: str, known: Iterable[str]) -> str:

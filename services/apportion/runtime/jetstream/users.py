@@ -50,6 +50,8 @@ _WITH_PASSWORD: Final = frozenset({"auditor"})
 _NEVER: Final = frozenset({"callout"})
 ADDABLE: Final = tuple(role for role in ROLES if role.name not in _OFFLINE | _NEVER)
 """The roles of which there may be more users than one."""
+MISSPELT: Final = 0.8
+"""So like a role is a slip of the fingers: `admin` is no `admission`, and is not to become one."""
 
 
 class UsersFailed(Exception):
@@ -298,7 +300,7 @@ def _no_such_role(role: str, name: str, addable: Sequence[str]) -> str:
         return f"role {role} is the system's own, and nobody is added to it: {known}"
     if name in addable:
         return f"role {role!r}: there is none; the role comes first, as in `user add {name} {role}`"
-    hint = did_you_mean(role, addable)
+    hint = did_you_mean(role, addable, alike=MISSPELT)
     return f"role {role!r}: there is none; {f'{hint} ' if hint else ''}{known}"
 
 

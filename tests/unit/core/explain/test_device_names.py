@@ -46,5 +46,6 @@ def test_what_is_wrong_with_a_name() -> None:
     assert unclear("GPU-1a2b3c4d", meant("GPU-1a2b3c4d", ALL)) == (
         f"'GPU-1a2b3c4d' is the beginning of 2 device ids: {A}, {B}"
     )
-    assert unclear("GPU-1a", meant("GPU-1a", ALL)) == "'GPU-1a' is too little of a device id"
+    for short in ("GPU-1a", "GPU-"):
+        assert unclear(short, meant(short, ALL)) == f"{short!r} is too little of a device id"
     assert not unclear("node-7", meant("node-7", ALL))

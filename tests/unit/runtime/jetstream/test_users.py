@@ -11,6 +11,7 @@ from apportion.runtime.jetstream.users import Users, UsersFailed
     ("role", "name", "says"),
     [
         ("operater", "anna", "role 'operater': there is none; did you mean operator? write one of"),
+        ("admin", "anna", "role 'admin': there is none; write one of agent, intake, watcher, "),
         ("root", "anna", "role 'root': there is none; write one of agent, intake, watcher, "),
         ("anna", "operator", "the role comes first, as in `user add operator anna`"),
         ("callout", "c", "role callout is the system's own, and nobody is added to it: write one"),
