@@ -219,7 +219,23 @@ def test_other_fleet_on_the_same_ledger(tmp_path: Path) -> None:
         assert "1xT4" in up.output
         assert "2xT4" in up.output
         assert "--ephemeral" in up.output
+        assert [line.partition(":")[0] for line in up.lines] == ["Error"], "it comes alone"
         up.nothing_left()
+
+
+def test_a_folder_goes_on_with_its_fleet(tmp_path: Path) -> None:
+    """Also where the file of it is gone, and nobody names it; its agent tells of the same nodes."""
+    fleet = tmp_path / "mine.yaml"
+    fleet.write_text("nodes:\n- {node: rack-7, devices: 1xT4}\n")
+    with Standalone(tmp_path / "data", "--no-samples", "--fleet", str(fleet)) as up:
+        up.up()
+    fleet.unlink()
+    with Standalone(tmp_path / "data", "--no-samples") as up:
+        up.up()
+        assert f"it goes on with its fleet: {fleet}" in up.output
+        assert [(node["node"], node["ready"]) for node in up.json("get", "nodes")["items"]] == [
+            ("rack-7", True)
+        ]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from apportion.cli import kept_fleet
 from apportion.cli.connection import (
     CONNECTION,
     Connection,
@@ -108,9 +109,12 @@ class Up:
     async def _start(self) -> None:
         wanted, supervisor = self._wanted, self._supervisor
         supervisor.take_folder()  # first: another `up` on it has the ports as well
+        if why := kept_fleet.refusal(wanted.data, wanted.fleet):
+            raise UpFailed(why)
         check_ports(self._gateway, wanted.nats_port)
+        goes_on = kept_fleet.kept(wanted.data) is not None
         await supervisor.start_server(remove=wanted.ephemeral)
-        self._check_fleet()
+        kept_fleet.keep(wanted.data, wanted.fleet)
         server = supervisor.server
         ledger = await jetstream.connect(server.reach_for("bootstrap"), name="apportion up")
         try:
@@ -118,6 +122,8 @@ class Up:
         finally:
             await ledger.close()
         self._say(f"ledger at 127.0.0.1:{server.port}, kept in {wanted.data}")
+        if goes_on:
+            self._say(f"it goes on with its fleet: {wanted.fleet.name}")
         past, monitor = str(wanted.data / "past"), server.monitor_url
         gateway = ("--listen", self._gateway, "--past", past, "--monitor", monitor)
         for name, arguments in (
@@ -148,20 +154,6 @@ class Up:
         if started:
             self._say("everything has ended")
 
-    def _check_fleet(self) -> None:
-        """A ledger keeps its nodes: another fleet would leave the old ones without an agent."""
-        record = self._wanted.data / "fleet"
-        if not record.exists():
-            record.write_text(self._wanted.fleet, "utf-8")
-            return
-        before = record.read_text("utf-8")
-        if before != self._wanted.fleet:
-            raise UpFailed(
-                f"the ledger in {self._wanted.data} was begun with {before}, and now the fleet is "
-                f"{self._wanted.fleet}; choose another --data, use --ephemeral, or remove that "
-                "folder to forget its ledger"
-            )
-
     def _write_connection(self) -> None:
         connection = Connection(
             gateway=f"http://{self._gateway}", processes=self._supervisor.pids()
@@ -178,7 +170,7 @@ class Up:
         if samples.never:
             self._say(
                 f"{samples.never} of {many(len(samples.pods), 'sample')} can never fit on "
-                f"{self._wanted.fleet}: the samples are made for the fleet of `apportion up` "
+                f"{self._wanted.fleet.name}: the samples are made for the fleet of `apportion up` "
                 "without --fleet; --no-samples leaves them out"
             )
 

@@ -20,12 +20,14 @@ import click
 from apportion.cli.connection import DATA_ENV, default_data, elsewhere
 from apportion.cli.exits import Wrong
 from apportion.cli.forking import ForkServer
+from apportion.cli.kept_fleet import Fleet, kept, of_file, of_nodes
 from apportion.cli.wanted import Wanted
 from apportion.runtime.process.tls import NATS_TLS, forget_files
 
 GATEWAY_PORT = 8470
 NATS_PORT = 4222
 FLEET = Path(__file__).parent / "fleet.yaml"
+SAMPLES_FLEET = "the samples' fleet"
 PORT = click.IntRange(0, 65_535)
 _TO_BE_PASSED: Final = 0o711
 SERVICES = tuple(
@@ -43,7 +45,8 @@ SERVICES = tuple(
               help="Of the gateway; 0 takes a free one.")  # fmt: skip
 @click.option("--fleet", "fleet", multiple=True, metavar="SPEC|FILE",
               help="What to simulate: 8xH100-80GB, 4xA100-40GB:mig+2xT4, or a file.  "
-              "[default: 8 nodes, with H100, A100, V100, T4, L40S and Ascend310P]")  # fmt: skip
+              "[default: the fleet of the ledger that is there; of a new one 8 nodes, with H100, "
+              "A100, V100, T4, L40S and Ascend310P]")  # fmt: skip
 @click.option("--nodes", type=click.IntRange(1, 20_000), metavar="N",
               help="How many nodes of --fleet SPEC.")  # fmt: skip
 @click.option("--gpus", type=click.Choice(["simulated", "local"]), default="simulated",
@@ -59,6 +62,8 @@ def command(
     exit_after_samples: bool,
 ) -> None:  # fmt: skip
     """Start everything on this machine, place the sample pods, and stay up until Ctrl-C.
+
+    A ledger keeps its fleet: the next `up` on its folder goes on with that, and refuses another.
 
     The services take their settings from the environment as well, as `apportion gateway --help`
     names them: APPORTION_PRICES=FILE, what an hour of a card costs, for reports of cost
@@ -78,13 +83,15 @@ def command(
             )
     elif library:
         raise click.UsageError("--library is for --gpus local")
-    simulated = None if gpus == "local" else _simulated(fleet, nodes)
-    folder = Path(tempfile.mkdtemp(prefix="apportion-")) if ephemeral else data or default_data()
-    folder = folder.absolute()
-    machines = simulated or _local(folder, library)
+    kept_in = (data or default_data()).absolute()
+    simulated = (
+        None if gpus == "local" else _simulated(fleet, nodes, None if ephemeral else kept_in)
+    )
+    folder = Path(tempfile.mkdtemp(prefix="apportion-")) if ephemeral else kept_in
+    machines = _local(folder, library) if simulated is None else _of_fleet(folder, simulated)
     wanted = Wanted(
         data=folder, ephemeral=ephemeral, nats_port=nats_port, port=port, agent=machines.agent,
-        fleet=machines.name, samples=gpus != "local" and not no_samples,
+        fleet=machines.fleet, samples=gpus != "local" and not no_samples,
         exit_after_samples=exit_after_samples, advice=machines.advice, began_s=time.monotonic(),
     )  # fmt: skip
     forget_files(NATS_TLS)
@@ -96,11 +103,16 @@ def command(
 
 
 class _Machines(NamedTuple):
-    """The agent's arguments, what its nodes are called all together, and what to tell of them."""
+    """The agent's arguments, its nodes all together, and what to tell of them."""
 
     agent: tuple[str, ...]
-    name: str
+    fleet: Fleet
     advice: tuple[str, ...] = ()
+
+
+def _of_fleet(data: Path, fleet: Fleet) -> _Machines:
+    """Simulated ones: the agent reads what is kept, which nobody changes while it runs."""
+    return _Machines(("--fleet", str(fleet.file_in(data))), fleet)
 
 
 def _local(data: Path, library: Path | None) -> _Machines:
@@ -118,7 +130,7 @@ def _local(data: Path, library: Path | None) -> _Machines:
             "Nothing holds commands to their shares but themselves: give HAMi-core's libvgpu.so "
             "with --library."
         )
-    return _Machines(tuple(agent), f"the GPUs of {socket.gethostname()}", tuple(advice))
+    return _Machines(tuple(agent), Fleet(f"the GPUs of {socket.gethostname()}"), tuple(advice))
 
 
 def _check(make: Callable[[Any], object]) -> None:
@@ -132,29 +144,31 @@ def _check(make: Callable[[Any], object]) -> None:
         raise Wrong(f"--fleet: {lines}") from None
 
 
-def _simulated(fleet: tuple[str, ...], nodes: int | None) -> _Machines:
-    """Machines that are there in the ledger alone. Raises Wrong, before anything is begun."""
-    if nodes and not fleet:
-        raise click.UsageError(
-            "--nodes says how many of --fleet SPEC: give that too, as in "
-            f"--fleet 8xH100-80GB --nodes {nodes}"
-        )
-    files = [Path(text) for text in fleet or (str(FLEET),) if Path(text).is_file()]
+def _simulated(fleet: tuple[str, ...], nodes: int | None, data: Path | None) -> Fleet:
+    """Machines that are there in the ledger alone; unless told, those of the ledger in `data`.
+
+    Raises:
+        Wrong: before anything is begun.
+    """
+    if not fleet:
+        if nodes:
+            raise click.UsageError(
+                "--nodes says how many of --fleet SPEC: give that too, as in "
+                f"--fleet 8xH100-80GB --nodes {nodes}"
+            )
+        before = kept(data) if data else None
+        return before if before and before.text else of_file(FLEET, SAMPLES_FLEET)
+    files = [Path(text) for text in fleet if Path(text).is_file()]
     if files:
         if len(fleet) > 1 or nodes:
             raise click.UsageError("a fleet file stands alone: no other --fleet, no --nodes")
         path = files[0].absolute()
-        if fleet:
-            _check(lambda fleets: fleets.read_fleet(path))
-        return _Machines(
-            ("--fleet", str(path)), "the samples' fleet" if path == FLEET else str(path)
-        )
+        _check(lambda fleets: fleets.read_fleet(path))
+        return of_file(path, SAMPLES_FLEET if path == FLEET else str(path))
     for spec in fleet:
         if Path(spec).suffix in {".csv", ".yaml", ".yml"}:
             raise Wrong(f"--fleet: there is no file {spec}")
-    specs = [argument for spec in fleet for argument in ("--simulate", spec)]
     count = nodes or len(fleet)
     _check(lambda fleets: fleets.numbered_nodes("node-{}", count, fleet))
-    return _Machines(
-        ("--node", "node-{}", "--nodes", str(count), *specs), f"{count} x {' '.join(fleet)}"
-    )
+    numbered = ((f"node-{i + 1}", fleet[i % len(fleet)]) for i in range(count))
+    return of_nodes(numbered, f"{count} x {' '.join(fleet)}")

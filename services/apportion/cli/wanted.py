@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from apportion.cli.kept_fleet import Fleet
+
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for on the command line, and when (`began_s`, on the monotonic clock).
@@ -18,7 +20,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     nats_port: int
     port: int
     agent: tuple[str, ...]
-    fleet: str
+    fleet: Fleet
     samples: bool
     advice: tuple[str, ...]
     exit_after_samples: bool

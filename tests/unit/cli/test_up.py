@@ -23,7 +23,9 @@ def test_help_says_what_is_simulated_by_default() -> None:
     """As many nodes as there are, and of each model."""
     fleet = read_fleet(FLEET)
     said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
-    assert f"[default: {len(fleet)} nodes, with H100, A100, V100, T4, L40S and Ascend310P]" in said
+    assert (
+        f"of a new one {len(fleet)} nodes, with H100, A100, V100, T4, L40S and Ascend310P]" in said
+    )
     models = {device.model for node in fleet for device in node.devices}
     assert len(models) == 6
 

@@ -99,6 +99,11 @@ def read_fleet(path: str | Path) -> list[SimulatedNode]:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise FleetInvalid(f"{path}: cannot be read as UTF-8 text: {error}") from None
+    return fleet_of(path, text)
+
+
+def fleet_of(path: Path, text: str) -> list[SimulatedNode]:
+    """The nodes of a fleet file with this text; see `read_fleet`. Raises FleetInvalid."""
     wrong: list[str] = []
     read = _csv_rows if path.suffix.lower() == ".csv" else _yaml_rows
     nodes = _nodes(read(path, text, wrong), wrong)
