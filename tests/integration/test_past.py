@@ -60,6 +60,8 @@ REFUSED = [
     ("/api/v1/history/devices/n1-g", 404, "beginning of 2 device ids: n1-g0, n1-g1"),
     ("/api/v1/history/pods/default/nope", 404, "nope"),
     ("/api/v1/diff?from=5&to=4", 400, "earlier"),
+    ("/api/v1/diff?from=-0s&to=4", 400, "from is -0s (revision 8), which is behind to, revision 4"),
+    ("/api/v1/who?node=n1&at=3&since=now", 400, "since is now (revision 8), which is behind at, "),
     ("/api/v1/diff?to=4", 400, "from"),
 ]
 

@@ -17,7 +17,7 @@ from apportion.core.explain.differences import SHOWN, Part, Picture, picture
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, LogRow, MomentAnswer
 from apportion.gateway.api.log import row_of
-from apportion.gateway.api.moments import Moments
+from apportion.gateway.api.moments import Moments, asked_for
 from apportion.gateway.api.query import LIMIT_MAX, WAITING, RequestRefused, only, whole
 from apportion.gateway.past.index import DEVICE, LIMIT, NODE, POD
 from apportion.gateway.past.indexing import KINDS
@@ -64,8 +64,10 @@ class Differing:
         first = await self._moments.since("from", query.get("from", ""))
         last = await self._moments.revision("to", query["to"]) if "to" in query else newest
         if first > last:
+            begin, end = (query.get(name, "") for name in ("from", "to"))
+            said = f"from is {asked_for(begin, first)}, which is behind to, {asked_for(end, last)}"
             raise RequestRefused(
-                400, f"from is revision {first}, which is behind to, {last}", field="from",
+                400, said, field="from",
                 fix="name the earlier moment first",
             )  # fmt: skip
         part = self._changed(first, last)

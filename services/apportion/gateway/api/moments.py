@@ -15,6 +15,12 @@ from apportion.runtime.ledger.moments import FORMS, Moment, MomentError, parse_m
 NOT_FOUND = 404
 
 
+def asked_for(text: str, revision: int) -> str:
+    """A moment in the words of who asked for it, and the revision that it means; "" is now."""
+    words = text or "now"
+    return f"revision {revision}" if words == str(revision) else f"{words} (revision {revision})"
+
+
 class Moments:
     """The moments of one ledger; `now` says what time it is."""
 

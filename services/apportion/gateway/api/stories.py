@@ -22,7 +22,7 @@ from apportion.core.explain.past_answers import (
 )
 from apportion.gateway.api.answering import json_response
 from apportion.gateway.api.log import row_of
-from apportion.gateway.api.moments import Moments
+from apportion.gateway.api.moments import Moments, asked_for
 from apportion.gateway.api.query import (
     COMMON,
     LIMIT_MAX,
@@ -97,7 +97,8 @@ class Stories:
         since = await self._moments.since("since", query["since"]) if "since" in query else upto
         if since > upto:
             raise RequestRefused(
-                400, f"since is revision {since}, which is behind at, {upto}", field="since",
+                400, f"since is {asked_for(query.get('since', ''), since)}, which is behind at, "
+                f"{asked_for(query.get('at', ''), upto)}", field="since",
                 fix="name an earlier moment",
             )  # fmt: skip
         if "node" in query:
