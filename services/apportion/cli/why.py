@@ -31,7 +31,7 @@ from apportion.core.explain.answers import (
 from apportion.core.explain.lines import listed, share_words
 from apportion.core.explain.near import near
 from apportion.core.explain.past_answers import PodNames
-from apportion.core.explain.vocabulary import WAITING
+from apportion.core.explain.vocabulary import PHASES, WAITING
 from apportion.core.explain.words import device_words
 
 
@@ -76,7 +76,7 @@ def command(
         return
     out = console()
     show_why(out, why)
-    for line in _of_the_past(why):
+    for line in _beside_it(why):
         out.print(plain(line), style="dim", soft_wrap=not out.is_terminal)
 
 
@@ -92,8 +92,14 @@ def with_evictions(gateway: Gateway, why: Why) -> Why:
     return structs.replace(why, evictions=before.evictions)
 
 
-def _of_the_past(why: Why) -> Iterator[str]:
-    """Whom it made go, and what came before under its name: a line for each, where there is any."""
+def _beside_it(why: Why) -> Iterator[str]:
+    """Its gang, whom it made go, and what came before under its name: a line for each that is."""
+    if why.gang and why.gang.declared:
+        phases = ", ".join(
+            f"{count:,} {PHASES.get(at, at)}" for at, count in why.gang.phases.items()
+        )
+        queue = f"; queue {why.gang.queue}" if why.gang.queue else ""
+        yield f"gang {why.gang.group}: needs {why.gang.min_available:,}, has {phases}{queue}"
     evictions = why.evictions or Evictions()
     if evictions.made_room:
         gone = [f"{each.namespace}/{each.name}" for each in evictions.made_room]

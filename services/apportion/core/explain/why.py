@@ -6,7 +6,7 @@ afterwards, so the answer next week is the answer of today.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import structs
@@ -50,6 +50,10 @@ CORDONS_NAMED = 3
 """So many cordoned nodes or devices are named with who cordoned them."""
 NO_CURE = "nothing: none of them could hold it"
 """What would unblock a pod of nodes that are cordoned and too small, or of another kind."""
+LIFTED = "nothing: it is lifted since then"
+CORDONS = (
+    RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
+)  # fmt: skip
 MODELS_NAMED = 8
 """So many models of devices are named for a pod whose type is not there."""
 HOLDERS_NAMED = 4
@@ -157,6 +161,8 @@ def _sentence(
     failed: tuple[FailedDevice, ...],
 ) -> str:
     name = pod.full_name
+    if pod.submitted.group:
+        name += f" of the gang {pod.submitted.group}"
     chooser = pod.submitted.chooser
     if pod.placement is not None:
         where = f"{pod.placement.node}, which {chooser} chose" if chooser else ""
@@ -301,7 +307,7 @@ def refusal_words(explained: Explained, shape: Shape, *, short: bool = False) ->
     """
     if explained.limit:
         return explained.limit
-    said = words.refusal(explained.refused, shape, short=short)
+    said = words.refusal(explained.refused, shape, short=short, never=explained.never)
     return f"{words.NEVER}: {said}" if explained.never else said
 
 
@@ -390,6 +396,8 @@ def _with_people(state: State, row: CauseRow) -> CauseRow:
     else:
         return row
     found = sorted(cordons)
+    if not found:
+        return row
     people = [f"{name}: {cordon_words(each)}" for name, each in found[:CORDONS_NAMED]]
     more = len(found) - len(people)
     people += [f"and {more:,} more"] if more > 0 else []
@@ -412,16 +420,31 @@ def _cause_row(
     if code is RefusalCode.TYPE_MISMATCH:
         cure += f"; this fleet has {listed(_models(state.nodes.values(), shape), MODELS_NAMED)}"
     near = [miss for miss in explained.refused.nearest if miss.code is code]
-    if near:
+    if code in CORDONS and not explained.never:
+        cure = _uncordoned(cure, state, code, near, lambda node: room.holds(shape, node))
+    elif near:
         cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
-    if "NODE" in cure or "DEVICE" in cure:
-        cordoned = sorted(_cordoned(state, code), key=lambda each: natural(each[0]))
-        first = next((name for name, node in cordoned if room.holds(shape, node)), "")
-        cure = re.sub("NODE|DEVICE", first, cure) if first else cure
-        cure = NO_CURE if cordoned and not first else cure
     cure += could if code in words.FREED else ""
-    said = _limit_words(explained) if limited else words.named(code, shape)
+    never = explained.never
+    said = _limit_words(explained) if limited else words.named(code, shape, never=never)
     return CauseRow(code=code, words=said, nodes=count, unblocked_by=cure)
+
+
+def _uncordoned(
+    cure: str, state: State, code: RefusalCode, near: list[NearMiss],
+    holds: Callable[[NodeState], bool],
+) -> str:  # fmt: skip
+    """The cure for a cordon: of what is cordoned now and could hold the pod (`holds`), the nearest,
+    or the first by name.
+    """
+    nearest = {name for miss in near for name in (miss.node, miss.device)}
+    cordoned = sorted(
+        _cordoned(state, code), key=lambda each: (each[0] not in nearest, natural(each[0]))
+    )
+    if not cordoned:
+        return LIFTED
+    first = next((name for name, node in cordoned if holds(node)), "")
+    return re.sub("NODE|DEVICE", first, cure) if first else NO_CURE
 
 
 def _limit_words(explained: Explained) -> str:
@@ -481,6 +504,8 @@ def _miss_row(state: State, miss: NearMiss, shape: Shape, room: Room, *, holders
     if miss.code is RefusalCode.TYPE_MISMATCH and miss.node in state.nodes:
         needed = words.types(shape)
         available = " or ".join(_models([state.nodes[miss.node]], shape))
+    if miss.code is RefusalCode.NODE_LABELS_MISMATCH and miss.node in state.nodes:
+        needed, available = words.labels(shape), _labels(shape, state.nodes[miss.node])
     missing, counts = words.missing(miss), (miss.needed, miss.available)
     if miss.code is RefusalCode.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
         needed = available = missing = ""  # it asks for none, and others hold all
@@ -495,7 +520,7 @@ def _miss_row(state: State, miss: NearMiss, shape: Shape, room: Room, *, holders
         node=miss.node,
         device=miss.device,
         code=miss.code,
-        words=words.named(miss.code, shape),
+        words=words.named(miss.code, shape, never=not holders),
         needed=counts[0],
         available=counts[1],
         needed_words=needed,
@@ -504,6 +529,13 @@ def _miss_row(state: State, miss: NearMiss, shape: Shape, room: Room, *, holders
         held_by=tuple(held_by[:HOLDERS_NAMED]),
         holders=len(held_by),
     )
+
+
+def _labels(shape: Shape, node: NodeState) -> str:
+    """What the node has under the labels that the pod selects by."""
+    wanted = {*shape.node.selector, *(each.key for term in shape.node.required for each in term)}
+    have = [f"{key}={node.host.labels[key]}" for key in sorted(wanted) if key in node.host.labels]
+    return ", ".join(have) or "none of them"
 
 
 def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:

@@ -33,7 +33,7 @@ class Unit(Enum):
     CORES = "cores"
     PIECES = "pieces"
     SLOTS = "slots"
-    PLACES = "places"
+    PLACES = "MIG places"
     AI_CPUS = "AI CPUs"
     TAINTS = "taints"
     DEVICES = "devices"
@@ -284,6 +284,11 @@ FREED: Final = frozenset(
 DEVICE_CHARS = 12
 """`GPU-` and the first eight digits of a UUID."""
 WHOLE_CORES = 100
+LABELS_CHARS = 200
+_OPERATORS: Final = {
+    "In": "in", "NotIn": "not in", "Exists": "there", "DoesNotExist": "not there",
+    "Gt": "above", "Lt": "below",
+}  # fmt: skip
 CAUSES_NAMED = 3
 """How many causes a sentence names before it only counts them; tables show them all."""
 
@@ -337,10 +342,18 @@ def near_miss(miss: NearMiss) -> str:
     return f"{said} (needed {needed}, available {available}, missing {lacking})"
 
 
-def named(code: RefusalCode, shape: Shape | None) -> str:
-    """What was wrong, with the names that the pod gives where its wishes are known."""
+def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
+    """What was wrong, with the names that the pod gives where its wishes are known.
+
+    `never`: what nodes and devices lack with nothing on them, so it is not about what is free.
+    """
+    if never:
+        return named(code, shape).replace(" free on ", " on ")
     if shape is None:
         return phrase(code)
+    if code is _C.NODE_LABELS_MISMATCH:
+        wanted = labels(shape)
+        return f"no labels of the node meet {wanted}" if wanted else phrase(code)
     wanted = ""
     if code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
         wanted = " or ".join(sorted(shape.node.extended))
@@ -353,6 +366,22 @@ def named(code: RefusalCode, shape: Shape | None) -> str:
     return phrase(code)
 
 
+def labels(shape: Shape) -> str:
+    """The labels of a node that the pod selects, as in `zone=b, disk in (ssd, nvme)`; empty where
+    its wishes are several, of which any will do.
+    """
+    node = shape.node
+    if len(node.required) > 1:
+        return ""
+    said = [f"{key}={value}" for key, value in sorted(node.selector.items())]
+    for expression in node.required[0] if node.required else ():
+        values = ", ".join(expression.values)
+        operator = _OPERATORS[expression.operator]
+        said.append(f"{expression.key} {operator}" + (f" ({values})" if values else ""))
+    whole = ", ".join(said)
+    return whole if len(whole) <= LABELS_CHARS else f"{whole[:LABELS_CHARS]}…"
+
+
 def types(shape: Shape) -> str:
     """The types of devices that the pod accepts, as in `H100 or A100`; empty for any."""
     only, but = shape.devices.use_types, shape.devices.nouse_types
@@ -361,11 +390,13 @@ def types(shape: Shape) -> str:
     return " or ".join(only) or (f"other than {' or '.join(but)}" if but else "")
 
 
-def refusal(refused: PodRefused, shape: Shape | None = None, *, short: bool = False) -> str:
+def refusal(
+    refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
+) -> str:
     """A refusal in one sentence: how many nodes, every cause with its count, the nearest miss.
 
     `shape` is what the pod wants, where whoever asks knows it; one of a list is `short`, with the
-    first cause alone.
+    first cause alone. `never`: it speaks of nodes with nothing on them.
     """
     if refused.gang is not None and refused.gang.present < refused.gang.needed:
         return gang(refused.gang)
@@ -377,7 +408,7 @@ def refusal(refused: PodRefused, shape: Shape | None = None, *, short: bool = Fa
         *limit_words.LIMIT_CODES,
         *limit_words.CLAIM_CODES,
     }:
-        limits.append(_of_nodes(refused, shape, short=short))
+        limits.append(_of_nodes(refused, shape, short=short, never=never))
     said = "; ".join(limits)
     return _of_gang(refused, refused.gang, said) if refused.gang is not None else said
 
@@ -420,10 +451,12 @@ def without_gone(refused: PodRefused) -> PodRefused:
     return structs.replace(refused, nodes=refused.nodes - left, reasons=reasons)
 
 
-def _of_nodes(refused: PodRefused, shape: Shape | None, *, short: bool) -> str:
+def _of_nodes(refused: PodRefused, shape: Shape | None, *, short: bool, never: bool) -> str:
     if not refused.nodes:
         return "there is no node yet"
-    causes = [f"{named(code, shape)} ({nodes(count)})" for code, count in ranked(refused)]
+    causes = [
+        f"{named(code, shape, never=never)} ({nodes(count)})" for code, count in ranked(refused)
+    ]
     most = 1 if short else CAUSES_NAMED
     if len(causes) > most + 1:
         causes[most:] = [f"{len(causes) - most} more causes"]

@@ -11,6 +11,7 @@ from apportion_schemas import (
     Host,
     NodeConstraints,
     NodeCordoned,
+    NodeUncordoned,
     PodAdopted,
     QueueObserved,
     QuotaObserved,
@@ -253,3 +254,42 @@ def test_other_schedulers_are_spoken_of_where_their_pods_are(unnamed: tuple[str,
     assert cause.code is RefusalCode.DEVICE_UNHEALTHY
     assert cause.unblocked_by.startswith("the device recovers")
     assert ("another scheduler" in cause.unblocked_by) == ("nvidia" in unnamed)
+
+
+def test_a_cordon_that_was_lifted_needs_no_lifting() -> None:
+    """The causes are of the decision; nobody is sent to lift what is lifted."""
+    ledger = Ledger(rack("n1", 1), NodeCordoned(node="n1", by="ann", reason="fan"))
+    ledger.submit(pod("p1", ask(1000))).settle().play(NodeUncordoned(node="n1", by="ann"))
+    refused = explained(ledger, "p1").refused
+    assert refused is not None
+    (cause,) = refused.causes
+    assert cause.unblocked_by == "nothing: it is lifted since then"
+
+
+def test_labels_that_no_node_has_are_named_with_what_the_nearest_has() -> None:
+    """A wish that is mistyped is seen at once."""
+    here = observed("n1", labels={"zone": "a"})
+    needs = NodeConstraints(selector={"zone": "z9"})
+    ledger = Ledger(rack("n1", 1), here).submit(pod("p1", shape=shape(ask(1000), node=needs)))
+    told = explained(ledger.settle(), "p1")
+    assert "no labels of the node meet zone=z9 (1 node)" in told.sentence
+    assert told.refused is not None
+    (near,) = told.refused.nearest
+    assert (near.needed_words, near.available_words) == ("zone=z9", "zone=a")
+
+
+def test_what_never_fits_is_not_said_to_lack_what_is_free() -> None:
+    """With nothing there as well."""
+    told = explained(Ledger(rack("n1", 1)).submit(pod("p1", ask(900_000))).settle(), "p1")
+    assert "not enough memory on the device (1 node)" in told.sentence
+    assert told.refused is not None
+    (cause,), (near,) = told.refused.causes, told.refused.nearest
+    assert cause.words == near.words == "not enough memory on the device"
+
+
+def test_a_pod_of_a_gang_names_it() -> None:
+    """Who waits for whom."""
+    ledger = Ledger(rack("n1", 1), gang("team/job", 3), member("m1", ask(1000))).settle()
+    assert explained(ledger, "m1").sentence.startswith(
+        "default/m1 of the gang team/job is waiting since revision "
+    )
