@@ -257,10 +257,15 @@ def queues(items: Iterable[QueueAnswer], look: Look = PLAIN) -> Rows:
         made.add_row(
             queue.queue, str(queue.weight),
             Text("open", "green") if queue.open else Text("closed", "yellow"),
-            str(queue.pods), str(queue.waiting), plain(counted_models(queue.devices)),
+            _count(queue.pods), _count(queue.waiting),
+            plain(NOT_TOLD if queue.devices is None else counted_models(queue.devices)),
             plain(", ".join(limits) or "no limit"),
         )  # fmt: skip
     return made
+
+
+def _count(count: int | None) -> str:
+    return NOT_TOLD if count is None else str(count)
 
 
 def counted_models(devices: Mapping[str, int]) -> str:
@@ -280,8 +285,15 @@ def quotas(items: Iterable[QuotaAnswer], look: Look = PLAIN) -> Rows:
     return made
 
 
-def _limits(most: Mapping[str, int], used: Mapping[str, int]) -> list[str]:
-    """How much of each is held, of how much; of what is of no device, that it is not counted."""
+def _limits(most: Mapping[str, int], used: Mapping[str, int] | None) -> list[str]:
+    """How much of each is held, of how much; of what is of no device, that it is not counted.
+
+    What is held of a queue is not told to everybody.
+    """
+    if used is None:
+        return [
+            f"at most {of_resource(name, much)} of {name}" for name, much in sorted(most.items())
+        ]
     return [
         f"{of_resource(name, used[name])}/{of_resource(name, much)} of {name}"
         if name in used else f"{name}: of no device, so nothing is limited"

@@ -99,6 +99,17 @@ def test_queues_on_other_cards_look_other() -> None:
     assert lines[3].split() == ["free", "open", "0", "0", "no", "limit"]
 
 
+def test_what_a_tenant_is_not_told_of_a_queue_is_no_zero() -> None:
+    """A limit stands without what is held of it, and none is said to be of no device."""
+    queue = QueueAnswer(
+        queue="ml", weight=1, open=True, capability={"cpu": 4000}, cards={"A100": 2},
+        used=None, devices=None, pods=None, waiting=None,
+    )  # fmt: skip
+    line = printed(tables.queues([queue]), width=160).splitlines()[-1]
+    assert line.split("  ")[-1].strip() == "at most 4 CPU of cpu, at most 2 of A100"
+    assert line.split()[:6] == ["ml", "1", "open", "-", "-", "-"]
+
+
 def test_a_card_in_mig_mode_has_no_cores_to_give() -> None:
     """Its instances have their own: 100/100 made one that is full look free."""
     ledger = Ledger(rack("n1", 1))

@@ -266,18 +266,19 @@ class GangAnswer(Answer, frozen=True):
 class QueueAnswer(Answer, frozen=True):
     """One queue. `used` is what its placed pods hold of what `capability` limits; `cards` are the
     cards by model that it may hold, and `devices` count those by model that its pods hold all or a
-    part of: each once, however many share it.
+    part of: each once, however many share it. What pods hold, and how many there are, is `null` for
+    whoever may not read everything: they may be of namespaces that he does not see.
     """
 
     queue: str
     weight: int
     open: bool
     capability: dict[str, int] = {}
-    used: dict[str, int] = {}
+    used: dict[str, int] | None = {}
     cards: dict[str, int] = {}
-    devices: dict[str, int] = {}
-    pods: int = 0
-    waiting: int = 0
+    devices: dict[str, int] | None = {}
+    pods: int | None = 0
+    waiting: int | None = 0
 
 
 class QuotaAnswer(Answer, frozen=True):

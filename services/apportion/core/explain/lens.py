@@ -76,7 +76,7 @@ def namespaces_in(answer: Any) -> set[str]:
     for text in _texts(answer):
         found.update(match[1] for match in _NAMED.finditer(text))
     for each in _objects(answer):
-        for name in (each.get("namespace"), *(each.get("namespaces") or ())):
+        for name in (each.get("namespace"), each.get("whose"), *(each.get("namespaces") or ())):
             if isinstance(name, str):
                 found.add(name)
     return found

@@ -1,7 +1,9 @@
 """Who waits, in lines: pods that ask for the same stand in one, in the order of their turn.
 
 A line has one answer for all of it: why no node takes its first, and what would help. Pods with
-other CPU requests or labels stand in the same line; what differs shows in the `why` of each.
+other CPU requests or labels stand in the same line; what differs shows in the `why` of each. Whom
+a quota, queue, volume or gang keeps out stands in a line of his namespace, for it is no answer to
+pods of others.
 
 Invariant: every pending pod without gates stands in exactly one line, and its position counts all
 pods before it, of every line: priority first, then the revision of its submission.
@@ -38,6 +40,7 @@ class QueuedPod(Answer, frozen=True):
 
     `nominated` is the node where room is made for it, `leaving` counts the pods that have yet to
     leave, and `room` says it in a sentence; all are empty where nobody is evicted for the pod.
+    `sentence` says in short why it does not go; it is empty while nobody has looked.
     """
 
     position: int
@@ -54,6 +57,7 @@ class QueuedPod(Answer, frozen=True):
     leaving: int = 0
     room: str = ""
     last_failure: str = ""
+    sentence: str = ""
 
 
 class Line(Answer, frozen=True):
@@ -61,7 +65,8 @@ class Line(Answer, frozen=True):
 
     `sentence` says why the first does not go; it is empty while nobody has looked. `lasting`: no
     end of a pod would help, for no node has such devices, or so much on them. `causes` count
-    `nodes`, and none for a limit.
+    `nodes`, and none for a limit. All this is said of a pod of the namespace `whose`: limits are
+    not for every reader.
     """
 
     wants: str
@@ -70,6 +75,7 @@ class Line(Answer, frozen=True):
     oldest_revision: int
     oldest_time: str
     lasting: bool = False
+    whose: str = ""
     sentence: str = ""
     nodes: int = 0
     causes: tuple[CauseRow, ...] = ()
@@ -139,16 +145,18 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
     pending = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
     waiting = [pod for pod in pending if not pod.submitted.gates]
     waiting.sort(key=_turn)
-    by_wants: dict[str, list[tuple[int, PodState]]] = {}
+    by_wants: dict[tuple[str, str], list[tuple[int, PodState]]] = {}
     wants: dict[bytes, str] = {}
     for position, pod in enumerate(waiting, 1):
         key = wants.get(pod.shape_key)
         if key is None:
             key = wants[pod.shape_key] = wants_words(pod)
-        by_wants.setdefault(key, []).append((position, pod))
+        by_wants.setdefault((key, _limited_in(pod)), []).append((position, pod))
     ordered = list(by_wants.items())  # as their first pods stand in the queue
     room = Room(state)
-    lines = [_line(state, room, said, pods, pods_shown) for said, pods in ordered[:LINES_SHOWN]]
+    lines = [
+        _line(state, room, said, pods, pods_shown) for (said, _), pods in ordered[:LINES_SHOWN]
+    ]
     first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
     return LinesAnswer(
         revision=state.revision,
@@ -157,7 +165,7 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
         gated=len(pending) - len(waiting),
         rejected=len(state.rejected),
         oldest_time=first.submitted_time if first else "",
-        lasting=sum(len(pods) for _, pods in ordered if _lasts(_explained(room, pods))),
+        lasting=sum(len(pods) for _, pods in ordered if _lasts(_explained(room, _about(pods)))),
         making_room=sum(pod.uid in state.nominated for pod in waiting),
         lines_count=len(ordered),
         lines=tuple(lines),
@@ -188,12 +196,18 @@ def _turn(pod: PodState) -> tuple[int, int]:
     return (-pod.submitted.priority, pod.submitted_revision)
 
 
+def _limited_in(pod: PodState) -> str:
+    """The namespace of a pod that something other than nodes keeps out; empty for all others."""
+    limited = pod.refusal is not None and Explained(pod.refusal, never=False).of_limits
+    return pod.submitted.namespace if limited else ""
+
+
 def _line(
     state: State, room: Room, wants: str, pods: list[tuple[int, PodState]], shown: int
 ) -> Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
-    explained = _explained(room, pods)
-    shape = pods[0][1].submitted.shape
+    about = _about(pods)
+    explained, shape = _explained(room, about), about.submitted.shape
     causes, nearest = refused_rows(state, explained, shape, room) if explained else ((), ())
     return Line(
         wants=wants,
@@ -202,6 +216,7 @@ def _line(
         oldest_revision=oldest.submitted_revision,
         oldest_time=oldest.submitted_time,
         lasting=_lasts(explained),
+        whose=about.submitted.namespace,
         sentence=refusal_words(explained, shape) if explained else "",
         nodes=explained.refused.nodes if explained else 0,
         causes=causes,
@@ -210,9 +225,14 @@ def _line(
     )
 
 
-def _explained(room: Room, pods: list[tuple[int, PodState]]) -> Explained | None:
-    """The answer that a line has, if anybody has looked."""
-    return next((room.explained(pod, pod.refusal) for _, pod in pods if pod.refusal), None)
+def _about(pods: list[tuple[int, PodState]]) -> PodState:
+    """The pod of a line whose answer all of it has: the first at which anybody has looked."""
+    return next((pod for _, pod in pods if pod.refusal), pods[0][1])
+
+
+def _explained(room: Room, pod: PodState) -> Explained | None:
+    """Why the pod does not go, if anybody has looked."""
+    return room.explained(pod, pod.refusal) if pod.refusal else None
 
 
 def _lasts(explained: Explained | None) -> bool:
@@ -233,8 +253,8 @@ def _room_words(nominated: str, leaving: Sequence[PodEvicted]) -> str:
 
 
 def _queued(state: State, room: Room, position: int, pod: PodState) -> QueuedPod:
-    nearest = room.explained(pod, pod.refusal).refused.nearest if pod.refusal else ()
-    near = nearest[0] if nearest else None
+    explained = _explained(room, pod)
+    near = next(iter(explained.refused.nearest), None) if explained else None
     submitted, nominated = pod.submitted, state.nominated.get(pod.uid, "")
     leaving = awaited(state, pod.uid) if nominated else []
     return QueuedPod(
@@ -252,4 +272,5 @@ def _queued(state: State, room: Room, position: int, pod: PodState) -> QueuedPod
         leaving=len(leaving),
         room=_room_words(nominated, leaving) if nominated else "",
         last_failure=pod.last_failure,
+        sentence=refusal_words(explained, submitted.shape, short=True) if explained else "",
     )

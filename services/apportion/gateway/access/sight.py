@@ -14,6 +14,7 @@ import msgspec
 
 from apportion.core.explain.lens import (
     OF_OTHERS,
+    OTHERS,
     UNKNOWN,
     Sees,
     fleet_namespaces,
@@ -70,6 +71,27 @@ def _about_others(shown: list[Any], whole: list[Any]) -> Iterator[Any]:
             yield row
 
 
+def _lines(answer: Any, sees: Sees) -> Any:
+    """Each line with the answer of a pod that he sees: the first may wait for a limit of others."""
+    shown = seen(answer, sees)
+    for line in shown["lines"]:
+        if not sees(line["whose"]):
+            own = (pod["sentence"] for pod in line["first"] if pod["namespace"] != OTHERS)
+            sentence = line["sentence"] and next(filter(None, own), OF_OTHERS)
+            line.update(whose=OTHERS, sentence=sentence, nodes=0, causes=[], nearest=[])
+    return shown
+
+
+def _queues(answer: Any, sees: Sees) -> Any:
+    """What queues allow, for they are the cluster's; not what pods of anybody hold and want there.
+
+    Their limits have the names of resources and cards as keys, which stay whatever they look like.
+    """
+    del sees
+    left_out = dict.fromkeys(("used", "devices", "pods", "waiting"))
+    return {**answer, "items": [each | left_out for each in answer["items"]]}
+
+
 def _fleet(answer: Any, sees: Sees) -> Any:
     return fleet_seen(answer, sees)
 
@@ -81,7 +103,9 @@ def _names(answer: Any, sees: Sees) -> Any:
 
 TABLE: Final[tuple[tuple[str, Look], ...]] = (
     (r"revision|moment|summary", seen),
-    (r"pods|placements|nodes|devices|gangs|queues|lines|namespaces", seen),
+    (r"pods|placements|nodes|devices|gangs|namespaces", seen),
+    (r"lines", _lines),
+    (r"queues", _queues),
     (r"quotas", _names),
     (r"pods/[^/]+/[^/]+|pods/[^/]+/[^/]+/why|nodes/[^/]+", seen),
     (r"who|log|history/(?:pods/[^/]+|nodes|devices)/[^/]+", seen),

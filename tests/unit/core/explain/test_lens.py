@@ -152,8 +152,8 @@ def test_rows_about_events_go_by_the_namespaces_of_the_event() -> None:
 
 def test_every_namespace_of_an_answer_is_asked_about() -> None:
     """What is not asked about is not seen."""
-    answer = {"items": [{"namespace": "a"}, {"namespaces": ["b", "c"]}], "sentence": "d/e"}
-    assert namespaces_in(answer) == {"a", "b", "c", "d"}
+    items = [{"namespace": "a"}, {"namespaces": ["b", "c"]}, {"whose": "f"}]
+    assert namespaces_in({"items": items, "sentence": "d/e"}) == {"a", "b", "c", "d", "f"}
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,14 @@ from apportion_schemas import (
     DeviceCordoned,
     NodeCordoned,
     PodRejected,
+    QueueObserved,
+    QuotaObserved,
     RefusalCode,
 )
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, pod, shape
+from tests.support.pods import ask, cards, pod, shape, wants
 
 
 def test_equal_asks_stand_in_one_line_by_their_turn() -> None:
@@ -53,6 +55,30 @@ def test_a_line_says_why_with_the_words_of_why() -> None:
 
 
 @pytest.mark.parametrize(
+    "limit",
+    [
+        QuotaObserved(namespace="theirs", quota="q", hard={"nvidia.com/gpu": 0}),
+        QueueObserved(queue="q", open=False),
+    ],
+    ids=["quota", "queue"],
+)
+def test_a_limit_is_told_of_those_alone_whom_it_keeps_out(limit: Payload) -> None:
+    """Pods of others that ask for the same stand in a line of their own, with their own reason."""
+    taken = pod("x", cards(1))
+    ledger = Ledger(rack("n1", 1), limit, taken).settle()
+    theirs = pod("a", cards(1), namespace="theirs", queue="q")
+    ledger.submit(theirs, pod("b", cards(1), namespace="mine")).settle()
+    limited, by_nodes = lines_answer(ledger.state).lines
+    assert [each.name for each in limited.first] == ["a"]
+    assert [each.name for each in by_nodes.first] == ["b"]
+    assert (limited.whose, by_nodes.whose) == ("theirs", "mine")
+    assert limited.wants == by_nodes.wants
+    assert " q " in limited.sentence == limited.first[0].sentence
+    assert by_nodes.sentence.startswith("none of 1 node fits")
+    assert by_nodes.first[0].sentence.startswith("none of 1 node fits")
+
+
+@pytest.mark.parametrize(
     ("cordon", "name"),
     [
         (NodeCordoned(node="n2", by="ann", reason="fan"), "n2"),
@@ -69,6 +95,19 @@ def test_a_cure_names_what_is_cordoned(cordon: Payload, name: str) -> None:
     assert "n2" not in [miss.node for miss in line.nearest]
     cures = [cause.unblocked_by for cause in line.causes]
     assert any(cure.endswith(f" uncordon {name}") for cure in cures), cures
+
+
+def test_a_line_tells_of_one_pod_alone() -> None:
+    """Of the first at which anybody has looked, and not what another wants that came before it."""
+    ledger = Ledger(rack("n1", 1)).submit(
+        pod("a", shape=wants(cards(1), extended={"x.io/fpga": 1}))
+    )
+    ledger.settle().submit(pod("b", cards(1), namespace="other", priority=9))
+    [line] = lines_answer(ledger.state).lines
+    assert [each.name for each in line.first] == ["b", "a"]
+    assert [each.sentence != "" for each in line.first] == [False, True]
+    assert line.whose == "default"
+    assert "x.io/fpga" in line.causes[0].words
 
 
 def cure_of_cordon(ledger: Ledger) -> str:

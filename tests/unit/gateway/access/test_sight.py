@@ -3,9 +3,18 @@
 from typing import Any
 
 import msgspec
+import pytest
 
+from apportion.core.explain.answers import QueueAnswer, QueuePage
+from apportion.core.explain.lens import OF_OTHERS, OTHERS
+from apportion.core.explain.limited import queue_answers
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
+from apportion.core.explain.queued import LinesAnswer, lines_answer
 from apportion.gateway.access.sight import look_at
+from apportion_schemas import QueueObserved, QuotaObserved
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import cards, pod
 
 NOW = MomentAnswer(revision=9, time="2026-01-01T00:00:00Z")
 
@@ -38,3 +47,76 @@ def test_differences_tell_nothing_of_others() -> None:
         assert told not in str(shown)
     assert shown["waiting"][0] == shown["placements"][0] == as_sent(mine)
     assert (shown["limits"], len(shown["waiting"]), len(shown["placements"])) == ([], 2, 3)
+
+
+def seen_by_ml(path: str, answer: msgspec.Struct) -> Any:
+    """The answer as it is sent to somebody who sees the namespace `ml` alone."""
+    look = look_at(path)
+    assert look is not None
+    return look(as_sent(answer), lambda namespace: namespace == "ml")
+
+
+def waiting(*namespaces: str, limit: int = 99) -> LinesAnswer:
+    """The lines of pods of these namespaces that ask for the same of one card, which is held;
+    those of `ops` may hold so many in all.
+    """
+    ledger = Ledger(rack("n1", 1))
+    ledger.play(QuotaObserved(namespace="ops", quota="merger", hard={"nvidia.com/gpu": limit}))
+    for number, namespace in enumerate(("ops", *namespaces)):
+        ledger.submit(pod(f"u{number}", cards(1), namespace=namespace)).settle()
+    return lines_answer(ledger.state)
+
+
+def test_a_limit_of_another_namespace_is_told_to_nobody_else() -> None:
+    """Neither its name nor its amounts; and pods of his wait for what they wait for."""
+    whole = waiting("ops", "ml", limit=1)
+    assert "merger" in whole.lines[0].sentence
+    shown = seen_by_ml("lines", whole)
+    assert "merger" not in str(shown)
+    assert "nvidia.com/gpu" not in str(shown)
+    theirs, mine = shown["lines"]
+    assert (theirs["whose"], theirs["sentence"]) == (OTHERS, OF_OTHERS)
+    assert (theirs["causes"], theirs["nearest"], theirs["nodes"]) == ([], [], 0)
+    assert (theirs["wants"], theirs["pods"]) == (whole.lines[0].wants, 1)
+    assert mine["sentence"].startswith("none of 1 node fits")
+    assert msgspec.convert(shown, LinesAnswer).lines[1].whose == "ml"
+
+
+def test_a_line_that_another_heads_says_why_his_own_pod_waits() -> None:
+    """What is said of a pod of others may name what that one wants; of his own he reads it."""
+    whole = waiting("ops", "ml")
+    [line] = seen_by_ml("lines", whole)["lines"]
+    assert line["sentence"] == whole.lines[0].first[1].sentence != ""
+    assert (line["whose"], line["causes"], line["nearest"]) == (OTHERS, [], [])
+    [his_first] = seen_by_ml("lines", waiting("ml", "ops"))["lines"]
+    assert (his_first["whose"], len(his_first["causes"])) == ("ml", 1)
+
+
+def test_a_line_at_which_nobody_has_looked_says_no_more_to_him() -> None:
+    """That there is no answer yet is nobody's."""
+    ledger = Ledger(rack("n1", 1), pod("u1", cards(1), namespace="ops", name="secret"))
+    [line] = seen_by_ml("lines", lines_answer(ledger.state))["lines"]
+    assert (line["whose"], line["sentence"]) == (OTHERS, "")
+
+
+@pytest.mark.parametrize("namespace", ["ops", "ml"])
+def test_of_a_queue_he_learns_what_it_allows_and_not_what_pods_hold(namespace: str) -> None:
+    """Said as not told, whosever they are: a part of a count would look like all of it."""
+    ledger = Ledger(rack("n1", 1), QueueObserved(queue="q", weight=3, capability={"cpu": 4000}))
+    ledger.submit(*(pod(uid, cards(1), namespace=namespace, queue="q") for uid in "ab")).settle()
+    items = queue_answers(ledger.state, ["q"])
+    assert (items[0].pods, items[0].waiting, items[0].used) == (1, 1, {"cpu": 0})
+    shown = msgspec.convert(seen_by_ml("queues", QueuePage(revision=9, items=items)), QueuePage)
+    left_out = QueueAnswer(
+        queue="q", weight=3, open=True, capability={"cpu": 4000},
+        used=None, devices=None, pods=None, waiting=None,
+    )  # fmt: skip
+    assert [*shown.items] == [left_out]
+
+
+def test_cards_and_resources_of_a_queue_keep_their_names() -> None:
+    """Two that look like `namespace/name` were blanked into one, and a limit was lost."""
+    limits = {"a100/mig-1g.5gb-mixed": 1, "t4/mps-4g-1/2": 2, "A100/mig-1g.5gb-mixed": 3}
+    queue = QueueAnswer(queue="q", weight=1, open=True, cards=limits, capability=limits)
+    [shown] = seen_by_ml("queues", QueuePage(revision=9, items=(queue,)))["items"]
+    assert (shown["cards"], shown["capability"]) == (limits, limits)
