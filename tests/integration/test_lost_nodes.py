@@ -10,6 +10,7 @@ import pytest
 
 from apportion_schemas import (
     DeviceConstraints,
+    DeviceHealthChanged,
     NodeHeard,
     NodeReported,
     NodeSilent,
@@ -62,24 +63,58 @@ async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
 
         assert "name its node, rack-1" in await order(bus, url, "lose", card.id, code=1)
         assert "no device or node" in await order(bus, url, "lose", "rack-9", code=1)
-        assert "rack-1 is heard: there is nothing" in await order(
-            bus, url, "return", "rack-1", code=1
-        )
-        assert "is healthy: there is nothing" in await order(bus, url, "recover", card.id, code=1)
+        assert "rack-1 is there already" in await order(bus, url, "return", "rack-1")
+        assert "is healthy already" in await order(bus, url, "recover", card.id)
         wanted = shape(ask(2_000), devices=DeviceConstraints(use_ids=(card.id,)))
         assert "rack-1 is lost now" in await order(bus, url, "lose", "rack-1")
+        assert "rack-1 is lost already" in await order(bus, url, "lose", "rack-1"), "in its grace"
         await facts.write(pod("p1", shape=wanted), pod("p2", ask(2_000)))
         await start("binder")
         await facts.count(PodBound, 2)
         (silent,) = await facts.count(NodeSilent, 1)
         assert silent.node == "rack-1"
+        assert "rack-1 is lost already" in await order(bus, url, "lose", "rack-1"), "and after"
         assert "p1" not in {each.pod for each in facts.of(SharesAllocated)}
         assert "rack-1 is back" in await order(bus, url, "return", "rack-1")
-        again = await order(bus, url, "return", "rack-1", code=1)
-        assert "rack-1 is heard: there is nothing" in again, "it is back once that is said"
+        again = await order(bus, url, "return", "rack-1")
+        assert "rack-1 is there already" in again, "it is back once that is said"
         assert "rack-2 is lost now" in await order(bus, url, "lose", "rack-2")
         assert "rack-2 is back" in await order(bus, url, "return", "rack-2"), "before its grace"
         (heard,) = await facts.count(NodeHeard, 1)
         assert heard.node == "rack-1"
         allocated = await facts.count(SharesAllocated, 2)
         assert {each.pod for each in allocated} == {"p1", "p2"}
+
+
+async def test_a_device_that_has_failed_keeps_its_reason(bus: Bus) -> None:
+    """Twice is no error and is said; without a reason the words are fit to read."""
+    facts = Facts(bus)
+    await facts.open()
+    async with AsyncExitStack() as stack:
+        options = ("--node", "rack-1", "--simulate", "1xT4")
+        agent = ServiceProcess("agent", bus.server.url_for("agent"), *options)
+        await stack.enter_async_context(agent)
+        gateway = ServiceProcess(
+            "gateway", bus.server.url_for("gateway"), "--listen", "127.0.0.1:0"
+        )
+        await stack.enter_async_context(gateway)
+        url = str((await gateway.logged("answering"))["url"]).removesuffix("/api/v1/")
+        (report,) = await facts.count(NodeReported, 1)
+        card = report.devices[0].id
+
+        async def health(count: int) -> str:
+            changes: list[DeviceHealthChanged] = await facts.count(DeviceHealthChanged, count)
+            revision = str(facts.revision)
+            command = [*APPORTION, "get", "devices", "--at-least", revision, "--gateway", url]
+            await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+            return changes[-1].reason
+
+        assert "fails now" in await order(bus, url, "fail", card)
+        assert await health(1) == "simulated"
+        assert "has failed already" in await order(bus, url, "fail", card)
+        assert "fails now" in await order(bus, url, "fail", card, "--reason", "XID 79")
+        assert await health(2) == "XID 79"
+        assert "has failed already" in await order(bus, url, "fail", card), "for that reason"
+        assert "recovers now" in await order(bus, url, "recover", card)
+        assert await health(3) == ""
+        assert "is healthy already" in await order(bus, url, "recover", card)

@@ -24,6 +24,21 @@ from apportion_schemas.catalogue import token
 TIMEOUT_S = 5.0
 BEATS_ENOUGH = 3
 LOOK_S = 0.2
+REASON = "simulated"
+_OF_NODES = {
+    ("lose", False): "is lost now, and unready once it has not been heard for the scheduler's "
+    "grace",
+    ("lose", True): "is lost already: its agent is not heard",
+    ("return", False): "is back",
+    ("return", True): "is there already: its agent is heard",
+}
+_OF_DEVICES = {
+    ("fail", False): "fails now",
+    ("fail", True): "has failed already",
+    ("recover", False): "recovers now",
+    ("recover", True): "is healthy already",
+}
+"""What is said after an order, by its verb and whether it was so before."""
 
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,19 +63,21 @@ def command() -> None:
     A failed device is told of at once. A lost node is not heard of any more: it is unready once the
     scheduler's --agent-grace has passed, and hands out nothing until it returns.
 
-    Exit codes: 0 done; 1 no such device or node, it is a real one, or what is to recover or return
-    is well; 3 unreachable.
+    What is so already is said to be, and is no error.
+
+    Exit codes: 0 done, or so already; 1 no such device or node, or it is a real one; 3 unreachable.
     """
 
 
 @command.command(epilog="Example:  apportion simulate fail GPU-1a2b3c4d --reason 'XID 79'")
 @click.argument("device", shell_complete=DEVICES)
-@click.option("--reason", default="", help="What is wrong with it.")
+@click.option("--reason", default="", help=f"What is wrong with it.  [default: {REASON}]")
 @asks_both
 def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
     """Let a device fail: nothing new goes there.
 
-    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so. One
+    that has failed keeps its reason, unless another is given.
     """
     _order(where, Order("fail", device, reason), as_json=as_json)
 
@@ -71,8 +88,7 @@ def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
 def recover(*, where: Where, as_json: bool, device: str) -> None:
     """Let a simulated device recover that was made to fail.
 
-    Of a device's id the beginning will do: four characters after GPU-, if no other begins so. Of
-    one that is healthy it says so, with exit code 1.
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
     """
     _order(where, Order("recover", device), as_json=as_json)
 
@@ -81,7 +97,10 @@ def recover(*, where: Where, as_json: bool, device: str) -> None:
 @click.argument("node", shell_complete=NODES)
 @asks_both
 def lose(*, where: Where, as_json: bool, node: str) -> None:
-    """Let a node be lost, as if its power had failed."""
+    """Let a node be lost, as if its power had failed.
+
+    It takes no reason: nobody reports a lost node, so the ledger says only that it is not heard.
+    """
     _order_node(where, node, Order("lose"), as_json=as_json)
 
 
@@ -89,10 +108,7 @@ def lose(*, where: Where, as_json: bool, node: str) -> None:
 @click.argument("node", shell_complete=NODES)
 @asks_both
 def come_back(*, where: Where, as_json: bool, node: str) -> None:
-    """Let a lost node return, with all that was placed on it, and wait until it is heard again.
-
-    Of one whose agent is heard it says so, with exit code 1.
-    """
+    """Let a lost node return, with all that was placed on it, and wait until it is heard again."""
     _order_node(where, node, Order("return"), as_json=as_json)
 
 
@@ -101,32 +117,31 @@ def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> No
     if device:
         raise NotFound(f"{target!r} is a device; name its node, {node}")
     found = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail).node
-    if order.verb == "return" and not found.silent and run(_is_heard(where, node)):
-        raise NotFound(f"node {node} is heard: there is nothing to return from")
-    _obeyed(where, node, order)
+    heard = not found.silent and run(_is_heard(where, node))
+    already = heard if order.verb == "return" else not heard
+    _obeyed(where, node, order)  # also where it is so: a node may be silent and not be lost
     if order.verb == "return" and found.silent:
         _heard_again(where, node)
     if as_json:
-        print_json({"node": node, "verb": order.verb})
-    else:
-        lost = "is lost now, and unready once it has not been heard for the scheduler's grace"
-        console().print(plain(f"{node} {lost if order.verb == 'lose' else 'is back'}"))
+        print_json({"node": node, "verb": order.verb, "already": already})
+        return
+    console().print(plain(f"{node} {_OF_NODES[order.verb, already]}"))
 
 
 def _order(where: Where, order: Order, *, as_json: bool) -> None:
     _, node, device = find(where, order.device)
     if not device:
         raise NotFound(f"{order.device!r} is a node; name one of its devices")
-    order = msgspec.structs.replace(order, device=device)
     there = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail).devices
-    _obeyed(where, node, order)  # also of a healthy one: its failure may be under way
-    if order.verb == "recover" and any(each.healthy for each in there if each.device == device):
-        raise NotFound(f"device {device} of {node} is healthy: there is nothing to recover from")
+    found = next(each for each in there if each.device == device)
+    reason = order.reason or found.health_reason or REASON
+    already = found.healthy if order.verb == "recover" else found.health_reason == reason
+    # Also of one that is so: what was ordered a moment ago may be under way.
+    _obeyed(where, node, Order(order.verb, device, reason))
     if as_json:
-        print_json({"node": node, "device": device, "verb": order.verb})
-    else:
-        done = "fails" if order.verb == "fail" else "recovers"
-        console().print(plain(f"device {device} of {node} {done} now"))
+        print_json({"node": node, "device": device, "verb": order.verb, "already": already})
+        return
+    console().print(plain(f"device {device} of {node} {_OF_DEVICES[order.verb, already]}"))
 
 
 def _obeyed(where: Where, node: str, order: Order) -> None:
