@@ -143,9 +143,9 @@ def ask(url: str, request: PlanRequest, at: str | None = None) -> PlanAnswer:
 
 def _show(answer: PlanAnswer) -> None:
     out = console()
-    out.print(plain(answer.sentence), style="bold", soft_wrap=True)
+    out.print(plain(answer.sentence), style="bold", soft_wrap=not out.is_terminal)
     if answer.changes:
-        out.print(plain(f"as if: {', '.join(answer.changes)}"), soft_wrap=True)
+        out.print(plain(f"as if: {', '.join(answer.changes)}"), soft_wrap=not out.is_terminal)
     if len(answer.pods) > 1 or answer.changes:
         _show_pods(out, "POD", answer.pods)
     if len(answer.pods) <= DETAILED_MAX:
@@ -156,7 +156,7 @@ def _show(answer: PlanAnswer) -> None:
     _show_evicted(out, answer)
     _show_waiting(out, answer)
     if answer.when:
-        out.print(plain(answer.when), soft_wrap=True)
+        out.print(plain(answer.when), soft_wrap=not out.is_terminal)
     _show_totals(out, answer)
 
 
@@ -179,7 +179,7 @@ def _show_pods(out: Console, title: str, pods: Iterable[PlannedPod]) -> None:
 
 
 def _show_evidence(out: Console, pod: PlannedPod) -> None:
-    out.print(plain(pod.sentence), style="bold", soft_wrap=True)
+    out.print(plain(pod.sentence), style="bold", soft_wrap=not out.is_terminal)
     if pod.placed is not None:
         show_placed(out, pod.placed)
     if pod.refused is not None:
@@ -216,13 +216,17 @@ def _show_evicted(out: Console, answer: PlanAnswer) -> None:
 
 
 def _show_waiting(out: Console, answer: PlanAnswer) -> None:
-    """Those that wait for the same are one row, with the first of them; one that waits for the sake
-    of the plan does so since no revision of the ledger.
+    """Who waits before a pod of the manifest, or else who does for the sake of the plan: since no
+    revision of the ledger. Those for whom nothing changes are counted.
+
+    Those that wait for the same are one row, with the first of them.
     """
+    before_it = any(pod.ahead for pod in answer.pods)
+    shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
     made = table("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
                  right=("PRIORITY", "SINCE REVISION"), wraps=("FOR WHAT",))  # fmt: skip
     lines: dict[tuple[int, str], list[Ahead]] = {}
-    for pod in answer.waiting:
+    for pod in shown:
         lines.setdefault((pod.priority, pod.cause), []).append(pod)
     for (priority, cause), (first, *others) in lines.items():
         more = f" and {len(others):,} more" if others else ""
@@ -234,15 +238,28 @@ def _show_waiting(out: Console, answer: PlanAnswer) -> None:
         )  # fmt: skip
     if made.row_count:
         out.print(made)
+    if said := _others_wait(answer, len(shown)):
+        out.print(said, style="dim")
+
+
+def _others_wait(answer: PlanAnswer, shown: int) -> str:
+    """How many wait besides those that are shown; empty where nobody does.
+
+    Only the first that wait are named, so of the others nobody knows here that they wait now.
+    """
     above = {(pod.namespace, pod.name) for pod in (*answer.pods, *answer.moved) if not pod.node}
-    left = (answer.after.waiting if answer.after else 0) - len(above) - len(answer.waiting)
-    if left > 0:
-        out.print(f"and {many(left, 'pod')} behind them", style="dim")
+    waiting = (answer.after.waiting if answer.after else 0) - len(above)
+    if waiting <= shown:
+        return ""
+    if waiting > len(answer.waiting):
+        behind = " behind them" if shown == len(answer.waiting) else ""
+        return f"and {many(waiting - shown, 'pod')}{behind or ' more would wait'}"
+    return f"{many(waiting - shown, 'pod')} would go on waiting, as now"
 
 
 def _show_totals(out: Console, answer: PlanAnswer) -> None:
     if said := totals_words(answer):
-        out.print(plain(said), style="dim", soft_wrap=True)
+        out.print(plain(said), style="dim", soft_wrap=not out.is_terminal)
 
 
 def totals_words(answer: PlanAnswer) -> str:
@@ -252,7 +269,8 @@ def totals_words(answer: PlanAnswer) -> str:
     """
     if answer.before is None or answer.after is None:
         return ""
-    said = f"before: {_totals(answer.before)}; after: {_totals(answer.after)}"
+    before, after = _totals(answer.before), _totals(answer.after)
+    said = f"before: {before}; after: {after}" if before != after else f"before and after: {after}"
     return f"{said}; as of revision {answer.revision}"
 
 

@@ -99,9 +99,11 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
 
 
 def words(changes: Changes) -> tuple[str, ...]:
-    """What is otherwise, as in `without node-3`, one text for each change."""
-    said = [f"without {name}" for name in changes.lose]
-    said += [f"{name} drained" for name in changes.drain]
+    """What is otherwise, as in `without node-3`, one text for each change; to lose the same twice
+    is to lose it.
+    """
+    said = [f"without {name}" for name in dict.fromkeys(changes.lose)]
+    said += [f"{name} drained" for name in dict.fromkeys(changes.drain)]
     said += [f"with {text} more" for text in changes.add]
     said += [f"by the policy {changes.policy}"] if changes.policy else []
     return (*said, *(f"with {limit_name(each)} as in the manifest" for each in changes.limits))

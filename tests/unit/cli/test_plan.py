@@ -2,11 +2,13 @@
 
 import io
 
+import pytest
 from click.testing import CliRunner
+from msgspec import structs
 from rich.console import Console
 
-from apportion.cli.plan import _show_waiting, command, totals_words
-from apportion.core.explain.plans import Ahead, PlanAnswer, Totals
+from apportion.cli.plan import _show, _show_waiting, command, totals_words
+from apportion.core.explain.plans import Ahead, PlanAnswer, PlannedPod, Totals
 
 BEFORE = Totals(
     nodes=2, devices=4, devices_used=1, memory_mib=8, memory_free_mib=4, placed=1, waiting=0
@@ -25,17 +27,68 @@ def test_what_a_change_is_compared_with_is_not_called_the_present() -> None:
     )
 
 
-def test_who_waits_for_the_sake_of_the_plan_does_so_since_no_revision() -> None:
-    """The ledger ends before: a revision that it has not would be looked for."""
-    waiting = (Ahead("default", "long", 0, 6, "room"), Ahead("default", "moved", 9, 8, "room"))
-    answer = PlanAnswer(revision=7, outcome="fits", sentence="", waiting=waiting)
+def test_nothing_that_stays_as_it_is_is_told_twice() -> None:
+    """Where the change makes nothing of the totals they are said once."""
+    answer = PlanAnswer(revision=7, outcome="fits", sentence="", before=AFTER, after=AFTER)
+    assert totals_words(answer) == (
+        "before and after: 0 of 2 devices used, 0 pods placed, 1 waiting; as of revision 7"
+    )
+
+
+def shown(answer: PlanAnswer) -> list[str]:
+    """The lines on who would wait besides."""
     out = Console(file=io.StringIO(), width=120, color_system=None)
     _show_waiting(out, answer)
     assert isinstance(out.file, io.StringIO)
-    shown = [line.split() for line in out.file.getvalue().splitlines()[1:]]
-    assert shown == [
-        ["default/long", "0", "6", "room"], ["default/moved", "9", "the", "plan", "room"],
-    ]  # fmt: skip
+    return [" ".join(line.split()) for line in out.file.getvalue().splitlines()]
+
+
+LONG = Ahead("default", "long", 0, 6, "room")
+MOVED = Ahead("default", "moved", 9, 8, "room")
+
+
+def after(waiting: int, *named: Ahead, pods: tuple[PlannedPod, ...] = ()) -> PlanAnswer:
+    """A plan at revision 7 with which so many wait, of whom these are named."""
+    totals = structs.replace(AFTER, waiting=waiting)
+    return PlanAnswer(
+        revision=7, outcome="fits", sentence="", pods=pods, waiting=named, after=totals
+    )
+
+
+def test_for_whom_nothing_changes_is_counted_and_not_shown() -> None:
+    """Who waits for the sake of the plan is shown, since no revision: the ledger ends before it."""
+    assert shown(after(2, LONG, MOVED)) == [
+        "ALSO WAITING PRIORITY SINCE REVISION FOR WHAT",
+        "default/moved 9 the plan room",
+        "1 pod would go on waiting, as now",
+    ]
+    assert shown(after(1, LONG)) == ["1 pod would go on waiting, as now"]
+    assert shown(after(9, LONG)) == ["and 9 pods more would wait"]
+    assert shown(after(0)) == []
+
+
+def test_who_waits_before_a_pod_of_the_manifest_is_shown() -> None:
+    """He is what it waits behind."""
+    pod = PlannedPod(namespace="default", name="new", outcome="not-now", sentence="", ahead=1)
+    rows = ["ALSO WAITING PRIORITY SINCE REVISION FOR WHAT", "default/long 0 6 room"]
+    assert shown(after(2, LONG, pods=(pod,))) == rows
+    assert shown(after(5, LONG, pods=(pod,))) == [*rows, "and 3 pods behind them"]
+
+
+def test_a_sentence_ends_its_lines_between_words_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The terminal itself would end them in the middle of one; a pipe has it whole, for `grep`."""
+    sentence = " ".join(["sentence"] * 30)
+    answer = PlanAnswer(revision=7, outcome="fits", sentence=sentence)
+    for terminal, lines in ((True, 4), (False, 1)):
+        out = Console(file=io.StringIO(), width=80, color_system=None, force_terminal=terminal)
+        monkeypatch.setattr("apportion.cli.plan.console", lambda out=out: out)
+        _show(answer)
+        assert isinstance(out.file, io.StringIO)
+        said = out.file.getvalue().splitlines()
+        assert len(said) == lines
+        assert {word for line in said for word in line.split()} == {"sentence"}
 
 
 def test_help_promises_nothing_of_a_plan_of_nothing() -> None:

@@ -322,6 +322,12 @@ def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
     assert (answer.before.waiting, answer.after.waiting) == (0, 1)
 
 
+def test_what_is_lost_twice_is_said_once() -> None:
+    """As it is lost once."""
+    answer = planned(full(), lose=("n1", "n1"), add=("1x1xT4", "1x1xT4"))
+    assert answer.changes == ("without n1", "with 1x1xT4 more", "with 1x1xT4 more")
+
+
 def test_a_lost_node_is_no_node_of_the_fleet_any_more() -> None:
     """Whoever waits is told of the others alone, as is whoever can never fit."""
     ledger = full(nodes=3, count=1).submit(pod("late", cards()), pod("never", cards(9))).settle()
