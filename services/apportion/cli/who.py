@@ -197,7 +197,7 @@ def rows_of(items: list[WhoRow], index: Index) -> Rows:
                  *(["CONTAINER"] if containers else []), "MEMORY", "CORES",
                  "FROM", *(["UNTIL"] if ended else []), "DECISION",
                  right=("#", "MEMORY", "CORES", "DECISION"),
-                 drops=("CONTAINER", "CORES", "NODE", "MEMORY", "DECISION"))  # fmt: skip
+                 drops=("CONTAINER", "CORES", "NODE", "MEMORY", "DECISION", "#"))  # fmt: skip
     for item in items:
         until = clock(item.to_time) if item.to_revision else ""
         made.add_row(
