@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 import msgspec
+from rich.console import Console
 
 from apportion.cli.config import read_configuration_file
 from apportion.cli.connection import JSON
@@ -16,7 +17,9 @@ from apportion.cli.exits import REFUSED
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.reading import documents
 from apportion.core.configuration import manifest_config
+from apportion.core.explain.limit_words import of_resource
 from apportion.core.explain.lines import ask_words
+from apportion.core.manifests import PodDraft
 from apportion.core.manifests.checking import Checked, checked
 from apportion.core.manifests.others import nothing_taken_words, passed_over_words
 from apportion.core.manifests.priority_classes import with_classes
@@ -34,14 +37,18 @@ HELM_LOOKED_AT = 1 << 20
 
 
 class NoteRow(msgspec.Struct, frozen=True):
-    """What of a manifest has no effect here, and why."""
+    """What of a manifest has no effect here, or is `doubtful`: probably not meant so; and why."""
 
     field: str
     why: str
+    doubtful: bool = False
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One document: `refused` is empty where it is taken; `asks` are by container, in words."""
+    """One document: `refused` is empty where it is taken; `asks` are by container, in words.
+
+    `node` is what each pod asks of its node beside devices, in words, once for pods that ask alike.
+    """
 
     source: str
     line: int
@@ -49,6 +56,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     pods: int = 0
     dialect: str = ""
     asks: tuple[str, ...] = ()
+    node: tuple[str, ...] = ()
     notes: tuple[NoteRow, ...] = ()
     refused: str = ""
 
@@ -69,23 +77,33 @@ class Report(msgspec.Struct, kw_only=True):
         """Documents that are refused, or cannot be read."""
         return sum(bool(row.refused) for row in self.documents)
 
+    @property
+    def doubtful(self) -> int:
+        """Names, amounts and fields that are probably not meant so, of all documents."""
+        return sum(note.doubtful for row in self.documents for note in row.notes)
+
 
 @click.command(epilog="Example:  apportion check -f deploy/ --config apportion.yaml")
 @click.option("-f", "--file", "files", multiple=True, required=True, metavar="FILE|DIR|-",
               help="Manifests of any kind; a folder with all below it.")  # fmt: skip
 @click.option("--config", "config_file", metavar="FILE",
               help="The cluster's configuration, for names and units of its own.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Exit with 1 where anything is doubtful, too.")
 @JSON
-def command(*, files: tuple[str, ...], config_file: str | None, as_json: bool) -> None:
+def command(
+    *, files: tuple[str, ...], config_file: str | None, strict: bool, as_json: bool
+) -> None:
     """Say of each manifest its dialect, what it asks for, and what is not taken over, and why.
 
     Nothing is sent anywhere. Of a StatefulSet, DaemonSet, ReplicaSet or CronJob the pod is looked
     at that it would make, of Volcano's CronJob and JobTemplate the job. PriorityClasses count that
     stand in the same files. Other kinds that hold pods are named, and so is what is passed over, as
     `submit` does, because it is neither a workload nor a limit. It is wrong if
-    there is nothing else.
+    there is nothing else. Doubtful is what is probably not meant so: a name that is nearly one that
+    is known, an amount that counts otherwise, another scheduler.
 
-    Exit codes: 0 everything would be taken; 1 something would be refused; 2 wrong usage.
+    Exit codes: 0 everything would be taken; 1 something would be refused, or with --strict is
+    doubtful; 2 wrong usage.
     """
     config = DEFAULT_CONFIG
     if config_file is not None:
@@ -105,8 +123,8 @@ def command(*, files: tuple[str, ...], config_file: str | None, as_json: bool) -
     if as_json:
         print_json(report)
     else:
-        _show(report)
-    if report.refused:
+        _show(report, (found.source for found in read))
+    if report.refused or (strict and report.doubtful):
         sys.exit(REFUSED)
 
 
@@ -158,8 +176,18 @@ def _row(document: Document, found: Checked) -> Row:
         pods=len(found.pods),
         dialect=", ".join(dict.fromkeys(pod.dialect for pod in found.pods)),
         asks=tuple(asks),
+        node=tuple(dict.fromkeys(words for pod in found.pods if (words := _of_node(pod)))),
         notes=tuple(NoteRow(*note) for note in found.notes),
     )
+
+
+def _of_node(pod: PodDraft) -> str:
+    """As in `4 CPU, 16,384 MiB memory, 1 of example.com/nic`; empty where it asks for nothing."""
+    node = pod.shape.node
+    said = [of_resource("cpu", node.cpu_milli)] if node.cpu_milli else []
+    said += [f"{of_resource('memory', node.memory_mib)} memory"] if node.memory_mib else []
+    said += [f"{of_resource(name, much)} of {name}" for name, much in node.extended.items()]
+    return ", ".join(said)
 
 
 def _unreadable(problem: Problem) -> Row:
@@ -177,30 +205,42 @@ def _is_helm(source: str) -> bool:
         return False
 
 
-def _show(report: Report) -> None:
+def _show(report: Report, sources: Iterable[str]) -> None:
+    """Document by document, as they stand in the files."""
     out = console()
-    for row in report.documents:
+    places = {source: place for place, source in enumerate(dict.fromkeys(sources))}
+    rows = (*report.documents, *report.unknown)
+    for row in sorted(rows, key=lambda row: (places[row.source], row.line)):
         where = f"{row.source}:{row.line}" if row.line else row.source
         out.print(plain(f"{where}  {row.name}".rstrip()), style="bold", soft_wrap=True)
-        if row.refused:
-            out.print(plain(f"  refused  {row.refused}"), style="red", soft_wrap=True)
-        elif not row.pods:
-            out.print(plain("  taken    no pods of its own"), soft_wrap=True)
-        elif not row.asks:
-            out.print(plain("  taken    no device"), soft_wrap=True)
-        for ask in row.asks:
-            out.print(plain(f"  {row.dialect:<8} {ask}"), soft_wrap=True)
-        for note in row.notes:
-            said = f"  without effect  {note.field}: {note.why}"
+        if any(row is each for each in report.unknown):
+            said = "  not looked at  a kind that is not known here: check the pods that it makes"
             out.print(plain(said), style="yellow", soft_wrap=True)
-    for row in report.unknown:
-        out.print(plain(f"{row.source}:{row.line}  {row.name}"), style="bold", soft_wrap=True)
-        said = "  not looked at  a kind that is not known here: check the pods that it makes"
-        out.print(plain(said), style="yellow", soft_wrap=True)
+        else:
+            _show_known(row, out)
     taken = len(report.documents) - report.refused
     total = f"{taken:,} taken, {report.refused:,} refused"
     if report.unknown:
         total += f", {len(report.unknown):,} not looked at"
+    if report.doubtful:
+        total += f", {report.doubtful:,} doubtful"
     if report.passed_over:
         out.print(plain(passed_over_words(report.passed_over)), soft_wrap=True)
     out.print(plain(total))
+
+
+def _show_known(row: Row, out: Console) -> None:
+    if row.refused:
+        out.print(plain(f"  refused  {row.refused}"), style="red", soft_wrap=True)
+    elif not row.pods:
+        out.print(plain("  taken    no pods of its own"), soft_wrap=True)
+    elif not row.asks:
+        out.print(plain("  taken    no device"), soft_wrap=True)
+    for ask in row.asks:
+        out.print(plain(f"  {row.dialect:<8} {ask}"), soft_wrap=True)
+    for words in row.node:
+        out.print(plain(f"  {'node':<8} {words}"), soft_wrap=True)
+    for note in sorted(row.notes, key=lambda note: not note.doubtful):
+        kind = "doubtful" if note.doubtful else "without effect"
+        said = f"  {kind}  {note.field}: {note.why}"
+        out.print(plain(said), style="bold yellow" if note.doubtful else "dim", soft_wrap=True)

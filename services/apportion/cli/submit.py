@@ -141,7 +141,7 @@ def command(
     tell_passed_over(wish)
     _tell_problems(problems)
     for slip in wish.slips:
-        console(stderr=True).print(plain(slip), style="yellow", soft_wrap=True)
+        console(stderr=True).print("doubtful", plain(slip), style="yellow", soft_wrap=True)
     if wish.pods or wish.groups or wish.limits or wish.deployments:
         choice = Choice(timeout_s if wait else None, replace, dry_run)
         run(_submit(where, wish, report, choice))

@@ -182,3 +182,92 @@ def test_links_lead_nowhere_else(tmp_path: Path) -> None:
     (folder / "link.yaml").symlink_to(outside)
     done = check("-f", folder)
     assert (done.exit_code, "no manifest" in done.output) == (2, True)
+
+
+def pod_of(name: str, limits: str, spec: str = "") -> str:
+    """A pod whose only container has these limits."""
+    container = f"{{name: c, image: x, resources: {{limits: {{{limits}}}}}}}"
+    head = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n"
+    return f"{head}spec: {{{spec}containers: [{container}]}}\n"
+
+
+QUEUE_SLIP = """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: q}
+spec: {capability: {volcano.sh/vgpu-numbr: 1}}
+"""
+QUOTA_SLIP = """
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: q}
+spec: {hard: {limits.nvidia.com/gpumen: 1}}
+"""
+
+
+def test_what_decides_everything_is_not_called_without_effect() -> None:
+    """It is doubtful, before what has no effect and in the sum, and --strict ends a pipeline."""
+    text = pod_of("a", "nvidia.com/gpus: 1, nvidia.com/gpucores: 150", "os: {name: linux}, ")
+    done = check("-f", "-", text=text)
+    lines = [line.split("  ")[1] for line in done.stdout.splitlines()[1:-1]]
+    assert lines[-3:] == ["doubtful", "doubtful", "without effect"]
+    assert done.stdout.splitlines()[-1] == "1 taken, 0 refused, 2 doubtful"
+    notes = report("-f", "-", text=text)["documents"][0]["notes"]
+    assert sorted(note["doubtful"] for note in notes) == [False, True, True]
+    assert (done.exit_code, check("-f", "-", "--strict", text=text).exit_code) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_doubtful"),
+    [
+        (pod_of("a", "nvidia.com/gpu: 1"), False),
+        (pod_of("a", "nvidia.com/gpu: 0"), False),
+        (pod_of("a", "nvidia.com/gpu: 1", "os: {name: linux}, "), False),
+        (pod_of("a", "nvidia.com/gpu: 0, nvidia.com/gpumem: 3000"), True),
+        (pod_of("a", "nvidia.com/gpu: 1", "schedulerNam: x, "), True),
+        (pod_of("a", "nvidia.com/gpu: 1", "schedulerName: x, "), True),
+        (QUEUE_SLIP, True),
+        (QUOTA_SLIP, True),
+    ],
+)
+def test_strict_minds_what_is_doubtful_alone(text: str, is_doubtful: bool) -> None:
+    """What has no effect is as its author meant it elsewhere: a pipeline goes on."""
+    assert check("-f", "-", "--strict", text=text).exit_code == int(is_doubtful)
+
+
+def test_no_device_is_said_with_the_amount_that_says_so() -> None:
+    """Else nobody knows why a pod that names devices asks for none."""
+    (note,) = report("-f", "-", text=pod_of("a", "nvidia.com/gpu: 0"))["documents"][0]["notes"]
+    assert note["field"] == 'spec.containers[0].resources.limits["nvidia.com/gpu"]'
+    assert (note["why"], note["doubtful"]) == ("0 asks for no device", False)
+
+
+def test_every_example_is_meant_as_it_is_written() -> None:
+    """People copy them."""
+    assert check("-f", ROOT / "examples", "--strict").exit_code == 0
+
+
+def test_what_is_asked_of_the_node_is_said_beside_the_devices() -> None:
+    """A pod that asks for 500 CPU is not small; one that asks for none says nothing."""
+    text = pod_of("a", "nvidia.com/gpu: 1, cpu: 500, memory: 16Gi, example.com/nic: 2")
+    (row,) = report("-f", "-", text=text)["documents"]
+    assert row["node"] == ["500 CPU, 16,384 MiB memory, 2 of example.com/nic"]
+    assert "  node     500 CPU, 16,384 MiB" in check("-f", "-", text=text).stdout
+    (row,) = report("-f", "-", text=pod_of("a", "nvidia.com/gpu: 1"))["documents"]
+    assert row["node"] == []
+
+
+def test_documents_are_said_as_they_stand_in_the_file() -> None:
+    """Also those that are refused, at the line of what is wrong, and of kinds not known here."""
+    unknown = (
+        "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {name: t}\n"
+        "spec: {template: {spec: {containers: [{name: c, image: x}]}}}\n"
+    )
+    parts = [pod_of("a", ""), unknown, pod_of("b", "nvidia.com/gpu: one"), pod_of("c", "")]
+    said = check("-f", "-", text="---\n".join(parts)).stdout.splitlines()
+    heads = [line for line in said if line.startswith("standard input:")]
+    assert [line.split()[-1] for line in heads] == [
+        "default/a", "default/t", "default/b", "default/c"
+    ]  # fmt: skip
+    lines = [int(line.split(":")[1].split()[0]) for line in heads]
+    assert lines == sorted(lines)

@@ -12,6 +12,8 @@ from apportion.core.dialects.quantity import whole
 
 AMOUNT_MAX = 1 << 53  # what a JSON number holds exactly
 
+_LEAST = "write 1 or more, or leave it out"
+
 Role = Literal["init", "sidecar", "app"]
 """An init container ends before the others start; a sidecar is one that is restarted always."""
 
@@ -54,11 +56,11 @@ def amount_of(container: Container, resource: str) -> Amount:
     kind: Literal["limits", "requests"] = "limits" if resource in container.limits else "requests"
     written = getattr(container, kind)[resource]
     field = container.at(kind, resource)
-    amount = Amount(whole(written, field, limit=AMOUNT_MAX), field, written)
+    amount = Amount(whole(written, field, limit=AMOUNT_MAX, least=_LEAST), field, written)
     if kind == "limits" and resource in container.requests:
         field = container.at("requests", resource)
         requested = container.requests[resource]
-        if whole(requested, field, limit=AMOUNT_MAX) != amount.value:
+        if whole(requested, field, limit=AMOUNT_MAX, least=_LEAST) != amount.value:
             raise ManifestError(
                 field,
                 requested,

@@ -38,13 +38,19 @@ def quantity(value: object, field: str) -> Fraction:
             return amount
 
 
-def whole(value: object, field: str, *, limit: int) -> int:
+def whole(value: object, field: str, *, limit: int, least: str = "write 0 or more") -> int:
     """The amount of an extended resource: a whole number from 0 to `limit`.
+
+    `least` is the fix of a negative one, for those of whom 0 would be no use either.
 
     Raises:
         ManifestError: it is no quantity, negative, a fraction, or above the limit.
     """
-    amount = quantity(value, field)
+    amount = _exact(value)
+    if amount is None:
+        raise ManifestError(field, value, "is not a quantity", 'write a whole number, as in "2"')
+    if amount < 0:
+        raise ManifestError(field, value, "is negative", least)
     if amount.denominator != 1:
         raise ManifestError(field, value, "is a fraction", "write a whole number")
     if amount > limit:

@@ -79,6 +79,39 @@ def devices_deficit(shape: Shape, node: NodeState, known: Known) -> Deficit | No
     return None
 
 
+def most_pods(shape: Shape, node: NodeState, known: Known) -> int:
+    """No more such pods than this the node could hold with nothing on it; it may be fewer, for each
+    ask is looked at by itself.
+    """
+    if host_deficit(shape, node) is not None:
+        return 0
+    needs, host = shape.node, node.host
+    most = host.pods
+    if needs.cpu_milli:
+        most = min(most, host.cpu_milli // needs.cpu_milli)
+    if needs.memory_mib:
+        most = min(most, host.memory_mib // needs.memory_mib)
+    for ask in shape.asks:
+        if not ask.init:
+            places = sum(_most_shares(ask, shape, held.device, known) for held in node.devices)
+            most = min(most, places // ask.count)
+    return most
+
+
+def _most_shares(ask: Ask, shape: Shape, device: Device, known: Known) -> int:
+    needs = demand(ask, device, known)
+    refused = refused_kind(ask, shape.devices, device) is not None
+    if refused or not isinstance(needs, Demand) or refused_amount(needs, empty(device)) is not None:
+        return 0
+    amounts = (
+        (needs.memory_mib, device.memory_mib),
+        (needs.cores_needed, device.cores),
+        (needs.template_cpu, template_cpu_of(device)),
+    )
+    slots = 1 if needs.alone else device.slots
+    return min([slots, *(there // wanted for wanted, there in amounts if wanted)])
+
+
 def _verdicts(ask: Ask, shape: Shape, node: NodeState, known: Known) -> Iterator[Verdict | None]:
     for held in node.devices:
         device = held.device

@@ -21,13 +21,28 @@ from msgspec import structs
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain import words
-from apportion.core.explain.capacity import NO_PLACE, Deficit, devices_deficit, empty, host_deficit
+from apportion.core.explain.capacity import (
+    NO_PLACE,
+    Deficit,
+    devices_deficit,
+    empty,
+    host_deficit,
+    most_pods,
+)
 from apportion.core.explain.lifted import without
 from apportion.core.explain.limited import never_within
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
 from apportion.core.placement.filters import refused_node as refused_now
-from apportion_schemas import Ask, DeviceConstraints, NearMiss, PodRefused, RefusalCode, Shape
+from apportion_schemas import (
+    Ask,
+    DeviceConstraints,
+    GangShortage,
+    NearMiss,
+    PodRefused,
+    RefusalCode,
+    Shape,
+)
 
 NEAREST_KEPT: Final = 3
 NODES_WEIGHED: Final = 64  # nodes that could hold a pod of which the nearest are looked for
@@ -62,6 +77,7 @@ class Room:
         self._by_build: dict[Build, list[NodeState]] = {}
         self._known: dict[bytes, tuple[NearMiss, ...] | None] = {}
         self._whole: dict[bytes, PodRefused] = {}
+        self._most: dict[bytes, int] = {}
         self._unbelieved: list[NodeState] | None = None
 
     def explained(self, pod: PodState, refused: PodRefused) -> Explained:
@@ -72,7 +88,9 @@ class Room:
         """
         if refused.queue or refused.quota:
             return Explained(refused, never=False, limit=never_within(self._state, pod, refused))
-        if refused.gang or refused.volume or not refused.nodes:
+        if refused.gang:
+            return Explained(refused, never=False, limit=self._never_together(pod, refused.gang))
+        if refused.volume or not refused.nodes:
             return Explained(refused, never=False)
         refused = words.without_gone(refused)
         shape = pod.submitted.shape
@@ -92,6 +110,27 @@ class Room:
         nearest = sorted((*kept, *more), key=partial(self._devices_short, shape))
         return Explained(
             structs.replace(refused, nearest=tuple(nearest[:NEAREST_KEPT])), never=False
+        )
+
+    def _never_together(self, pod: PodState, found: GangShortage) -> str:
+        """That the whole fleet has too few places for the gang, where its pods are all alike; empty
+        where it has enough, or nobody can say so easily.
+        """
+        group = self._state.groups.get(pod.submitted.group)
+        alike = group is not None and {p.shape_key for p in group.pods.values()} == {pod.shape_key}
+        if not alike or found.present < found.needed:
+            return ""
+        if pod.shape_key not in self._most:
+            nodes, shape = self._state.nodes.values(), pod.submitted.shape
+            self._most[pod.shape_key] = sum(
+                most_pods(shape, node, self._geometries) for node in nodes if node.present
+            )
+        most = self._most[pod.shape_key]
+        if most >= found.needed:
+            return ""
+        return (
+            f"its gang needs {found.needed:,} places together, and this fleet has "
+            f"{most:,} with nothing there"
         )
 
     def _alone(self, shape: Shape, near: Iterable[NearMiss]) -> bool:

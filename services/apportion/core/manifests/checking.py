@@ -20,7 +20,7 @@ from apportion.core.manifests.limits import limit_of
 from apportion.core.manifests.others import called, holds_pods, is_other
 from apportion.core.manifests.priority_classes import class_of
 from apportion.core.manifests.reading import TAKEN, errors_below, read_document, title
-from apportion.core.manifests.suspects import suspects
+from apportion.core.manifests.suspects import of_no_device, suspects
 from apportion.core.manifests.template import ManifestConfig
 from apportion.core.manifests.unsupported import places
 from apportion.core.manifests.workloads import PodDraft
@@ -36,10 +36,14 @@ TEMPLATES_READ = {
 
 
 class Note(NamedTuple):
-    """A field or annotation that has no effect here although one might expect it, and why."""
+    """A field or annotation that has no effect here although one might expect it, and why.
+
+    Of a `doubtful` one its author probably meant another, whatever effect it has.
+    """
 
     field: str
     why: str
+    doubtful: bool = False
 
 
 class Checked(NamedTuple):
@@ -77,21 +81,23 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
         return Checked(name, known=False)
     try:
         with errors_below(prefix):
-            if limit_of(document) is not None:
+            if limit_of(document, config.dialects) is not None:
                 return Checked(name, notes=tuple(_slips(document, config)))
             made, below, at = _made(document, kind)
         with errors_below(prefix + below):
             manifest = read_document(made, config)
     except ManifestError as error:
         return Checked(name, error=error)
-    elsewhere = (Note(*each) for each in left_elsewhere(about, config.schedulers))
-    notes = (*_notes(about, at, below), *elsewhere, *_slips(document, config))
+    of_none = (Note(*each) for each in of_no_device(document, config.dialects))
+    elsewhere = (Note(*each, doubtful=True) for each in left_elsewhere(about, config.schedulers))
+    notes = (*_notes(about, at, below), *of_none, *elsewhere, *_slips(document, config))
     return Checked(name, manifest.pods, notes)
 
 
 def _slips(document: object, config: ManifestConfig) -> Iterator[Note]:
     """Names in it that are probably not meant so."""
-    yield from (Note(*each) for each in suspects(document, config.dialects, placed=True))
+    for each in suspects(document, config.dialects, placed=True):
+        yield Note(*each, doubtful=True)
 
 
 def _made(document: Any, kind: tuple[str, str]) -> tuple[object, str, str]:

@@ -9,24 +9,35 @@ from typing import Any, Final
 
 from apportion.core.dialects import ManifestError
 from apportion.core.dialects.errors import within
+from apportion.core.dialects.listing import resources
+from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.quantity import quantity
+from apportion.core.dialects.resource import DEVICE_MEMORY, PARTIAL_MEMORY
 from apportion.core.manifests import naming
 from apportion.core.manifests.card_quota import card_quota
-from apportion.core.manifests.resource_quota import AMOUNT_MAX, extended_limits
+from apportion.core.manifests.resource_quota import AMOUNT_MAX, OF_CLAIMS, extended_limits
 from apportion_schemas import QueueObserved, QuotaObserved
+from apportion_schemas.quantities import MEMORY_MIB_MAX
 
 MIB: Final = 1 << 20
+WEIGHT_MAX: Final = 65_535
+"""Volcano's: its API takes no queue of another weight."""
 OPEN: Final = ("", "Open")
 STATES: Final = (*OPEN, "Closed", "Closing", "Unknown")
 """Volcano's; only an open queue takes pods."""
 QUEUE: Final = ("scheduling.volcano.sh/v1beta1", "Queue")
 QUOTA: Final = ("v1", "ResourceQuota")
+DEFAULTS: Final = DialectConfig()
 _UNITS: Final = {"cpu": (1000, 1), "memory": (1, MIB)}
 """CPU is kept in thousandths, memory in MiB, all else in whole units."""
 
 
-def limit_of(document: object) -> QueueObserved | QuotaObserved | None:
+def limit_of(
+    document: object, config: DialectConfig = DEFAULTS
+) -> QueueObserved | QuotaObserved | None:
     """What a document of either kind says; None for one of another kind.
+
+    `config` says which names are of the memory of devices, whose unit is not the byte.
 
     Raises:
         ManifestError: it cannot be obeyed.
@@ -35,18 +46,20 @@ def limit_of(document: object) -> QueueObserved | QuotaObserved | None:
         return None
     kind = (document.get("apiVersion"), document.get("kind"))
     if kind == QUEUE:
-        return _queue(document)
-    return _quota(document) if kind == QUOTA else None
+        return _queue(document, config)
+    return _quota(document, config) if kind == QUOTA else None
 
 
-def _queue(document: Mapping[str, Any]) -> QueueObserved:
+def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
     metadata, spec = _parts(document)
     weight = spec.get("weight", 1)
-    if not isinstance(weight, int) or isinstance(weight, bool) or not 0 <= weight <= AMOUNT_MAX:
-        raise ManifestError("spec.weight", weight, "is no weight", "write a whole number from 0")
+    if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= WEIGHT_MAX:
+        fix = f"write a whole number from 1 to {WEIGHT_MAX}"
+        raise ManifestError("spec.weight", weight, "is no weight", fix)
     capability = spec.get("capability") or {}
     if not isinstance(capability, dict):
         raise ManifestError("spec.capability", capability, "is no object", "write name: amount")
+    _check_units(capability, "spec.capability", config)
     _refuse_state(spec)
     return QueueObserved(
         queue=naming.subdomain(str(metadata.get("name") or ""), "metadata.name"),
@@ -91,11 +104,39 @@ def _amount(name: str, value: object) -> int:
     return amount
 
 
-def _quota(document: Mapping[str, Any]) -> QuotaObserved:
+def _check_units(limited: Mapping[str, object], field: str, config: DialectConfig) -> None:
+    """Refuse part of a device, and bytes where the unit is MiB, as a pod is refused that asks so.
+
+    What a cluster has in force is read by the watcher all the same: nobody could mend it here.
+    """
+    known = resources(config)
+    for name, value in limited.items():
+        if "/" not in name:
+            continue
+        at, amount = within(field, name), quantity(value, within(field, name))
+        if amount.denominator != 1:
+            raise ManifestError(at, value, "is a fraction", "write a whole number")
+        of_claims = next((prefix for prefix in OF_CLAIMS if name.startswith(prefix)), "")
+        meaning = known.get(name.removeprefix(of_claims))
+        bound = meaning.bound if meaning else None
+        if bound is None or bound.counts not in (DEVICE_MEMORY, PARTIAL_MEMORY):
+            continue
+        suffixed = isinstance(value, str) and not value.isdecimal()
+        if suffixed and amount * bound.unit > MEMORY_MIB_MAX:
+            raise ManifestError(
+                at,
+                value,
+                f"is counted in units of {bound.unit} MiB, not in bytes",
+                f"write {max(int(amount) // (bound.unit * MIB), 1)}",
+            )
+
+
+def _quota(document: Mapping[str, Any], config: DialectConfig) -> QuotaObserved:
     metadata, spec = _parts(document)
     if not isinstance(spec.get("hard") or {}, dict):
         raise ManifestError("spec.hard", spec["hard"], "is no object", "write name: amount")
     hard = extended_limits(document)
+    _check_units({name: spec["hard"][name] for name in hard}, "spec.hard", config)
     if not hard:
         raise ManifestError(
             "spec.hard",

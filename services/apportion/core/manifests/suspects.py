@@ -1,24 +1,28 @@
 """Names that look like ours and are not: a slip of the pen would be passed over in silence.
 
 A resource that nobody reads counts as one that nodes offer, and no node does, and limits no device;
-an annotation that nobody reads has no effect; more than all cores of a device are cut to these.
-Invariant: a name with a domain that is read here is known, or is told
-of; and a name of any domain that is nearly one of ours is told of with the one that it is near to.
+an annotation or a field that nobody reads has no effect; more than all cores of a device are cut to
+these; of no device no part is given. Invariant: a name with a domain that is read here is known, or
+is told of; and a name of any domain that is nearly one of ours is told of with those that it is
+near to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+from apportion.core.dialects import ManifestError, cambricon, listing, plain
 from apportion.core.dialects import annotations as preferences
-from apportion.core.dialects import cambricon, listing
+from apportion.core.dialects.container import Container
 from apportion.core.dialects.errors import within
 from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.reading import read_pod
 from apportion.core.manifests import harmless
+from apportion.core.manifests.fields import Part, unknown_fields
 from apportion.core.manifests.limits import QUEUE, QUOTA
+from apportion.core.manifests.meant import meant
 from apportion.core.manifests.resource_quota import OF_CLAIMS
 from apportion_schemas.quantities import WHOLE
 
@@ -31,6 +35,12 @@ _CLAMPED: Final = (
     "is {}, a percentage of one device, and counts as 100, a device alone, as in HAMi; "
     "write from 0 to 100"
 )
+_OF_THE_NODE: Final = (
+    "it is asked of the node, as an extended resource of this name, and only a node that offers it "
+    "takes the pod"
+)
+_UNREAD: Final = f"is not known here: {_OF_THE_NODE}"
+_UNREAD_MIG: Final = f"is no MIG instance here, unless migStrategy is mixed: {_OF_THE_NODE}"
 OWN: Final = frozenset(
     (
         preferences.SCORING_WEIGHTS,
@@ -68,7 +78,26 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
     if about.get("kind") in (QUEUE[1], QUOTA[1]):
         yield from _of_limit(about, config)
         return
-    yield from _walk(document, "", config, placed=placed, depth=0)
+    for key, at, found in _parts(document, "", 0):
+        if key == "annotations":
+            yield from _annotations(found, at, placed=placed)
+            continue
+        yield from (Suspect(f"{at}.{field}", why) for field, why in unknown_fields(key, found))
+        if key == "resources":
+            for kind, amounts in _amounts(found):
+                yield from _resources(amounts, f"{at}.{kind}", config)
+            if (zero := _zero(found, config)) and zero.besides:
+                yield Suspect(
+                    f"{at}.{zero.field}",
+                    f"is 0: no device is asked for, and {zero.besides} counts for nothing",
+                )
+
+
+def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
+    """Where containers ask for 0 devices and nothing else of any: no slip, so that charts write."""
+    for key, at, found in _parts(document, "", 0):
+        if key == "resources" and (zero := _zero(found, config)) and not zero.besides:
+            yield Suspect(f"{at}.{zero.field}", "0 asks for no device")
 
 
 def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Suspect]:
@@ -85,39 +114,77 @@ def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Su
             hint = _hint(name, known)
             is_slip = bool(hint) or _domain(name) in _domains(known)
         else:
-            hint = _meant(name, OF_NODES, NEAR)
+            hint = meant(name, OF_NODES, NEAR)
             is_slip = of_queue and name not in OF_NODES and not name.startswith("hugepages-")
         if is_slip:
             said = f"is not known here, and limits no device{hint}"
             yield Suspect(within(f"spec.{part}", name), said)
 
 
-def _walk(
-    value: object,
-    field: str,
-    config: DialectConfig,
-    *,
-    placed: bool,
-    depth: int,
-) -> Iterator[Suspect]:
+_Part = tuple[Literal["annotations"] | Part, str, Mapping[Any, Any]]
+
+
+def _parts(value: object, field: str, depth: int) -> Iterator[_Part]:
+    """What names and amounts stand in, wherever in a document: what it is, its path, itself."""
     if depth > DEPTH_MAX:
         return
     if isinstance(value, list):
         for place, each in enumerate(value):
-            yield from _walk(each, f"{field}[{place}]", config, placed=placed, depth=depth + 1)
+            yield from _parts(each, f"{field}[{place}]", depth + 1)
         return
     if not isinstance(value, dict):
         return
+    if isinstance(value.get("containers"), list):
+        yield "pod", field, value
+        yield from _containers(value, field)
     for key, each in value.items():
         at = f"{field}.{key}" if field else str(key)
-        if key == "annotations" and isinstance(each, dict):
-            yield from _annotations(each, at, placed=placed)
-        elif key == "resources" and isinstance(each, dict):
-            for kind in ("limits", "requests"):
-                if isinstance(each.get(kind), dict):
-                    yield from _resources(each[kind], f"{at}.{kind}", config)
+        if key in ("annotations", "resources") and isinstance(each, dict):
+            yield key, at, each
         else:
-            yield from _walk(each, at, config, placed=placed, depth=depth + 1)
+            yield from _parts(each, at, depth + 1)
+
+
+def _containers(spec: Mapping[Any, Any], field: str) -> Iterator[_Part]:
+    for kind in ("initContainers", "containers"):
+        group = spec.get(kind)
+        for place, each in enumerate(group if isinstance(group, list) else ()):
+            if isinstance(each, dict):
+                yield "container", f"{field}.{kind}[{place}]", each
+
+
+def _amounts(resources: Mapping[Any, Any]) -> Iterator[tuple[str, Mapping[Any, Any]]]:
+    for kind in ("limits", "requests"):
+        if isinstance(found := resources.get(kind), dict):
+            yield kind, found
+
+
+class _Zero(NamedTuple):
+    """An amount of 0 for which a container gets no device, and what it asks of one beside it."""
+
+    field: str
+    besides: str
+
+
+def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> _Zero | None:
+    """As whoever reads the pod has it: of which names a 0 decides is the dialect's to say."""
+    claimed, kinds = listing.claimed(config), dict(_amounts(resources))
+    asked = [
+        (kind, name, str(amount))
+        for kind, amounts in kinds.items()
+        for name, amount in amounts.items()
+        if isinstance(name, str) and name in claimed
+    ]
+    zeros = [within(kind, name) for kind, name, amount in asked if amount == "0"]
+    if not zeros:
+        return None
+    container = Container("", "", kinds.get("limits", {}), kinds.get("requests", {}))
+    try:
+        if read_pod([container], {}, config=config).asks:
+            return None
+    except ManifestError:
+        return None  # whoever reads the pod says so
+    return _Zero(zeros[0], next((name for _, name, amount in asked if amount != "0"), ""))
 
 
 def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator[Suspect]:
@@ -139,11 +206,10 @@ def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iter
             if key in (config.hami.cores, cambricon.CORES) and _exceeds(found[key]):
                 yield Suspect(within(at, key), _CLAMPED.format(found[key]))
             continue
-        hint = _hint(key, known)
+        hint = _hint(key, known | plain.PROFILES.keys() if key.startswith(plain.MIG) else known)
         if hint or _domain(key) in _domains(known):
             yield Suspect(
-                within(at, key),
-                f"is not known here: only a node that offers it by this name takes the pod{hint}",
+                within(at, key), (_UNREAD_MIG if key in plain.PROFILES else _UNREAD) + hint
             )
 
 
@@ -154,13 +220,10 @@ def _exceeds(percent: object) -> bool:
 
 
 def _hint(key: str, known: Collection[str]) -> str:
+    if key in known:
+        return ""
     cutoff = NEAR if _domain(key) in _domains(frozenset(known)) else NEAR_OF_OTHERS
-    return _meant(key, known, cutoff)
-
-
-def _meant(key: str, known: Collection[str], cutoff: float) -> str:
-    near = get_close_matches(key, known, n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]}?" if near else ""
+    return meant(key, known, cutoff)
 
 
 def _domain(key: str) -> str:

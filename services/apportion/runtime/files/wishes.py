@@ -102,7 +102,7 @@ class _Reader:
     def _take(self, document: Document, item: object, prefix: str) -> None:
         if is_other(item):
             return
-        limit = limit_of(item)
+        limit = limit_of(item, self._config.dialects)
         line = document.parsed.line
         slips = [*suspects(item, self._config.dialects)]
         if limit is None:

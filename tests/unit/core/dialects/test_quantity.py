@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 
 from apportion.core.dialects import ManifestError
+from apportion.core.dialects.container import Container, amount_of
 from apportion.core.dialects.quantity import quantity, whole
 
 
@@ -76,3 +77,15 @@ def test_limit_of_a_whole_number() -> None:
     assert whole("10", "field", limit=10) == 10
     with pytest.raises(ManifestError, match="write at most 10"):
         whole("11", "field", limit=10)
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [("one", 'write a whole number, as in "2"'), (-1, "write 1 or more, or leave it out")],
+)
+def test_of_cards_a_whole_number_is_asked_for(value: object, fix: str) -> None:
+    """What would be refused or be of no use next is not proposed: 4Gi cards, or none."""
+    container = Container("main", "spec", {"nvidia.com/gpu": value}, {})
+    with pytest.raises(ManifestError) as refused:
+        amount_of(container, "nvidia.com/gpu")
+    assert refused.value.fix == fix

@@ -4,6 +4,7 @@ import pytest
 
 from apportion.core.explain.answers import Why
 from apportion.core.explain.queued import lines_answer
+from apportion.core.explain.room import Room
 from apportion.core.explain.why import event_words, why
 from apportion.lab.fitting import EmptyFleet
 from apportion_schemas import (
@@ -17,7 +18,7 @@ from apportion_schemas import (
 )
 from tests.support.fleet import T4, node, observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, pod, shape
+from tests.support.pods import ask, cards, gang, member, pod, shape
 
 L40S, H100 = "NVIDIA L40S", "NVIDIA H100 80GB HBM3"
 
@@ -242,3 +243,27 @@ def test_a_large_node_that_is_not_ready_may_recover() -> None:
     assert not answer.refused.never
     assert [miss.node for miss in answer.refused.nearest] == ["n"]
     assert answer.refused.causes[0].unblocked_by == "the node becomes ready"
+
+
+@pytest.mark.parametrize(
+    ("pods", "most"), [(4, ""), (5, "needs 5 places together, and this fleet")]
+)
+def test_a_gang_that_the_empty_fleet_has_no_room_for(pods: int, most: str) -> None:
+    """Two nodes of four cards, and pods of two cards: a fifth has never a place, whoever ends."""
+    ledger = Ledger(rack("n1", 4), rack("n2", 4), gang("team/job", pods))
+    ledger.submit(pod("holds", cards())).settle()
+    ledger.submit(*(member(f"m{number}", cards(2)) for number in range(pods))).settle()
+    waits = ledger.pod("m0")
+    assert waits.refusal is not None
+    found = Room(ledger.state).explained(waits, waits.refusal)
+    assert most in found.limit
+    assert bool(found.limit) == bool(most)
+
+
+def test_of_a_gang_whose_pods_differ_nobody_says_never() -> None:
+    """Which of them find places together is for the engine to try."""
+    ledger = Ledger(rack("n1", 1), gang("team/job", 2))
+    ledger.submit(member("m0", cards()), member("m1", ask(80_000))).settle()
+    waits = ledger.pod("m0")
+    assert waits.refusal is not None
+    assert not Room(ledger.state).explained(waits, waits.refusal).limit

@@ -129,7 +129,7 @@ def test_gang_that_waits_for_its_pods(present: int) -> None:
 
 def test_gang_that_does_not_fit() -> None:
     """A complete gang without room says how many of it would fit."""
-    ledger = Ledger(rack("n1", 2), gang("team/job", 3))
+    ledger = Ledger(rack("n1", 3), gang("team/job", 3)).submit(pod("holds", cards(1))).settle()
     ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
     answer = explained(ledger.settle(), "m0")
     assert "its gang needs 3 places together and finds 2" in answer.sentence

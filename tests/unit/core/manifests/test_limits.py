@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.dialects import ManifestError
+from apportion.core.dialects.names import DialectConfig
 from apportion.core.manifests.limits import limit_of
 from apportion_schemas import QueueObserved, QuotaObserved
 
@@ -64,6 +65,39 @@ def test_a_quota_is_of_devices_alone() -> None:
     )
 
 
+@pytest.mark.parametrize("of", [quota, lambda limits: queue(capability=limits)])
+@pytest.mark.parametrize(
+    ("name", "amount", "said"),
+    [
+        ("nvidia.com/gpumem", "16Gi", "units of 1 MiB, not in bytes: write 16384"),
+        ("volcano.sh/vgpu-memory", "512Mi", "write 512"),
+        ("tencent.com/vcuda-memory", "1Gi", "units of 256 MiB, not in bytes: write 4"),
+        ("nvidia.com/gpu", 1.5, "is a fraction: write a whole number"),
+        ("example.com/nic", "500m", "is a fraction"),
+    ],
+)
+def test_what_no_pod_could_ask_for_is_no_limit(of: Any, name: str, amount: Any, said: str) -> None:
+    """Bytes would bind nobody, and part of a device would be rounded in silence."""
+    with pytest.raises(ManifestError, match=said):
+        limit_of(of({name: amount}))
+
+
+def test_a_quota_names_claims_of_memory_and_large_numbers_are_meant() -> None:
+    """Of requests and limits alike; a number is of the unit, also with a suffix of thousands."""
+    with pytest.raises(ManifestError, match="write 16384"):
+        limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}))
+    said = limit_of(quota({"requests.nvidia.com/gpumem": "640k", "nvidia.com/gpumem": 1 << 34}))
+    assert isinstance(said, QuotaObserved)
+    assert said.hard == {"requests.nvidia.com/gpumem": 640_000, "nvidia.com/gpumem": 1 << 34}
+
+
+def test_the_unit_of_memory_is_that_of_the_configuration() -> None:
+    """As it is for pods."""
+    of = DialectConfig(memory_factor=256)
+    with pytest.raises(ManifestError, match="write 64"):
+        limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}), of)
+
+
 def test_other_documents_are_not_ours() -> None:
     """They are read as pods, or refused as such."""
     assert limit_of({"apiVersion": "v1", "kind": "Pod"}) is None
@@ -75,6 +109,8 @@ def test_other_documents_are_not_ours() -> None:
     [
         (queue(weight=-1), "spec.weight"),
         (queue(weight="3"), "spec.weight"),
+        (queue(weight=0), "spec.weight"),
+        (queue(weight=65_536), "spec.weight"),
         (queue(capability=["cpu"]), "spec.capability"),
         (queue(capability={"cpu": "lots"}), 'spec.capability["cpu"]'),
         (queue(capability={"cpu": "-1"}), 'spec.capability["cpu"]'),

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from apportion.core.dialects.names import DialectConfig
-from apportion.core.manifests.suspects import suspects
+from apportion.core.manifests import harmless
+from apportion.core.manifests.harmless import CONTAINER_FIELDS
+from apportion.core.manifests.suspects import of_no_device, suspects
+from apportion.core.manifests.unsupported import POD_SPEC
 
 CONFIG = DialectConfig()
 
@@ -75,6 +78,84 @@ def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
         (said,) = found(document)
         assert f'["{name}"] is 130, ' in said
         assert "counts as 100" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("nvidia.com/gpus", "nvidia.com/gpu"),
+        ("nvidia.com/mig-1g.7gb", "nvidia.com/mig-1g.5gb or nvidia.com/mig-1g.6gb"),
+        (
+            "huawei.com/Ascend910B",
+            "huawei.com/Ascend910B2, huawei.com/Ascend910B3 or huawei.com/Ascend910B4",
+        ),
+    ],
+)
+def test_what_decides_everything_is_said_so(name: str, meant: str) -> None:
+    """Such a pod fits no node; of several names that are as near all are offered."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
+    (said,) = found(document)
+    assert "only a node that offers it takes the pod" in said
+    assert said.endswith(f"; did you mean {meant}?")
+
+
+def test_an_instance_by_its_profile_says_what_reads_it() -> None:
+    """It is known, and not read as it stands; where it is, nothing is said."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-1g.5gb": 1}
+    (said,) = found(document)
+    assert "unless migStrategy is mixed" in said
+    assert "did you mean" not in said
+    assert not list(suspects(document, DialectConfig(mig_by_profile=True)))
+
+
+@pytest.mark.parametrize(
+    ("limits", "slips", "notes"),
+    [
+        ({"nvidia.com/gpu": 0}, 0, 1),
+        ({"nvidia.com/gpu": "0", "cpu": 1}, 0, 1),
+        ({"nvidia.com/gpu": 0, "nvidia.com/gpumem": 3000}, 1, 0),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 0}, 0, 0),
+        ({"huawei.com/Ascend310P": 0, "huawei.com/Ascend310P-memory": 3000}, 1, 0),
+        ({"nvidia.com/gpumem": "lots", "nvidia.com/gpu": 0}, 0, 0),
+        ({"cpu": 0, "example.com/nic": 0}, 0, 0),
+    ],
+)
+def test_no_device_is_asked_for(limits: dict[str, Any], slips: int, notes: int) -> None:
+    """A chart writes 0 where nobody wants one; with more beside it somebody wanted something."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = limits
+    said = found(document)
+    noted = list(of_no_device(document, CONFIG))
+    assert (len(said), len(noted)) == (slips, notes)
+    for each in said:
+        assert "is 0: no device is asked for, and " in each
+        assert each.endswith("counts for nothing")
+
+
+def test_a_field_that_is_nearly_one_that_is_read() -> None:
+    """Of the spec, of a container and of its resources, with its path; Kubernetes would drop it."""
+    document = pod()
+    document["spec"]["schedulerNam"] = "x"
+    document["spec"]["x-of-a-newer-api"] = "x"
+    container = document["spec"]["containers"][0]
+    container["resource"] = {}
+    container["resources"] = {"limit": {}}
+    for at, whole in (("", document), ("spec.template.", {"spec": {"template": document}})):
+        said = dict(each.split(" ", 1) for each in found(whole))
+        assert said[f"{at}spec.schedulerNam"].endswith("; did you mean schedulerName?")
+        assert said[f"{at}spec.containers[0].resource"].endswith("; did you mean resources?")
+        assert said[f"{at}spec.containers[0].resources.limit"].endswith("; did you mean limits?")
+        assert len(said) == 3
+
+
+def test_every_field_of_the_guide_is_known() -> None:
+    """Such as decide nothing and such as are refused stand in other tables, and are no slips."""
+    paths = [path.split(".")[0].removesuffix("[]") for path in harmless.every()]
+    fields = dict.fromkeys((*paths, *(row.path for row in POD_SPEC)), "x")
+    of_container = {path.split(".")[0].removesuffix("[]"): "x" for path in CONTAINER_FIELDS}
+    assert found({"spec": fields | {"containers": [of_container]}}) == []
 
 
 def test_one_of_our_domain_that_is_near_to_nothing() -> None:
