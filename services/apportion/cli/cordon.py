@@ -1,7 +1,12 @@
-"""`apportion cordon` and `uncordon`: a device or a node off offer, and on again."""
+"""`apportion cordon` and `uncordon`: a device or a node off offer, and on again.
+
+Invariant: that a cordon stands is said by all that the ledger holds, never by what the gateway
+happens to have folded: whoever reads it takes the node for closed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 import click
@@ -10,9 +15,9 @@ import msgspec
 from apportion.cli.asking import Gateway
 from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_both
-from apportion.cli.exits import NotFound
+from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.output import console, plain, print_json
-from apportion.cli.writing import by_whom, person, run, write
+from apportion.cli.writing import by_whom, open_ledger, person, run, write
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import CordonAnswer, DeviceAnswer, NodeDetail
 from apportion.core.explain.lines import listed
@@ -30,6 +35,8 @@ from apportion_schemas.quantities import Payload
 
 OFF_NAMED = 4
 """So many devices are named that are off offer still."""
+BEHIND_S = 5
+"""How long the gateway may take to fold up to now: a cordon is not kept waiting for long."""
 
 
 class Done(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,9 +67,8 @@ def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) ->
         raise click.UsageError("--reason is empty; say why, whoever asks later will want to know")
     who = person(by)
     basis, node, device = find(where, target)
-    detail = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail)
     data = cordoning(node, device, by=who, reason=reason)
-    if first := stands_since(detail, data):
+    if first := run(standing(where, node, data)):
         _tell(data, first, device or node, as_json=as_json, before=True)
         return
     _write(where, data, basis, device or node, as_json=as_json)
@@ -85,18 +91,18 @@ def uncordon(
     the beginning will do: four characters after GPU-, if no other begins so.
 
     Exit codes: 0 done; 1 no such device or node, or nobody of that name has a reason against it;
-    3 the ledger or gateway cannot be reached.
+    3 the ledger or gateway cannot be reached, or the gateway is behind the ledger.
     """
     if whose and everybody:
         raise click.UsageError("give --of NAME or --all, not both")
     who = person(by)
-    basis, node, device = find(where, target)
-    detail = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail)
+    _, node, device = find(where, target)
+    detail = run(_node_now(where, node))
     stated = cordons_of(detail, device)
     lifted = whose or who
     others = [each for each in stated if each.by != lifted]
     if not stated:
-        raise NotFound(f"{device or node} is not cordoned at revision {basis}")
+        raise NotFound(f"{device or node} is not cordoned at revision {detail.revision}")
     if not everybody and len(others) == len(stated):
         raise NotFound(
             f"{lifted} has no reason against {device or node}, but others have: "
@@ -116,7 +122,7 @@ def uncordon(
             if device
             else NodeCordonLifted(node=node, of=lifted, by=who, reason=reason)
         )
-    _write(where, data, basis, device or node, as_json=as_json)
+    _write(where, data, detail.revision, device or node, as_json=as_json)
     if others:
         _warn(f"{device or node} is cordoned still: {spoken(others)}")
     elif off := still_off(detail, device):
@@ -128,6 +134,34 @@ def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned |
     if device:
         return DeviceCordoned(device=device, by=by, reason=reason)
     return NodeCordoned(node=node, by=by, reason=reason)
+
+
+async def standing(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
+    """At which revision this was said that stands now; 0 where nobody can say that it does.
+
+    So one that lags behind costs a cordon once more, and never a node that stays on offer.
+
+    Raises LedgerError, NotFound.
+    """
+    try:
+        return stands_since(await _node_now(where, node), data)
+    except Unreachable:
+        return 0
+
+
+async def _node_now(where: Where, node: str) -> NodeDetail:
+    """The node by all that the ledger holds: the gateway may not have read the newest of it.
+
+    Raises LedgerError, NotFound, Unreachable.
+    """
+    async with open_ledger(where.reach()) as ledger:
+        newest = await ledger.last_revision()
+    return await asyncio.to_thread(_node_at, where, node, newest)
+
+
+def _node_at(where: Where, node: str, revision: int) -> NodeDetail:
+    query = {"at_least": revision, "wait_s": BEHIND_S}
+    return Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail, query=query)
 
 
 def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int:

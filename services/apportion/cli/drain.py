@@ -15,7 +15,7 @@ from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
 from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_both
-from apportion.cli.cordon import cordoning, find, stands_since
+from apportion.cli.cordon import cordoning, find, standing
 from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, NotFound, Unreachable
 from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit
 from apportion.cli.output import console, plain, print_json
@@ -156,7 +156,7 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
     gateway = Gateway(where.gateway_url())
     if not dry_run:
         await asyncio.to_thread(_units, gateway, order, at_least=basis)
-        await _cordon(where, gateway, order, report, basis=basis)
+        await _cordon(where, order, report, basis=basis)
         basis = max(basis, report.revision)
     units = await asyncio.to_thread(_units, gateway, order, at_least=basis)
     report.left = {name: "not moved yet" for unit in units for name in unit.names}
@@ -177,14 +177,11 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         _note_decisions(report, awaited, now)
 
 
-async def _cordon(
-    where: Where, gateway: Gateway, order: Order, report: Report, *, basis: int
-) -> None:
+async def _cordon(where: Where, order: Order, report: Report, *, basis: int) -> None:
     """Cordon it, unless the same person has for the same reason: then that one counts."""
     reason = (DRAINING + order.reason)[:REASON_MAX]
     data = cordoning(order.node, order.device, by=order.who, reason=reason)
-    detail = await asyncio.to_thread(gateway.ask, "nodes", order.node, answer=NodeDetail)
-    report.revision = stands_since(detail, data)
+    report.revision = await standing(where, order.node, data)
     if not report.revision:
         await to_its_end(_append(where, data, report, basis=basis))
 

@@ -1,0 +1,84 @@
+"""Cordons beside a gateway that lags: what it has not read yet keeps no node on offer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from apportion.cli.exits import UNREACHABLE
+from apportion_schemas import NodeCordoned, NodeUncordoned
+from apportion_schemas.quantities import Payload
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.nats import Proxy, running_bus
+from tests.support.processes import ServiceProcess
+from tests.support.standalone import APPORTION
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+ANN = ("--by", "ann")
+
+
+class Lagging(NamedTuple):
+    """A ledger, and a gateway that reads no more of it until it is `cut` from the mute proxy."""
+
+    facts: Facts
+    proxy: Proxy
+    options: tuple[str, ...]
+
+    async def begin(self, *verb: str) -> asyncio.subprocess.Process:
+        """Start a verb that is told where both are."""
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(
+            *APPORTION, *verb, *self.options, stdout=pipe, stderr=pipe
+        )
+
+
+@asynccontextmanager
+async def lagging(folder: Path, cordon: NodeCordoned, *behind: Payload) -> AsyncIterator[Lagging]:
+    """The gateway has read of the node and its cordon, and not what stands behind."""
+    async with running_bus(folder) as bus:
+        facts, proxy = Facts(bus), Proxy(bus.server.port)
+        await facts.open()
+        await facts.write(rack("n1", 1))
+        await facts.write(cordon)
+        await proxy.start()
+        url = bus.server.url_for("gateway").replace(f":{bus.server.port}", f":{proxy.port}")
+        try:
+            async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0") as process:
+                await process.ready()
+                gateway = str((await process.logged("answering"))["url"]).removesuffix("/api/v1/")
+                proxy.mute()
+                await facts.write(*behind)
+                options = ("--gateway", gateway, "--nats", bus.server.url_for("operator"))
+                yield Lagging(facts, proxy, options)
+        finally:
+            await proxy.stop()
+
+
+@pytest.mark.parametrize(("verb", "said"), [("cordon", ""), ("drain", "drain: ")])
+async def test_a_cordon_that_was_lifted_is_said_once_more(
+    verb: str, said: str, tmp_path: Path
+) -> None:
+    """The gateway has it still; nobody may be told that the node is off offer before it is."""
+    before = NodeCordoned(node="n1", by="ann", reason=f"{said}fan")
+    lifted = NodeUncordoned(node="n1", by="ann", reason="")
+    async with lagging(tmp_path, before, lifted) as there:
+        process = await there.begin(verb, "n1", "--reason", "fan", *ANN)
+        await there.facts.count(NodeCordoned, 2)
+        await there.proxy.cut()
+        out, words = await process.communicate()
+        assert (process.returncode, b"revision 4" in out) == (0, True), (out, words)
+        assert there.facts.revision == 4
+
+
+async def test_of_a_cordon_that_the_gateway_has_not_read_nothing_is_said(tmp_path: Path) -> None:
+    """That ann has no reason against the node would be wrong."""
+    bob, ann = (NodeCordoned(node="n1", by=by, reason="fan") for by in ("bob", "ann"))
+    async with lagging(tmp_path, bob, ann) as there:
+        process = await there.begin("uncordon", "n1", *ANN)
+        _, words = await process.communicate()
+        assert (process.returncode, b"revision 3 is not reached" in words) == (UNREACHABLE, True)
+        assert there.facts.revision == 3
