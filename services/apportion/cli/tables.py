@@ -73,9 +73,10 @@ def short_name(namespace: str, name: str) -> str:
 
 def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
     """One row for each pod: where it is and what it holds, or what it waits for."""
-    more = ("UID", "ATTEMPT", "PRIORITY", "DIALECT", "GANG") if look.wide else ()
+    more = ("UID", "ATTEMPT", "PRIORITY", "CPU", "MEMORY", "DIALECT", "GANG") if look.wide else ()
     made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more,
-                 "HOLDS, OR WHY NOT", right=("REVISION", "AGE", "ATTEMPT", "PRIORITY"),
+                 "HOLDS, OR WHY NOT",
+                 right=("REVISION", "AGE", "ATTEMPT", "PRIORITY", "CPU", "MEMORY"),
                  wraps=("HOLDS, OR WHY NOT",),
                  drops=() if look.wide else ("REVISION", "AGE", "HOLDS, OR WHY NOT"))  # fmt: skip
     now = look.now or datetime.now(UTC)
@@ -87,7 +88,8 @@ def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
         made.add_row(
             pod.namespace, pod.name, _phase(pod), pod.node,
             str(newest or ""), age(pod.submitted_time, now),
-            *((pod.uid, str(pod.attempt), str(pod.priority), pod.dialect, pod.group)
+            *((pod.uid, str(pod.attempt), str(pod.priority), f"{pod.cpu_milli / 1000:g}",
+               f"{pod.memory_mib:,} MiB", pod.dialect, pod.group)
               if look.wide else ()), _held(pod),
         )  # fmt: skip
     return made
@@ -106,8 +108,11 @@ def _held(pod: PodAnswer) -> str:
     if pod.shares:
         said = [shares_words(pod.shares)]
         said += [failed_words(pod.failed_devices)] if pod.failed_devices else []
+        said += [pod.unready] if pod.unready else []
         said += [f"is to go for {pod.evicted_for}"] if pod.evicted_for else []
         return "; ".join(said)
+    if pod.unready:
+        return pod.unready
     if pod.room_on:
         return f"room is made for it on {pod.room_on}"
     return pod.cause or listed([ask_words(ask) for ask in pod.asks]) or "no device"
@@ -239,6 +244,8 @@ def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
     for gang in items:
         counts = shown_phases(gang.phases)
         phases = ", ".join(f"{count} {name}" for name, count in counts.items())
+        lost = [f"{count} on {node}, which is not ready" for node, count in gang.unready.items()]
+        phases += f"; {' and '.join(lost)}" if lost else ""
         needs = str(gang.min_available) if gang.declared else "not declared"
         name = gang.namespace if gang.group == NOT_TOLD else gang.group
         made.add_row(name, needs, str(gang.pods), phases, plain(gang.queue))

@@ -13,11 +13,12 @@ from apportion.cli.output import plain, show
 from apportion.cli.top import BAR_CELLS, bar
 from apportion.cli.why import show_why
 from apportion.core.explain.answers import QueueAnswer
-from apportion.core.explain.views import device_answers, node_answer, pod_answer
+from apportion.core.explain.views import device_answers, gang_answer, node_answer, pod_answer
 from apportion.core.explain.why import why
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
+    NodeConstraints,
     NodeCordoned,
     NodeSilent,
     QueueObserved,
@@ -26,7 +27,7 @@ from apportion_schemas import (
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, gang, member, pod
+from tests.support.pods import ask, cards, gang, member, pod, shape
 
 WIDE = 250
 
@@ -180,6 +181,31 @@ def test_both_pods_of_an_eviction_say_so(width: int) -> None:
     if width == WIDE:
         assert "is to go for default/high" in shown
         assert "room is made for it on n1" in shown
+
+
+def test_lists_say_who_is_on_a_node_that_is_not_heard() -> None:
+    """Behind what a pod holds, and behind the phases of a gang, of which half may run no more."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
+    ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
+    lost = ledger.where("m0")
+    ledger.play(NodeSilent(node=lost, grace_s=40))
+    shown = printed(
+        tables.pods([pod_answer(ledger.state, ledger.pod(uid)) for uid in ("m0", "m1")])
+    )
+    said = f"; the agent of {lost} is not heard, found silent at "
+    assert [said in line for line in shown.splitlines()[1:]] == [True, False]
+    gangs = tables.gangs([gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])])
+    assert f"2 placed; 1 on {lost}, which is not ready" in printed(gangs)
+
+
+def test_the_wide_list_of_pods_has_what_they_ask_of_their_nodes() -> None:
+    """The narrow one has no room for it."""
+    wants = shape(ask(4000), node=NodeConstraints(cpu_milli=1500, memory_mib=2048))
+    ledger = Ledger(rack("n1", 1), pod("a", shape=wants))
+    answer = pod_answer(ledger.state, ledger.pod("a"))
+    for wide in (True, False):
+        shown = printed(tables.pods([answer], tables.Look(wide=wide)))
+        assert ("1.5  2,048 MiB" in shown) == ("CPU" in shown) == wide
 
 
 def test_a_node_says_each_reason_and_when_it_was_found_silent() -> None:

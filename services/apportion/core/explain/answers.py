@@ -96,7 +96,9 @@ class PodAnswer(Answer, frozen=True):
     A pod that cannot be read has the phase `rejected`, no revisions, and the words in `rejection`.
     `spec` is a digest of what it asks for, its labels, gang and queue: equal for equal manifests.
     `evicted_for` is the `namespace/name` of the pod for which it is to go, while it has not gone;
-    `room_on` the node where room is made for it, or was.
+    `room_on` the node where room is made for it, or was. `unready` is why the node that it has is
+    not ready, in words, so that nobody knows whether it runs. `cpu_milli` and `memory_mib` are what
+    it asks of its node beside devices.
     """
 
     namespace: str
@@ -126,6 +128,9 @@ class PodAnswer(Answer, frozen=True):
     spec: str = ""
     evicted_for: str = ""
     room_on: str = ""
+    unready: str = ""
+    cpu_milli: int = 0
+    memory_mib: int = 0
 
 
 class CordonAnswer(Answer, frozen=True):
@@ -252,7 +257,11 @@ class PlacementAnswer(Answer, frozen=True):
 
 
 class GangAnswer(Answer, frozen=True):
-    """One gang: how many must hold places together, and how many live pods are in each phase."""
+    """One gang: how many must hold places together, and how many live pods are in each phase.
+
+    `unready` counts those that hold a place on a node that is not ready, by the node: nobody knows
+    whether they run.
+    """
 
     group: str
     declared: bool
@@ -261,6 +270,7 @@ class GangAnswer(Answer, frozen=True):
     phases: dict[str, int] = {}
     queue: str = ""
     namespace: str = ""
+    unready: dict[str, int] = {}
 
 
 class QueueAnswer(Answer, frozen=True):

@@ -24,7 +24,7 @@ from apportion.core.explain.answers import (
     RefusedReportAnswer,
     SummaryAnswer,
 )
-from apportion.core.explain.health import failed_devices, failure
+from apportion.core.explain.health import failed_devices, failure, unready
 from apportion.core.explain.lines import rejection_words
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.shaping import spec_digest
@@ -112,6 +112,9 @@ def pod_answer(state: State, pod: PodState) -> PodAnswer:
         failed_devices=failed_devices(state, pod),
         evicted_for=evicted.beneficiary_name if evicted else "",
         room_on=state.nominated.get(pod.uid, "") if placed is None else "",
+        unready=unready(state, pod),
+        cpu_milli=submitted.shape.node.cpu_milli,
+        memory_mib=submitted.shape.node.memory_mib,
     )
 
 
@@ -277,9 +280,12 @@ def _slots_free(state: DeviceState) -> int:
     return min(state.slots_free, max(room, default=state.slots_free))
 
 
-def gang_answer(name: str, group: GroupState) -> GangAnswer:
-    """One gang as the read API shows it, with how many of it have a place."""
+def gang_answer(state: State, name: str, group: GroupState) -> GangAnswer:
+    """One gang as the read API shows it, with how many of it have a place, and where one is that
+    cannot be relied on.
+    """
     phases = Counter(pod.phase.value for pod in group.pods.values())
+    nodes = Counter(pod.placement.node for pod in group.pods.values() if pod.placement)
     return GangAnswer(
         group=name,
         declared=group.observed is not None,
@@ -288,4 +294,5 @@ def gang_answer(name: str, group: GroupState) -> GangAnswer:
         phases=dict(sorted(phases.items())),
         queue=group.observed.queue if group.observed else "",
         namespace=name.partition("/")[0],
+        unready={node: nodes[node] for node in sorted(nodes) if not state.nodes[node].ready},
     )

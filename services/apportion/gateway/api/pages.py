@@ -132,7 +132,7 @@ def gangs(state: State, query: ListQuery) -> GangPage:
     names, more = _names(state.groups, query)
     return GangPage(
         revision=state.revision,
-        items=tuple(gang_answer(name, state.groups[name]) for name in names),
+        items=tuple(gang_answer(state, name, state.groups[name]) for name in names),
         next=names[-1] if more else "",
     )
 

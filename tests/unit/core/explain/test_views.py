@@ -15,6 +15,7 @@ from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
     MigInstance,
+    NodeConstraints,
     NodeCordoned,
     NodeSilent,
     ReportRefused,
@@ -22,7 +23,7 @@ from apportion_schemas import (
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import A100_40, gpu, node, npu, observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, gang, instance, member, placed, pod, share
+from tests.support.pods import ask, cards, gang, instance, member, placed, pod, shape, share
 
 
 def test_pod_with_a_place_and_without() -> None:
@@ -132,8 +133,30 @@ def test_gang_counts_phases() -> None:
     """All or none shows in the phases."""
     ledger = Ledger(rack("n1", 4), gang("team/job", 2))
     ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
-    answer = gang_answer("team/job", ledger.state.groups["team/job"])
+    answer = gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])
     assert (answer.declared, answer.min_available, answer.phases) == (True, 2, {"placed": 2})
+    assert answer.unready == {}
+
+
+def test_whoever_is_on_a_node_that_is_not_heard_says_so() -> None:
+    """A pod in words, a gang by how many of it are where: nobody knows whether they run."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
+    ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
+    lost = ledger.where("m0")
+    ledger.play(NodeSilent(node=lost, grace_s=40))
+    there, other = (pod_answer(ledger.state, ledger.pod(uid)) for uid in ("m0", "m1"))
+    assert there.unready.startswith(f"the agent of {lost} is not heard, found silent at ")
+    assert other.unready == ""
+    answer = gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])
+    assert (answer.phases, answer.unready) == ({"placed": 2}, {lost: 1})
+
+
+def test_a_pod_says_what_it_asks_of_its_node() -> None:
+    """CPU and memory, which limit it as much as devices do."""
+    wants = shape(ask(4000), node=NodeConstraints(cpu_milli=1500, memory_mib=2048))
+    ledger = Ledger(rack("n1", 1), pod("a", shape=wants))
+    answer = pod_answer(ledger.state, ledger.pod("a"))
+    assert (answer.cpu_milli, answer.memory_mib) == (1500, 2048)
 
 
 def test_npu_has_its_own_cores() -> None:
