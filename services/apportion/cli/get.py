@@ -61,7 +61,10 @@ class _Phase(click.Choice[str]):
         return super().convert(WAITING if value == PENDING else value, param, ctx)
 
 
-_PHASE = click.option("--phase", type=_Phase(PHASES), help="Only pods in this phase.")
+_PHASE = click.option(
+    "--phase", type=_Phase(PHASES),
+    help=f"Only pods in this phase; {PENDING}, as --json has it, is {WAITING}.",
+)  # fmt: skip
 
 
 def _lists(metavar: str, complete: completing.Complete) -> Callable[[Command], Command]:

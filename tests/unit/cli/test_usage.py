@@ -40,3 +40,9 @@ def test_what_people_know_from_elsewhere_is_taken(typed: str) -> None:
     """It comes as far as the gateway, which is not there."""
     tried = CliRunner().invoke(root, typed.split(), env=NOWHERE)
     assert tried.exit_code == UNREACHABLE, tried.output
+
+
+def test_help_says_which_word_of_the_json_is_which_phase() -> None:
+    """What is printed by one form can be asked for in another."""
+    said = " ".join(CliRunner().invoke(root, ["get", "pods", "--help"]).output.split())
+    assert "pending, as --json has it, is waiting" in said
