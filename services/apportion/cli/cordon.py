@@ -68,7 +68,7 @@ def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) ->
     who = person(by)
     basis, node, device = find(where, target)
     data = cordoning(node, device, by=who, reason=reason)
-    if first := run(standing(where, node, data)):
+    if first := run(stands_now(where, node, data)):
         _tell(data, first, device or node, as_json=as_json, before=True)
         return
     _write(where, data, basis, device or node, as_json=as_json)
@@ -136,7 +136,7 @@ def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned |
     return NodeCordoned(node=node, by=by, reason=reason)
 
 
-async def standing(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
+async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
     """At which revision this was said that stands now; 0 where nobody can say that it does.
 
     So one that lags behind costs a cordon once more, and never a node that stays on offer.

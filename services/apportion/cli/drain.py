@@ -15,7 +15,7 @@ from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
 from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_both
-from apportion.cli.cordon import cordoning, find, standing
+from apportion.cli.cordon import cordoning, find, stands_now
 from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, NotFound, Unreachable
 from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit
 from apportion.cli.output import console, plain, print_json
@@ -181,7 +181,7 @@ async def _cordon(where: Where, order: Order, report: Report, *, basis: int) -> 
     """Cordon it, unless the same person has for the same reason: then that one counts."""
     reason = (DRAINING + order.reason)[:REASON_MAX]
     data = cordoning(order.node, order.device, by=order.who, reason=reason)
-    report.revision = await standing(where, order.node, data)
+    report.revision = await stands_now(where, order.node, data)
     if not report.revision:
         await to_its_end(_append(where, data, report, basis=basis))
 
