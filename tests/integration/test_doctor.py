@@ -107,8 +107,8 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
     screen = await asking.run()
     assert screen.returncode == 1
     advice = " ".join(screen.stdout.split())
-    assert "`apportion simulate return" in advice
-    assert "else start the agent there again" in advice
+    assert "let it go on if it is stopped, else start it again" in advice
+    assert "Where `simulate lose` was the cause: `apportion simulate return rack-1`" in advice
     agent.go_on()
     await asking.until("agents", "ok")
 

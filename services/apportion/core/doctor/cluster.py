@@ -29,6 +29,7 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
     `late` are the revisions of refused events that came late, see `came_late`.
     """
     there = [node for _, node in sorted(state.nodes.items()) if node.present]
+    simulated = [node for node in there if node.reported and node.reported.simulated]
     drivers: dict[str, list[str]] = {}
     for node in there:
         if node.reported is not None and node.reported.driver and not node.reported.simulated:
@@ -43,9 +44,8 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
         silent=tuple(
             SilentAgent(node.name, node.silent, len(node.pods)) for node in there if node.silent
         ),
-        simulated=tuple(
-            node.name for node in there if node.silent and node.reported and node.reported.simulated
-        ),
+        simulated=tuple(node.name for node in simulated if node.silent),
+        simulated_nodes=len(simulated),
         refused=tuple(
             (name, node.refused.cause)
             for name, node in sorted(state.nodes.items())

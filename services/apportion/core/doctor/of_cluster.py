@@ -1,6 +1,7 @@
 """Checks of what folds the ledger, and of nodes and their agents."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from apportion.core.doctor.facts import ClusterFacts, Facts
@@ -10,6 +11,8 @@ from apportion.core.explain.lines import listed
 from apportion.core.explain.words import device_words, many, nodes
 
 FOLD_BEHIND_SOON: Final = 1_000
+FEW: Final = 2
+"""So many names beside the first are read in a sentence; more of them are counted."""
 MUTE: Final = "the ledger's server does not answer"
 """Why nothing is known of what is told over it."""
 CURE: Final = (
@@ -83,27 +86,46 @@ def agents(facts: Facts) -> Found | None:
         return unknown(MUTE)
     if not cluster.silent:
         return ok(f"no agent is silent ({nodes(cluster.nodes)})")
-    said = [
-        f"{each.node}, {found_silent(each.time)}"
-        + (f", with {many(each.pods, 'pod')}" if each.pods else "")
-        for each in cluster.silent
-    ]
-    fix = (
+    first = min(each.time for each in cluster.silent)
+    since = ("the first was " if len(cluster.silent) > 1 else "") + found_silent(first)
+    pods = sum(each.pods for each in cluster.silent)
+    said = f"not heard: {counted([each.node for each in cluster.silent], 'agent')}, {since}"
+    held = [each.node for each in cluster.silent if each.pods]
+    fix = _hear_again(cluster)
+    if held:
+        fix += f". If it stays away {moving(held[0])}{_and_so(held)}"
+    return broken(said + (f", with {many(pods, 'pod')}" if pods else ""), fix)
+
+
+def _hear_again(cluster: ClusterFacts) -> str:
+    """What brings silent agents back, the likeliest first.
+
+    One agent simulates many nodes, and `simulate lose` loses them one by one: where none of them is
+    heard, it is rather the agent that has ended or is stopped. Beside silent agents of real nodes
+    nobody knows.
+    """
+    start = (
         "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
         "status` on the node); the node takes pods by itself once it is heard"
     )
-    if cluster.simulated:
-        rest = list(cluster.simulated[1:])
-        others = f", and so for {listed(rest)}" if rest else ""
-        fix = (
-            f"`apportion simulate return {cluster.simulated[0]}`{others}, if `simulate lose` "
-            f"lost it; else {fix}"
-        )
-    held = [each.node for each in cluster.silent if each.pods]
-    if held:
-        more = f", and so for {listed(held[1:])}" if held[1:] else ""
-        fix += f". If it stays away {moving(held[0])}{more}"
-    return broken(f"not heard: {counted(said, 'agent')}", fix)
+    if not cluster.simulated:
+        return start
+    back = f"`apportion simulate return {cluster.simulated[0]}`{_and_so(cluster.simulated)}"
+    if len(cluster.simulated) < max(cluster.simulated_nodes, len(cluster.silent)):
+        return f"{back}, if `simulate lose` lost it; else {start}"
+    return (
+        "look at the process of the agent that simulates, and at its log (logs/agent.log in the "
+        "folder of `apportion up`): let it go on if it is stopped, else start it again; its nodes "
+        f"take pods by themselves once it is heard. Where `simulate lose` was the cause: {back}"
+    )
+
+
+def _and_so(names: Sequence[str]) -> str:
+    """That the same is for all but the first of these, with their names where they are few."""
+    rest = list(names[1:])
+    if len(rest) > FEW:
+        return f", and so for the other {len(rest):,}"
+    return f", and so for {listed(rest)}" if rest else ""
 
 
 def reports(facts: Facts) -> Found | None:

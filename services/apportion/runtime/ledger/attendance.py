@@ -1,6 +1,8 @@
 """Who of a service beats, as heard by somebody who does not: see `membership`.
 
-Invariant: what is said of a member is its last word, and not older than `SILENT_S`.
+Invariant: what is said of a member is its last word, and not older than `SILENT_S`; a life that was
+not heard again since another one of its name came is over, so a process that was killed and began
+anew is one.
 """
 
 from __future__ import annotations
@@ -18,23 +20,36 @@ SILENT_S: Final = BEAT_S * SILENT_ROUNDS
 _decode = msgspec.json.Decoder(Beat).decode
 
 
+class _Heard(msgspec.Struct):
+    """When a member was heard first and last, and its last word."""
+
+    first_s: float
+    last_s: float
+    here: bool
+
+
 class Attendance:
     """One listener; `service` is whose beats it hears."""
 
     def __init__(self, service: str, clock: Clock) -> None:
         self._subject = f"apportion.beat.{service}.>"
         self._clock = clock
-        self._heard: dict[str, tuple[bool, float]] = {}
+        self._heard: dict[str, _Heard] = {}
 
     async def listen(self, ledger: Ledger) -> None:
         """Hear beats from now on. Raises LedgerUnavailable, NotPermitted."""
         await ledger.serve(self._subject, self._note)
 
     def members(self) -> tuple[str, ...]:
-        """Those who are there, in order."""
-        oldest = self._clock.monotonic() - SILENT_S
-        self._heard = {name: said for name, said in self._heard.items() if said[1] >= oldest}
-        return tuple(sorted(name for name, (here, _) in self._heard.items() if here))
+        """Those who are there, in order, each as `name/life`."""
+        oldest_s = self._clock.monotonic() - SILENT_S
+        self._heard = {name: said for name, said in self._heard.items() if said.last_s >= oldest_s}
+        here = {name: said for name, said in self._heard.items() if said.here}
+        came_s: dict[str, float] = {}
+        for member, said in here.items():
+            name = _name(member)
+            came_s[name] = max(said.first_s, came_s.get(name, said.first_s))
+        return tuple(sorted(each for each in here if here[each].last_s >= came_s[_name(each)]))
 
     async def _note(self, subject: str, payload: bytes) -> None:
         del subject
@@ -42,5 +57,14 @@ class Attendance:
             beat = _decode(payload)
         except msgspec.DecodeError:
             return  # schedulers say so in their logs
-        if beat.member in self._heard or len(self._heard) < MEMBERS_MAX:
-            self._heard[beat.member] = (beat.here, self._clock.monotonic())
+        now_s = self._clock.monotonic()
+        heard = self._heard.get(beat.member)
+        if heard is not None:
+            heard.last_s, heard.here = now_s, beat.here
+        elif len(self._heard) < MEMBERS_MAX:
+            self._heard[beat.member] = _Heard(now_s, now_s, beat.here)
+
+
+def _name(member: str) -> str:
+    """Of a member, without which life of it this is."""
+    return member.rpartition("/")[0]

@@ -227,15 +227,38 @@ def test_a_fix_names_the_device_that_it_is_for() -> None:
     assert "`apportion get devices --node n1`" in idle
     assert "drain" not in idle
     since = "2026-03-01T09:30:00.1Z"
-    lost = found(cluster(silent=(SilentAgent("s1", since),), simulated=("s1",)), "agents").fix
-    assert "`apportion simulate return s1`" in lost
+    lost = found(
+        cluster(silent=(SilentAgent("s1", since),), simulated=("s1",), simulated_nodes=3), "agents"
+    ).fix
+    assert lost.startswith("`apportion simulate return s1`, if")
     assert "else start the agent there again" in lost, "the agent may have ended as well"
     silent = (SilentAgent("s1", since), SilentAgent("s2", since, 2))
-    both = found(cluster(silent=silent, simulated=("s1", "s2")), "agents").fix
+    both = found(cluster(silent=silent, simulated=("s1", "s2"), simulated_nodes=3), "agents").fix
     assert "`apportion simulate return s1`, and so for s2" in both
     assert both.endswith("`apportion drain s2 --reason WHY` moves what is on it")
     assert "drain" not in lost, "nobody is on it"
     assert "simulate" not in found(cluster(silent=silent[:1]), "agents").fix
+
+
+def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first() -> None:
+    """None of its nodes is heard, and nobody loses all of them by order; few are named."""
+    names = tuple(f"s{number}" for number in range(8))
+    silent = tuple(
+        SilentAgent(name, f"2026-03-01T09:30:0{9 - at}.1Z", at) for at, name in enumerate(names)
+    )
+    check = found(cluster(silent=silent, simulated=names, simulated_nodes=8), "agents")
+    assert check.words == (
+        "not heard: 8 agents: s0, s1, s2, s3 and 4 more, the first was found silent at "
+        "2026-03-01T09:30:02Z, with 28 pods"
+    )
+    assert check.fix.startswith("look at the process of the agent that simulates, ")
+    assert "`apportion simulate return s0`, and so for the other 7. If it stays" in check.fix
+    assert check.fix.endswith("`apportion drain s1 --reason WHY` moves what is on it, and so for "
+                              "the other 6")  # fmt: skip
+    real = (*silent, SilentAgent("r1", silent[0].time))
+    mixed = found(cluster(silent=real, simulated=names, simulated_nodes=8), "agents").fix
+    assert "else start the agent there again" in mixed, "of the real one"
+    assert not {"s4", "s5", "s6", "s7"} & set(re.findall(r"s\d", check.words + check.fix))
 
 
 def test_what_the_ledger_takes_is_told_apart_from_what_its_disk_has() -> None:
@@ -343,7 +366,7 @@ def test_a_fold_tells_lost_nodes_that_are_simulated_apart() -> None:
     )
     facts = cluster_facts(ledger.state)
     assert [each.node for each in facts.silent] == ["n1", "s1"]
-    assert facts.simulated == ("s1",)
+    assert (facts.simulated, facts.simulated_nodes) == (("s1",), 2)
 
 
 def test_what_a_fold_says_of_devices() -> None:
