@@ -20,6 +20,7 @@ from msgspec import Struct, structs
 
 from apportion.core.explain import words
 from apportion.core.explain.answers import WhyRefused
+from apportion.core.explain.causes import refused_answer, waiting_answer
 from apportion.core.explain.health import failed_devices, troubles
 from apportion.core.explain.limited import never_within
 from apportion.core.explain.lines import listed
@@ -40,8 +41,6 @@ from apportion.core.explain.why import (
     gates_words,
     placed_words,
     refusal_words,
-    refused_answer,
-    waiting_answer,
     why,
 )
 from apportion.core.explain.words import eviction

@@ -1,9 +1,9 @@
 """Who waits, in lines: pods that ask for the same stand in one, in the order of their turn.
 
-A line has one answer for all of it: why no node takes its first, and what would help. Pods with
-other CPU requests or labels stand in the same line; what differs shows in the `why` of each. Whom
-a quota, queue, volume or gang keeps out stands in a line of his namespace, for it is no answer to
-pods of others.
+A line has one answer for all of it: why no node takes its first, and what would help. So whom
+something else keeps out than devices stands in a line of those alike: of a gang, of a limit of his
+namespace, of wishes for nodes that no node meets. Pods with other CPU requests or labels stand in
+the same line as long as it is devices that they lack; what differs shows in the `why` of each.
 
 Invariant: every pending pod without gates stands in exactly one line, and its position counts all
 pods before it, of every line: priority first, then the revision of its submission.
@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from apportion.core.explain import words
+from apportion.core.explain import limit_words, words
 from apportion.core.explain.answers import Answer, CauseRow, MissRow
+from apportion.core.explain.causes import refused_rows
 from apportion.core.explain.lines import ask_words, room_made
 from apportion.core.explain.room import Explained, Room
-from apportion.core.explain.why import refusal_words, refused_rows
+from apportion.core.explain.why import refusal_words
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion_schemas import PodEvicted, PodRefused, RefusalCode
@@ -33,6 +34,14 @@ LASTING: Final = frozenset((
     _C.MIG_NO_PROFILE, _C.TEMPLATE_NONE_FITS, _C.NODE_LABELS_MISMATCH,
 ))  # fmt: skip
 """Causes that no end of any pod takes away: they speak of what nodes and devices are."""
+
+
+OF_NODES: Final = frozenset((
+    _C.NODE_LABELS_MISMATCH, _C.TAINT_NOT_TOLERATED, _C.CPU_INSUFFICIENT,
+    _C.HOST_MEMORY_INSUFFICIENT, _C.EXTENDED_RESOURCE_INSUFFICIENT, _C.VOLUME_NODE_MISMATCH,
+    _C.POD_AFFINITY_MISMATCH, _C.POD_ANTI_AFFINITY, _C.TOPOLOGY_SPREAD_EXCEEDED,
+))  # fmt: skip
+"""Causes that are of a pod's wishes beside devices, and no answer to pods without these."""
 
 
 class QueuedPod(Answer, frozen=True):
@@ -145,17 +154,17 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
     pending = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
     waiting = [pod for pod in pending if not pod.submitted.gates]
     waiting.sort(key=_turn)
-    by_wants: dict[tuple[str, str], list[tuple[int, PodState]]] = {}
+    by_wants: dict[tuple[str, ...], list[tuple[int, PodState]]] = {}
     wants: dict[bytes, str] = {}
     for position, pod in enumerate(waiting, 1):
         key = wants.get(pod.shape_key)
         if key is None:
             key = wants[pod.shape_key] = wants_words(pod)
-        by_wants.setdefault((key, _limited_in(pod)), []).append((position, pod))
+        by_wants.setdefault((key, *_kept_out(pod)), []).append((position, pod))
     ordered = list(by_wants.items())  # as their first pods stand in the queue
     room = Room(state)
     lines = [
-        _line(state, room, said, pods, pods_shown) for (said, _), pods in ordered[:LINES_SHOWN]
+        _line(state, room, said, pods, pods_shown) for (said, *_), pods in ordered[:LINES_SHOWN]
     ]
     first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
     return LinesAnswer(
@@ -196,10 +205,17 @@ def _turn(pod: PodState) -> tuple[int, int]:
     return (-pod.submitted.priority, pod.submitted_revision)
 
 
-def _limited_in(pod: PodState) -> str:
-    """The namespace of a pod that something other than nodes keeps out; empty for all others."""
-    limited = pod.refusal is not None and Explained(pod.refusal, never=False).of_limits
-    return pod.submitted.namespace if limited else ""
+def _kept_out(pod: PodState) -> tuple[str, ...]:
+    """What other than devices keeps a pod out, as far as it tells lines apart."""
+    refused = pod.refusal
+    if refused is None:
+        return ()
+    if refused.gang:
+        return (pod.submitted.group,)
+    if Explained(refused, never=False).of_limits:
+        return (pod.submitted.namespace, limit_words.of_what(refused))
+    first = next((code for code, _ in words.ranked(words.without_gone(refused))), None)
+    return (first.value,) if first in OF_NODES else ()
 
 
 def _line(

@@ -141,9 +141,7 @@ def _sentence(
     stands: WhyWaiting | Explained | None,
     failed: tuple[FailedDevice, ...],
 ) -> str:
-    name = pod.full_name
-    if pod.submitted.group:
-        name += f" of the gang {pod.submitted.group}"
+    name = _name(pod)
     chooser = pod.submitted.chooser
     if pod.placement is not None:
         where = f"{pod.placement.node}, which {chooser} chose" if chooser else ""
@@ -177,6 +175,11 @@ def _sentence(
     if pod.last_failure:
         said += f". Its last placement came to nothing: {pod.last_failure}"
     return said
+
+
+def _name(pod: PodState) -> str:
+    group = pod.submitted.group
+    return f"{pod.full_name} of the gang {group}" if group else pod.full_name
 
 
 def _in_vain(state: State, pod: PodState) -> bool:

@@ -15,7 +15,7 @@ from apportion_schemas import (
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, pod, shape, wants
+from tests.support.pods import ask, cards, gang, member, pod, shape, wants
 
 
 def test_equal_asks_stand_in_one_line_by_their_turn() -> None:
@@ -99,15 +99,32 @@ def test_a_cure_names_what_is_cordoned(cordon: Payload, name: str) -> None:
 
 def test_a_line_tells_of_one_pod_alone() -> None:
     """Of the first at which anybody has looked, and not what another wants that came before it."""
-    ledger = Ledger(rack("n1", 1)).submit(
-        pod("a", shape=wants(cards(1), extended={"x.io/fpga": 1}))
-    )
+    ledger = Ledger(rack("n1", 1), pod("x", cards(1))).settle().submit(pod("a", cards(1)))
     ledger.settle().submit(pod("b", cards(1), namespace="other", priority=9))
     [line] = lines_answer(ledger.state).lines
     assert [each.name for each in line.first] == ["b", "a"]
     assert [each.sentence != "" for each in line.first] == [False, True]
     assert line.whose == "default"
-    assert "x.io/fpga" in line.causes[0].words
+    assert line.sentence.startswith(line.first[1].sentence)
+
+
+def test_who_waits_for_another_reason_stands_in_another_line() -> None:
+    """They ask for the same devices; a gang, a label and an FPGA are no answer to the last."""
+    ledger = Ledger(rack("n1", 1), gang("team/job", 2)).submit(pod("x", cards(1))).settle()
+    ledger.submit(
+        member("half", cards(1)),
+        pod("zone", shape=wants(cards(1), selector={"zone": "z9"})),
+        pod("fpga", shape=wants(cards(1), extended={"x.io/fpga": 1})),
+        pod("later", cards(1)),
+        pod("last", cards(1)),
+    )
+    lines = lines_answer(ledger.settle().state).lines
+    said = {tuple(each.name for each in line.first): line.sentence for line in lines}
+    assert said.keys() == {("half",), ("zone",), ("fpga",), ("later", "last")}
+    assert said["half",].startswith("its gang needs 2 pods together")
+    assert "zone=z9" in said["zone",]
+    assert "x.io/fpga" in said["fpga",]
+    assert {line.wants for line in lines} == {lines[0].wants}
 
 
 def cure_of_cordon(ledger: Ledger) -> str:
