@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -43,7 +44,7 @@ _OPTIONS = (
     click.option("--to", "end", default="", type=MOMENT, metavar="MOMENT",
                  help="Where it ends.  [default: now]"),
     click.option("--step", default="", metavar="LENGTH",
-                 help="Rows for each 15m, 1h or 1d, too."),
+                 help="Rows for each such time, too: 15m, 1h, 1d, any number of s, m, h or d."),
     click.option("--prices", type=_FILE, envvar="APPORTION_PRICES",
                  help="What an hour of a card costs, by model; `apportion report cost "
                  "--help` shows such a file.  [APPORTION_PRICES]"),
@@ -165,17 +166,24 @@ def _show(answer: ReportAnswer) -> None:
         out.print()
     show(rows_of(answer, answer.rows, money=money))
     total = answer.total
-    out.print(
-        f"capacity {_h(total.capacity_gpu_hours)} GPU hours = {_h(total.granted_gpu_hours)} "
-        f"granted + {_h(total.free_gpu_hours)} free + {_h(total.cordoned_gpu_hours)} cordoned + "
-        f"{_h(total.broken_gpu_hours)} broken; {_used(total)}"
-    )
+    out.print(capacity_words(total))
     _say_unpriced(answer)
     if money:
         out.print(
             f"granted {_h(total.cost)} of {_h(total.capacity_cost)} {answer.currency} that the "
             "fleet costs"
         )
+
+
+def capacity_words(total: ReportRow) -> str:
+    """The fleet's hours and what they were, as a sum whose parts can be added up digit by digit."""
+    parts = (total.granted_gpu_hours, total.free_gpu_hours, total.cordoned_gpu_hours,
+             total.broken_gpu_hours)  # fmt: skip
+    whole, granted, free, cordoned, broken = figures((total.capacity_gpu_hours, *parts))
+    return (
+        f"capacity {whole} GPU hours = {granted} granted + {free} free + {cordoned} cordoned + "
+        f"{broken} broken; {_used(total)}"
+    )
 
 
 def span_of(answer: ReportAnswer | IdleAnswer) -> str:
@@ -193,31 +201,33 @@ def _say_unpriced(answer: ReportAnswer | IdleAnswer) -> None:
 def rows_of(
     answer: ReportAnswer, rows: tuple[ReportRow, ...], *, money: bool, steps: bool = False
 ) -> Rows:
-    """Granted, used, and what else there is to say of a row."""
-    names = ["FROM"] if steps else []
-    names += [answer.by.upper(), "GPU HOURS", "GiB HOURS", "WORK", "GiB HOURS USED"]
-    names += [answer.currency] if money else []
-    whole = steps or answer.by == "node"
-    names += ["FREE", "CORDONED", "BROKEN"] if whole else []
-    made = table(*names, right=names[1 + steps :], drops=DROPS)
+    """Granted, used, and what else there is to say of a row; the parts of a card, which are added
+    up, with as many digits. Of what was used there is no column where nobody has told it.
+    """
     held = [row if row.key != NOBODY else None for row in rows]
-    columns = [[clock(row.start) for row in rows]] if steps else []
-    columns += [
-        [row.key if row else "(nobody)" for row in held],
-        figures(row.granted_gpu_hours if row else None for row in held),
-        figures(row.granted_gib_hours if row else None for row in held),
-        [_percent(row) if row else "" for row in held],
-        figures(_gib_used(row) if row else None for row in held),
-    ]
-    columns += [figures(row.cost if row else None for row in held)] if money else []
-    if whole:
-        columns += [
-            figures(row.free_gpu_hours for row in rows),
-            figures(row.cordoned_gpu_hours for row in rows),
-            figures(row.broken_gpu_hours for row in rows),
-        ]
-    for cells in zip(*columns, strict=True):
-        made.add_row(*map(plain, cells))
+    granted = [row.granted_gpu_hours if row else None for row in held]
+    parts = {
+        "FREE": [row.free_gpu_hours for row in rows],
+        "CORDONED": [row.cordoned_gpu_hours for row in rows],
+        "BROKEN": [row.broken_gpu_hours for row in rows],
+    }
+    parts = parts if steps or answer.by == "node" else {}
+    digits = digits_of(chain(granted, *parts.values()))
+    used = {
+        "WORK": [_percent(row) if row else "" for row in held],
+        "GiB HOURS USED": figures(_gib_used(row) if row else None for row in held),
+    }
+    columns = {"FROM": [clock(row.start) for row in rows]} if steps else {}
+    columns[answer.by.upper()] = [row.key if row else "(nobody)" for row in held]
+    columns["GPU HOURS"] = figures(granted, digits)
+    columns["GiB HOURS"] = figures(row.granted_gib_hours if row else None for row in held)
+    columns |= {name: cells for name, cells in used.items() if any(cells)}
+    if money:
+        columns[answer.currency] = figures(row.cost if row else None for row in held)
+    columns |= {name: figures(amounts, digits) for name, amounts in parts.items()}
+    made = table(*columns, right=list(columns)[1 + steps :], drops=DROPS)
+    for line in zip(*columns.values(), strict=True):
+        made.add_row(*map(plain, line))
     return made
 
 
@@ -283,12 +293,17 @@ def _used(row: ReportRow) -> str:
     return f"{_percent(row)} of it was work, where nodes tell it ({share:.0f} % of the granted)"
 
 
-def figures(amounts: Iterable[float | None]) -> list[str]:
-    """A column: all with as many digits as the least of them needs to be told from nothing."""
+def figures(amounts: Iterable[float | None], digits: int | None = None) -> list[str]:
+    """A column: all with so many digits, else as many as the least of them needs."""
     column = list(amounts)
-    least = min((each for each in column if each), default=1.0)
-    digits = next((each for each in DIGITS if least >= 10.0**-each), DIGITS[-1])
+    digits = digits_of(column) if digits is None else digits
     return ["" if each is None else f"{each:,.{digits}f}" for each in column]
+
+
+def digits_of(amounts: Iterable[float | None]) -> int:
+    """As many as the least of them needs to be told from nothing."""
+    least = min((each for each in amounts if each), default=1.0)
+    return next((each for each in DIGITS if least >= 10.0**-each), DIGITS[-1])
 
 
 def _h(amount: float | None) -> str:

@@ -6,7 +6,8 @@ from click.testing import CliRunner
 from msgspec import structs
 from rich.console import Console
 
-from apportion.cli.report import command, figures, rows_of, span_of
+from apportion.cli.report import capacity_words, command, figures, rows_of, span_of
+from apportion.cli.rows import Rows
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import ReportAnswer, ReportRow
 from apportion.core.reports.meters import Meters
@@ -39,6 +40,24 @@ def test_what_nobody_measured_is_blank() -> None:
     assert cells(row, answer) == ["default", "0.50", "40.00"]
     measured = structs.replace(row, reported_gpu_hours=1.0)
     assert cells(measured, answer) == ["default", "0.50", "40.00", "0", "%", "0.00"]
+    heads = [printed(rows_of(answer, (each,), money=False))[0] for each in (row, measured)]
+    assert ["WORK" in head and "GiB HOURS USED" in head for head in heads] == [False, True]
+
+
+def test_what_is_added_up_has_one_number_of_decimals() -> None:
+    """Granted, free, cordoned and broken come to the capacity, in a row and in the sentence."""
+    row = ReportRow(
+        key="n1", granted_gpu_hours=3.5, granted_gib_hours=8.0, capacity_gpu_hours=4.2928,
+        free_gpu_hours=0.79, cordoned_gpu_hours=0.0028, broken_gpu_hours=0.0,
+    )  # fmt: skip
+    answer = ReportAnswer(
+        revision=1, report="usage", by="node", start="", end="", rows=(row,), total=row
+    )
+    line = printed(rows_of(answer, (row,), money=False))[1].split()
+    assert line == ["n1", "3.5000", "8.00", "0.7900", "0.0028", "0.0000"]
+    assert capacity_words(row).startswith(
+        "capacity 4.2928 GPU hours = 3.5000 granted + 0.7900 free + 0.0028 cordoned + 0.0000 broken"
+    )
 
 
 def test_a_column_has_one_number_of_decimals() -> None:
@@ -66,10 +85,15 @@ def test_a_column_has_one_number_of_decimals() -> None:
 
 def cells(row: ReportRow, answer: ReportAnswer) -> list[str]:
     """What a table of this row has in it."""
+    return printed(rows_of(answer, (row,), money=False))[1].split()
+
+
+def printed(rows: Rows) -> list[str]:
+    """The lines of a table on a wide terminal."""
     out = Console(file=io.StringIO(), width=200, color_system=None)
-    out.print(rows_of(answer, (row,), money=False))
+    out.print(rows)
     assert isinstance(out.file, io.StringIO)
-    return out.file.getvalue().splitlines()[1].split()
+    return out.file.getvalue().splitlines()
 
 
 def test_the_period_of_a_young_ledger_is_from_when_it_begins() -> None:

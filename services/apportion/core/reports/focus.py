@@ -1,8 +1,9 @@
 """A report in the columns of FOCUS 1.0, the FinOps Open Cost and Usage Specification.
 
-One record is what one row held of one model in one charge period. Prices are the price file's, and
-there are no discounts, so the four costs are one. Invariant: every column that the specification
-has as mandatory is in every record, and empty only where it may be null.
+One record is what one row held of one model in one charge period, which begins no earlier than the
+ledger. Prices are the price file's, and there are no discounts, so the four costs are one.
+Invariant: every column that the specification has as mandatory is in every record, and empty only
+where it may be null.
 """
 
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str
         if not cards:
             continue
         start, end = read.meters.edges(step)
+        start = max(start, read.account.begins)  # before the ledger did, nothing was charged
         price = prices.of(model)
         cost = str(prices.cost(model, cards).quantize(_PLACES))
         hours = str((Decimal(cards) / (CARD * HOUR)).quantize(_PLACES))

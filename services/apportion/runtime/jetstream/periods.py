@@ -64,7 +64,9 @@ def _step_of(text: str) -> int:
     """Seconds; 0 for no steps."""
     match = _STEP(text)
     if text and (match is None or not int(match[1])):
-        raise PeriodError("step", f"{text[:40]!r} is no step", "write 15m, 1h or 1d")
+        raise PeriodError(
+            "step", f"{text[:40]!r} is no step", "write a number of s, m, h or d: 15m, 1h, 1d"
+        )
     return int(match[1]) * _SECONDS[match[2]] if match else 0
 
 

@@ -124,6 +124,16 @@ def test_focus_records_have_every_mandatory_column() -> None:
         assert json.loads(record["Tags"]) == {"namespace": record["SubAccountId"]}
 
 
+def test_no_charge_period_begins_before_the_ledger() -> None:
+    """Asked for a day of a younger ledger, it would charge for hours that nobody knows of."""
+    accounted = Accounted(hours=24).at(22, node("n1", gpu("g0")), pod("p1"))
+    accounted.at(23, placement("p1", shares=[share("g0", 40_960)]))
+    [record] = focus_rows(accounted.reading(), prices_of(FILE), "lab")
+    period = record["ChargePeriodStart"], record["ChargePeriodEnd"]
+    assert period == ("1970-01-01T22:00:00Z", "1970-01-02T00:00:00Z")
+    assert record["BilledCost"] == "1.050000000"
+
+
 def test_focus_leaves_the_account_of_who_has_no_label_empty() -> None:
     """It has a word for nobody: null."""
     accounted = Accounted("label:team").at(0, node("n1", gpu("g0")), pod("p1"))
