@@ -18,6 +18,7 @@ from apportion.cli.ascii import ascii_only
 from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import NotFound
+from apportion.cli.history import between
 from apportion.cli.moments import MOMENT, time_of
 from apportion.cli.output import console, plain, print_json, table
 from apportion.cli.usage import hinting
@@ -70,7 +71,7 @@ ROWS = (
     Row("wait, median", "wait_median_s", "half of the pods waited no longer", " s"),
     Row("wait, of the slowest twentieth", "wait_p95_s", "they waited at least so long", " s"),
     Row("GPU hours there were", "gpu_hours", "GPUs of the fleet, times how long"),
-    Row("GPU hours held", "gpu_hours_used", "of these; a share counts as its part"),
+    Row("GPU hours held", "gpu_hours_used", "of these; a share counts as its larger part"),
     Row("held", "used_percent", "GPU hours held, of those there were", PERCENT),
     Row("idle on GPUs held in part", "fragmented_percent", "of the fleet, as a mean", PERCENT),
     Row("GPUs at the end", "devices", "in the fleet"),
@@ -78,7 +79,11 @@ ROWS = (
 )
 
 
-HELP = """Decide a time of the past anew: the same arrivals, another policy or another fleet.
+OF_SHARES = (
+    "A share counts as its larger part, of memory or of cores; `apportion report` counts memory."
+)
+"""Why the hours held are not those that a report of the same time has as granted."""
+HELP = f"""Decide a time of the past anew: the same arrivals, another policy or another fleet.
 
 A pod runs as long as it ran, from whenever it has a place. Nothing is written to the ledger.
 Without changes it shows how the engine alone would have decided, at once. A MOMENT is 14:20,
@@ -86,9 +91,9 @@ Without changes it shows how the engine alone would have decided, at once. A MOM
 
 \b
 A row of the table says, of what happened and of what would have
-{rows}
+{{rows}}
 
-A GPU is a whole device of any family. Percentages differ by points.
+A GPU is a whole device of any family. {OF_SHARES} Percentages differ by points.
 
 Exit codes: 0 replayed; 1 an archive cannot be read; 2 wrong usage; 3 the ledger cannot be
 reached; 4 it holds events of a newer build."""
@@ -177,6 +182,7 @@ def _show(out: Console, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fa
             difference(after - before, row.unit),
         )
     out.print(made)
+    out.print(plain(OF_SHARES), style="dim", soft_wrap=not out.is_terminal)
     for title, field in (("GPUs held", "used"), ("GPUs waited for", "waiting")):
         _show_bars(out, title, field, answer, in_ascii=in_ascii)
     out.print(plain(saved(answer)), soft_wrap=True)
@@ -228,10 +234,16 @@ def _show_bars(
                default=0.0)  # fmt: skip
     for name, course in courses.items():
         values = fitted([_value(each, field) for each in course.slices], out.width - SCALE_CELLS)
-        out.print(plain(f"{title}, {name}"), style=COLOURS[name])
+        said = f"{title}, {name}{means(answer.span.seconds, len(course.slices))}"
+        out.print(plain(said), style=COLOURS[name])
         for number, row in enumerate(bars(values, most, in_ascii=in_ascii)):
             scale = f"{most:,.4g}" if number == 0 else ("0" if number == HEIGHT - 1 else "")
             out.print(plain(f"{scale:>{SCALE_CELLS - 1}} {row}"), style=COLOURS[name])
+
+
+def means(seconds: float, slices: int) -> str:
+    """What a bar is: a mean, below what was held at the peak, and by the parts that are held."""
+    return f", by parts, as means of {between(seconds / slices).lstrip('+')}" if slices else ""
 
 
 COLOURS = {"happened": "cyan", "replayed": "magenta"}

@@ -1,15 +1,20 @@
 """The table and the bars of `apportion replay`."""
 
+import io
+
 import pytest
 from click.testing import CliRunner
 from msgspec import structs
+from rich.console import Console
 
 from apportion.cli.replay import (
     ASCII,
     EIGHTHS,
     HEIGHT,
+    OF_SHARES,
     ROWS,
     SCALE_CELLS,
+    _show,
     amount,
     bars,
     command,
@@ -147,6 +152,25 @@ def test_a_beginning_before_the_ledgers_is_noted() -> None:
     assert span_of(answer, "1") == plain, "its first event"
     later = structs.replace(answer, span=structs.replace(span, from_revision=3))
     assert span_of(later, "-5m") == plain
+
+
+def test_what_the_bars_are_and_how_shares_count_stands_beside_them() -> None:
+    """The highest bar is below the peak, and hours held are not those of a report."""
+    course = Meter(State(), 0.0, 600.0).measured()
+    span = Span(from_revision=1, from_time="2026-01-02T03:04:05Z", to_revision=9,
+                to_time="2026-01-02T03:14:05Z", seconds=600.0)  # fmt: skip
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=course, replayed=course, gpus_saved=0,
+        gpu_hours_waited_saved=0.0,
+    )  # fmt: skip
+    out = Console(file=io.StringIO(), width=120, color_system=None)
+    _show(out, answer, "")
+    assert isinstance(out.file, io.StringIO)
+    lines = [line.strip() for line in out.file.getvalue().splitlines()]
+    assert OF_SHARES in lines
+    for title in ("GPUs held, happened", "GPUs waited for, replayed"):
+        assert f"{title}, by parts, as means of 10s" in lines
+    assert OF_SHARES in " ".join(CliRunner().invoke(command, ["--help"]).output.split())
 
 
 def test_help_explains_every_row() -> None:
