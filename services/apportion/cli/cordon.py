@@ -17,6 +17,7 @@ from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.output import console, plain, print_json
+from apportion.cli.usage import reasoned
 from apportion.cli.writing import by_whom, open_ledger, person, run, write
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import CordonAnswer, DeviceAnswer, NodeDetail
@@ -51,7 +52,8 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @click.command(epilog="Example:  apportion cordon gpu-1 --reason 'fan replaced on Monday'")
 @click.argument("target", metavar="DEVICE|NODE", shell_complete=TARGETS)
-@click.option("--reason", required=True, help="Why, for whoever asks later.")
+@click.option("--reason", default="", callback=reasoned,
+              help="Why, for whoever asks later.  [required]")  # fmt: skip
 @by_whom
 @asks_both
 def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) -> None:
@@ -63,8 +65,6 @@ def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) ->
 
     Exit codes: 0 done; 1 no such device or node; 3 the ledger or gateway cannot be reached.
     """
-    if not reason.strip():
-        raise click.UsageError("--reason is empty; say why, whoever asks later will want to know")
     who = person(by)
     basis, node, device = find(where, target)
     data = cordoning(node, device, by=who, reason=reason)

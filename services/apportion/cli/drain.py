@@ -21,6 +21,7 @@ from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.plan import ask
 from apportion.cli.submitting import Submitted
+from apportion.cli.usage import SAY_WHY
 from apportion.cli.waiting import waits_for, whys
 from apportion.cli.writing import (
     appending,
@@ -121,7 +122,7 @@ def command(
     make anew is not waited for; 130 it was stopped by Ctrl-C.
     """
     if not (reason.strip() or dry_run):
-        raise click.UsageError("give --reason; say why, whoever asks later will want to know")
+        raise click.UsageError(SAY_WHY)
     kube = KubeChoice(wanted=True, kubeconfig=kubeconfig, context=context)
     asked = Order("", "", person(by), reason, timeout_s, force, kube)
     report = Report(target=target)

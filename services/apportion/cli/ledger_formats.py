@@ -14,6 +14,7 @@ import msgspec
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import NotFound, Wrong
 from apportion.cli.output import console, plain, print_json
+from apportion.cli.usage import reasoned
 from apportion.cli.writing import by_whom, open_ledger, person, run, write_all
 from apportion.core.ledger.rules import Rules, legal_version, missing
 from apportion.runtime.jetstream import stream
@@ -91,7 +92,8 @@ def enable(
 
 @click.command("set-aside", epilog="Example:  apportion ledger set-aside 4711 --reason 'bug 99'")
 @click.argument("revisions", nargs=-1, required=True, type=click.IntRange(min=1))
-@click.option("--reason", required=True, help="Why, for whoever asks later.")
+@click.option("--reason", default="", callback=reasoned,
+              help="Why, for whoever asks later.  [required]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Also what this build reads and applies.")
 @by_whom
 @asks_ledger
@@ -105,8 +107,6 @@ def set_aside(
 
     Exit codes: 0 done; 1 there is no such event, or it is needed; 3 the ledger cannot be reached.
     """
-    if not reason.strip():
-        raise click.UsageError("--reason is empty; say why, whoever asks later will want to know")
     who = person(by)
     outcome = SetAside(run(_set_aside(where, revisions, who, reason, force=force)), who, reason)
     if as_json:

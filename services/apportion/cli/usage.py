@@ -6,8 +6,11 @@ Invariant: nothing is guessed and done: wrong usage stays wrong, and is answered
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import click
+
+SAY_WHY: Final = "give --reason; say why, whoever asks later will want to know"
 
 
 def hinting(*, argument: str = "", options: Mapping[str, str] | None = None) -> type[click.Command]:
@@ -45,3 +48,12 @@ def once(_context: click.Context, _option: click.Parameter, given: tuple[str, ..
     if len(given) > 1:
         raise click.BadParameter(f"given {len(given)} times, and one is shown at a time")
     return given[0] if given else None
+
+
+def reasoned(_context: click.Context, _option: click.Parameter, given: str) -> str:
+    """A reason that says something. A callback of an option whose default is nothing: click's own
+    words for one that is missing do not say what it is for.
+    """
+    if not given.strip():
+        raise click.UsageError(SAY_WHY)
+    return given

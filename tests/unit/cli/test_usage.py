@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from apportion.cli.exits import UNREACHABLE, USAGE
 from apportion.cli.main import root
+from apportion.cli.usage import SAY_WHY
 
 NOWHERE = {
     "APPORTION_GATEWAY": "http://127.0.0.1:1",
@@ -26,6 +27,10 @@ NOWHERE = {
         ("get devices --node a --node b", "'--node': given 2 times"),
         ("get pods -A -n a", "-A and -n: choose one"),
         ("get pods --phase pend", "'pend' is not one of"),
+        ("cordon n1", SAY_WHY),
+        ("cordon n1 --reason=", SAY_WHY),
+        ("drain n1", SAY_WHY),
+        ("ledger set-aside 7", SAY_WHY),
     ],
 )
 def test_wrong_usage_is_met_with_what_to_write(typed: str, answered: str) -> None:
