@@ -41,7 +41,7 @@ async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
     await world.plane.apply(kube_pod("half", half))
     await world.bound("half")
     await world.plane.apply(kube_pod("more", share(3000)))
-    said = f"the quota gpus of its namespace allows 10,000 of {MEMORY}, pods hold 7,680"
+    said = f"the quota gpus of its namespace allows 10,000 of {MEMORY}, pods held 7,680"
     await world.described("more", "FailedScheduling", "PodScheduled", "quota gpus")
     (condition,) = (await world.pod("more"))["status"]["conditions"]
     assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")

@@ -482,9 +482,10 @@ async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> No
     [moved] = (await gateway.ok("/api/v1/diff?from=9&to=14"))["placements"]
     assert (moved["before"], moved["after"]) == ("n1: n1-g1 16 MiB", "n2: n2-g0 16 MiB")
     assert (moved["name"], moved["revision"], moved["cause"]) == ("default/b", 14, why)
-    between = await gateway.ok("/api/v1/diff?from=9&to=11")
-    [gone], [waits] = between["placements"], between["waiting"]
-    assert (gone["after"], gone["revision"], gone["cause"]) == ("", 10, why)
+    for span, name in (("from=9&to=11", "placements"), ("from=8&to=10", "waiting")):
+        [gone] = (await gateway.ok(f"/api/v1/diff?{span}"))[name]
+        assert (gone["after"], gone["revision"], gone["cause"]) == ("", 10, why)
+    [waits] = (await gateway.ok("/api/v1/diff?from=9&to=11"))["waiting"]
     assert (waits["name"], waits["after"], waits["revision"]) == ("default/b", "waits", 11)
     await facts.place("b3", "n2", "n2-g1", name="b")  # 15
     rows = (await gateway.ok("/api/v1/diff?from=9"))["placements"]

@@ -66,7 +66,7 @@ def quota(shortage: QuotaShortage) -> str:
     """What keeps a pod out of its namespace, as in `the quota gpus of its namespace allows 4 …`."""
     return (
         f"the quota {shortage.quota} of its namespace allows {shortage.most:,} of "
-        f"{shortage.resource}, pods hold {shortage.used:,}, and {shortage.needed:,} more would be "
+        f"{shortage.resource}, pods held {shortage.used:,}, and {shortage.needed:,} more would be "
         "needed"
     )
 

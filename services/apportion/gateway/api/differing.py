@@ -2,7 +2,8 @@
 
 Of a short span only what the index says was changed in it is compared; of a long one all that there
 is. Invariants: every row is a difference of the two states; its event is the newest one in between
-that made just that of it otherwise, as the index saw when it was folded.
+that made just that of it otherwise, as the index saw when it was folded; of a pod, whose wait and
+whose place end one another, the newest of both: that by which it came to where it is, or ended.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from apportion_schemas import PodGone
 LIMIT_DEFAULT = 200
 SHORT_EVENTS = 20_000
 """Up to so many, what changed is looked up; of more it may well be more than there is."""
+OF_A_POD = ("waiting", "placement")
+"""What can differ of a pod: it waits, has a place or is gone, so that one is made by the other."""
 
 
 class _By(msgspec.Struct):
@@ -96,6 +99,15 @@ class Differing:
         return MomentAnswer(revision=revision, time=time)
 
 
+def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) -> int:
+    """The newest of these events that made it what it is; 0 for none.
+
+    Who waited, had a place and ended waits no more since the place, and is gone since the end.
+    """
+    sides = OF_A_POD if what in OF_A_POD else (what,)
+    return max(changed.get((key, side), 0) for side in sides)
+
+
 class _Found:
     """The rows of one answer, and how many of each list are not shown."""
 
@@ -114,23 +126,28 @@ class _Found:
         hidden = sum(1 for _ in every)
         if hidden:
             self.more[name] = hidden
-        made = self._past.index.changed_by(
+        changed = self._past.index.changed_by(
             KINDS[name],
             {uid for each in shown for uid in (each.key, each.left) if uid},
             after=self._before.revision,
             upto=self._after.revision,
         )
-        said = await self._said(set(made.values()))
+        made = {
+            (key, each.what): event_behind(changed, key, each.what)
+            for each in shown
+            for key in (each.key, each.left)
+        }
+        said = await self._said({revision for revision in made.values() if revision})
         rows = []
         for each in shown:
             row = DiffRow(name=each.name, what=each.what, before=each.before, after=each.after)
-            found = said.get(made.get((each.key, each.what), 0))
+            found = said.get(made[each.key, each.what])
             if found is not None:
                 row = msgspec.structs.replace(
                     row, revision=found.row.revision, time=found.row.time,
                     sentence=found.row.sentence, by=found.data.by or found.row.source,
                 )  # fmt: skip
-            ended = said.get(made.get((each.left, each.what), 0)) or found
+            ended = said.get(made[each.left, each.what]) or found
             if ended is not None and ended.row.type == PodGone.__name__:
                 row = msgspec.structs.replace(row, cause=ended.data.reason)
             rows.append(row)

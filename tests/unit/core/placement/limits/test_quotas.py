@@ -89,7 +89,7 @@ def test_what_is_said_names_the_quota_and_the_cure() -> None:
     ledger.submit(inside("a", ask(12_000)), inside("b", ask(8000))).settle()
     reported = why(ledger.state, ledger.pod("b"))
     assert reported.sentence.endswith(
-        "the quota gpus of its namespace allows 16,000 of limits.nvidia.com/gpumem, pods hold "
+        "the quota gpus of its namespace allows 16,000 of limits.nvidia.com/gpumem, pods held "
         "12,000, and 8,000 more would be needed"
     )
     assert reported.refused is not None

@@ -1,0 +1,54 @@
+"""Which event a difference is told by: of a pod the one by which it came to where it is."""
+
+from pathlib import Path
+
+import pytest
+
+from apportion.core.ledger.state import State
+from apportion.gateway.api.differing import event_behind
+from apportion.gateway.past.index import NODE, POD
+from apportion.gateway.past.indexing import Indexer, open_index
+from apportion_schemas import NodeCordoned, NodeSilent, PlacementVoided, PodGone
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import rack
+from tests.support.pods import placed, pod, share
+from tests.unit.gateway.past.test_indexing import read
+
+BEGIN: tuple[Payload, ...] = (rack("n1", 1), pod("p1"))  # 1, 2
+PLACED = placed("p1", "n1", [share("n1-g0", 1000)])
+VOIDED = PlacementVoided(pod="p1", node="n1", attempt=1, reason="r")
+GONE = PodGone(uid="p1", reason="drained")
+
+
+@pytest.mark.parametrize(
+    ("events", "after", "what", "revision"),
+    [
+        ((PLACED, GONE), 2, "waiting", 4),
+        ((PLACED, VOIDED, GONE), 3, "placement", 5),
+        ((PLACED, VOIDED, GONE), 2, "waiting", 5),
+        ((PLACED, VOIDED), 1, "waiting", 4),
+        ((PLACED, VOIDED), 3, "placement", 4),
+        ((PLACED,), 1, "placement", 3),
+        ((GONE,), 2, "waiting", 3),
+    ],
+)
+def test_a_pod_is_where_it_is_by_the_newest_of_its_wait_and_its_place(
+    events: tuple[Payload, ...], after: int, what: str, revision: int, tmp_path: Path
+) -> None:
+    """Its end, whatever it was before; not the placement that only ended its wait, nor the void
+    that only ended its place.
+    """
+    index, checkpoints = open_index(tmp_path, "c")
+    read(Indexer(State(), index, checkpoints), BEGIN + events)
+    changed = index.changed_by(POD, ["p1"], after=after, upto=99)
+    assert event_behind(changed, "p1", what) == revision
+
+
+def test_the_sides_of_a_node_have_an_event_each(tmp_path: Path) -> None:
+    """It is not silent by its cordon; nothing is by an event of another one."""
+    index, checkpoints = open_index(tmp_path, "c")
+    cordon = NodeCordoned(node="n1", by="ann", reason="fan")
+    read(Indexer(State(), index, checkpoints), (*BEGIN, NodeSilent(node="n1", grace_s=40), cordon))
+    changed = index.changed_by(NODE, ["n1"], after=2, upto=99)
+    assert [event_behind(changed, "n1", what) for what in ("state", "cordon")] == [3, 4]
+    assert event_behind(changed, "n2", "state") == 0
