@@ -1,16 +1,19 @@
 """`apportion up`: everything starts, the samples find places, and nothing is left behind."""
 
+import contextlib
 import json
 import os
 import re
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.polling import wait_until
-from tests.support.standalone import Standalone
+from tests.support.ports import free_port
+from tests.support.standalone import APPORTION, Standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SMALL = ("--no-samples", "--fleet", "1xT4")
@@ -236,6 +239,47 @@ def test_a_folder_goes_on_with_its_fleet(tmp_path: Path) -> None:
         assert [(node["node"], node["ready"]) for node in up.json("get", "nodes")["items"]] == [
             ("rack-7", True)
         ]
+
+
+def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path) -> None:
+    """`tail` and `get -w` alike: they say that nobody answers, where and what to look at, and when
+    somebody does again; and go on with what happens then.
+    """
+    options = (*SMALL, "--nats-port", str(free_port()), "--port", str(free_port()))
+    verbs = {"tail": ("tail", "--from", "1"), "get": ("get", "nodes", "-w")}
+    with contextlib.ExitStack() as stack:
+        watching = {
+            name: stack.enter_context((tmp_path / name).open("w+", encoding="utf-8"))
+            for name in verbs
+        }
+
+        def said(name: str, *parts: str) -> None:
+            seen = tmp_path / name
+            wait_until(
+                lambda: all(part in seen.read_text() for part in parts),
+                f"{name} to say {parts}", timeout_s=60,
+            )  # fmt: skip
+
+        with Standalone(tmp_path / "data", *options) as up:
+            up.up()
+            for name, words in verbs.items():
+                process = subprocess.Popen(
+                    [*APPORTION, *words], stdout=watching[name], stderr=subprocess.STDOUT,
+                    env={**os.environ, "APPORTION_DATA": str(up.data), "PYTHONUNBUFFERED": "1"},
+                )  # fmt: skip
+                stack.callback(process.wait)
+                stack.callback(process.kill)
+            said("get", "node-1")
+            said("tail", "NodeReported")
+        said("get", "the gateway at http://127.0.0.1:", "is `apportion up`", "Ctrl-C ends it")
+        said("tail", "not connected to nats://127.0.0.1:", "is `apportion up`", "Ctrl-C ends this")
+        with Standalone(tmp_path / "data", *options) as up:
+            up.up()
+            said("get", "the gateway answers again")
+            said("tail", "the ledger answers again")
+            assert up.run("cordon", "node-1", "--reason", "seen again").returncode == 0
+            said("get", "seen again")
+            said("tail", "seen again")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,10 @@ A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
 
 
+class Unanswered(Unreachable):
+    """Nobody answers there, which may pass; a gateway that says no is Unreachable alone."""
+
+
 class Gateway:
     """One gateway, over one connection that is opened again when it was closed.
 
@@ -133,7 +137,7 @@ class Gateway:
             while line := response.readline(ANSWER_BYTES_MAX):
                 yield line
         except (http.client.HTTPException, OSError) as error:
-            raise Unreachable(_unreachable(self._url, error)) from None
+            raise _unreachable(self._url, error) from None
         finally:
             self._connection.close()
 
@@ -169,7 +173,7 @@ class Gateway:
                 # A connection kept open may have been closed by the other side meanwhile.
                 if attempt == 1 and not isinstance(error, TimeoutError | ConnectionRefusedError):
                     continue
-                raise Unreachable(_unreachable(self._url, error)) from None
+                raise _unreachable(self._url, error) from None
             if len(body) > ANSWER_BYTES_MAX:
                 self._connection.close()
                 raise Unreachable(f"the answer of {self._url} is over {ANSWER_BYTES_MAX} bytes")
@@ -204,10 +208,10 @@ def _trusted() -> ssl.SSLContext:
         raise Wrong(str(error)) from None
 
 
-def _unreachable(url: str, error: Exception) -> str:
+def _unreachable(url: str, error: Exception) -> Unreachable:
     reason: Any = error
     if tls := explained(error, GATEWAY_TLS):
-        return f"the gateway at {url} is not believed: {tls}"
+        return Unreachable(f"the gateway at {url} is not believed: {tls}")
     ended = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
     if url.startswith("https") and ended:
         # So it ends, mostly without a word, where a server does not believe its client.
@@ -216,7 +220,7 @@ def _unreachable(url: str, error: Exception) -> str:
         reason = f"no such host ({error.strerror})"
     elif isinstance(error, OSError):
         reason = error.strerror or error
-    return (
+    return Unanswered(
         f"the gateway at {url} does not answer: {reason}; is `apportion up` (or `apportion "
         "gateway`) running there?"
     )

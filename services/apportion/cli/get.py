@@ -79,7 +79,8 @@ def _lists(metavar: str, complete: completing.Complete) -> Callable[[Command], C
                 help="Wait until the gateway has folded this revision.",
             ),
             click.option(
-                "-w", "--watch", is_flag=True, help="Go on, and print what changes. Ctrl-C ends it."
+                "-w", "--watch", is_flag=True, help="Go on, and print what changes; a gateway that "
+                "answers no more is waited for. Ctrl-C ends it."
             ),
             click.option(
                 "-o", "--output", "form", type=click.Choice(FORMS), default=None,

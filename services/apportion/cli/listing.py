@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from apportion.cli import tables
-from apportion.cli.asking import Gateway
+from apportion.cli.asking import Gateway, Unanswered
 from apportion.cli.exits import NotFound, Wrong
 from apportion.cli.output import console, plain, print_json, show
 from apportion.cli.rows import Rows
@@ -38,6 +38,7 @@ from apportion.core.explain.words import device_words
 Form = Literal["", "wide", "json", "yaml", "name"]
 FORMS = ("wide", "json", "yaml", "name")
 LOOK_S = 1.0
+GOES_ON = "Trying on; Ctrl-C ends it"
 
 
 class Kind(NamedTuple):
@@ -134,7 +135,7 @@ class Listing(NamedTuple):
             raise NotFound("; ".join(self._no_such(name, found, revision) for name in missing))
 
     def watch(self) -> None:
-        """All of it, and then what changes, until interrupted.
+        """All of it, and then what changes, until interrupted; see `_newer`.
 
         Raises:
             Wrong: in a form that cannot be told piece by piece.
@@ -145,10 +146,7 @@ class Listing(NamedTuple):
         before = {self.kind.name(item): item for item in self._named(found)[0]}
         self._print(revision, list(before.values()), piece=True)
         while True:
-            time.sleep(LOOK_S)
-            if self.gateway.ask("revision", answer=RevisionAnswer).revision == revision:
-                continue
-            revision, found = self._ask()
+            revision, found = self._newer(revision)
             after = {self.kind.name(item): item for item in self._named(found)[0]}
             changed = [item for name, item in after.items() if before.get(name) != item]
             if changed:
@@ -157,6 +155,25 @@ class Listing(NamedTuple):
                 for name in before.keys() - after.keys():
                     console().print(plain(f"{name} is gone"), soft_wrap=True)
             before = after
+
+    def _newer(self, revision: int) -> tuple[int, list[Any]]:
+        """All of it once the ledger has gone on. As `tail` does it, a gateway that answers no more
+        is waited for, and standard error says so: it may begin anew.
+        """
+        away = False
+        while True:
+            time.sleep(LOOK_S)
+            try:
+                now = self.gateway.ask("revision", answer=RevisionAnswer).revision
+                if away:
+                    click.echo("the gateway answers again", err=True)
+                away = False
+                if now != revision:
+                    return self._ask()
+            except Unanswered as error:
+                if not away:
+                    click.echo(f"{escaped(error.message)} {GOES_ON}", err=True)
+                away = True
 
     def _ask(self) -> tuple[int, list[Any]]:
         revision, items = self.gateway.items(self.kind.what, self.kind.item, self.query)

@@ -22,13 +22,21 @@ from apportion.core.explain.near import did_you_mean
 from apportion.core.ledger.rules import Rules, said_at
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.moments import Moment, MomentError, parse_moment
-from apportion.runtime.ledger.port import ALL_SUBJECTS, SUBJECT_PREFIX, Record
+from apportion.runtime.ledger.port import (
+    ALL_SUBJECTS,
+    SUBJECT_PREFIX,
+    LedgerUnavailable,
+    Record,
+)
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import EventError, FormatEnabled
 from apportion_schemas.catalogue import CATALOGUE
 
 NAME_CELLS = 20
+UNANSWERED_S = 5.0
+LOOK_S = 1.0
 Show = Callable[[Record, Rules], None]
 
 
@@ -59,8 +67,11 @@ def command(
 ) -> None:  # fmt: skip
     """Show events as they happen, one line each; with --json one JSON document a line.
 
+    A ledger that answers no more is waited for, as `get -w` waits for its gateway: standard error
+    says so, and when it answers again.
+
     Exit codes: 0 ended as asked, by Ctrl-C too; 2 wrong usage, a beginning behind the ledger's end
-    too; 3 the ledger cannot be reached, or lets us in no more.
+    too; 3 the ledger cannot be reached at first, or lets us in no more.
     """
     subject = pattern_of(subject) if subject else ALL_SUBJECTS
     try:
@@ -130,15 +141,33 @@ async def _unless_turned_away(ledger: JetStreamLedger, followed: Coroutine[Any, 
     """Follow; a follower waits for its server for ever. Raises LedgerError."""
     following = asyncio.ensure_future(followed)
     turned_away = asyncio.ensure_future(ledger.wire.turned_away())
+    saying = asyncio.ensure_future(_say_unanswered(ledger.wire))
     try:
         await asyncio.wait({following, turned_away}, return_when=asyncio.FIRST_COMPLETED)
         if not following.done():
             raise turned_away.result()
         following.result()
     finally:
-        for task in (following, turned_away):
+        for task in (following, turned_away, saying):
             task.cancel()
-        await asyncio.gather(following, turned_away, return_exceptions=True)
+        await asyncio.gather(following, turned_away, saying, return_exceptions=True)
+
+
+async def _say_unanswered(wire: Wire) -> None:
+    """Say of each time without an answer that it is so and what to look at, and when it is over."""
+    away = False
+    while True:
+        try:
+            await wire.wait_connected(UNANSWERED_S)
+        except LedgerUnavailable as error:
+            if not away:
+                click.echo(f"{error}; is `apportion up` running? Ctrl-C ends this", err=True)
+            away = True
+            continue
+        if away:
+            click.echo("the ledger answers again", err=True)
+        away = False
+        await asyncio.sleep(LOOK_S)
 
 
 async def _first(ledger: JetStreamLedger, start: Moment | None) -> int:

@@ -106,9 +106,9 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
     `simulated` are those of the silent nodes that are not real, and `simulated_nodes` is how many
     are not in all; `refused` are nodes with the cause for which an intake did not take what their
     agents said; `without_agent` have GPUs or NPUs by what Kubernetes says, and nobody reports them;
-    `without_node` are reported and no node of the cluster. `drivers` are nodes by the version of their driver. Of `refused_events`, which changed
-    nothing, `late_events` are words that came while the pod ended; `last_refusal` is the newest of
-    the others.
+    `without_node` are reported and no node of the cluster. `drivers` are nodes by the version of
+    their driver. Of `refused_events`, which changed nothing, `late_events` are words that came
+    while the pod ended; `last_refusal` is the newest of the others.
     """
 
     revision: int
