@@ -27,17 +27,16 @@ from apportion_schemas import (
     NodeCordoned,
     NodeSilent,
     PodGone,
-    PodSubmitted,
     PolicyChanged,
     QuotaObserved,
     RevisionSetAside,
-    Shape,
     SharesAllocated,
 )
 from tests.integration.test_gateway import Gateway
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
+from tests.support.pods import pod
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.processes import ServiceProcess
@@ -474,9 +473,7 @@ async def test_a_pod_that_moved_is_one_row(gateway: Gateway, facts: Facts) -> No
     """One that was drained comes anew under its name; two of a name at once stay two."""
     await facts.place("b", "n1", "n1-g1")  # 9
     await facts.write(PodGone(uid="b", reason=(why := "drained from n1 by ann: fan")))  # 10
-    again = [PodSubmitted(uid=uid, namespace="default", name="b", shape=Shape(), dialect="plain")
-             for uid in ("b2", "b3")]  # fmt: skip
-    await facts.write(*again)  # 11, 12
+    await facts.write(*(pod(uid, name="b") for uid in ("b2", "b3")))  # 11, 12
     await facts.write(rack("n2", 2))  # 13
     await facts.place("b2", "n2", "n2-g0", name="b")  # 14
     [moved] = (await gateway.ok("/api/v1/diff?from=9&to=14"))["placements"]
