@@ -128,6 +128,40 @@ def test_a_deployment_is_scaled_down(up: Standalone) -> None:
     assert "trainer" in pods(up)
 
 
+def test_a_changed_deployment_is_changed_whole_or_not_at_all(up: Standalone) -> None:
+    """Without --replace nothing of it ends or comes, and it is said what --replace would do."""
+    up.json("submit", "-f", "-", "--wait", stdin=web(3))
+    fewer, more = (web(count).replace(b'"1000"', b'"2000"') for count in (1, 4))
+    told = up.json("submit", "-f", "-", stdin=fewer, code=1)
+    assert (list(told["changed"]), told["ended"]) == (["default/web-0"], {})
+    assert told["held"] == {"default/web-1": "ended", "default/web-2": "ended"}
+    dry = up.json("submit", "-f", "-", "--dry-run", stdin=more, code=1)
+    assert (dry["submitted"], dry["held"]) == ([], {"default/web-3": "submitted"})
+    said = up.run("submit", "-f", "-", stdin=fewer).stdout
+    assert "2 held back" in said
+    assert "--replace submits 1 anew, ends 2 more" in said
+    assert {"web-0", "web-1", "web-2"} <= set(pods(up))
+    done = up.json("submit", "-f", "-", "--replace", "--wait", stdin=fewer)
+    assert (done["replaced"], len(done["ended"])) == (["default/web-0"], 2)
+    up.json("submit", "-f", "-", stdin=web(0).replace(b'"1000"', b'"2000"'))
+
+
+def test_who_waits_already_is_waited_for(up: Standalone) -> None:
+    """The same again asks the same: a pod that waits is no success, and one that is placed is."""
+    large = pod(90_000).replace(b"name: trainer", b"name: large")
+    first = up.json("submit", "-f", "-", "--wait", stdin=large, code=1)
+    again = up.json("submit", "-f", "-", "--wait", stdin=large, code=1)
+    assert again["unchanged"] == list(again["refused"]) == ["default/large"]
+    assert again["refused"] == first["refused"]
+    assert again["causes"] == first["causes"]
+    assert sum(again["causes"].values()) == 1
+    assert up.json("submit", "-f", "-", stdin=large)["unchanged"] == ["default/large"]
+    said = up.run("submit", "-f", "-", "--wait", stdin=large).stdout
+    assert "1 waiting, 1 unchanged" in said
+    assert "live already" not in said
+    up.json("delete", "-f", "-", stdin=large)
+
+
 def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
     """Said once; a second time they stand already. A namespace holds no more than its quota."""
     said = up.json("submit", "-f", "-", stdin=LIMITS.encode())

@@ -85,6 +85,14 @@ class Awaited:
         """Whether there is nothing more to wait for."""
         return self._all.is_set()
 
+    async def recall(self, ledger: JetStreamLedger, revisions: Iterable[int]) -> None:
+        """Take note of what was said there of pods that were live before. Raises as `wait`."""
+        self._rules = await stream.read_rules(ledger.wire)
+        for revision in revisions:
+            record = await stream.read_record(ledger.wire, revision)
+            if record is not None:  # else it was trimmed, and what is said next counts
+                self._deliver(record)
+
     async def wait(self, ledger: JetStreamLedger, timeout_s: float) -> None:
         """Return when each pod is settled, or after `timeout_s`.
 
@@ -92,7 +100,9 @@ class Awaited:
             LedgerError, and Outdated: a newer build wrote what became of them.
         """
         if self.pods:
-            await self._follow(ledger, min(pod.revision for pod in self.pods.values()), timeout_s)
+            start = min(pod.revision for pod in self.pods.values())
+            self.revision = max(self.revision, start - 1)
+            await self._follow(ledger, start, timeout_s)
 
     async def wait_on(self, ledger: JetStreamLedger, timeout_s: float) -> None:
         """After `wait`: return when there is news of one that was refused, or after `timeout_s`.

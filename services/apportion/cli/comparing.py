@@ -2,32 +2,65 @@
 
 A pod is the same while its manifest asks for the same, in the same queue, with the same labels; the
 gateway tells by a digest, and only where that differs the ledger is asked what was. Invariant: what
-is live is changed or ended by nothing but this comparison's word on it.
+is live is changed or ended by nothing but this comparison's word on it. A workload whose live pods
+have changed is changed whole or not at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import not_
+from typing import Literal, TypeVar
 
 from apportion.cli.asking import Gateway
 from apportion.cli.submissions import Dropped, Ended, submission_of
 from apportion.core.explain.answers import PodAnswer
+from apportion.core.explain.vocabulary import PHASES
 from apportion.core.explain.wanted import otherwise
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.manifests import PodDraft, submitted
 from apportion.runtime.files.wishes import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
 
+Held = Literal["submitted", "ended"]
+Pod = TypeVar("Pod", PodDraft, PodAnswer)
+
 
 @dataclass(slots=True)
 class Compared:
-    """`new` is to be submitted; `changed` has drafts of live pods that would be others now."""
+    """`new` is to be submitted; `changed` has drafts of live pods that would be others now.
+
+    `waiting` are those of the same that have no place yet. `held` is what a workload of the changed
+    has beside them, by name: whether it was to be submitted or to be ended.
+    """
 
     new: Wish
     same: list[str] = field(default_factory=list)
+    waiting: list[PodAnswer] = field(default_factory=list)
     changed: list[tuple[PodDraft, PodAnswer]] = field(default_factory=list)
     surplus: list[PodAnswer] = field(default_factory=list)
+    held: dict[str, Held] = field(default_factory=dict)
+
+    def hold_back(self) -> None:
+        """Submit and end nothing of a workload whose changed pods stay as they are: half of a
+        change is what nobody has written.
+        """
+        owners = {(draft.namespace, draft.owner) for draft, _ in self.changed if draft.owner}
+        new, pods = _parted(self.new.pods, owners)
+        surplus, self.surplus = _parted(self.surplus, owners)
+        self.held = {f"{pod.namespace}/{pod.name}": "submitted" for pod in new}
+        self.held |= {f"{pod.namespace}/{pod.name}": "ended" for pod in surplus}
+        settled = {pod.group for pod in new} - {pod.group for pod in pods}
+        groups = {name: each for name, each in self.new.groups.items() if name not in settled}
+        self.new = Wish(pods, groups)
+
+
+def _parted(pods: list[Pod], owners: set[tuple[str, str]]) -> tuple[list[Pod], list[Pod]]:
+    """Those of these owners, and the others."""
+    theirs = [(pod.namespace, pod.owner) in owners for pod in pods]
+    return list(compress(pods, theirs)), list(compress(pods, map(not_, theirs)))
 
 
 def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compared:
@@ -39,6 +72,7 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
             continue
         if there.phase == "rejected" or there.spec == _digest(pod):
             found.same.append(f"{pod.namespace}/{pod.name}")
+            found.waiting += [there] if there.phase in PHASES else []
         else:
             found.changed.append((pod, there))
     found.same.sort()

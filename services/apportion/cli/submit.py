@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
-from apportion.cli.comparing import Compared, compared, difference
+from apportion.cli.comparing import Compared, Held, compared, difference
 from apportion.cli.configured import manifest_config_now
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED
@@ -33,9 +34,9 @@ from apportion.cli.submitting import (
 )
 from apportion.cli.submitting import replace as replace_pods
 from apportion.cli.usage import hinting
-from apportion.cli.waiting import waits_for
+from apportion.cli.waiting import causes, waits_for
 from apportion.cli.writing import open_ledger, run
-from apportion.core.explain.answers import Why
+from apportion.core.explain.answers import PodAnswer, Why
 from apportion.core.explain.lines import limit_name, listed, shares_words
 from apportion.core.explain.vocabulary import WAITING
 from apportion.core.explain.words import many
@@ -46,12 +47,16 @@ from apportion_schemas import Shape
 
 NAMED_MAX = 40
 """Up to so many pods are named one by one."""
+CAUSES_MAX = 5
+"""Of more so many causes are told for which pods wait."""
 
 
 class Report(msgspec.Struct, kw_only=True):
     """What `--json` prints. Only --wait fills `placed`, `refused`, `undecided` and `evicted`.
 
+    So it does `causes`, which counts the refused by what they wait for first.
     `changed` says what live pods would have otherwise, and `replaced` which were submitted anew;
+    `held` is what --replace would submit or end beside them, of the same workloads, by name;
     `ended` are pods that their Deployment has no more; `limits` are queues and quotas that were
     said, with the revision, and `limits_unchanged` those in force just so. In a dry run
     `submitted`, `ended` and `limits` are without revisions.
@@ -65,6 +70,7 @@ class Report(msgspec.Struct, kw_only=True):
     unchanged: list[str] = []
     changed: dict[str, list[str]] = {}
     replaced: list[str] = []
+    held: dict[str, Held] = {}
     ended: dict[str, int] = {}
     limits: dict[str, int] = {}
     limits_unchanged: list[str] = []
@@ -73,6 +79,7 @@ class Report(msgspec.Struct, kw_only=True):
     warnings: list[str] = []
     placed: dict[str, str] = {}
     refused: dict[str, str] = {}
+    causes: dict[str, int] = {}
     undecided: list[str] = []
     evicted: dict[str, list[str]] = {}
     seconds: float = 0.0
@@ -113,9 +120,11 @@ def command(
     """Submit pods. One that is live already under its name, with the same spec, is left unchanged.
 
     One whose spec has changed is named with the difference, and with --replace ends and is
-    submitted anew. Pods that a Deployment has too many of are ended. A document that cannot be used
-    is named with its field, value and fix; the others go on. What is neither a workload nor a
-    limit, as a Service, is passed over by name; it is wrong if there is nothing else.
+    submitted anew; without it nothing of the same workload is submitted or ended. Pods that a
+    Deployment has too many of are ended. --wait is also for live pods that wait. A document that
+    cannot be used is named with its field, value and fix; the others go on. What is neither a
+    workload nor a limit, as a Service, is passed over by name; it is wrong if there is nothing
+    else.
 
     Exit codes: 0 all submitted, with --wait all placed; 1 a document was wrong, a live pod has
     another spec and was not replaced, or with --wait a pod waits or is not decided in time; 2
@@ -164,6 +173,8 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
         found = await asyncio.to_thread(compared, wish, live, gateway)
         report.unchanged = found.same
         if not choice.replace:
+            found.hold_back()
+            report.held = found.held
             for draft, there in found.changed:
                 name = f"{draft.namespace}/{draft.name}"
                 report.changed[name] = await difference(ledger, draft, there)
@@ -182,16 +193,27 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
         report.ended = await end(ledger, found.surplus, "scaled down", basis=basis)
         report.seconds = round(time.monotonic() - began, 3)
         if choice.wait_s is not None:
-            await _decided(ledger, gateway, wish, report, choice.wait_s)
+            await _decided(
+                ledger, gateway, wish, report,
+                waiting=found.waiting, basis=basis, wait_s=choice.wait_s,
+            )  # fmt: skip
 
 
 async def _decided(
-    ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report: Report, wait_s: float
-) -> None:
-    """Wait until what was submitted is decided, also where others go for it first."""
+    ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report: Report, *,
+    waiting: Sequence[PodAnswer], basis: int, wait_s: float,
+) -> None:  # fmt: skip
+    """Wait until what was submitted is decided, also where others go for it first.
+
+    So too for what was live and `waiting` at the revision `basis`: whoever submits the same again
+    asks the same.
+    """
     end = time.monotonic() + wait_s
-    with _bar("deciding", len(report.submitted)) as advance:
-        awaited = Awaited(report.submitted, lambda: advance(1))
+    live = [Submitted(pod.namespace, pod.name, pod.uid, basis + 1) for pod in waiting]
+    pods = [*report.submitted, *live]
+    with _bar("deciding", len(pods)) as advance:
+        awaited = Awaited(pods, lambda: advance(1))
+        await awaited.recall(ledger, [pod.refused_revision for pod in waiting if pod.cause])
         await awaited.wait(ledger, wait_s)
     left = max(end - time.monotonic(), 0.0)
     now = await wait_for_room(ledger, gateway, awaited, wish.pods, left)
@@ -231,6 +253,8 @@ def _note_decisions(
             report.placed[name] = f"{why.placed.node}: {held}"
         elif said.refused is not None:
             report.refused[name] = waits_for(awaited, uid, why, shapes.get(name))
+    still = [uid for uid, pod in awaited.pods.items() if pod.full_name in report.refused]
+    report.causes = causes(awaited, still)
     report.undecided = [awaited.pods[uid].full_name for uid in awaited.undecided]
     report.evicted = {awaited.pods[uid].full_name: gone for uid, gone in awaited.evicted.items()}
 
@@ -269,8 +293,30 @@ def _tell(report: Report, *, waited: bool) -> None:
     if report.dry_run:
         out.print("nothing was changed: a dry run")
     out.print(counted(report))
+    if made.row_count > NAMED_MAX:
+        for line in of_waiting(report):
+            out.print(plain(line), style="yellow", soft_wrap=True)
     if report.changed:
-        out.print("--replace submits them anew")
+        out.print(of_replace(report))
+
+
+def of_waiting(report: Report) -> Iterator[str]:
+    """For what how many wait where they are too many to be named, and who names them."""
+    for cause, count in itertools.islice(report.causes.items(), CAUSES_MAX):
+        yield f"{count:,} {WAITING}: {cause}"
+    if (more := len(report.causes) - CAUSES_MAX) > 0:
+        yield f"and for {many(more, 'more cause')}"
+    if report.causes:
+        yield f"`apportion get pods --phase {WAITING}` names them, `apportion why POD` says more"
+
+
+def of_replace(report: Report) -> str:
+    """What --replace does, before anybody says it: also to those that are not live, or too many."""
+    done = [f"submits {len(report.changed):,} anew"]
+    for what, verb in (("submitted", "submits"), ("ended", "ends")):
+        count = sum(each == what for each in report.held.values())
+        done += [f"{verb} {count:,} more"] if count else []
+    return f"--replace {listed(done)}"
 
 
 def counted(report: Report) -> str:
@@ -283,6 +329,7 @@ def counted(report: Report) -> str:
         ("placed", len(report.placed)), (WAITING, len(report.refused)),
         ("undecided", len(report.undecided)), ("evicted", sum(map(len, report.evicted.values()))),
         ("unchanged", len(report.unchanged)), ("changed and not replaced", len(report.changed)),
+        ("held back", len(report.held)),
         (f"{would}replaced", len(report.replaced)), (f"{would}ended", len(report.ended)),
     ):  # fmt: skip
         done += [f"{number:,} {what}"] if number else []
@@ -308,22 +355,19 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
     made = table("POD", "OUTCOME", wraps=("OUTCOME",))
     would = "would be " if report.dry_run else ""
     if waited:
-        for name, text in report.placed.items():
-            gone = report.evicted.get(name, [])
-            room = f"; evicted for it: {listed(gone)}" if gone else ""
-            made.add_row(plain(name), plain(f"{text}{room}"))
-        for names, text in _once(report.refused):
-            made.add_row(names, f"{WAITING}: {text}", style="yellow")
-        for name in report.undecided:
-            made.add_row(plain(name), "no decision yet: is a scheduler running?", style="yellow")
+        _waited(report, made)
     else:
         for pod in report.submitted:
             at = f" at revision {pod.revision}" if pod.revision else ""
             made.add_row(plain(pod.full_name), f"{would}submitted{at}")
+    told = {*report.placed, *report.refused, *report.undecided}
     for name in report.unchanged:
-        made.add_row(plain(name), "unchanged: live already", style="dim")
+        if name not in told:
+            made.add_row(plain(name), "unchanged: live already", style="dim")
     for name, said in report.changed.items():
         made.add_row(plain(name), plain(f"changed: {'; '.join(said)}"), style="yellow")
+    for name, what in report.held.items():
+        made.add_row(plain(name), f"held back: --replace has it {what}", style="yellow")
     if report.dry_run:
         for name in report.replaced:
             made.add_row(plain(name), "would be replaced")
@@ -332,6 +376,18 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
         made.add_row(plain(name), f"{would}ended{at}: its Deployment has fewer now")
     _limits(report, made, would)
     return made
+
+
+def _waited(report: Report, made: Rows) -> None:
+    """One row for each pod that was waited for."""
+    for name, text in report.placed.items():
+        gone = report.evicted.get(name, [])
+        room = f"; evicted for it: {listed(gone)}" if gone else ""
+        made.add_row(plain(name), plain(f"{text}{room}"))
+    for names, text in _once(report.refused):
+        made.add_row(names, f"{WAITING}: {text}", style="yellow")
+    for name in report.undecided:
+        made.add_row(plain(name), "no decision yet: is a scheduler running?", style="yellow")
 
 
 def _limits(report: Report, made: Rows, would: str) -> None:

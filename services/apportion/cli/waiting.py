@@ -7,6 +7,8 @@ names causes alone.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import structs
@@ -14,9 +16,9 @@ from msgspec import structs
 from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
 from apportion.cli.exits import NotFound, Unreachable
-from apportion.core.explain import words
+from apportion.core.explain import limit_words, words
 from apportion.core.explain.answers import Why
-from apportion_schemas import Shape
+from apportion_schemas import PodRefused, Shape
 
 ASKED_MAX: Final = 40
 """Of so many pods each is asked about; of more, as of a trace, none."""
@@ -49,3 +51,22 @@ def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None =
     refused = awaited.decided[uid].refused
     assert refused is not None  # noqa: S101 - who asks has seen it
     return words.refusal(structs.replace(refused, nearest=()), shape)
+
+
+def causes(awaited: Awaited, pods: Iterable[str]) -> dict[str, int]:
+    """How many of these pods, by uid, wait for what, the most first.
+
+    In as few words as are the same for pods that were refused while the fleet was another.
+    """
+    refusals = (awaited.decided[uid].refused for uid in pods)
+    found = Counter(_first_cause(refused) for refused in refusals if refused is not None)
+    return dict(found.most_common())
+
+
+def _first_cause(refused: PodRefused) -> str:
+    if limits := limit_words.of_refusal(refused):
+        return limits[0]
+    if refused.gang is not None:
+        return words.gang(refused.gang)
+    ranked = words.ranked(words.without_gone(refused))
+    return words.phrase(ranked[0][0]) if ranked else words.cause(refused)

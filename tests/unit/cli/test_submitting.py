@@ -1,14 +1,18 @@
 """What is submitted, in which order and in which batches."""
 
 import pytest
+from msgspec import structs
 
-from apportion.cli.comparing import only_new
-from apportion.cli.submit import Report, counted, of_plan
+from apportion.cli.awaiting import Awaited, Decided
+from apportion.cli.comparing import Compared, only_new
+from apportion.cli.submit import Report, counted, of_plan, of_replace, of_waiting
 from apportion.cli.submitting import BATCH, Submitted, _batched, _ordered
+from apportion.cli.waiting import causes
 from apportion.core.explain.answers import PodAnswer
+from apportion.core.explain.words import phrase
 from apportion.core.manifests import PodDraft
 from apportion.runtime.files.wishes import Wish
-from apportion_schemas import PodGroupObserved, PodSubmitted
+from apportion_schemas import PodGroupObserved, PodRefused, PodSubmitted, RefusalCode
 from tests.support.pods import gang, shape
 
 
@@ -113,3 +117,67 @@ NEW = [Submitted("default", "a", "", 0)]
 def test_what_was_done_is_counted(report: Report, said: str) -> None:
     """A dry run has done nothing, one is not many, and who had to go is not left out."""
     assert counted(report) == said
+
+
+def test_a_changed_workload_is_changed_whole_or_not_at_all() -> None:
+    """Else what runs would go although the change was refused; what others have goes on."""
+    changed, new, other = (owned(name, "web") for name in ("web-0", "web-2", "api-0"))
+    other = structs.replace(other, owner="Deployment/api", group="")
+    (there,), (much,), (theirs,) = (live(name).values() for name in ("web-0", "web-3", "api-1"))
+    much = structs.replace(much, owner="Deployment/web")
+    theirs = structs.replace(theirs, owner="Deployment/api")
+    groups = {"g1": gang("g1"), "g2": gang("g2")}
+    found = Compared(
+        Wish([new, other, draft("alone", "g2")], groups),
+        changed=[(changed, there)],
+        surplus=[much, theirs],
+    )
+    found.hold_back()
+    assert found.held == {"default/web-2": "submitted", "default/web-3": "ended"}
+    assert names(found.new) == ["api-0", "!g2", "alone"]
+    assert found.surplus == [theirs]
+    report = Report(changed={"default/web-0": ["x"]}, held=found.held)
+    assert of_replace(report) == "--replace submits 1 anew, submits 1 more, ends 1 more"
+    assert counted(report) == "1 changed and not replaced, 2 held back"
+
+
+def test_nothing_is_held_back_where_nothing_changed() -> None:
+    """A pod of its own holds nothing back either: it is all of its change."""
+    (there,) = live("a").values()
+    (much,) = live("b").values()
+    for changed in ([], [(draft("a"), there)]):
+        found = Compared(Wish([draft("c")]), changed=changed, surplus=[much])
+        found.hold_back()
+        assert (found.held, names(found.new), found.surplus) == ({}, ["c"], [much])
+
+
+def owned(name: str, owner: str) -> PodDraft:
+    """A pod of a Deployment, and of a gang."""
+    return structs.replace(draft(name, "g1"), owner=f"Deployment/{owner}")
+
+
+def refused(*codes: RefusalCode, nodes: int) -> PodRefused:
+    """A refusal by each of so many nodes."""
+    return PodRefused(
+        pod="p", namespace="n", name="p", nodes=nodes, reasons=dict.fromkeys(codes, nodes)
+    )
+
+
+def test_of_many_that_wait_the_causes_are_counted() -> None:
+    """The most first, alike for other counts of nodes; with who names them."""
+    memory, cpu = RefusalCode.MEMORY_INSUFFICIENT, RefusalCode.CPU_INSUFFICIENT
+    awaited = Awaited([], lambda: None)
+    for uid, why in {
+        "a": refused(cpu, nodes=4), "b": refused(memory, nodes=4), "c": refused(memory, nodes=5),
+        "d": refused(nodes=0),
+    }.items():  # fmt: skip
+        awaited.decided[uid] = Decided(1, refused=why)
+    found = causes(awaited, awaited.decided)
+    assert found == {phrase(memory): 2, phrase(cpu): 1, "there is no node yet": 1}
+    said = list(of_waiting(Report(causes=found)))
+    assert said[0] == f"2 waiting: {phrase(memory)}"
+    assert "`apportion get pods --phase waiting`" in said[-1]
+    many = list(of_waiting(Report(causes={str(number): 1 for number in range(7)})))
+    assert len(many) == 5 + 2
+    assert many[5] == "and for 2 more causes"
+    assert not list(of_waiting(Report()))
