@@ -360,9 +360,9 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
         for pod in report.submitted:
             at = f" at revision {pod.revision}" if pod.revision else ""
             made.add_row(plain(pod.full_name), f"{would}submitted{at}")
-    told = {*report.placed, *report.refused, *report.undecided}
+    shown = {*report.placed, *report.refused, *report.undecided}
     for name in report.unchanged:
-        if name not in told:
+        if name not in shown:
             made.add_row(plain(name), "unchanged: live already", style="dim")
     for name, said in report.changed.items():
         made.add_row(plain(name), plain(f"changed: {'; '.join(said)}"), style="yellow")
