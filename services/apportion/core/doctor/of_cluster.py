@@ -91,13 +91,13 @@ def agents(facts: Facts) -> Found | None:
     pods = sum(each.pods for each in cluster.silent)
     said = f"not heard: {counted([each.node for each in cluster.silent], 'agent')}, {since}"
     held = [each.node for each in cluster.silent if each.pods]
-    fix = _hear_again(cluster)
+    fix = _bring_back(cluster)
     if held:
         fix += f". If it stays away {moving(held[0])}{_and_so(held)}"
     return broken(said + (f", with {many(pods, 'pod')}" if pods else ""), fix)
 
 
-def _hear_again(cluster: ClusterFacts) -> str:
+def _bring_back(cluster: ClusterFacts) -> str:
     """What brings silent agents back, the likeliest first.
 
     One agent simulates many nodes, and `simulate lose` loses them one by one: where none of them is
