@@ -52,6 +52,14 @@ spec:
 """
 
 
+QUOTA = """
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: gpus, namespace: default}
+spec: {hard: {requests.nvidia.com/gpu: "1"}}
+"""
+
+
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """Three nodes, of which two can take what the tests submit."""
@@ -160,6 +168,36 @@ def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
     up.json("delete", *pods(up))
 
 
+def test_who_takes_what_a_drained_pod_gives_back_is_named(up: Standalone) -> None:
+    """It was first, and comes again as the last: who waited for the same quota goes before it."""
+    up.json("submit", "-f", "-", stdin=QUOTA.encode())
+    submit(up, POD.replace("NAME", "first"))
+    first = pods(up)["first"]
+    up.run("submit", "-f", "-", "--wait", stdin=POD.replace("NAME", "second").encode())
+    assert not pods(up)["second"]["node"]
+    tried = up.json("drain", first["node"], "--dry-run", code=5)
+    assert tried["planned"] == {"default/first": ""}
+    assert tried["instead"].keys() == {"default/second"}
+    done = up.json("drain", first["node"], "--reason", "x", "--timeout", "20", code=5)
+    assert done["waiting"].keys() == {"default/first"}
+    assert done["instead"] == {"default/second": pods(up)["second"]["node"]}
+    up.json("uncordon", first["node"])
+    up.json("delete", "first", "second")
+    up.run("delete", "-f", "-", stdin=QUOTA.encode())
+
+
+def test_pods_of_a_gang_on_another_node_are_said_to_go_with_it(up: Standalone) -> None:
+    """It fills one card of each node, so a node has a part of it, and goes with all of it."""
+    submit(up, GANG.replace("30000", "79000").replace("2\n", "4\n"))
+    there = [name for name, pod in pods(up).items() if pod["node"] == "n-1"]
+    elsewhere = {f"default/{name}" for name in set(pods(up)) - set(there)}
+    assert (len(there), len(elsewhere)) == (2, 2)
+    assert set(up.json("drain", "n-1", "--dry-run", code=5)["with_gang"]) == elsewhere
+    said = up.run("drain", "n-1", "--dry-run").stdout
+    assert said.startswith("2 pods of n-1 would be moved, and 2 pods of their gangs with them\n")
+    up.json("delete", *pods(up))
+
+
 def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
     """While it waits for places, which nobody decides; the cordon stands."""
     submit(up, *(POD.replace("NAME", f"stop-{number}") for number in range(2)))
@@ -182,9 +220,10 @@ def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
         os.kill(scheduler, signal.SIGCONT)
     assert process.returncode == 130
     assert f"{node} is cordoned since revision " in out
-    assert "default/stop-0 waits: not decided yet" in out
-    stopped = out.partition("stopped by Ctrl-C: ")[2]
-    assert "without a place yet, for which this verb is not needed\n" in stopped
+    assert "default/stop-0 not decided yet\n" in out
+    stopped = out.partition("stopped by Ctrl-C:\n")[2]
+    assert " without a place yet: the scheduler goes on without this verb\n" in stopped
+    assert f"nothing runs on {node} any more" in stopped
     assert f"`apportion uncordon {node}` lifts the cordon" in out
     wait_until(lambda: pods(up)["stop-0"]["node"] not in {"", node}, "the pod to have a place")
     assert up.json("uncordon", node, "--all")

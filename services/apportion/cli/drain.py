@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -34,6 +36,7 @@ from apportion.cli.writing import (
 )
 from apportion.core.explain import words
 from apportion.core.explain.answers import GangAnswer, NodeDetail, PodAnswer, Why
+from apportion.core.explain.lines import listed
 from apportion.core.explain.plans import PlanRequest
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.process.config import ConfigError
@@ -49,6 +52,8 @@ DRAINING = "drain: "
 BY_HAND = "by Ctrl-C"
 UNDECIDED = "not decided yet"
 LEAVING = "evicted, and has not ended yet"
+NAMED_MAX = 10
+"""So many of those that were placed instead are named; `--json` has all."""
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -57,9 +62,11 @@ class Report(msgspec.Struct, kw_only=True):
     `moved`: where the pods are now; empty for those that ended, or whose controllers make new ones.
     `waiting`: off the target, and why they have no new place yet. `left`: there still, and why;
     in a dry run what would become of them, and `planned` has the node where each would go, empty
-    for one that would wait. `estimate`: controllers in Kubernetes make them anew, in an order of
-    their own. `revision` is that of the cordon, also of one that stood already for the same reason;
-    0 for a dry run.
+    for one that would wait. `with_gang`: which of all these are not on the target themselves,
+    and go because their gang does. `instead`: pods that waited before, and where they have, or in a
+    dry run would have, a place now that one of these has none. `estimate`: controllers in
+    Kubernetes make them anew, in an order of their own. `revision` is that of the cordon, also of
+    one that stood already for the same reason; 0 for a dry run.
     """
 
     target: str
@@ -68,6 +75,8 @@ class Report(msgspec.Struct, kw_only=True):
     waiting: dict[str, str] = {}
     left: dict[str, str] = {}
     planned: dict[str, str] = {}
+    with_gang: list[str] = []
+    instead: dict[str, str] = {}
     estimate: bool = False
     seconds: float = 0.0
     stopped: str = ""
@@ -83,6 +92,11 @@ class Order(msgspec.Struct, frozen=True):
     timeout_s: float
     force: bool
     kube: KubeChoice
+
+    def covers(self, pod: PodAnswer) -> bool:
+        """Whether the pod is on what is drained."""
+        devices = {share.device for share in pod.shares}
+        return pod.node == self.node and (not self.device or self.device in devices)
 
 
 @click.command(epilog="Example:  apportion drain gpu-1 --reason 'firmware'     then: apportion "
@@ -140,16 +154,27 @@ def command(
 
 def _end(report: Report, *, as_json: bool, dry_run: bool) -> None:
     """Show the report, and end with its exit code."""
-    if as_json:
-        print_json(report)
-    else:
-        _tell(report, dry_run=dry_run)
+    with _whole():
+        if as_json:
+            print_json(report)
+        else:
+            _tell(report, dry_run=dry_run)
     if report.stopped == BY_HAND:
         sys.exit(INTERRUPTED)
     if (report.left and not dry_run) or report.stopped:
         sys.exit(REFUSED)
     if report.waiting or "" in report.planned.values():
         sys.exit(NOT_NOW)
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    """No Ctrl-C cuts what is said meanwhile: what was done to pods must be known whole."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_run: bool) -> None:
@@ -161,6 +186,10 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         basis = max(basis, report.revision)
     units = await asyncio.to_thread(_units, gateway, order, at_least=basis)
     report.left = {name: "not moved yet" for unit in units for name in unit.names}
+    report.with_gang = [
+        name for unit in units for pod, name in zip(unit.pods, unit.names, strict=True)
+        if not order.covers(pod)
+    ]  # fmt: skip
     if dry_run:
         await asyncio.to_thread(_plan, gateway, where.gateway_url(), order, report)
         return
@@ -176,6 +205,8 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         awaited = await _anew(ledger, order, report, units, deadline, basis=basis)
         now = await asyncio.to_thread(whys, gateway, awaited)
         _note_decisions(report, awaited, now)
+    if report.waiting:
+        await asyncio.to_thread(_note_instead, gateway, report, awaited, basis=basis)
 
 
 async def _cordon(where: Where, order: Order, report: Report, *, basis: int) -> None:
@@ -193,13 +224,17 @@ async def _append(where: Where, data: Payload, report: Report, *, basis: int) ->
 
 def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
     """Note where each pod would go; the gateway plays the drain as it would happen."""
-    report.left = dict.fromkeys(report.left, "would end where it is, and not be moved")
-    drain = (order.device or order.node,)
-    for pod in ask(url, PlanRequest(drain=drain)).moved if report.left else ():
+    report.left = dict.fromkeys(report.left, "would stay where it is, and not be moved")
+    if not report.left:
+        return
+    answer = ask(url, PlanRequest(drain=(order.device or order.node,)))
+    for pod in answer.moved:
         name = f"{pod.namespace}/{pod.name}"
         if name in report.left:
             report.left[name] = pod.sentence.removeprefix(f"{name} ")
             report.planned[name] = pod.node
+    if "" in report.planned.values():
+        report.instead = {f"{pod.namespace}/{pod.name}": pod.node for pod in answer.helped}
     detail = gateway.ask("nodes", order.node, answer=NodeDetail)
     report.estimate = bool(report.planned) and detail.node.of_kubernetes
 
@@ -213,9 +248,7 @@ def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
     """
     query = {"node": order.node, "at_least": at_least, "wait_s": 30}
     _, there = gateway.items("pods", PodAnswer, query)
-    if order.device:
-        there = [pod for pod in there if any(s.device == order.device for s in pod.shares)]
-    there.sort(key=_turn)
+    there = sorted(filter(order.covers, there), key=_turn)
     together = _together(gateway, {pod.group for pod in there if pod.group})
     units: dict[str, Unit] = {}
     for pod in there:
@@ -260,13 +293,13 @@ async def _anew(
     why = f"drained from {order.device or order.node} by {order.who}: {order.reason}"
     submitted = list[Submitted]()
     async with appending(ledger) as commit:
-        anew = Anew(ledger, commit, order.who, why)
-        for number, unit in enumerate(units, 1):
+        anew, progress = Anew(ledger, commit, order.who, why), Progress(units)
+        for unit in units:
             if time.monotonic() > deadline:
                 report.stopped = f"after {order.timeout_s:g} s"
                 break
             submitted += await to_its_end(_move(anew, unit, report, basis=basis))
-            _progress(unit, number, len(units))
+            progress.tell(unit, stays=report.left.keys() >= set(unit.names))
     awaited = Awaited(submitted, lambda: None)
     try:
         await awaited.wait(ledger, max(deadline - time.monotonic(), LOOK_EVERY_S))
@@ -284,6 +317,21 @@ def _note_decisions(report: Report, awaited: Awaited, now: Mapping[str, Why]) ->
             report.moved[name] = placed.node
         elif said.refused is not None:
             report.waiting[name] = waits_for(awaited, uid, why)
+
+
+def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: int) -> None:
+    """Who waited before the first pod was moved, and has had a place since, as far as it is known:
+    what was done is told also where nobody answers any more.
+    """
+    query = {"at_least": awaited.revision, "wait_s": 30}
+    try:
+        _, pods = gateway.items("pods", PodAnswer, query)
+    except Unreachable:
+        return
+    report.instead = {
+        f"{pod.namespace}/{pod.name}": pod.node for pod in pods
+        if pod.node and pod.submitted_revision <= basis < pod.placed_revision
+    }  # fmt: skip
 
 
 async def _move(anew: Anew, unit: Unit, report: Report, *, basis: int) -> tuple[Submitted, ...]:
@@ -314,12 +362,13 @@ async def _through_kubernetes(
     from apportion.runtime.kube.client import KubeRefused
 
     evicted: dict[str, PodAnswer] = {}
+    progress = Progress(units)
 
     def asked(unit: Unit) -> None:
         for pod, name in zip(unit.pods, unit.names, strict=True):
             evicted[name] = pod
             report.left[name] = LEAVING
-        _progress(unit, len(evicted), len(report.left) + len(report.moved))
+        progress.tell(unit)
 
     def blocked(unit: Unit, why: str) -> None:
         report.left |= dict.fromkeys(unit.names, why)
@@ -360,14 +409,25 @@ def _note_gone(gateway: Gateway, evicted: dict[str, PodAnswer], report: Report) 
             report.moved[name] = ""
 
 
-def _progress(unit: Unit, number: int, total: int) -> None:
-    """One line for each unit, on a terminal."""
-    out = console(stderr=True)
-    if out.is_terminal:
-        what = (
-            f"gang {unit.gang}, {words.many(len(unit.pods), 'pod')}" if unit.gang else unit.names[0]
-        )
-        out.print(f"{number} of {total}:", plain(what))
+class Progress:
+    """Tells on a terminal how many of the pods had their turn, in one line for each unit.
+
+    Pods are counted, as in all else that is said, whether they are moved alone or as a gang.
+    """
+
+    def __init__(self, units: Iterable[Unit]) -> None:
+        self._out = console(stderr=True)
+        self._total = sum(len(unit.pods) for unit in units)
+        self._done = 0
+
+    def tell(self, unit: Unit, *, stays: bool = False) -> None:
+        """The unit had its turn, and perhaps `stays` all the same."""
+        self._done += len(unit.pods)
+        if self._out.is_terminal:
+            count = words.many(len(unit.pods), "pod")
+            what = f"gang {unit.gang}, {count}" if unit.gang else unit.names[0]
+            said = f"{self._done:,} of {words.many(self._total, 'pod')}: {what}"
+            self._out.print(plain(said + (", not moved" if stays else "")))
 
 
 def _tell(report: Report, *, dry_run: bool) -> None:
@@ -382,46 +442,72 @@ def _tell(report: Report, *, dry_run: bool) -> None:
     out.print(plain(f"{report.target} is cordoned since revision {report.revision}"))
     for name, node in report.moved.items():
         out.print(plain(f"{name} moved to {node}" if node else f"{name} left"))
-    _list(report.waiting.items(), " waits: ")
-    _list(report.left.items(), " is there still: ")
+    for name, why in report.waiting.items():
+        said = why if why == UNDECIDED else f"waits: {why}"
+        out.print(plain(f"{name} {said}"), soft_wrap=True)
+    for name, why in report.left.items():
+        out.print(plain(f"{name} is there still: {why}"), soft_wrap=True)
     if report.stopped:
-        out.print(plain(f"stopped {report.stopped}: {how_far(report)}"), soft_wrap=True)
-        out.print("the same again goes on where this stopped")
-    elif not report.left:
+        for line in (f"stopped {report.stopped}:", *how_far(report)):
+            out.print(plain(line))
+    gone = len(report.moved) + len(report.waiting)
+    if not report.left and (gone or not report.stopped):
         out.print(plain(f"nothing runs on {report.target} any more"))
+    elif report.stopped:
+        out.print("the same again goes on where this stopped")
     if report.waiting and not report.stopped:
-        total = len(report.moved) + len(report.waiting) + len(report.left)
         verb = "has" if len(report.waiting) == 1 else "have"
-        out.print(plain(f"{len(report.waiting)} of {total} {verb} no place"))
+        out.print(plain(f"{len(report.waiting)} of {gone + len(report.left)} {verb} no place"))
+    if report.instead:
+        verb = "has" if len(report.instead) == 1 else "have"
+        said = f"{words.many(len(report.instead), 'pod')} that waited before {verb} a place now"
+        out.print(plain(f"{said}: {_names(report.instead)}"), soft_wrap=True)
     lifts = f"`apportion uncordon {report.target}` lifts the cordon"
     out.print(plain(f"{lifts}; pods that moved stay where they are"), soft_wrap=True)
 
 
 def _tell_plan(report: Report) -> None:
     out = console()
-    out.print(plain(f"{words.many(len(report.left), 'pod')} would be moved from {report.target}"))
-    _list(report.left.items(), " ")
+    out.print(plain(_headline(report)))
+    for name, what in report.left.items():
+        out.print(plain(f"{name} {what}"), soft_wrap=True)
     waits = sum(not node for node in report.planned.values())
     if waits:
         out.print(plain(f"{waits} of {len(report.left)} would have no place"))
+    if report.instead:
+        verb = "waits" if len(report.instead) == 1 else "wait"
+        said = f"{words.many(len(report.instead), 'pod')} that {verb} now would be placed instead"
+        out.print(plain(f"{said}: {_names(report.instead)}"), soft_wrap=True)
     if report.estimate:
         out.print("their controllers make them anew in an order of their own: where each goes "
                   "may differ", soft_wrap=True)  # fmt: skip
 
 
-def how_far(report: Report) -> str:
-    """What of the work is done, what goes on though nobody drives it, and what is left."""
+def _headline(report: Report) -> str:
+    """How many would be moved, and how many of them only because their gang is."""
+    along = len(report.planned.keys() & set(report.with_gang))
+    here = len(report.planned) - along
+    if not along:
+        return f"{words.many(here, 'pod')} would be moved from {report.target}"
+    whose, whom = ("its gang", "it") if here == 1 else ("their gangs", "them")
+    return (
+        f"{words.many(here, 'pod')} of {report.target} would be moved, and "
+        f"{words.many(along, 'pod')} of {whose} with {whom}"
+    )
+
+
+def _names(pods: Iterable[str]) -> str:
+    return listed(list(pods), NAMED_MAX)
+
+
+def how_far(report: Report) -> list[str]:
+    """A line for what of the work is done, what goes on without the verb, and what is left."""
     leaving = sum(why == LEAVING for why in report.left.values())
     parts = (
-        ("moved", len(report.moved)),
-        ("without a place yet, for which this verb is not needed", len(report.waiting)),
-        ("will end without this verb", leaving),
-        ("not moved, and running on", len(report.left) - leaving),
+        (len(report.moved), "moved"),
+        (len(report.waiting), "without a place yet: the scheduler goes on without this verb"),
+        (leaving, "evicted, and ending without this verb"),
+        (len(report.left) - leaving, "not moved, still running"),
     )
-    said = [f"{words.many(count, 'pod')} {what}" for what, count in parts if count]
-    return ", ".join(said) or "no pod was to be moved"
-
-
-def _list(items: Iterable[tuple[str, str]], said: str) -> None:
-    for name, what in items:
-        console().print(plain(f"{name}{said}{what}"), soft_wrap=True)
+    said = [f"{words.many(count, 'pod')} {what}" for count, what in parts if count]
+    return said or ["no pod was moved"]

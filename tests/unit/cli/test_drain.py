@@ -1,5 +1,6 @@
-"""What `drain` says of itself when it is stopped on its way."""
+"""What `drain` says of what it would do, and of itself when it is stopped on its way."""
 
+import io
 import os
 import signal
 import socket
@@ -10,26 +11,39 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from apportion.cli.drain import BY_HAND, LEAVING, UNDECIDED, Report, _tell, command, how_far
+from apportion.cli.drain import (
+    BY_HAND,
+    LEAVING,
+    UNDECIDED,
+    Progress,
+    Report,
+    _end,
+    _tell,
+    command,
+    how_far,
+)
 from apportion.cli.exits import UNREACHABLE, USAGE
+from apportion.cli.moving import Unit
+from apportion.core.explain.answers import PodAnswer
 
 
 @pytest.mark.parametrize(
     ("report", "said"),
     [
-        (Report(target="n"), "no pod was to be moved"),
+        (Report(target="n"), ["no pod was moved"]),
         (
             Report(target="n", moved={"a": "m", "b": ""}, waiting={"c": UNDECIDED}),
-            "2 pods moved, 1 pod without a place yet, for which this verb is not needed",
+            ["2 pods moved",
+             "1 pod without a place yet: the scheduler goes on without this verb"],
         ),
         (
             Report(target="n", left={"a": LEAVING, "b": "not moved yet", "c": "its budget"}),
-            "1 pod will end without this verb, 2 pods not moved, and running on",
+            ["1 pod evicted, and ending without this verb", "2 pods not moved, still running"],
         ),
     ],
-)
-def test_how_far_it_came(report: Report, said: str) -> None:
-    """What is done, what goes on, and what is left, each counted once."""
+)  # fmt: skip
+def test_how_far_it_came(report: Report, said: list[str]) -> None:
+    """What is done, what goes on, and what is left, each counted once in a line of its own."""
     assert how_far(report) == said
 
 
@@ -41,8 +55,104 @@ def test_one_count_of_those_without_a_place(capsys: pytest.CaptureFixture[str]) 
     report.stopped = BY_HAND
     _tell(report, dry_run=False)
     out = capsys.readouterr().out
-    assert "1 pod without a place yet, for which this verb is not needed" in out
+    assert "1 pod without a place yet: the scheduler" in out
     assert "1 of 2" not in out
+
+
+def test_what_nobody_decided_does_not_wait_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who waits was looked at, and refused; stopped before that, a drain says only so."""
+    waiting = {"a": UNDECIDED, "b": "no room"}
+    _tell(Report(target="n", revision=7, waiting=waiting, stopped=BY_HAND), dry_run=False)
+    out = capsys.readouterr().out.splitlines()
+    assert out[1:3] == ["a not decided yet", "b waits: no room"]
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (Report(target="n", revision=7, moved={"a": "m"}), "nothing runs on n any more"),
+        (Report(target="n", revision=7, left={"a": "x"}), "the same again goes on where this"),
+        (Report(target="n", revision=7), "the same again goes on where this"),
+    ],
+)
+def test_a_stop_behind_the_last_pod_left_nothing(
+    report: Report, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever stops it when all is moved is told that, and not that it would go on."""
+    report.stopped = BY_HAND
+    _tell(report, dry_run=False)
+    told = [line for line in capsys.readouterr().out.splitlines()
+            if line.startswith(("nothing runs", "the same again"))]  # fmt: skip
+    assert [line.startswith(said) for line in told] == [True]
+
+
+@pytest.mark.parametrize(
+    ("planned", "along", "headline"),
+    [
+        ({}, [], "0 pods would be moved from n"),
+        ({"a": "m", "b": ""}, [], "2 pods would be moved from n"),
+        (
+            {"a": "m", "b": "m", "c": "m"}, ["b", "c"],
+            "1 pod of n would be moved, and 2 pods of its gang with it",
+        ),
+        (
+            {"a": "m", "b": "m", "c": "m"}, ["c"],
+            "2 pods of n would be moved, and 1 pod of their gangs with them",
+        ),
+    ],
+)  # fmt: skip
+def test_pods_of_a_gang_elsewhere_are_not_counted_as_the_nodes(
+    planned: dict[str, str], along: list[str], headline: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They go with their gang; a command that stays is counted nowhere."""
+    left = {**dict.fromkeys(planned, "would move"), "command": "would stay where it is"}
+    _tell(Report(target="n", planned=planned, with_gang=along, left=left), dry_run=True)
+    assert capsys.readouterr().out.splitlines()[0] == headline
+
+
+def test_who_would_be_placed_instead_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a drained pod gives back of its queue another takes: both are told of, before."""
+    report = Report(target="n", planned={"r1": ""}, left={"r1": "would wait: full"})
+    report.instead = {"r2": "m"}
+    _tell(report, dry_run=True)
+    assert "\n1 pod that waits now would be placed instead: r2\n" in capsys.readouterr().out
+    _tell(Report(target="n", waiting={"r1": "full"}, instead=report.instead), dry_run=False)
+    assert "\n1 pod that waited before has a place now: r2\n" in capsys.readouterr().out
+
+
+def test_how_many_pods_had_their_turn_is_told_of_all_pods(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A gang counts as many as it has, as in the sums at the end."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    pods = [PodAnswer("default", f"p-{number}", str(number), "placed") for number in range(4)]
+    units = [Unit((pods[0],)), Unit(tuple(pods[1:]), "default/g")]
+    progress = Progress(units)
+    progress.tell(units[0], stays=True)
+    progress.tell(units[1])
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 4 pods: default/p-0, not moved", "4 of 4 pods: gang default/g, 3 pods",
+    ]  # fmt: skip
+
+
+def test_ctrl_c_does_not_cut_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is done when the result is said: it is said whole, with the exit code of what was."""
+
+    class Interrupted(io.StringIO):
+        def write(self, text: str) -> int:
+            signal.raise_signal(signal.SIGINT)
+            return super().write(text)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr(sys, "stdout", out := Interrupted())
+        moved = {f"p-{number}": "m" for number in range(10)}
+        _end(Report(target="n", revision=7, moved=moved), as_json=False, dry_run=False)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert all(f"{name} moved to m" in out.getvalue() for name in moved)
+    assert "nothing runs on n any more" in out.getvalue()
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
