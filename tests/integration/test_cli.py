@@ -281,6 +281,18 @@ def test_not_found_is_exit_code_1(up: Standalone, words: tuple[str, ...]) -> Non
     assert "Traceback" not in done.stderr
 
 
+def test_delete_says_that_a_name_is_of_a_node_or_a_device(up: Standalone) -> None:
+    """And what moves the pods off it; behind a namespace a name is a pod's alone."""
+    device = up.json("get", "devices", "--node", "npu-1")["items"][0]["device"][:10]
+    said = {
+        name: up.run("delete", name).stderr for name in ("npu-1", device, "default/npu-1", "nosuch")
+    }
+    ends = "and only pods end here: `apportion drain"
+    assert f"; it is a node, {ends} npu-1 --reason WHY`" in said["npu-1"]
+    assert f"; it is a device, {ends} {device}" in said[device]
+    assert "it is a" not in said["default/npu-1"] + said["nosuch"]
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -18,7 +18,7 @@ from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.usage import reasoned
-from apportion.cli.writing import by_whom, open_ledger, person, run, write
+from apportion.cli.writing import by_now, by_whom, person, run, write
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import CordonAnswer, DeviceAnswer, NodeDetail
 from apportion.core.explain.lines import listed
@@ -36,8 +36,6 @@ from apportion_schemas.quantities import Payload
 
 OFF_NAMED = 4
 """So many devices are named that are off offer still."""
-BEHIND_S = 5
-"""How long the gateway may take to fold up to now: a cordon is not kept waiting for long."""
 
 
 class Done(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -154,14 +152,9 @@ async def _node_now(where: Where, node: str) -> NodeDetail:
 
     Raises LedgerError, NotFound, Unreachable.
     """
-    async with open_ledger(where.reach()) as ledger:
-        newest = await ledger.last_revision()
-    return await asyncio.to_thread(_node_at, where, node, newest)
-
-
-def _node_at(where: Where, node: str, revision: int) -> NodeDetail:
-    query = {"at_least": revision, "wait_s": BEHIND_S}
-    return Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail, query=query)
+    now = await by_now(where.reach())
+    gateway = Gateway(where.gateway_url())
+    return await asyncio.to_thread(lambda: gateway.ask("nodes", node, answer=NodeDetail, query=now))
 
 
 def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int:

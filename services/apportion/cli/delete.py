@@ -20,7 +20,7 @@ from apportion.cli.output import console, plain, print_json
 from apportion.cli.reading import read_manifests, tell_passed_over
 from apportion.cli.submitting import WAIT_S, stands
 from apportion.cli.why import pods_meant, split_name
-from apportion.cli.writing import appending, open_ledger, person, run
+from apportion.cli.writing import appending, by_now, open_ledger, person, run
 from apportion.core.explain.answers import GangAnswer, PodAnswer, PodDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.lines import limit_name, listed
@@ -99,16 +99,16 @@ def command(
 def _find(
     where: Where, names: list[tuple[str, str]], report: Report, typed: frozenset[str]
 ) -> list[tuple[int, PodAnswer]]:
-    """Those that are live; of the others the report says what may have been meant.
+    """Those that are live by now; of the others the report says what may have been meant.
 
     Only those that were `typed`, and not of a manifest, may be meant for something else than a pod.
     """
-    gateway = Gateway(where.gateway_url())
+    gateway, now = Gateway(where.gateway_url()), run(by_now(where.reach()))
     found: list[tuple[int, PodAnswer]] = []
     live: list[PodAnswer] = []
     for namespace, name in names:
         try:
-            detail = gateway.ask("pods", namespace, name, answer=PodDetail)
+            detail = gateway.ask("pods", namespace, name, answer=PodDetail, query=now)
         except NotFound as error:
             live = live or gateway.items("pods", PodAnswer)[1]
             meant = pods_meant(name, live) or (_no_pod(where, name) if name in typed else "")

@@ -12,7 +12,7 @@ from apportion.cli.connection import Where, asks_both, asks_gateway
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.usage import hinting
-from apportion.cli.writing import by_whom, person, run, write
+from apportion.cli.writing import by_now, by_whom, person, run, write
 from apportion.core.explain.answers import SummaryAnswer
 from apportion.core.explain.lines import Teller
 from apportion_schemas import Policy
@@ -71,7 +71,8 @@ def set_(
     """Change the policy, from the next decision on."""
     if nodes is None and devices is None:
         raise click.UsageError("give --nodes or --devices, or both")
-    summary = Gateway(where.gateway_url()).ask("summary", answer=SummaryAnswer)
+    now = run(by_now(where.reach()))  # what is not given stays as somebody else has set it since
+    summary = Gateway(where.gateway_url()).ask("summary", answer=SummaryAnswer, query=now)
     changed = msgspec.structs.replace(
         summary.policy,
         by=person(by),

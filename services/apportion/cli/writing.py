@@ -38,6 +38,8 @@ from apportion_schemas import CATALOGUE, InvalidEvent, UnknownEvent
 from apportion_schemas.quantities import NAME_MAX, Payload
 
 T = TypeVar("T")
+BEHIND_S = 5
+"""How long the gateway may take to fold up to now: nobody who writes is kept waiting for long."""
 ROLES = ("operator", "watcher")
 """Whose events people write."""
 NEW = [row for row in CATALOGUE if row.version > row.born and row.writer in ROLES]
@@ -101,6 +103,14 @@ async def open_ledger(reach: Reach) -> AsyncIterator[JetStreamLedger]:
         yield ledger
     finally:
         await ledger.close()
+
+
+async def by_now(reach: Reach) -> dict[str, int]:
+    """What a question must say whose answer is written upon: the gateway answers it by all that the
+    ledger holds now, for it may not have read the newest of that. Raises LedgerError.
+    """
+    async with open_ledger(reach) as ledger:
+        return {"at_least": await ledger.last_revision(), "wait_s": BEHIND_S}
 
 
 @asynccontextmanager

@@ -16,23 +16,6 @@ FLEET = Ledger(node("t4-1", gpu(CARD, index=0)))
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("t4-1", "; it is a node, and only pods end here: `apportion drain t4-1 --reason WHY`"),
-        ("GPU-1a2b", "; it is a device, and only pods end here: `apportion drain GPU-1a2b "),
-        ("default/t4-1", "there is none\n"),
-        ("nosuch", "there is none\n"),
-    ],
-)
-def test_delete_says_that_a_name_is_of_a_node_or_a_device(name: str, said: str) -> None:
-    """And what moves the pods off it: it said only that there is no such pod."""
-    with answering(answers_of(FLEET)) as url:
-        done = CliRunner().invoke(root, ["delete", name, "--gateway", url])
-    assert done.exit_code == 1
-    assert said in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
         ("t4-11", "or a pod 't4-11'; did you mean t4-1?\n"),
         ("nosuch", "; `apportion get pods`, `get nodes` and `get devices` list those that are "),
         ("GPU-", "'GPU-' is too little of a device id; write more of the id\n"),

@@ -1,4 +1,8 @@
-"""Cordons beside a gateway that lags: what it has not read yet keeps no node on offer."""
+"""Verbs that write beside a gateway that lags: what it has not read yet makes nothing wrong.
+
+A node stays closed that somebody closed, a policy as another has set it, and the pod that is ended
+is the one that lives.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,11 +13,12 @@ from typing import NamedTuple
 import pytest
 
 from apportion.cli.exits import UNREACHABLE
-from apportion_schemas import NodeCordoned, NodeUncordoned
+from apportion_schemas import NodeCordoned, NodeUncordoned, PodGone, PolicyChanged
 from apportion_schemas.quantities import Payload
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Proxy, running_bus
+from tests.support.pods import pod
 from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION
 
@@ -37,13 +42,13 @@ class Lagging(NamedTuple):
 
 
 @asynccontextmanager
-async def lagging(folder: Path, cordon: NodeCordoned, *behind: Payload) -> AsyncIterator[Lagging]:
-    """The gateway has read of the node and its cordon, and not what stands behind."""
+async def lagging(folder: Path, known: Payload, *behind: Payload) -> AsyncIterator[Lagging]:
+    """The gateway has read of the node and what is known, and not what stands behind."""
     async with running_bus(folder) as bus:
         facts, proxy = Facts(bus), Proxy(bus.server.port)
         await facts.open()
         await facts.write(rack("n1", 1))
-        await facts.write(cordon)
+        await facts.write(known)
         await proxy.start()
         url = bus.server.url_for("gateway").replace(f":{bus.server.port}", f":{proxy.port}")
         try:
@@ -51,7 +56,8 @@ async def lagging(folder: Path, cordon: NodeCordoned, *behind: Payload) -> Async
                 await process.ready()
                 gateway = str((await process.logged("answering"))["url"]).removesuffix("/api/v1/")
                 proxy.mute()
-                await facts.write(*behind)
+                for data in behind:
+                    await facts.write(data)
                 options = ("--gateway", gateway, "--nats", bus.server.url_for("operator"))
                 yield Lagging(facts, proxy, options)
         finally:
@@ -74,11 +80,27 @@ async def test_a_cordon_that_was_lifted_is_said_once_more(
         assert there.facts.revision == 4
 
 
-async def test_of_a_cordon_that_the_gateway_has_not_read_nothing_is_said(tmp_path: Path) -> None:
-    """That ann has no reason against the node would be wrong."""
-    bob, ann = (NodeCordoned(node="n1", by=by, reason="fan") for by in ("bob", "ann"))
-    async with lagging(tmp_path, bob, ann) as there:
-        process = await there.begin("uncordon", "n1", *ANN)
+BOB, ANN_S = (NodeCordoned(node="n1", by=by, reason="fan") for by in ("bob", "ann"))
+SPREAD = PolicyChanged(by="ann", node_policy="spread")
+
+
+@pytest.mark.parametrize(
+    ("verb", "known", "behind"),
+    [
+        (("uncordon", "n1", *ANN), BOB, (ANN_S,)),
+        (("policy", "set", "--devices", "binpack"), SPREAD, (PolicyChanged(by="bob"),)),
+        (("delete", "p1"), pod("p1"), (PodGone(uid="p1"), pod("p2", name="p1"))),
+    ],
+    ids=["uncordon", "policy", "delete"],
+)
+async def test_nothing_is_written_upon_what_is_not_so_any_more(
+    verb: tuple[str, ...], known: Payload, behind: tuple[Payload, ...], tmp_path: Path
+) -> None:
+    """That ann has no reason, that nodes are spread, that p1 is the pod: all would be wrong."""
+    async with lagging(tmp_path, known, *behind) as there:
+        newest = there.facts.revision
+        process = await there.begin(*verb)
         _, words = await process.communicate()
-        assert (process.returncode, b"revision 3 is not reached" in words) == (UNREACHABLE, True)
-        assert there.facts.revision == 3
+        assert process.returncode == UNREACHABLE, words
+        assert f"revision {newest} is not reached".encode() in words
+        assert there.facts.revision == newest
