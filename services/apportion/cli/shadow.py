@@ -21,6 +21,11 @@ SAID = {
     "would-wait": "would wait",
 }
 
+NOTHING = (
+    "no pod that another scheduler placed in this time; a shadow needs a Kubernetes cluster whose "
+    "pods another scheduler places: docs/guides/shadow.md"
+)
+
 
 @click.command(
     epilog="Examples:  apportion shadow --from -1h\n\n  apportion shadow --follow\n\n"
@@ -40,6 +45,10 @@ def command(
     archives: tuple[Path, ...],
 ) -> None:  # fmt: skip
     """Compare with the scheduler that places the pods: where it put each, and where we would have.
+
+    It needs a Kubernetes cluster whose pods another scheduler places, with Apportion installed as
+    its shadow, or an archive of the ledger of such a one: docs/guides/shadow.md. Under `apportion
+    up` nobody else places pods, so there is nothing to compare.
 
     Every pod that the ledger found on a node without a decision of ours is decided anew, on the
     cluster as it was at that moment. Nothing is written or bound. A MOMENT is 14:20, -10m,
@@ -88,7 +97,7 @@ def summary(answer: ShadowAnswer) -> str:
     """The sums in a sentence."""
     count = len(answer.pods)
     if not count:
-        return "no pod that another scheduler placed in this time"
+        return NOTHING
     said = (
         f"{count:,} pods placed by another scheduler: {answer.same:,} where we would have, "
         f"{answer.other_devices:,} on other devices, {answer.other_node:,} on another node, "
