@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -28,7 +30,7 @@ def test_a_pod_that_ended_while_it_waited_waits_no_more(
         cluster.json("delete", name)
         page.reload()
         expect(page.locator(".crumb .chip")).to_have_text("ended")
-        expect(page.locator("h1")).to_contain_text("Ended at ")
+        expect(page.locator("h1")).to_contain_text(re.compile(r"Ended at [\d:]+ \(deleted by "))
         expect(page.locator("h1")).to_contain_text("without ever having a place, after ")
         expect(page.locator("h1")).not_to_contain_text("Waits")
         expect(page.locator(".tl li").last).to_contain_text("Ended")
@@ -36,3 +38,32 @@ def test_a_pod_that_ended_while_it_waited_waits_no_more(
         expect(page.get_by_role("heading", name="Why none fitted")).to_be_visible()
         expect(page.locator("a", has_text="Try a change")).to_have_count(0)
         assert offences(page) == []
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_a_pod_that_had_its_place_is_shown_as_it_was_at_its_end(
+    browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
+) -> None:
+    """Who deleted it, and what it held, outlined; nothing is asked that is not there any more."""
+    name = f"held-{size[0]}"
+    manifest = LATER.replace(b"later", name.encode())
+    cluster.json("submit", "-f", "-", "--wait", stdin=manifest)
+    cluster.json("delete", name)
+    [told] = cluster.json("why", name)["sentence"].split(". As of ")[0].split("Z: ")[1:]
+    assert told.startswith("deleted by ")
+    failed: list[str] = []
+    with opened(browser, base, size=size) as page:
+        page.on("response", lambda got: failed.append(got.url) if got.status >= 400 else None)
+        visit(page, f"#/pod/default/{name}")
+        expect(page.locator("h1")).to_contain_text(
+            re.compile(rf"Ended at [\d:]+ \({re.escape(told)}\); it (ran|had its place) on ")
+        )
+        held = page.locator("section", has=page.get_by_role("heading", name="What it held"))
+        expect(held).to_contain_text("at its end")
+        expect(held.locator(".gauge .own")).to_have_count(1)
+        expect(held.locator(".legend")).to_contain_text("this pod")
+        expect(held.locator(".c8").first).to_have_attribute("href", re.compile(r"&at=\d+$"))
+        health = page.locator("section", has=page.get_by_role("heading", name="Its health"))
+        expect(health).to_contain_text("What it held was healthy.")
+        assert offences(page) == []
+    assert failed == []

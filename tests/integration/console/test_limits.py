@@ -1,5 +1,7 @@
 """A pod that a limit keeps out: no page counts nodes, at which nobody looked."""
 
+import re
+
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
@@ -37,6 +39,9 @@ def test_a_limit_is_named_and_no_node_is_counted(
     cluster.run("submit", "--wait", "-f", "-", stdin=LIMITED.encode())
     with opened(browser, base) as page:
         visit(page, "#/pod/default/kept-out")
+        expect(page.locator("h1")).to_have_text(
+            re.compile(rf"^Waits for [^:]+: {re.escape(SAID)}\.$")
+        )
         expect(heading(page, "Why it waits and what would unblock it")).to_have_count(1)
         expect(page.locator(".stack .causes > li")).to_contain_text(SAID)
         expect(page.locator("#main")).not_to_contain_text("0 nodes")
@@ -50,3 +55,68 @@ def test_a_limit_is_named_and_no_node_is_counted(
         visit(page, "#/whatif?pod=default/kept-out&add=1x4xT4")
         expect(page.locator("#main")).not_to_contain_text("0 nodes")
     assert cluster.run("delete", "kept-out").returncode == 0
+
+
+GANG = """\
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: PodGroup
+metadata: {name: half}
+spec: {minMember: 3}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: half-0, annotations: {scheduling.k8s.io/group-name: half}}
+spec:
+  schedulerName: volcano
+  containers:
+  - {name: main, image: x, resources: {limits: {volcano.sh/vgpu-number: 1}}}
+"""
+
+
+def test_the_headline_says_how_much_of_a_gang_is_missing(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """In the words of `apportion why`, not that of a cause, which has no numbers."""
+    cluster.run("submit", "--wait", "-f", "-", stdin=GANG.encode())
+    said = "its gang needs 3 pods together and has 1"
+    assert said in cluster.json("why", "half-0")["sentence"]
+    with opened(browser, base) as page:
+        visit(page, "#/pod/default/half-0")
+        expect(page.locator("h1")).to_have_text(re.compile(rf"^Waits for [^:]+: {said}\.$"))
+    assert cluster.run("delete", "half-0").returncode == 0
+
+
+QUOTA = """\
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: gpus, namespace: tight}
+spec: {hard: {limits.nvidia.com/gpumem: MOST}}
+"""
+HOLDER = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, namespace: tight}
+spec:
+  schedulerName: apportion
+  containers:
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 3000}}}
+"""
+
+
+def test_who_would_be_beyond_a_quota_is_told_that(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """In the table of who is hit: what a node lacks would help nobody there."""
+    cluster.run("submit", "-f", "-", stdin=QUOTA.replace("MOST", "9000").encode())
+    for name in ("one", "two"):
+        cluster.json("submit", "--wait", "-f", "-", stdin=HOLDER.replace("NAME", name).encode())
+    cluster.run("submit", "-f", "-", stdin=QUOTA.replace("MOST", "4000").encode())
+    pods = cluster.json("get", "pods", "--namespace", "tight")["items"]
+    with opened(browser, base) as page:
+        visit(page, f"#/whatif?lose={','.join({pod['node'] for pod in pods})}")
+        rows = page.locator("section", has_text="Who is hit").locator("tr", has_text="tight/")
+        expect(rows).to_have_count(2)
+        expect(rows.last).to_contain_text("waits: the quota gpus of its namespace allows 4,000 of ")
+        assert offences(page) == []
+    cluster.json("delete", "tight/one", "tight/two")
+    cluster.run("delete", "-f", "-", stdin=QUOTA.encode())

@@ -92,6 +92,9 @@ export const send = (path, body) => asked(address(path, {}), {
   method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" },
 });
 
+/** Of all nodes: as many as a fleet has that can be simulated. */
+export const NODES_MOST = 20_000;
+
 /** All items of a list, page by page, at most `most`. Raises Problem. */
 export async function all(path, parameters = {}, most = 5000) {
   const items = [];

@@ -1,5 +1,5 @@
 // Go to: a page, a node or a pod by a part of its name.
-import { all, get } from "./api.js";
+import { all, get, NODES_MOST } from "./api.js";
 import { byName } from "./format.js";
 import { $, html, mount } from "./html.js";
 import { go, href } from "./route.js";
@@ -46,7 +46,7 @@ export function openPalette(pages) {
 async function learn() {
   const { revision } = await get("revision");
   if (revision === known.revision) return;
-  const [nodes, pods] = await Promise.all([all("nodes"), all("pods")]);
+  const [nodes, pods] = await Promise.all([all("nodes", {}, NODES_MOST), all("pods")]);
   known.revision = revision;
   known.rows = [
     ...nodes.items.map(({ node }) => ({ name: node, kind: "node", address: href("fleet", { q: `node:${node}` }) })),

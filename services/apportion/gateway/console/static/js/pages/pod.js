@@ -9,7 +9,8 @@ import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
 import { mayBeMeant, namespacesOf, nonePage, otherKinds, severalPage } from "../meant.js";
 import { isLive, shownTime } from "../moment.js";
 import { answer, causeList, clauses, copyFrom, problemNote, sentenceCase } from "../parts.js";
-import { setCanonical } from "../route.js";
+import { reasonOf } from "../reason.js";
+import { href, setCanonical } from "../route.js";
 import { linked } from "../sentence.js";
 import { STORY } from "../vocabulary.js";
 import { phaseWord, wants } from "../words.js";
@@ -17,6 +18,7 @@ import { ListPage } from "./list_page.js";
 
 const LONG_WAIT_S = 60;
 const ENDED = "ended";
+const ENDED_BECAUSE = /^\S+ ended at revision [\d,]+, [^ ]+: (.*?)\. As of revision [\d,]+: /s;
 const PART_COLOURS = ["--p1", "--p2", "--p3", "--p4"];
 const LOOKS = {
   PodSubmitted: "submitted", PodAdopted: "placed", PodRefused: "refused", PodRejected: "refused", PodPlaced: "placed",
@@ -50,17 +52,23 @@ class PodPage extends ListPage {
 
   async load() {
     const name = path(this.namespace, this.name);
-    const [why, pod, history] = await Promise.all([
-      orNone(get(`pods/${name}/why`)), orNone(get(`pods/${name}`)), this.orProblem(get(`history/pods/${name}`, { limit: 500 })),
-    ]);
-    Object.assign(this, { why, pod: pod?.pod ?? null, history });
+    const [why, history] = await Promise.all([orNone(get(`pods/${name}/why`)), this.orProblem(get(`history/pods/${name}`, { limit: 500 }))]);
+    Object.assign(this, { why, history });
     this.revision = why?.revision ?? 0;
     if (this.isNone()) await this.loadMeant();
+    const live = why && !this.hasEnded(); // of others nothing is known but why and their story
     const held = why?.placed?.node;
-    [this.node, this.beside] = held ? await Promise.all([
-      orNone(get(`nodes/${path(held)}`)), orNone(get("placements", { node: held, limit: 1000 })),
-    ]) : [null, null];
+    const then = this.whenHeld();
+    const [pod, node, beside] = await Promise.all([
+      live ? orNone(get(`pods/${name}`)) : null,
+      held ? this.orProblem(get(`nodes/${path(held)}`, then)) : null,
+      held ? this.orProblem(get("placements", { node: held, limit: 1000, ...then })) : null,
+    ]);
+    Object.assign(this, { pod: pod?.pod ?? null, node, beside });
   }
+
+  /** The moment at which it held what it held last, as a parameter: of one that ended, just before its end. */
+  whenHeld() { return this.why && this.hasEnded() ? { at: String(this.why.history.at(-1).revision - 1) } : {}; }
 
   /** Which may be meant where none has the name: also one that came after the moment that is shown. */
   async loadMeant() {
@@ -95,39 +103,50 @@ class PodPage extends ListPage {
   sentence() {
     const { why } = this;
     if (!why) return `${sentenceCase(this.history.items.at(-1).sentence)}.`;
-    if (why.placed) {
-      const { placed } = why;
-      const first = ["placed", "bound"].includes(why.phase) || (why.unready && why.phase === "allocated") ? "Has its place" : why.phase === "allocated" ? "Runs" : "Ran";
-      const fitted = placed.fitting === 1 ? "the only node that fitted" : placed.fitting ? html`the best of ${num(placed.fitting)} that fitted` : "where it was found";
-      return html`${first} on ${nodeLink(placed.node)}, ${fitted}${this.waitWords()}.`;
-    }
+    if (why.placed) return html`${this.placedLead()} on ${nodeLink(why.placed.node)}, ${this.fittedWords()}${this.waitWords()}.`;
     if (why.rejected) return html`${this.hasEnded() ? "Ended; it could not be read" : "Cannot be read"}: ${why.rejected.field} ${why.rejected.problem}.`;
     if (this.hasEnded()) return this.endedSentence();
     const waited = this.waited();
     const lead = waited === null ? "Waits" : `Waits for ${duration(waited)}`;
-    if (why.refused) {
-      const near = why.refused.nearest.find(miss => miss.missing);
-      return html`${lead}: ${why.refused.never ? "it can never fit on this fleet, even if nothing ran there: " : ""}${this.reason()}${near ? html`; nearest is ${nodeLink(near.node)}, short by ${near.missing}` : ""}.`;
-    }
+    if (why.refused) return html`${lead}: ${this.reason()}.`;
     return html`${lead}: ${why.sentence.replace(`${this.namespace}/${this.name} `, "")}.`;
   }
 
   hasEnded() { return this.why.phase === ENDED; }
 
+  placedLead() {
+    const { why } = this;
+    if (this.hasEnded()) return `${this.endedLead()}; it ${why.history.some(step => step.phase === "allocated") ? "ran" : "had its place"}`;
+    return why.phase === "allocated" && !why.unready ? "Runs" : "Has its place";
+  }
+
+  fittedWords() {
+    const { fitting } = this.why.placed;
+    return fitting === 1 ? "the only node that fitted" : fitting ? `the best of ${num(fitting)} that fitted` : "where it was found";
+  }
+
+  /** When it ended and why, as its story has it: who deleted it. */
+  endedLead() {
+    const { history, sentence: said } = this.why;
+    const at = instant(history.at(-1)?.time);
+    const [, because] = ENDED_BECAUSE.exec(said) ?? [];
+    return `Ended${at === null ? "" : ` at ${when(at, shownTime())}`}${because ? ` (${because})` : ""}`;
+  }
+
   /** Of a pod that never had a place: that it waits no more, how long it did, and for what. */
   endedSentence() {
     const { why } = this;
     const waited = this.waited();
-    const at = instant(why.history.at(-1)?.time);
-    return html`Ended${at === null ? "" : ` at ${when(at, shownTime())}`} without ever having a place${waited === null ? "" : `, after ${duration(waited)} of waiting`}${why.refused ? html`: ${why.refused.never ? "it could never fit on this fleet, even if nothing ran there: " : ""}${this.reason()}` : ""}.`;
+    return html`${this.endedLead()} without ever having a place${waited === null ? "" : `, after ${duration(waited)} of waiting`}${why.refused ? html`: ${this.reason()}` : ""}.`;
   }
 
+  /** What keeps it, or kept it; the nearest node is a link. */
   reason() {
-    const [cause] = this.why.refused.causes;
-    const { nodes } = this.why.refused;
-    if (!cause) return "there is no node yet";
-    if (!nodes) return cause.words;
-    return html`${cause.words} on ${cause.nodes === nodes ? (nodes === 1 ? "the only node" : `all ${num(nodes)} nodes`) : `${num(cause.nodes)} of ${many(nodes, "node")}`}`;
+    const { refused, sentence: said } = this.why;
+    const words = this.hasEnded() ? reasonOf(said).replace(/^it can never/, "it could never") : reasonOf(said);
+    const node = refused.nearest[0]?.node;
+    const [before, after] = node ? words.split(`nearest is ${node} `) : [words];
+    return after === undefined ? before : html`${before}nearest is ${nodeLink(node)} ${after}`;
   }
 
   /** Until it had its place, or its end came; else until the moment that is shown. */
@@ -150,7 +169,7 @@ class PodPage extends ListPage {
       pod?.asks.length ? wants(pod.asks) : "",
       link("pods", this.namespace, { q: `${this.namespace}/` }),
       pod?.group ? html`gang ${link("pods", pod.group, { q: pod.group }, "m")}` : "",
-      this.why?.failed_devices?.length ? html`<span class="c-bad">it cannot rely on what it holds</span>` : "",
+      this.why?.failed_devices?.length && !this.hasEnded() ? html`<span class="c-bad">it cannot rely on what it holds</span>` : "",
       html`<button class="newer" hidden></button>`,
     ];
   }
@@ -220,43 +239,61 @@ class PodPage extends ListPage {
       <div class="keyrow">${parts.map((part, at) => html`<span><i class="sw" data-s="background:var(${PART_COLOURS[at % 4]})"></i>${part}</span>`)}</div></section>`;
   }
 
+  /** What it holds among the others of its node; of one that ended what it held, just before its end. */
   share() {
     const { placed } = this.why;
     const own = new Map();
     for (const { share } of placed.shares) own.set(share.device, (own.get(share.device) ?? 0) + share.memory_mib);
-    const devices = this.node?.devices ?? [];
-    const phases = new Map((this.beside?.items ?? []).map(item => [`${item.namespace}/${item.name}`, item.phase]));
-    const cards = devices.map(device => ({
-      device, state: stateOf(device, this.node.node), shares: sharesOf(device, phases, holder => this.own(holder)).sort((a, b) => b.own - a.own),
-    }));
-    const mine = devices.filter(device => own.has(device.device));
+    const cards = this.cards();
+    const mine = cards.map(({ device }) => device).filter(device => own.has(device.device));
     const model = placed.shares[0]?.model ? ` · ${shortModel(placed.shares[0].model)}` : "";
-    const beside = new Set(devices.flatMap(device => device.holders.map(holder => `${holder.namespace}/${holder.pod}`)));
-    beside.delete(`${this.namespace}/${this.name}`);
     const amounts = new Set(mine.map(device => `${num(own.get(device.device))} of ${num(device.memory_mib)} MiB`));
     const cores = placed.shares[0]?.share.cores;
-    return html`<section class="card"><h2>${placed.shares.length ? "Its share" : "It holds no card"} <small>${mine.length > 1 ? `${mine.length} cards of ` : ""}${placed.node}${model}</small></h2>
+    return html`<section class="card"><h2>${this.shareHead()} <small>${mine.length > 1 ? `${mine.length} cards of ` : ""}${placed.node}${model}${this.hasEnded() ? ", at its end" : ""}</small></h2>
       <div class="cards8">${cards.map(card => this.cardBox(card))}</div>
-      ${cards.length ? html`<div class="legend">${legend([...statesOf(cards), ["own", "this pod"]])}</div>` : ""}
+      ${cards.length ? html`<div class="legend">${legend([...statesOf(cards), ...(cards.some(isOwn) ? [["own", "this pod"]] : [])])}</div>` : ""}
       <div class="kv">${[...amounts].map(amount => html`<span>${mine.length > 1 ? "each" : "memory"}</span><b>${amount}</b>`)}${cores ? html`<span>cores</span><b>${cores} %</b>` : ""}
-      <span>beside</span><b>${beside.size ? link("fleet", `${many(beside.size, "other pod")} on the node`, { q: `node:${placed.node}` }) : "nobody else on the node"}</b></div></section>`;
+      ${cards.length ? html`<span>beside</span><b>${this.besideWords()}</b>` : ""}</div></section>`;
+  }
+
+  shareHead() {
+    const { shares } = this.why.placed;
+    if (this.hasEnded()) return shares.length ? "What it held" : "It held no card";
+    return shares.length ? "Its share" : "It holds no card";
+  }
+
+  /** The cards of its node with what is held of each, its own first. */
+  cards() {
+    const phases = new Map((this.beside?.items ?? []).map(item => [`${item.namespace}/${item.name}`, item.phase]));
+    return (this.node?.devices ?? []).map(device => ({
+      device, state: stateOf(device, this.node.node), shares: sharesOf(device, phases, holder => this.own(holder)).sort((a, b) => b.own - a.own),
+    }));
+  }
+
+  besideWords() {
+    const { node } = this.why.placed;
+    const beside = new Set(this.node.devices.flatMap(device => device.holders.map(holder => `${holder.namespace}/${holder.pod}`)));
+    beside.delete(`${this.namespace}/${this.name}`);
+    return beside.size ? link("fleet", `${many(beside.size, "other pod")} on the node`, { q: `node:${node}`, ...this.whenHeld() }) : "nobody else on the node";
   }
 
   own(holder) { return holder.namespace === this.namespace && holder.pod === this.name; }
 
   cardBox({ device, state, shares }) {
-    const own = shares.some(share => share.own);
-    return html`<a class="c8" href="${cardAddress(device)}" aria-label="card ${device.index}${own ? ", holds a share of this pod" : ""}${state ? `, ${state}` : ""}">${gauge(state, shares)}${own ? html`<b>${device.index}</b>` : html`<span>${device.index}</span>`}</a>`;
+    const own = isOwn({ shares });
+    const address = href("fleet", { card: `${device.node}:${device.index}`, ...this.whenHeld() });
+    return html`<a class="c8" href="${address}" aria-label="card ${device.index}${own ? `, ${this.hasEnded() ? "held" : "holds"} a share of this pod` : ""}${state ? `, ${state}` : ""}">${gauge(state, shares)}${own ? html`<b>${device.index}</b>` : html`<span>${device.index}</span>`}</a>`;
   }
 
   failed() {
     const { why } = this;
+    const ended = this.hasEnded();
     if (!why.failed_devices.length && !why.evicted && !why.last_failure && !why.unready) {
-      return html`<section class="card"><h2>Its health</h2><p class="ok-line">${ICONS.ok} What it holds is healthy.</p></section>`;
+      return html`<section class="card"><h2>Its health</h2><p class="ok-line">${ICONS.ok} What it ${ended ? "held was" : "holds is"} healthy.</p></section>`;
     }
     return html`<section class="card"><h2>Its health</h2>${why.failed_devices.map(failed => html`<p class="note bad">${ICONS.broken}<span><span class="m">${shortId(failed.device)}</span>: ${failed.reason}</span></p>`)}
-      ${why.unready ? html`<p class="note bad">${ICONS.broken}<span>${sentenceCase(why.unready)}: nobody knows how it fares there.</span></p>` : ""}
-      ${why.evicted ? html`<p class="note warn">${ICONS.soon}<span>It is to go, for ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has gone since" : ""}.</span></p>` : ""}
+      ${why.unready ? html`<p class="note bad">${ICONS.broken}<span>${sentenceCase(why.unready)}: nobody ${ended ? "knew how it fared" : "knows how it fares"} there.</span></p>` : ""}
+      ${why.evicted ? html`<p class="note warn">${ICONS.soon}<span>It ${ended ? "was" : "is"} to go, for ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has gone since" : ""}.</span></p>` : ""}
       ${why.last_failure ? html`<p class="note warn">${ICONS.soon}<span>An earlier placement came to nothing: ${why.last_failure}</span></p>` : ""}</section>`;
   }
 
@@ -277,7 +314,7 @@ class PodPage extends ListPage {
   clicked(event) { copyFrom(event); }
 }
 
-const cardAddress = device => `#/fleet?card=${encodeURIComponent(device.node)}:${device.index}`;
+const isOwn = ({ shares }) => shares.some(share => share.own);
 
 function stepRow(step, next) {
   const ms = instant(step.time);

@@ -2,13 +2,15 @@
 //
 // The gateway decides on a copy of its state, with the scheduler's own engine. Nothing is changed by
 // it, so nothing here needs a login; what acts is left to the command line.
-import { all, get, path, post, Problem } from "../api.js";
+import { all, get, NODES_MOST, path, post, Problem } from "../api.js";
 import { byName, many, num, shortId, shortModel } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, podLink, receipt } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
 import { answer, causeList, clauses, command, copyFrom, second, segments, sentence, sentenceCase } from "../parts.js";
+import { limitOf } from "../reason.js";
 import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
+import { nodeOf } from "../sentence.js";
 import { OUTCOMES } from "../vocabulary.js";
 import { Working } from "../working.js";
 import { compared } from "./diff.js";
@@ -159,7 +161,7 @@ class WhatIfPage {
   async offer({ target }) {
     if (target.id !== "lose") return;
     const wanted = target.value.trim().toLowerCase();
-    this.names ??= this.or({ items: [] }, all("nodes"));
+    this.names ??= this.or({ items: [] }, all("nodes", {}, NODES_MOST));
     const found = (await this.names).items.map(({ node }) => node).filter(node => node.toLowerCase().includes(wanted)).sort(byName);
     const one = found.find(node => node.toLowerCase() === wanted) ?? (found.length === 1 ? found[0] : "");
     const cards = one ? await this.cards(one) : [];
@@ -189,9 +191,12 @@ class WhatIfPage {
   keep() {
     const { lose, add, policy, manifest } = this;
     const linked = encodeURIComponent(manifest).length > LINKED_MOST ? "" : manifest;
-    this.context.setParameters({ pod: this.pod?.join("/") ?? "", lose: lose.join(","), add: add.join(","), policy, manifest: linked.trim() && linked });
+    this.context.setParameters({ pod: this.helped(), lose: lose.join(","), add: add.join(","), policy, manifest: linked.trim() && linked });
     $("#linked").textContent = manifest && !linked ? "Too long for a link: the address of this page leaves the manifest out." : "";
   }
+
+  /** The pod of the address, as long as what is asked could help it: a manifest or a loss is about something else. */
+  helped() { return this.pod && !this.first && !this.manifest.trim() && !this.lose.length ? this.pod.join("/") : ""; }
 
   /** What was just asked is answered where it is seen: on one column the answer is below the form. */
   async reveal() {
@@ -267,7 +272,7 @@ class WhatIfPage {
 
   /** The nodes that the plan is about, as they are; one that would be added is not there yet. */
   async nodes(plan) {
-    const lost = this.lose.map(name => this.nodeOf.get(name) ?? name);
+    const lost = await Promise.all(this.lose.map(name => this.nodeNamed(name)));
     const names = [...new Set([...lost, ...plan.moved.map(pod => pod.was), ...plan.pods.map(pod => pod.node), ...plan.moved.map(pod => pod.node), ...plan.helped.map(pod => pod.node)])].filter(Boolean);
     const asked = names.slice(0, NODES_DRAWN).map(async name => {
       const [node, placed] = await Promise.all([
@@ -276,6 +281,13 @@ class WhatIfPage {
       return node && { ...node, phases: new Map(placed.items.map(item => [`${item.namespace}/${item.name}`, item.phase])) };
     });
     return (await Promise.all(asked)).filter(Boolean);
+  }
+
+  /** A node that is lost, or that of a card: of one that was not offered here its story tells. Ids of cards have capitals, names of nodes none. */
+  async nodeNamed(name) {
+    if (this.nodeOf.has(name) || name === name.toLowerCase()) return this.nodeOf.get(name) ?? name;
+    const { items } = await this.or({ items: [] }, get(`history/devices/${path(name)}`, { limit: 1 }));
+    return items.length ? nodeOf(items[0].subject) : "";
   }
 
   // ---- the answer ----
@@ -336,7 +348,7 @@ class WhatIfPage {
 
   table(words, pods, about) {
     if (!pods.length) return "";
-    return html`<section class="card"><h2>${words} <small>${many(pods.length, "pod")} that ${about}</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col">From</th><th scope="col">Would go to</th><th scope="col" class="num hide-s">Score</th></tr></thead><tbody>${pods.slice(0, ROWS).map(pod => html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([pod.placed?.score.total ? `score ${pod.placed.score.total.toFixed(1)}` : ""])}</td><td>${pod.was ? nodeLink(pod.was) : html`<span class="faint">waits</span>`}</td><td>${pod.node ? nodeLink(pod.node) : html`<span class="c-bad">${pod.outcome === "never" ? "nowhere" : "waits"}${pod.refused?.nearest.find(miss => miss.missing) ? `: ${pod.refused.nearest.find(miss => miss.missing).missing} missing` : ""}</span>`}</td><td class="num m hide-s">${pod.placed?.score.total?.toFixed(1) ?? "–"}</td></tr>`)}${pods.length > ROWS ? html`<tr class="more"><td colspan="4">and ${num(pods.length - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
+    return html`<section class="card"><h2>${words} <small>${many(pods.length, "pod")} that ${about}</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col">From</th><th scope="col">Would go to</th><th scope="col" class="num hide-s">Score</th></tr></thead><tbody>${pods.slice(0, ROWS).map(pod => html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([pod.placed?.score.total ? `score ${pod.placed.score.total.toFixed(1)}` : ""])}</td><td>${pod.was ? nodeLink(pod.was) : html`<span class="faint">waits</span>`}</td><td>${pod.node ? nodeLink(pod.node) : html`<span class="c-bad">${pod.outcome === "never" ? "nowhere" : "waits"}${lackWords(pod)}</span>`}</td><td class="num m hide-s">${pod.placed?.score.total?.toFixed(1) ?? "–"}</td></tr>`)}${pods.length > ROWS ? html`<tr class="more"><td colspan="4">and ${num(pods.length - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
   }
 
   async update(live) { if (!live) await this.run(); }
@@ -353,6 +365,14 @@ const isUnread = ({ problems, pods, changes }) => problems.length > 0 && !pods.l
 const unusable = problems => html`<section class="card"><h2>What cannot be used</h2>${problems.map(words => html`<p class="note bad"><span>${words}</span></p>`)}</section>`;
 
 const LOOKS = { fits: "allocated", "not-now": "waiting", never: "never", unchanged: "allocated" };
+
+/** What keeps a pod from a place: the limit or its gang, else what the nearest node lacks. */
+function lackWords({ sentence: said, refused }) {
+  const limit = refused && limitOf(said);
+  if (limit) return `: ${limit}`;
+  const near = refused?.nearest.find(miss => miss.missing);
+  return near ? `: ${near.missing} missing` : "";
+}
 
 const outcomeWords = outcome => OUTCOMES[outcome] ?? outcome;
 
