@@ -14,6 +14,7 @@ from tests.integration.console.test_modules import run
 from tests.support.browser.chromium import NARROW
 
 page = test_modules.page
+Boxes = list[list[float]]
 
 
 def test_every_type_of_event_has_a_chip(page: Page) -> None:
@@ -52,7 +53,8 @@ def test_what_a_pod_holds_is_told_whole(
 
 def test_on_a_phone_nodes_of_four_cards_have_their_names(page: Page) -> None:
     """Of the fleet that `apportion up` simulates, whose pools are of eight cards and of four."""
-    code = """const pools = given[0].map(width => ({ name: `${width} x H100-80GB`, width }));
+    code = """const named = width => ({ name: `${width} x H100-80GB`, width, cards: width });
+      const pools = given[0].map(named);
       for (const pool of pools) pool.nodes = [{ home: pool, place: 0, count: pool.width }];
       const layout = new m.Layout(pools, given[1], 470, 1);
       return layout.groups.map(group => group.label > 0);"""
@@ -61,40 +63,101 @@ def test_on_a_phone_nodes_of_four_cards_have_their_names(page: Page) -> None:
 
 
 @pytest.mark.parametrize(
-    "minutes", [(60, 61), (60, 66, 75), (1, 9), (1, 2, 3, 170, 171, 172)], ids=str
+    "minutes",
+    [(60, 61), (60, 66, 75), (1, 9), (1, 2, 3, 170, 171, 172), (*range(60, 69),)],
+    ids=str,
 )
 def test_words_of_marks_lie_on_no_line_and_no_other_words(
     page: Page, minutes: tuple[int, ...]
 ) -> None:
-    """However near marks are to each other and to the edge; the newest has its word."""
-    kinds = ("configuration", "failure", "uncordon")
-    marks = [(each, kinds[at % 3]) for at, each in enumerate(minutes)]
-    words, lines = run(
-        page,
-        "chart.js",
-        """const { mount } = await import('/console/js/html.js');
-        const minute = 60000, box = document.createElement('div');
-        document.body.append(box);
-        mount(box, m.stackChart({ width: 800, times: [0, 60 * minute, 120 * minute],
-          end: 180 * minute, line: [9, 9, 9], off: [0, 0, 0], label: 'L', series: [],
-          marks: given[0].map(([at, kind]) =>
-            ({ ms: at * minute, kind, words: '', look: 'ok' })) }));
-        const boxes = of => [...box.querySelectorAll(of)].map(each => {
-          const { left, right, top, bottom } = each.getBoundingClientRect();
-          return [left, right, top, bottom];
-        });
-        const found = [boxes('.mkw'), boxes('.mkl')];
-        box.remove();
-        return found;""",
-        marks,
-    )
+    """However near marks are to each other and to the edge."""
+    words, lines, _ = charted(page, [(at, KINDS[each % 3]) for each, at in enumerate(minutes)])
     assert words
     assert lines
     pairs = [*combinations(words, 2), *((word, line) for word in words for line in lines)]
     assert not [pair for pair in pairs if meet(*pair)]
 
 
+def test_no_mark_hides_a_failure(page: Page) -> None:
+    """Of marks that would meet failures are drawn and told; the others are counted."""
+    marks = [
+        (60, "failure"),
+        (120, "failure"),
+        (121, "cordon"),
+        *((at, "uncordon") for at in (122, 124, 126, 129)),
+    ]
+    _, _, told = charted(page, marks)
+    assert sorted(told) == ["failure", "failure +5 more"]
+    _, _, apart = charted(page, [(60, "failure"), (120, "cordon")])
+    assert sorted(apart) == ["cordon", "failure"]
+
+
+KINDS = ("configuration", "failure", "uncordon")
+
+
+def charted(page: Page, marks: list[tuple[int, str]]) -> tuple[Boxes, Boxes, list[str]]:
+    """Where a chart has the words of marks and their lines, and what the words are."""
+    words, lines, told = run(
+        page,
+        "chart.js",
+        """const { LOOK_OF } = await import('/console/js/marks.js');
+        const { mount } = await import('/console/js/html.js');
+        const minute = 60000, box = document.createElement('div');
+        document.body.append(box);
+        mount(box, m.stackChart({ width: 800, times: [0, 60 * minute, 120 * minute],
+          end: 180 * minute, line: [9, 9, 9], off: [0, 0, 0], label: 'L', series: [],
+          marks: given[0].map(([at, kind]) =>
+            ({ ms: at * minute, kind, words: '', look: LOOK_OF[kind] })) }));
+        const boxes = of => [...box.querySelectorAll(of)].map(each => {
+          const { left, right, top, bottom } = each.getBoundingClientRect();
+          return [left, right, top, bottom];
+        });
+        const found = [boxes('.mkw'), boxes('.mkl'),
+          [...box.querySelectorAll('.mkw')].map(each => each.firstChild.data)];
+        box.remove();
+        return found;""",
+        marks,
+    )
+    return words, lines, told
+
+
 def meet(one: list[float], other: list[float]) -> bool:
     """Whether two boxes have a point in common."""
     across = one[0] < other[1] and other[0] < one[1]
     return across and one[2] < other[3] and other[2] < one[3]
+
+
+WAITS = "a/p is waiting since revision 9: "
+ENDED = "a/p ended at revision 9, 2026-11-26T08:53:09Z: deleted by b. As of revision 8: "
+NODES = "none of 6 nodes fits: x (3 nodes); "
+QUOTA = "the quota q allows 2 of limits.a.com/m"
+GANG = "its gang needs 4 places together and finds 0"
+ALONE = "it needs 8 empty cards on one node, nearest is n GPU-1"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "limit", "reason"),
+    [
+        (f"{WAITS}{QUOTA}; {NODES}y (3 nodes)", QUOTA, QUOTA),
+        (f"{WAITS}{GANG}; for the first that does not, {NODES}y (3 nodes)", GANG, GANG),
+        (f"{WAITS}{GANG}; with these, {QUOTA}", f"{GANG}; with these, {QUOTA}", ""),
+        (f"a/p would go on waiting: {QUOTA}", QUOTA, QUOTA),
+        (f"a/p can never have a place: {QUOTA}", QUOTA, QUOTA),
+        (f"{ENDED}{WAITS}{QUOTA}", QUOTA, QUOTA),
+        (f"a/p would wait: {NODES}y (3 nodes)", "", f"{NODES}y (3 nodes)"),
+        (
+            f"{WAITS}it can never fit: {NODES}y (3 nodes)",
+            "",
+            f"it can never fit: {NODES}y (3 nodes)",
+        ),
+        (f"{WAITS}{NODES}y (1 node); 2 more causes; {ALONE}", "", f"{NODES}3 more causes; {ALONE}"),
+        (f"{WAITS}{NODES}y (3 nodes). Room is made", "", f"{NODES}y (3 nodes)"),
+        (f"{WAITS}there is no node yet", "", "there is no node yet"),
+    ],
+)
+def test_a_headline_has_the_reason_that_counts(
+    page: Page, sentence: str, limit: str, reason: str
+) -> None:
+    """A limit or the gang alone where it is that; else the first cause, and the nearest node."""
+    found = run(page, "reason.js", "return [m.limitOf(given[0]), m.reasonOf(given[0])];", sentence)
+    assert found == [limit, reason or limit]

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.browser.audit import offences
-from tests.support.browser.chromium import NARROW, opened, visit
+from tests.support.browser.chromium import NARROW, WIDE, opened, visit
 from tests.support.standalone import Standalone
 
 CARDS = 32
@@ -197,3 +197,57 @@ def test_on_a_phone_what_is_found_covers_no_card(browser: Browser, base: str) ->
         page.locator("#matches-count").click()
         expect(page.locator("#matches-list")).to_be_in_viewport(ratio=1)
         assert offences(page) == []
+
+
+def test_what_if_of_a_card_loses_that_card_alone(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Also one that nobody holds, and its node is in the picture."""
+    devices = cluster.json("get", "devices", "--node", "h100-10")["items"]
+    free = next(each for each in devices if not each["holders"])
+    with opened(browser, base) as page:
+        visit(page, f"#/fleet?card=h100-10:{free['index']}")
+        page.locator("#panel").get_by_role("link", name="What if it is lost?").click()
+        expect(page.locator("#same")).to_contain_text(f"apportion plan --lose {free['device']}")
+        expect(page.locator(".ba .gauge.broken")).to_have_count(1)
+
+
+def test_cordoned_cards_are_said_to_be_what_they_are(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Not that they are broken as well where none is."""
+    held = [each for each in cluster.json("get", "devices")["items"] if each["holders"]]
+    assert cluster.run("cordon", held[0]["device"], "--reason", "dust").returncode == 0
+    try:
+        with opened(browser, base) as page:
+            visit(page, "")
+            expect(page.locator("h1")).to_contain_text("0 broken, 1 cordoned (granted as well)")
+    finally:
+        cluster.run("uncordon", held[0]["device"])
+
+
+WRITTEN = """() => {
+  window.written = new Set();
+  const { fillText } = CanvasRenderingContext2D.prototype;
+  CanvasRenderingContext2D.prototype.fillText = function (said, ...where) {
+    window.written.add(said);
+    return fillText.call(this, said, ...where);
+  };
+}"""
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_a_heading_says_how_many_nodes_and_cards_there_are(
+    browser: Browser, base: str, size: tuple[int, int]
+) -> None:
+    """Its name is that of one node's hardware; where it is too long counts are a second line."""
+    with opened(browser, base, size=size) as page:
+        page.add_init_script(f"({WRITTEN})()")
+        visit(page, "")
+        written = set(page.evaluate("[...window.written]"))
+    for count, hardware in ((3, "8 x H100 80GB"), (1, "4 x A100 40GB mig"), (1, "4 x T4")):
+        name = hardware.replace(" x ", " \N{MULTIPLICATION SIGN} ")
+        nodes = "1 node" if count == 1 else f"{count} nodes"
+        cards = f"{count * int(hardware[0])} cards"
+        whole, split = {f"{nodes} of {name}, {cards}"}, {name, f"{nodes}, {cards}"}
+        assert whole <= written or split <= written, (name, sorted(written))

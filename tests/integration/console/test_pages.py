@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit
@@ -47,6 +47,41 @@ def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str)
         visit(page, "#/nonsense")
         page.locator("#main").get_by_role("link", name="Waiting").click()
         expect(page.locator("h1")).to_contain_text("wait for")
+
+
+@pytest.mark.parametrize(
+    ("address", "meant"),
+    [
+        ("#/what-if?lose=t4-1", "#/whatif?lose=t4-1"),
+        ("#/node/t4-1", "#/fleet?q=node:t4-1"),
+        ("#/nodes/t4-1", "#/fleet?q=node:t4-1"),
+        ("#/nodes", "#/fleet"),
+        ("#/report?by=node", "#/reports?by=node"),
+    ],
+)
+def test_an_address_that_can_mean_but_one_page_leads_there(
+    browser: Browser, base: str, address: str, meant: str
+) -> None:
+    """And becomes the address that all links have."""
+    with opened(browser, base) as page:
+        visit(page, address)
+        assert page.evaluate("location.hash") == meant
+        expect(page.locator("h1")).not_to_contain_text("No such page")
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 wants what"), (2, "2 want what")])
+def test_who_wants_what_no_node_has_is_counted_in_a_sentence(
+    browser: Browser, base: str, count: int, words: str
+) -> None:
+    """One wants, two want."""
+
+    def counted(route: Route) -> None:
+        route.fulfill(json={**route.fetch().json(), "lasting": count})
+
+    with opened(browser, base) as page:
+        page.route(re.compile("/api/v1/lines"), counted)
+        visit(page, "#/waiting")
+        expect(page.locator(".answer")).to_contain_text(f"{words} no node has")
 
 
 LONG = """\

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from apportion.core.manifests.reading import TAKEN
 from tests.support.browser.audit import offences
@@ -218,6 +218,39 @@ def test_what_if_begins_with_the_first_in_the_queue(
         assert offences(page) == []
 
 
+def test_a_link_names_no_pod_that_it_is_not_about(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Neither the first in the queue, which nobody named, nor one that a loss does not help."""
+    pods = cluster.json("get", "pods")["items"]
+    waits = next(f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["reasons"])
+    with opened(browser, base) as page:
+        for address in ("#/whatif", f"#/whatif?pod={waits}"):
+            visit(page, address)
+            expect(page.locator("h1")).to_contain_text("What would help")
+            page.locator("#lose").fill("t4-1")
+            page.locator("#lose").press("Enter")
+            expect(page.locator("#same")).to_contain_text("--lose t4-1")
+            assert page.url.endswith("#/whatif?lose=t4-1")
+
+
+def test_a_node_far_down_a_large_fleet_is_offered(browser: Browser, base: str) -> None:
+    """Of 7,000: the list of nodes is read to its end."""
+
+    def listed(route: Route) -> None:
+        after = int((re.findall(r"continue=(\d+)", route.request.url) or ["0"])[0])
+        items = [{"node": f"n-{at}"} for at in range(after, after + 1000)]
+        more = str(after + 1000) if after < 6000 else ""
+        route.fulfill(json={"revision": 1, "items": items, "continue": more})
+
+    with opened(browser, base) as page:
+        page.route(re.compile(r"/api/v1/nodes\?"), listed)
+        page.route(re.compile("/api/v1/nodes/"), lambda route: route.fulfill(json={"devices": []}))
+        visit(page, "#/whatif")
+        page.locator("#lose").fill("n-6999")
+        expect(page.locator("#nodes option")).to_have_attribute("value", "n-6999")
+
+
 TWO_CAUSES = """\
 apiVersion: v1
 kind: Pod
@@ -275,6 +308,36 @@ def test_a_report_is_that_of_the_command_line(
         page.locator('[data-by="node"]').click()
         expect(page.locator("table").first).to_contain_text("t4-1")
         assert page.url.endswith("#/reports?by=node")
+
+
+def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
+    """In words, not as a part of nothing; and a gateway without prices is asked for them once."""
+    asked: list[str] = []
+
+    def nothing(route: Route) -> None:
+        answer = route.fetch().json()
+        answer["total"]["granted_gpu_hours"] = 0
+        empty = (
+            [{**answer["rows"][0], "granted_gpu_hours": 0}]
+            if "by=user" in route.request.url
+            else []
+        )
+        route.fulfill(json={**answer, "rows": empty, "steps": []})
+
+    with opened(browser, base) as page:
+        page.on(
+            "request", lambda made: asked.append(made.url) if "report/cost" in made.url else None
+        )
+        page.route(re.compile("/api/v1/report/usage"), nothing)
+        visit(page, "#/reports")
+        table = page.locator("table").first
+        expect(page.locator("h1")).to_contain_text("Nothing was granted since")
+        expect(table).to_contain_text("Nothing was granted here in this time.")
+        expect(table.locator("tfoot tr").first).to_have_text(re.compile("All\\s*nothing"))
+        page.locator('[data-by="user"]').click()
+        expect(table.locator("tbody")).to_contain_text("nothing")
+        expect(table.locator("tbody")).not_to_contain_text("0.00")
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])

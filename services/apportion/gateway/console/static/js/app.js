@@ -17,7 +17,7 @@ import { known } from "./login.js";
 import { isLive, moment } from "./moment.js";
 import { openPalette } from "./palette.js";
 import { onlySays, problemPage } from "./parts.js";
-import { route, setCanonical, setParameters } from "./route.js";
+import { route, setCanonical, setParameters, setSpelt } from "./route.js";
 import { TimeBar } from "./timebar.js";
 import { addressedMoment, isCompared, setAddressedMoment } from "./two_moments.js";
 
@@ -47,6 +47,7 @@ let shownPage = "";
 /** Show the page that the address names, at the moment that it names. */
 async function show() {
   const address = location.hash;
+  setSpelt();
   const at = addressedMoment();
   const asked = route();
   const { name } = asked;

@@ -3,6 +3,7 @@
 // The table beside a chart has the figures; the drawing says so to whoever cannot see it.
 import { midCut, num, when } from "./format.js";
 import { html } from "./html.js";
+import { LOOKS } from "./marks.js";
 import { numberTicks, timeTicks } from "./ticks.js";
 
 const AXIS_FOOT = 22;
@@ -11,6 +12,7 @@ const LEFT = 40;
 const LABELS = 126;
 const LABEL_HEIGHT = 13;
 const MARK_LETTER = 6.6;
+const MORE_LETTERS = 9; // of the number of marks that a mark stands for, as in " +12 more"
 const MARK_GAP = 4; // of a mark's word to its line
 const MARK_FOOT = 15; // below the words
 const LINE_ROOM = 12;
@@ -40,32 +42,49 @@ export function stackChart({ width, times, end, series, line, off, marks, label 
     <path class="area off" d="${band(line, all, times, end, { x, y })}"/>
     <path class="cap" d="${steps(line, times, end, { x, y })}"/>
     ${apart(inside, x, LINE_ROOM).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="${words.some(each => each.left <= x(mark.ms) && x(mark.ms) <= each.right) ? MARK_FOOT : 4}" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
-    ${words.map(({ mark, left }) => html`<text class="ax mkw k-${mark.look}" x="${left}" y="11">${mark.kind}</text>`)}
+    ${words.map(each => html`<text class="ax mkw k-${each.mark.look}" x="${each.before ? each.right : each.left}" y="11" text-anchor="${each.before ? "end" : "start"}">${markWords(each)}${each.of.length > 1 ? html`<title>${sayings(each.of)}</title>` : ""}</text>`)}
     ${timeTicks(times[0], end, (width - LEFT - right) / TIME_ROOM).filter(({ ms }) => x(ms) < width - TIME_ROOM / 4).map(({ ms, words }) => html`<line class="gl" x1="${x(ms)}" x2="${x(ms)}" y1="${height - AXIS_FOOT}" y2="${height - AXIS_FOOT + 4}"/><text class="ax" x="${x(ms)}" y="${height - 6}" text-anchor="middle">${words}</text>`)}
     ${right > 40 ? labels(series, times.length - 1, { y, x: width - right + 8, foot: height - AXIS_FOOT }) : ""}</svg>`;
 }
 
-/** The last mark, and each that is at least so far before the next that is taken. */
+/** Those that matter most first: failures, then what people did; of a kind the newest. */
+const byWeight = marks => marks.toSorted((one, other) => LOOKS.indexOf(one.look) - LOOKS.indexOf(other.look) || other.ms - one.ms);
+
+/** As many marks as have so much room between them; of those that would meet the one that matters most. */
 function apart(marks, x, room) {
   const found = [];
-  for (const mark of marks.toReversed()) {
-    if (!found.length || x(found.at(-1).ms) - x(mark.ms) > room) found.push(mark);
+  for (const mark of byWeight(marks)) {
+    if (found.every(each => Math.abs(x(each.ms) - x(mark.ms)) > room)) found.push(mark);
   }
   return found;
 }
 
-/** The words of marks, each at the left of its line or where that is the edge at its right; none lies on another. */
+/**
+ * The words of marks, each at the left of its line or where that is the edge at its right; none lies on
+ * another. A mark that has no words of its own is counted by the nearest that has: no mark is told of nowhere.
+ */
 function named(marks, x) {
   const found = [];
-  for (const mark of marks.toReversed()) {
-    const wide = MARK_LETTER * mark.kind.length;
-    const before = x(mark.ms) - MARK_GAP - wide;
-    const left = before < LEFT ? x(mark.ms) + MARK_GAP : before;
+  for (const mark of byWeight(marks)) {
+    const wide = MARK_LETTER * (mark.kind.length + (marks.length > 1 ? MORE_LETTERS : 0));
+    const before = x(mark.ms) - MARK_GAP - wide >= LEFT;
+    const left = x(mark.ms) + (before ? -MARK_GAP - wide : MARK_GAP);
     const free = found.every(each => left + wide < each.left - MARK_GAP || left > each.right + MARK_GAP);
-    if (free) found.push({ mark, left, right: left + wide });
+    if (free) found.push({ mark, before, left, right: left + wide, of: [mark] });
+  }
+  for (const mark of marks) {
+    if (found.some(each => each.mark === mark)) continue;
+    const far = each => Math.abs(each.mark.ms - mark.ms);
+    found.reduce((near, each) => (far(each) < far(near) ? each : near)).of.push(mark);
   }
   return found;
 }
+
+/** A mark's kind, and how many it stands for besides. */
+const markWords = ({ mark, of }) => (of.length > 1 ? `${mark.kind} +${num(of.length - 1)} more` : mark.kind);
+
+/** What several marks say, in their order. */
+const sayings = marks => marks.toSorted((one, other) => one.ms - other.ms).map(mark => `${when(mark.ms)} ${mark.words}`).join("\n");
 
 /** Every series from step to step, each on those before it. */
 function areas(series, times, end, { x, y }) {

@@ -86,3 +86,16 @@ export const shortModel = model => model
 
 /** A pool as people say it: 8 x NVIDIA H100 80GB HBM3 as 8 × H100 80GB; a name of its own stays. */
 export const poolWords = pool => shortModel(pool).replace(/(\d) x /g, "$1 × ");
+
+/** How much of a pool there is: 2 nodes, 16 cards. */
+export const poolCounts = ({ nodes, cards }) => `${many(nodes.length, "node")}, ${many(cards, "card")}`;
+
+/**
+ * A pool and how much of it there is, on one line: a name of hardware is that of one node, so it is said of how many.
+ * 2 nodes of 8 × H100 80GB, 16 cards; train-h100, 2 nodes, 16 cards.
+ */
+export function poolHeading(pool) {
+  const words = poolWords(pool.name);
+  if (!/^\d+ × /.test(words)) return `${words}, ${poolCounts(pool)}`;
+  return `${many(pool.nodes.length, "node")} of ${words}, ${many(pool.cards, "card")}`;
+}

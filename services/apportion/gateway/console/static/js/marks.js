@@ -6,7 +6,10 @@ import { html, trusted } from "./html.js";
 
 /** How wide a mark is, to a finger as well. */
 export const MARK_ROOM = 24;
-const LOOKS = ["broken", "cordon", "policy", "ok"]; // of several marks the first of these that is there
+/** Of several marks the first of these that is there. */
+export const LOOKS = ["broken", "cordon", "policy", "ok"];
+/** How a mark looks, by its kind; one of a kind that is not known here looks like a change of policy. */
+export const LOOK_OF = { failure: "broken", recovery: "ok", cordon: "cordon", uncordon: "ok", policy: "policy", configuration: "policy" };
 const LETTER_ROOM = 6.2;
 const GAP = 4;
 const DOT = 12;

@@ -1,8 +1,20 @@
 // Addresses: #/page/argument?parameter=value. Every link keeps the moment that is shown.
 //
 // A pod's page is #/pod/NAMESPACE/NAME: all links have it so. Whoever types #/pods/NAMESPACE/NAME, as
-// the list is called, means it too.
+// the list is called, means it too; and other addresses that can mean but one page lead there.
 import { moment } from "./moment.js";
+
+const SPELT = new Map([
+  ["what-if", "whatif"], ["event", "events"], ["report", "reports"], ["nodes", "fleet"], ["node", "fleet"],
+]);
+
+/** An address that means a page by another name, as all links have that page: in its place. A node is on the fleet page. */
+export function setSpelt() {
+  const { name, args: [node], parameters } = route();
+  if (!SPELT.has(name)) return;
+  if (SPELT.get(name) === "fleet" && node) parameters.set("q", `node:${node}`);
+  replace([SPELT.get(name)], parameters);
+}
 
 /** The page that the address names, its arguments, and its parameters. */
 export function route() {

@@ -6,7 +6,7 @@ import { getNow, Problem } from "./api.js";
 import { clock, day, duration, num, when } from "./format.js";
 import { $, html, mount } from "./html.js";
 import { ICONS } from "./icons.js";
-import { groupWords, grouped, MARK_ROOM, markButtons, markList } from "./marks.js";
+import { groupWords, grouped, LOOK_OF, MARK_ROOM, markButtons, markList } from "./marks.js";
 import { isLive, moment, revisionWords, shownTime } from "./moment.js";
 import { href } from "./route.js";
 import { timeTicks } from "./ticks.js";
@@ -15,7 +15,6 @@ const SPEEDS = [30, 120, 600, 3600];
 const REFRESH_MS = 4000;
 const REDRAW_MS = 10_000;
 const RED = /Failed|Refused|Voided|Evicted|NodeGone|NodeSilent|HealthChanged/; // what people look for
-const MARKS = { failure: "broken", recovery: "ok", cordon: "cordon", uncordon: "ok", policy: "policy", configuration: "policy" };
 const LIST_WIDTH = 340; // as in frame.css
 const TICK_ROOM = 70;
 
@@ -235,7 +234,7 @@ function read(answer) {
   });
   const marks = answer.marks.map(mark => ({
     ms: Date.parse(mark.time), revision: mark.revision, sentence: mark.sentence,
-    look: MARKS[mark.kind] ?? "policy", label: mark.kind,
+    look: LOOK_OF[mark.kind] ?? "policy", label: mark.kind,
   })).sort((a, b) => a.ms - b.ms || a.revision - b.revision);
   return { from: Date.parse(answer.first_time), to: Date.parse(answer.last_time), first: answer.first_revision, bins, marks };
 }

@@ -2,21 +2,23 @@
 //
 // All lengths are pixels of the canvas. Zooming takes another width of a card from the list, so that
 // cards keep whole pixels and sharp edges; `fitted` is the width at which the whole fleet is seen.
-import { poolWords } from "../format.js";
+import { poolCounts, poolWords } from "../format.js";
 
 const WIDTHS = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 29, 35, 42, 50];
 const SHELVES_MAX = 9;
 const ROWS_MAX = 4000;
 const NARROW = 720; // as in css/narrow.css
 const LETTER_ROOM = 6.7;
+const SMALL_LETTER_ROOM = 5.8;
 const PERCENT_ROOM = 42;
 const ROOM_MOST = 190; // not half of a phone
 const LABEL_ROOM = 60; // a node's name is written where its cards take as much: four on a phone do
 
-/** A pool is as wide as its name with how much of it is granted, and the first model of its cards, where these are short. */
-function nameRoom({ name, models: [model = ""] = [] }) {
+/** A pool is as wide as its name with the first model of its cards, where these are short, and as its counts with how much is granted. */
+function nameRoom(pool) {
+  const { name, models: [model = ""] = [] } = pool;
   const letters = poolWords(name).length + (model ? model.length + 1 : 0);
-  return Math.max(124, Math.min(ROOM_MOST, LETTER_ROOM * letters + PERCENT_ROOM));
+  return Math.min(ROOM_MOST, Math.max(LETTER_ROOM * letters, SMALL_LETTER_ROOM * poolCounts(pool).length + PERCENT_ROOM));
 }
 
 const gapOf = width => (width < 2 ? 0 : width < 12 ? 1 : 2);
@@ -31,6 +33,7 @@ export class Layout {
     Object.assign(this, { pools, width, height, scale });
     this.head = Math.round(30 * scale);
     this.poolGap = Math.round(14 * scale);
+    this.rooms = new Map(pools.map(pool => [pool, Math.round(nameRoom(pool) * scale)]));
     this.pad = Math.round((width < NARROW * scale ? 14 : 24) * scale); // as the words above have it
     this.fit();
   }
@@ -97,7 +100,7 @@ export class Layout {
   }
 
   poolWidth(pool, width, rows) {
-    return Math.max(Math.ceil(pool.nodes.length / rows) * nodeWidth(pool, width), Math.round(nameRoom(pool) * this.scale));
+    return Math.max(Math.ceil(pool.nodes.length / rows) * nodeWidth(pool, width), this.rooms.get(pool));
   }
 
   /** More cards than pixels: a shelf for each pool, and the picture is larger than the canvas. */

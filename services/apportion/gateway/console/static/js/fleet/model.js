@@ -152,10 +152,11 @@ export class Fleet {
   /**
    * How many cards are what, over all nodes. A card can be more than one: of the broken those that
    * are granted are `brokenTaken`, of the cordoned those that are granted or broken `cordonedTaken`,
-   * so that granted, broken and cordoned without these, and free come to all cards.
+   * so that granted, broken and cordoned without these, and free come to all cards. `cordonedHeld` and
+   * `cordonedBroken` say which of the two they are.
    */
   totals() {
-    const sum = { cards: 0, granted: 0, free: 0, broken: 0, failed: 0, brokenTaken: 0, cordoned: 0, cordonedTaken: 0, idle: 0, memory: 0, held: 0, used: 0, nodes: this.nodes.size };
+    const sum = { cards: 0, granted: 0, free: 0, broken: 0, failed: 0, brokenTaken: 0, cordoned: 0, cordonedTaken: 0, cordonedHeld: 0, cordonedBroken: 0, idle: 0, memory: 0, held: 0, used: 0, nodes: this.nodes.size };
     for (const node of this.nodes.values()) {
       for (let card = 0; card < node.count; card += 1) {
         const held = granted(node, card);
@@ -168,8 +169,12 @@ export class Fleet {
         if (broken) sum.broken += 1;
         if (node.state[card] & FAILED) sum.failed += 1;
         if (broken && held > 0) sum.brokenTaken += 1;
-        if (node.state[card] & CORDONED) sum.cordoned += 1;
-        if (node.state[card] & CORDONED && (broken || held > 0)) sum.cordonedTaken += 1;
+        if (node.state[card] & CORDONED) {
+          sum.cordoned += 1;
+          if (broken || held > 0) sum.cordonedTaken += 1;
+          if (held > 0) sum.cordonedHeld += 1;
+          if (broken) sum.cordonedBroken += 1;
+        }
         const use = used(node, card);
         if (use >= 0) { sum.held += held * mib; sum.used += use * mib; }
         if (isIdle(node, card)) sum.idle += 1;

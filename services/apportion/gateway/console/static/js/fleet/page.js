@@ -31,7 +31,8 @@ function brokenCount(all) {
 
 function cordonedCount(all) {
   const told = count("fleet", all.cordoned, "cordoned", { show: "cordoned" });
-  return all.cordonedTaken ? html`${told} (${asWell("", all.cordonedTaken, all.cordoned, "granted or broken")})` : told;
+  const what = [all.cordonedHeld ? "granted" : "", all.cordonedBroken ? "broken" : ""].filter(Boolean).join(" or ");
+  return what ? html`${told} (${asWell("", all.cordonedTaken, all.cordoned, what)})` : told;
 }
 
 function asWell(before, taken, all, what, parameters) {

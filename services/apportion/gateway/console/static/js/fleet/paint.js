@@ -5,11 +5,12 @@
 // State never rests on colour alone: broken cards are cut through, cordoned ones hatched, and what
 // is granted and used differs in height.
 import { NAMESPACE_COLOURS } from "../colours.js";
-import { many, midCut, num, percent, poolWords } from "../format.js";
+import { midCut, num, percent, poolCounts, poolHeading, poolWords } from "../format.js";
 import { BROKEN, CORDONED } from "./model.js";
 
 const DIMMED = 0.82;
 const CROSS_FROM = 5;
+const WORD_GAP = 7;
 
 /** #rrggbb as the buffer wants it: alpha, blue, green, red. */
 export function word(hex) {
@@ -166,10 +167,8 @@ export class Painter {
     const { words, scale, colours } = this;
     words.clearRect(0, 0, this.width, this.height);
     words.textBaseline = "alphabetic";
-    for (const group of layout.groups) {
-      this.poolName(layout, group);
-      if (group.label) this.nodeNames(layout, group);
-    }
+    this.poolNames(layout);
+    for (const group of layout.groups) if (group.label) this.nodeNames(layout, group);
     if (pointed) {
       const first = layout.boxOf(pointed.node, 0);
       const wide = pointed.node.count * (first.width + layout.gap) - layout.gap;
@@ -183,26 +182,54 @@ export class Painter {
     return `${weight} ${size * this.scale}px ${this.colours.css(mono ? "--mono" : "--sans")}`;
   }
 
-  poolName(layout, group) {
+  /** The headings of pools: on one line, or on two where one of a shelf is too long; the counts are never left out. */
+  poolNames(layout) {
+    const places = layout.groups.map(group => {
+      const x = Math.max(layout.pad, layout.left + group.x);
+      return { pool: group.pool, x, y: layout.top + group.y, most: layout.left + group.x + group.width - x };
+    });
+    const lines = new Map(places.map(({ pool }) => [pool, this.headingOf(pool)]));
+    const long = new Set(places.filter(({ pool, most }) => most > 0 && this.wide(lines.get(pool).one) > most).map(({ y }) => y));
+    for (const { pool, x, y, most } of places) {
+      if (y < -60 * this.scale || y > this.height + 40 || x > this.width) continue;
+      const { one, name, counts } = lines.get(pool);
+      if (!long.has(y)) this.written(one, x, y + 18 * this.scale, most);
+      else {
+        this.written(name, x, y + 9 * this.scale, most);
+        this.written(counts, x, y + 23 * this.scale, most);
+      }
+    }
+  }
+
+  /** What a pool is, how much of it there is and is granted: as one line, and as two. */
+  headingOf(pool) {
+    const bold = said => ({ said, font: this.font(600, 12), colour: "--text" });
+    const small = (said, colour) => ({ said, font: this.font(400, 11), colour });
+    const held = small(percent(pool.held / Math.max(1, pool.cards)), "--text");
+    const models = pool.models.slice(0, 1).map(model => small(pool.models.length > 1 ? `${model} +${num(pool.models.length - 1)}` : model, "--muted"));
+    return { one: [bold(poolHeading(pool)), held, ...models], name: [bold(poolWords(pool.name)), ...models], counts: [small(poolCounts(pool), "--muted"), held] };
+  }
+
+  /** How wide words beside each other are. */
+  wide(line) {
+    return line.reduce((sum, { said, font }) => {
+      this.words.font = font;
+      return sum + this.words.measureText(said).width;
+    }, (line.length - 1) * WORD_GAP * this.scale);
+  }
+
+  /** Words beside each other, as many as there is room for; the first is cut where it is too long. */
+  written(line, x, y, most) {
     const { words, scale, colours } = this;
-    const { pool } = group;
-    const x = Math.max(layout.pad, layout.left + group.x);
-    const y = layout.top + group.y + 18 * scale;
-    if (y < -40 || y > this.height + 40 || x > this.width) return;
-    const most = layout.left + group.x + group.width - x;
-    words.font = this.font(600, 12);
-    words.fillStyle = colours.css("--text");
-    const name = shortened(words, poolWords(pool.name), most);
-    words.fillText(name, x, y);
-    let used = words.measureText(name).width + 7 * scale;
-    words.font = this.font(400, 11);
-    const models = pool.models.slice(0, 1).map(model => (pool.models.length > 1 ? `${model} +${num(pool.models.length - 1)}` : model));
-    for (const [said, colour] of [[percent(pool.held / Math.max(1, pool.cards)), "--text"], ...models.map(each => [each, "--muted"]), [many(pool.nodes.length, "node"), "--muted"]]) {
-      const wide = words.measureText(said).width;
-      if (used + wide > most) return;
+    let taken = 0;
+    for (const [at, { said, font, colour }] of line.entries()) {
+      words.font = font;
+      const shown = at ? said : shortened(words, said, most);
+      const wide = words.measureText(shown).width;
+      if (taken + wide > most) return;
       words.fillStyle = colours.css(colour);
-      words.fillText(said, x + used, y);
-      used += wide + 7 * scale;
+      words.fillText(shown, x + taken, y);
+      taken += wide + WORD_GAP * scale;
     }
   }
 

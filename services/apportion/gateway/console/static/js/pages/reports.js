@@ -5,6 +5,7 @@ import { meetNamespaces, namespaceColour, namespacePlace, NAMESPACE_COLOURS, OTH
 import { decimal, instant, many, num, percent, when } from "../format.js";
 import { $, html, mount } from "../html.js";
 import { link, podLink } from "../links.js";
+import { LOOK_OF } from "../marks.js";
 import { isLive, shownTime } from "../moment.js";
 import { answer, problemNote, second, segments } from "../parts.js";
 import { ListPage } from "./list_page.js";
@@ -16,6 +17,8 @@ const STEPS_WANTED = 72;
 const LEAST_MS = 2000; // the first second of a ledger has a report too
 const SERIES = 7;
 const ROWS = 12;
+const NO_PRICES = 404;
+let unpriced = null; // the gateway's word that it has no prices: it has them from its start or never, so it is asked once
 
 /** See app.js. */
 export const open = (main, context) => new ReportsPage(main, context).start();
@@ -39,7 +42,8 @@ class ReportsPage extends ListPage {
     const [usage, idle] = await Promise.all([
       getNow("report/usage", { ...period, step: `${seconds / 60}m` }), this.orProblem(getNow("report/idle", period)),
     ]);
-    const cost = await this.orProblem(getNow("report/cost", period));
+    const cost = unpriced ?? await this.orProblem(getNow("report/cost", period));
+    if (cost.status === NO_PRICES) unpriced = cost;
     Object.assign(this, { usage, idle, cost });
     this.revision = usage.revision;
     if (this.by === "namespace") meetNamespaces(usage.rows.map(row => row.key));
@@ -108,8 +112,8 @@ class ReportsPage extends ListPage {
       off[at] += ((step.cordoned_gpu_hours ?? 0) + (step.broken_gpu_hours ?? 0)) / lengths[at];
     }
     const series = others.values.some(value => value > 1e-6) ? [...named, others] : named;
-    const marks = this.marks.filter(mark => mark.kind !== "recovery").slice(-12)
-      .map(mark => ({ ms: instant(mark.time), kind: mark.kind, words: mark.sentence, look: mark.kind === "failure" ? "broken" : "policy" }));
+    const marks = this.marks.filter(mark => mark.kind !== "recovery")
+      .map(mark => ({ ms: instant(mark.time), kind: mark.kind, words: mark.sentence, look: LOOK_OF[mark.kind] ?? "policy" }));
     mount(box, stackChart({ width, times, end, series, line, off, marks, label: `Cards granted over time by ${this.by}. ${usableWords(line)}. The table below has the figures.` }));
     this.drawn = width;
   }
@@ -124,10 +128,11 @@ class ReportsPage extends ListPage {
     const priced = cost?.total?.cost !== undefined && cost.total.cost !== null;
     const told = usage.total.reported_gpu_hours > 0;
     const whole = usage.total;
-    const part = each => percent(each.granted_gpu_hours / Math.max(1e-9, whole.granted_gpu_hours));
-    const row = (each, at) => html`<tr data-row tabindex="0"><td class="name"><i class="nsdot" data-s="background:${this.by === "namespace" || at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"></i>${this.keyLink(each.key)}${second([`${part(each)} of all`])}</td><td class="num m">${decimal(each.granted_gpu_hours)}</td><td class="num m hide-s">${part(each)}</td>${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${100 * each.used_gpu_hours / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}</tr>`;
-    return html`<section class="card"><h2>${priced ? "Cost" : "Hours"} <small>by ${this.by}</small></h2><table class="t tight"><thead><tr><th scope="col">${this.by[0].toUpperCase() + this.by.slice(1)}</th><th scope="col" class="num">GPU hours</th><th scope="col" class="num hide-s">Of all</th>${told ? html`<th scope="col" class="num">Used</th>` : ""}${priced ? html`<th scope="col" class="num">Cost</th>` : ""}</tr></thead><tbody>${usage.rows.slice(0, ROWS).map(row)}${usage.rows.length > ROWS ? html`<tr class="more"><td colspan="5">and ${num(usage.rows.length - ROWS)} more in the CSV</td></tr>` : ""}</tbody>
-      <tfoot><tr><td>All</td><td class="num m">${decimal(whole.granted_gpu_hours)}</td><td class="num m hide-s">100 %</td>${told ? html`<td class="num m">${percent(whole.used_gpu_hours / whole.reported_gpu_hours)}</td>` : ""}${priced ? html`<td class="num m">${amount(cost.total.cost, cost.currency)}</td>` : ""}</tr>
+    const part = each => (each.granted_gpu_hours ? percent(each.granted_gpu_hours / whole.granted_gpu_hours) : "–");
+    const none = html`<tr><td colspan="5" class="faint">Nothing was granted here in this time.</td></tr>`;
+    const row = (each, at) => html`<tr data-row tabindex="0"><td class="name"><i class="nsdot" data-s="background:${this.by === "namespace" || at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"></i>${this.keyLink(each.key)}${second([each.granted_gpu_hours ? `${part(each)} of all` : ""])}</td><td class="num m">${each.granted_gpu_hours ? decimal(each.granted_gpu_hours) : NOTHING}</td><td class="num m hide-s">${part(each)}</td>${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${100 * each.used_gpu_hours / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}</tr>`;
+    return html`<section class="card"><h2>${priced ? "Cost" : "Hours"} <small>by ${this.by}</small></h2><table class="t tight"><thead><tr><th scope="col">${this.by[0].toUpperCase() + this.by.slice(1)}</th><th scope="col" class="num">GPU hours</th><th scope="col" class="num hide-s">Of all</th>${told ? html`<th scope="col" class="num">Used</th>` : ""}${priced ? html`<th scope="col" class="num">Cost</th>` : ""}</tr></thead><tbody>${usage.rows.length ? usage.rows.slice(0, ROWS).map(row) : none}${usage.rows.length > ROWS ? html`<tr class="more"><td colspan="5">and ${num(usage.rows.length - ROWS)} more in the CSV</td></tr>` : ""}</tbody>
+      <tfoot><tr><td>All</td><td class="num m">${whole.granted_gpu_hours ? decimal(whole.granted_gpu_hours) : NOTHING}</td><td class="num m hide-s">${part(whole)}</td>${told ? html`<td class="num m">${percent(whole.used_gpu_hours / whole.reported_gpu_hours)}</td>` : ""}${priced ? html`<td class="num m">${amount(cost.total.cost, cost.currency)}</td>` : ""}</tr>
       ${[["Free", whole.free_gpu_hours], ["Cordoned", whole.cordoned_gpu_hours], ["Broken", whole.broken_gpu_hours]].map(([words, value]) => html`<tr class="faint"><td><i class="sw ${words.toLowerCase()}"></i>${words}</td><td class="num m">${decimal(value ?? 0)}</td><td class="hide-s"></td>${told ? html`<td></td>` : ""}${priced ? html`<td></td>` : ""}</tr>`)}</tfoot></table>${cost instanceof Problem ? html`<div class="foot">${problemNote(cost, "what it cost")}</div>` : ""}</section>`;
   }
 
@@ -166,6 +171,7 @@ class ReportsPage extends ListPage {
 }
 
 const iso = (ms, round) => new Date(round(ms / 1000) * 1000).toISOString().replace(/\.\d+Z$/, "Z");
+const NOTHING = html`<span class="faint">nothing</span>`;
 const stepWords = seconds => (seconds < 3600 ? many(seconds / 60, "minute") : many(seconds / 3600, "hour"));
 const usableWords = line => `Granted or free were ${[line[0], Math.min(...line), line.at(-1)].map((value, at) => `${value.toFixed(1)} cards ${["at first", "at least", "at last"][at]}`).join(", ")}`;
 const amount = (value, currency) => (value === undefined || value === null ? "–" : `${decimal(value)} ${currency}`.trim());

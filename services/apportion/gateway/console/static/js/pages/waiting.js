@@ -31,9 +31,9 @@ class WaitingPage extends ListPage {
       ? html`${many(all.pods, "pod")} ${all.pods === 1 ? "waits" : "wait"} for ${many(all.devices, "card")} in ${many(all.lines_count, "line")}${since_ms === null ? "" : `; the longest since ${when(since_ms, shownTime())}`}.`
       : "Nobody waits.";
     mount(this.main, html`<div class="page">${answer(sentence, [
-      all.lasting ? html`<span class="c-bad">${num(all.lasting)} want what no node has</span>` : "",
+      all.lasting ? html`<span class="c-bad">${num(all.lasting)} ${all.lasting === 1 ? "wants" : "want"} what no node has</span>` : "",
       all.making_room ? `room is made for ${num(all.making_room)}` : "",
-      all.gated ? `${num(all.gated)} more wait for their gates` : "",
+      all.gated ? `${num(all.gated)} more ${all.gated === 1 ? "waits for its" : "wait for their"} gates` : "",
       all.rejected ? link("pods", `${num(all.rejected)} cannot be read`, { phase: "rejected" }, "c-bad") : "",
       all.pods ? "order: priority, then who came first" : "",
       html`<button class="newer" hidden></button>`])}
