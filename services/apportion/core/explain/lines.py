@@ -68,6 +68,8 @@ LISTED = 4
 
 
 NAMES_MAX = 100_000
+SHAPES_MAX = 4_096
+"""Of so many pods it is remembered what they ask for: a refusal follows soon."""
 
 
 class Teller:
@@ -82,7 +84,7 @@ class Teller:
     def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}
         self._newest: dict[str, str] = {}
-        self._extended: dict[str, Shape] = {}
+        self._shapes: dict[str, Shape] = {}
         self._find = find
 
     def line(self, data: Any) -> str:
@@ -90,8 +92,9 @@ class Teller:
         match data:
             case PodSubmitted():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
-                if data.shape.node.extended:
-                    self._extended[data.uid] = data.shape
+                self._shapes[data.uid] = data.shape
+                if len(self._shapes) > SHAPES_MAX:
+                    del self._shapes[next(iter(self._shapes))]
             case PodRejected():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
             case PodAdopted():
@@ -103,7 +106,7 @@ class Teller:
         if isinstance(data, PodGone) and self._newest.get(name, uid) != uid:
             name += ": the one before"
         if isinstance(data, PodRefused):
-            return f"{name} waits: {words.refusal(data, self._extended.get(data.pod))}"
+            return f"{name} waits: {words.refusal(data, self._shapes.get(data.pod))}"
         return _LINES[type(data)](data, name)
 
     def name_of(self, uid: str) -> str:
@@ -120,7 +123,6 @@ class Teller:
         if len(self._names) > NAMES_MAX:
             oldest = next(iter(self._names))
             name = self._names.pop(oldest)
-            self._extended.pop(oldest, None)
             if self._newest.get(name) == oldest:
                 del self._newest[name]
 

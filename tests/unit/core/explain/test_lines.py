@@ -5,6 +5,7 @@ import pytest
 
 from apportion.core.explain.lines import (
     NAMES_MAX,
+    SHAPES_MAX,
     Teller,
     ask_words,
     listed,
@@ -131,6 +132,20 @@ def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
     assert teller.line(few) == (
         "default/a waits: none of 1 node fits: not enough of example.com/nic on the node (1 node)"
     )
+
+
+def test_a_refusal_of_many_is_told_in_the_words_of_why() -> None:
+    """As long as what the pod asks for is remembered, which is not for ever."""
+    teller = Teller()
+    held = PodRefused(
+        pod="u0", namespace="default", name="a", nodes=1,
+        reasons={RefusalCode.CORES_INSUFFICIENT: 1},
+    )  # fmt: skip
+    teller.line(pod("u0", ask(1000), name="a"))
+    assert "all cores of the device are held (1 node)" in teller.line(held)
+    for number in range(SHAPES_MAX):
+        teller.line(pod(f"u{number + 1}"))
+    assert "not enough cores free on the device (1 node)" in teller.line(held)
 
 
 def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so() -> None:
