@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 
 from apportion.core.explain import words
 from apportion.core.explain.answers import WhyRefused
-from apportion.core.explain.causes import refused_answer, waiting_answer
+from apportion.core.explain.causes import refusal_words, refused_answer, waiting_answer
 from apportion.core.explain.health import failed_devices, troubles
 from apportion.core.explain.limited import never_within
 from apportion.core.explain.lines import listed
@@ -40,7 +40,6 @@ from apportion.core.explain.why import (
     gang_words,
     gates_words,
     placed_words,
-    refusal_words,
     why,
 )
 from apportion.core.explain.words import eviction

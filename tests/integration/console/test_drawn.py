@@ -125,39 +125,3 @@ def meet(one: list[float], other: list[float]) -> bool:
     """Whether two boxes have a point in common."""
     across = one[0] < other[1] and other[0] < one[1]
     return across and one[2] < other[3] and other[2] < one[3]
-
-
-WAITS = "a/p is waiting since revision 9: "
-ENDED = "a/p ended at revision 9, 2026-11-26T08:53:09Z: deleted by b. As of revision 8: "
-NODES = "none of 6 nodes fits: x (3 nodes); "
-QUOTA = "the quota q allows 2 of limits.a.com/m"
-GANG = "its gang needs 4 places together and finds 0"
-ALONE = "it needs 8 empty cards on one node, nearest is n GPU-1"
-
-
-@pytest.mark.parametrize(
-    ("sentence", "limit", "reason"),
-    [
-        (f"{WAITS}{QUOTA}; {NODES}y (3 nodes)", QUOTA, QUOTA),
-        (f"{WAITS}{GANG}; for the first that does not, {NODES}y (3 nodes)", GANG, GANG),
-        (f"{WAITS}{GANG}; with these, {QUOTA}", f"{GANG}; with these, {QUOTA}", ""),
-        (f"a/p would go on waiting: {QUOTA}", QUOTA, QUOTA),
-        (f"a/p can never have a place: {QUOTA}", QUOTA, QUOTA),
-        (f"{ENDED}{WAITS}{QUOTA}", QUOTA, QUOTA),
-        (f"a/p would wait: {NODES}y (3 nodes)", "", f"{NODES}y (3 nodes)"),
-        (
-            f"{WAITS}it can never fit: {NODES}y (3 nodes)",
-            "",
-            f"it can never fit: {NODES}y (3 nodes)",
-        ),
-        (f"{WAITS}{NODES}y (1 node); 2 more causes; {ALONE}", "", f"{NODES}3 more causes; {ALONE}"),
-        (f"{WAITS}{NODES}y (3 nodes). Room is made", "", f"{NODES}y (3 nodes)"),
-        (f"{WAITS}there is no node yet", "", "there is no node yet"),
-    ],
-)
-def test_a_headline_has_the_reason_that_counts(
-    page: Page, sentence: str, limit: str, reason: str
-) -> None:
-    """A limit or the gang alone where it is that; else the first cause, and the nearest node."""
-    found = run(page, "reason.js", "return [m.limitOf(given[0]), m.reasonOf(given[0])];", sentence)
-    assert found == [limit, reason or limit]

@@ -120,3 +120,29 @@ def test_who_would_be_beyond_a_quota_is_told_that(
         assert offences(page) == []
     cluster.json("delete", "tight/one", "tight/two")
     cluster.run("delete", "-f", "-", stdin=QUOTA.encode())
+
+
+ALL_CARDS = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: all-cards}
+spec:
+  schedulerName: apportion
+  containers:
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 8}}}
+"""
+
+
+def test_what_was_taken_off_offer_since_is_said_below_the_headline(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """The causes are of the decision; nobody looks at the pod again for a cordon."""
+    cluster.run("submit", "--wait", "-f", "-", stdin=ALL_CARDS.encode())
+    near = cluster.json("why", "all-cards")["refused"]["nearest"][0]["node"]
+    cluster.json("cordon", near, "--reason", "fan", "--by", "ann")
+    with opened(browser, base) as page:
+        visit(page, "#/pod/default/all-cards")
+        expect(page.locator(".note.warn")).to_contain_text(f"Since then {near} is cordoned: fan")
+        assert offences(page) == []
+    cluster.json("uncordon", near, "--by", "ann")
+    cluster.json("delete", "all-cards")

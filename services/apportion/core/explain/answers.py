@@ -385,7 +385,9 @@ class WhyRefused(Answer, frozen=True):
     `nearest` are nodes that could hold the pod once what is there has ended. `never`: there is no
     such node, and `nearest` are those that lack least. `unbelieved` are nodes that might hold it,
     were what their agents say of their devices not refused. `since` is what was taken off offer
-    after that event, in words.
+    after that event, in words, and `spared` why nobody goes for the pod, in a sentence. `limit` is
+    what keeps it out wherever it would stand, and `reason` that, or else the first cause and the
+    nearest node, for whoever has room for one.
     """
 
     revision: int
@@ -395,6 +397,9 @@ class WhyRefused(Answer, frozen=True):
     never: bool = False
     unbelieved: tuple[str, ...] = ()
     since: tuple[str, ...] = ()
+    spared: str = ""
+    limit: str = ""
+    reason: str = ""
 
 
 class RunnerUp(Answer, frozen=True):

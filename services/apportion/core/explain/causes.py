@@ -33,6 +33,29 @@ HOLDERS_NAMED = 4
 """So many of the pods are named that hold what a node has too little of."""
 
 
+def refusal_words(explained: Explained, shape: Shape, *, short: bool = False) -> str:
+    """A refusal in one sentence, which begins with that the pod can never fit where it cannot, or
+    is the limit that never holds it; `short` for one of a list.
+    """
+    if explained.limit:
+        return explained.limit
+    said = words.refusal(explained.refused, shape, short=short, never=explained.never)
+    return f"{words.NEVER}: {said}" if explained.never else said
+
+
+def reason_words(explained: Explained, shape: Shape) -> str:
+    """The one thing that keeps the pod out, for a headline: a limit or its gang; else the first
+    cause with how many more there are, and the nearest node.
+    """
+    refused = explained.refused
+    limit = explained.limit or words.limit_of(refused)
+    if limit:
+        return limit
+    said = refusal_words(explained, shape, short=True)
+    near = words.nearest(refused.nearest[0], shape) if refused.nearest else ""
+    return f"{'it ' if explained.never else ''}{said}{f'; {near}' if near else ''}"
+
+
 def refused_answer(
     state: State,
     pod: PodState,
@@ -50,6 +73,8 @@ def refused_answer(
         causes=causes,
         nearest=nearest,
         never=explained.never,
+        limit=explained.limit or words.limit_of(explained.refused),
+        reason=reason_words(explained, pod.submitted.shape),
         unbelieved=unbelieved,
     )
 

@@ -15,10 +15,9 @@ from typing import Final
 
 from apportion.core.explain import limit_words, words
 from apportion.core.explain.answers import Answer, CauseRow, MissRow
-from apportion.core.explain.causes import refused_rows
+from apportion.core.explain.causes import refusal_words, refused_rows
 from apportion.core.explain.lines import ask_words, room_made
 from apportion.core.explain.room import Explained, Room
-from apportion.core.explain.why import refusal_words
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion_schemas import PodEvicted, PodRefused, RefusalCode

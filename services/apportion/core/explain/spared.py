@@ -16,7 +16,7 @@ from apportion.core.ledger.state import NodeState, PodState, State
 
 
 def spared_words(state: State, pod: PodState, room: Room) -> str:
-    """Whom the rules spare, as a sentence behind another one; empty where they spare nobody."""
+    """Whom the rules spare, in a sentence; empty where they spare nobody."""
     if pod.uid in state.nominated:
         return ""
     for node, lower in islice(_with_lower(state, pod, room), NODES_WEIGHED):
@@ -24,7 +24,7 @@ def spared_words(state: State, pod: PodState, room: Room) -> str:
         if rules and room.lacks_only(pod.submitted.shape, node, lower):
             holds, stays = ("holds", "stays") if len(rules) == 1 else ("hold", "stay")
             return (
-                f". On {node.name} {many(len(rules), 'pod')} of lower priority {holds} what it "
+                f"On {node.name} {many(len(rules), 'pod')} of lower priority {holds} what it "
                 f"lacks, and {stays}: {'; '.join(dict.fromkeys(rules))}"
             )
     return ""

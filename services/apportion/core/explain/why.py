@@ -20,7 +20,7 @@ from apportion.core.explain.answers import (
     WhyRefused,
     WhyWaiting,
 )
-from apportion.core.explain.causes import waiting_answer
+from apportion.core.explain.causes import refusal_words, waiting_answer
 from apportion.core.explain.health import failed_devices, failed_words, moment, troubles, unready
 from apportion.core.explain.lines import listed, rejection_words, room_made
 from apportion.core.explain.room import Explained, Room
@@ -34,7 +34,6 @@ from apportion_schemas import (
     PodRefused,
     PodRejected,
     Score,
-    Shape,
 )
 
 ENDED = "ended"
@@ -98,8 +97,9 @@ def _refusal(state: State, pod: PodState, refused: PodRefused, room: Room) -> _R
     if explained.never or explained.of_limits:
         return _Refusal(explained, answer, more)
     since = taken_since(state, pod, explained.refused.nearest, room)
-    more += spared_words(state, pod, room) + since_words(since)
-    return _Refusal(explained, structs.replace(answer, since=since), more)
+    spared = spared_words(state, pod, room)
+    more += (f". {spared}" if spared else "") + since_words(since)
+    return _Refusal(explained, structs.replace(answer, since=since, spared=spared), more)
 
 
 def why_rejected(state: State, rejected: PodRejected) -> Why:
@@ -283,16 +283,6 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting:
             pending += 1
             ahead += (-other.submitted.priority, other.submitted_revision) < mine
     return WhyWaiting(position=ahead + 1, pending=pending)
-
-
-def refusal_words(explained: Explained, shape: Shape, *, short: bool = False) -> str:
-    """A refusal in one sentence, which begins with that the pod can never fit where it cannot, or
-    is the limit that never holds it; `short` for one of a list.
-    """
-    if explained.limit:
-        return explained.limit
-    said = words.refusal(explained.refused, shape, short=short, never=explained.never)
-    return f"{words.NEVER}: {said}" if explained.never else said
 
 
 def event_words(state: State, pod: PodState, refused: PodRefused) -> str:

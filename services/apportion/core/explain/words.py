@@ -413,6 +413,16 @@ def refusal(
     return _of_gang(refused, refused.gang, said) if refused.gang is not None else said
 
 
+def limit_of(refused: PodRefused) -> str:
+    """What keeps the pod from every node, or its gang from finding places: whatever nodes lack
+    beside it is no answer. Empty where nodes are the answer.
+    """
+    limits = "; ".join(limit_words.of_refusal(refused))
+    if refused.gang is None:
+        return limits
+    return _of_gang(refused, refused.gang, limits) if limits else gang(refused.gang)
+
+
 def _of_gang(refused: PodRefused, found: GangShortage, said: str) -> str:
     """What keeps the next of a gang out; a limit counts those that have found places already."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)

@@ -293,3 +293,24 @@ def test_a_pod_of_a_gang_names_it() -> None:
     assert explained(ledger, "m1").sentence.startswith(
         "default/m1 of the gang team/job is waiting since revision "
     )
+
+
+def test_a_headline_has_the_reason_that_counts() -> None:
+    """A limit or the gang alone where it is that; else the first cause, and the nearest node."""
+    ledger = Ledger(rack("n1", 3), gang("team/job", 3)).submit(pod("holds", cards(1))).settle()
+    ledger.play(QuotaObserved(namespace="theirs", quota="q", hard={"nvidia.com/gpu": 0}))
+    ledger.submit(pod("limited", cards(1), namespace="theirs"), pod("large", cards(3)))
+    ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3))).settle()
+    refused = {uid: explained(ledger, uid).refused for uid in ("limited", "large", "m0")}
+    said = {uid: (each.limit, each.reason) for uid, each in refused.items() if each}
+    gang_lacks = "its gang needs 3 places together and finds 2"
+    quota = "the quota q of its namespace allows 0 of nvidia.com/gpu in all, and it needs 1"
+    large = (
+        "none of 1 node fits: device is in use and is wanted alone (1 node); it needs 3 empty "
+        "cards on one node, nearest is n1 n1-g0"
+    )
+    assert said == {
+        "limited": (quota, quota),
+        "m0": (gang_lacks, gang_lacks),
+        "large": ("", large),
+    }

@@ -9,7 +9,6 @@ import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
 import { mayBeMeant, namespacesOf, nonePage, otherKinds, severalPage } from "../meant.js";
 import { isLive, shownTime } from "../moment.js";
 import { answer, causeList, clauses, copyFrom, problemNote, sentenceCase } from "../parts.js";
-import { reasonOf } from "../reason.js";
 import { href, setCanonical } from "../route.js";
 import { linked } from "../sentence.js";
 import { STORY } from "../vocabulary.js";
@@ -95,6 +94,7 @@ class PodPage extends ListPage {
     const phase = why ? phaseWord(why.phase) : ENDED;
     mount(this.main, html`<div class="page"><p class="crumb">${link("pods", "Pods")} / <span class="m">${this.namespace}/<b>${this.name}</b></span> ${phaseChip(phase)}${this.pod?.priority ? html` <span class="chip">priority ${this.pod.priority}</span>` : ""}</p>
       ${answer(this.sentence(), this.notes())}
+      ${this.besides()}
       <div class="cols story"><section class="card"><h2>Story</h2>${this.story()}</section><div class="stack">${this.evidence()}</div></div></div>`);
   }
 
@@ -142,8 +142,8 @@ class PodPage extends ListPage {
 
   /** What keeps it, or kept it; the nearest node is a link. */
   reason() {
-    const { refused, sentence: said } = this.why;
-    const words = this.hasEnded() ? reasonOf(said).replace(/^it can never/, "it could never") : reasonOf(said);
+    const { refused } = this.why;
+    const words = this.hasEnded() ? refused.reason.replace(/^it can never/, "it could never") : refused.reason;
     const node = refused.nearest[0]?.node;
     const [before, after] = node ? words.split(`nearest is ${node} `) : [words];
     return after === undefined ? before : html`${before}nearest is ${nodeLink(node)} ${after}`;
@@ -161,6 +161,14 @@ class PodPage extends ListPage {
     const words = waited < 2 ? ", after no wait" : `, after ${duration(waited)} of waiting`;
     const anew = this.history?.uids?.length > 1; // the story tells of those that had the name before
     return anew ? `${words} since it was submitted anew at ${clock(instant(this.why.history[0].time))}` : words;
+  }
+
+  /** What is so besides while it waits: who stays where it could be, what was taken off offer since. */
+  besides() {
+    const { refused } = this.why ?? {};
+    if (!refused || this.hasEnded()) return "";
+    const said = [refused.spared, refused.since.length ? `Since then ${refused.since.join("; ")}` : ""].filter(Boolean);
+    return said.map(words => html`<p class="note warn">${ICONS.soon}<span>${words}.</span></p>`);
   }
 
   notes() {

@@ -8,7 +8,6 @@ import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, podLink, receipt } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
 import { answer, causeList, clauses, command, copyFrom, second, segments, sentence, sentenceCase } from "../parts.js";
-import { limitOf } from "../reason.js";
 import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
 import { nodeOf } from "../sentence.js";
 import { OUTCOMES } from "../vocabulary.js";
@@ -367,9 +366,8 @@ const unusable = problems => html`<section class="card"><h2>What cannot be used<
 const LOOKS = { fits: "allocated", "not-now": "waiting", never: "never", unchanged: "allocated" };
 
 /** What keeps a pod from a place: the limit or its gang, else what the nearest node lacks. */
-function lackWords({ sentence: said, refused }) {
-  const limit = refused && limitOf(said);
-  if (limit) return `: ${limit}`;
+function lackWords({ refused }) {
+  if (refused?.limit) return `: ${refused.limit}`;
   const near = refused?.nearest.find(miss => miss.missing);
   return near ? `: ${near.missing} missing` : "";
 }
