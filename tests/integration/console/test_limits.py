@@ -86,6 +86,19 @@ def test_the_headline_says_how_much_of_a_gang_is_missing(
     assert cluster.run("delete", "half-0").returncode == 0
 
 
+def test_the_headline_of_a_gang_that_nobody_declared(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """What the gateway says before anybody has decided, without the name that stands above it."""
+    alone = GANG.partition("---\n")[2].replace("half", "lone")
+    cluster.run("submit", "-f", "-", stdin=alone.encode())
+    with opened(browser, base) as page:
+        visit(page, "#/pod/default/lone-0")
+        expect(page.locator("h1")).to_contain_text("lone is not declared yet")
+        expect(page.locator("h1")).not_to_contain_text("of the gang")
+    cluster.json("delete", "lone-0")
+
+
 QUOTA = """\
 apiVersion: v1
 kind: ResourceQuota

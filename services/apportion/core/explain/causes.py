@@ -6,7 +6,7 @@ could be held there.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import structs
 
@@ -24,6 +24,7 @@ CORDONS_NAMED = 3
 NO_CURE = "nothing: none of them could hold it"
 """What would unblock a pod of nodes that are cordoned and too small, or of another kind."""
 LIFTED = "nothing: it is lifted since then"
+LEFT = "nothing: what is cordoned is not there any more"
 CORDONS = (
     RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
 )  # fmt: skip
@@ -66,7 +67,7 @@ def refused_answer(
     """A refusal as the read API shows it: every cause, the nearest misses, and the nodes whose
     agents are not believed.
     """
-    causes, nearest = refused_rows(state, explained, pod.submitted.shape, room)
+    causes, nearest = refused_rows(state, explained, pod, room)
     return WhyRefused(
         revision=pod.refused_revision,
         nodes=explained.refused.nodes,
@@ -95,17 +96,16 @@ def waiting_answer(
 
 
 def refused_rows(
-    state: State, explained: Explained, shape: Shape, room: Room
+    state: State, explained: Explained, pod: PodState, room: Room
 ) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
     """The causes of a refusal with what would unblock each, and the nodes that nearly fitted."""
-    ranked = words.ranked(explained.refused)
-    could = (
-        ""
-        if explained.never
-        else _could_words(sum(1 for _ in room.could(shape)), explained.refused.nodes)
-    )
+    shape, ranked = pod.submitted.shape, words.ranked(explained.refused)
+    could = ""
+    if not explained.never and not words.FREED.isdisjoint(explained.refused.reasons):
+        count = room.once(("could", pod.shape_key), lambda: sum(1 for _ in room.could(shape)))
+        could = _could_words(count, explained.refused.nodes)
     causes = tuple(
-        _cause_row(state, code, count, explained, shape, room=room, could=could)
+        _cause_row(state, code, count, explained, pod, room=room, could=could)
         for code, count in ranked
     )
     return causes, tuple(
@@ -137,7 +137,7 @@ def _with_people(state: State, row: CauseRow) -> CauseRow:
 
 
 def _cause_row(
-    state: State, code: RefusalCode, count: int, explained: Explained, shape: Shape,
+    state: State, code: RefusalCode, count: int, explained: Explained, pod: PodState,
     *, room: Room, could: str,
 ) -> CauseRow:  # fmt: skip
     """The cure names a node or device: that of the nearest miss, or the first that is cordoned and
@@ -145,7 +145,7 @@ def _cause_row(
 
     `could` is said where something is to end.
     """
-    limited = code in limit_words.LIMIT_CODES
+    limited, shape = code in limit_words.LIMIT_CODES, pod.submitted.shape
     cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     if code is RefusalCode.DEVICE_UNHEALTHY and not explained.never and _unnamed(state, shape):
         cure += ", or pods of another scheduler that hold such devices there end"
@@ -153,7 +153,9 @@ def _cause_row(
         cure += f"; this fleet has {listed(_models(state.nodes.values(), shape), MODELS_NAMED)}"
     near = [miss for miss in explained.refused.nearest if miss.code is code]
     if code in CORDONS and not explained.never:
-        cure = _uncordoned(cure, state, code, near, lambda node: room.holds(shape, node))
+        cure = _near_cordoned(cure, state, code, near) or room.once(
+            (code.value, pod.shape_key), lambda: _uncordoned(cure, state, code, shape, room)
+        )
     elif near:
         cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
     cure += could if code in words.FREED else ""
@@ -162,20 +164,22 @@ def _cause_row(
     return CauseRow(code=code, words=said, nodes=count, unblocked_by=cure)
 
 
-def _uncordoned(
-    cure: str, state: State, code: RefusalCode, near: list[NearMiss],
-    holds: Callable[[NodeState], bool],
-) -> str:  # fmt: skip
-    """The cure for a cordon: of what is cordoned now and could hold the pod (`holds`), the nearest,
-    or the first by name.
-    """
+def _near_cordoned(cure: str, state: State, code: RefusalCode, near: list[NearMiss]) -> str:
+    """The cure for the cordon of a nearest node or device; empty where none of them is cordoned."""
     nearest = {name for miss in near for name in (miss.node, miss.device)}
-    cordoned = sorted(
-        _cordoned(state, code), key=lambda each: (each[0] not in nearest, natural(each[0]))
+    found = (
+        next((name for name, _ in _cordoned(state, code) if name in nearest), "") if near else ""
     )
+    return re.sub("NODE|DEVICE", found, cure) if found else ""
+
+
+def _uncordoned(cure: str, state: State, code: RefusalCode, shape: Shape, room: Room) -> str:
+    """The cure for a cordon: of what is cordoned now and could hold the pod the first by name."""
+    cordoned = sorted(_cordoned(state, code), key=lambda each: natural(each[0]))
     if not cordoned:
-        return LIFTED
-    first = next((name for name, node in cordoned if holds(node)), "")
+        stands = code is RefusalCode.DEVICE_CORDONED and state.device_cordons
+        return LEFT if stands else LIFTED
+    first = next((name for name, node in cordoned if room.holds(shape, node)), "")
     return re.sub("NODE|DEVICE", first, cure) if first else NO_CURE
 
 

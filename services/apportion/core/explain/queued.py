@@ -223,7 +223,7 @@ def _line(
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
     about = _about(pods)
     explained, shape = _explained(room, about), about.submitted.shape
-    causes, nearest = refused_rows(state, explained, shape, room) if explained else ((), ())
+    causes, nearest = refused_rows(state, explained, about, room) if explained else ((), ())
     return Line(
         wants=wants,
         devices=devices_wanted(pods[0][1]),

@@ -10,11 +10,11 @@ with the engine, says it then as well.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -44,6 +44,7 @@ from apportion_schemas import (
     Shape,
 )
 
+T = TypeVar("T")
 NEAREST_KEPT: Final = 3
 NODES_WEIGHED: Final = 64  # nodes that could hold a pod of which the nearest are looked for
 
@@ -77,7 +78,7 @@ class Room:
         self._by_build: dict[Build, list[NodeState]] = {}
         self._known: dict[bytes, tuple[NearMiss, ...] | None] = {}
         self._whole: dict[bytes, PodRefused] = {}
-        self._most: dict[bytes, int] = {}
+        self._done: dict[tuple[str, bytes], Any] = {}
         self._unbelieved: list[NodeState] | None = None
 
     def explained(self, pod: PodState, refused: PodRefused) -> Explained:
@@ -117,21 +118,22 @@ class Room:
         where it has enough, or nobody can say so easily.
         """
         group = self._state.groups.get(pod.submitted.group)
-        alike = group is not None and {p.shape_key for p in group.pods.values()} == {pod.shape_key}
-        if not alike or found.present < found.needed:
+        if group is None or found.present < found.needed:
             return ""
-        if pod.shape_key not in self._most:
-            nodes, shape = self._state.nodes.values(), pod.submitted.shape
-            self._most[pod.shape_key] = sum(
-                most_pods(shape, node, self._geometries) for node in nodes if node.present
-            )
-        most = self._most[pod.shape_key]
-        if most >= found.needed:
+        if any(each.shape_key != pod.shape_key for each in group.pods.values()):
+            return ""
+        most = self.once(("most", pod.shape_key), lambda: self._most(pod.submitted.shape))
+        if most >= found.needed or not any(each.present for each in self._state.nodes.values()):
             return ""
         return (
             f"its gang needs {found.needed:,} places together, and this fleet has "
             f"{most:,} with nothing there"
         )
+
+    def _most(self, shape: Shape) -> int:
+        """How many such pods the fleet could hold with nothing there, at most."""
+        nodes = self._state.nodes.values()
+        return sum(most_pods(shape, node, self._geometries) for node in nodes if node.present)
 
     def _alone(self, shape: Shape, near: Iterable[NearMiss]) -> bool:
         """Whether the pod wants devices for itself, so that it counts how many are empty."""
@@ -208,6 +210,15 @@ class Room:
             for node in self._state.nodes.values():
                 self._by_build.setdefault(_build(node), []).append(node)
         return self._by_build.values()
+
+    def once(self, key: tuple[str, bytes], work: Callable[[], T]) -> T:
+        """What `work` comes to, which is done once for a key: whoever explains many pods asks alike
+        of those that want the same.
+        """
+        if key not in self._done:
+            self._done[key] = work()
+        found: T = self._done[key]
+        return found
 
     def could(self, shape: Shape) -> Iterator[NodeState]:
         """The nodes that could hold such a pod with nothing on them."""

@@ -46,14 +46,17 @@ def since_words(taken: tuple[str, ...]) -> str:
 
 
 def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, tuple[Cordon, ...]]]:
-    """Nodes and devices with what people have said of them since the pod was refused."""
+    """Nodes and devices that somebody has taken off offer since the pod was refused."""
     shape, refused = pod.submitted.shape, pod.refused_revision
+    closed: set[str] = set()
     for name, node in state.nodes.items():
-        later = tuple(each for each in node.cordons if each.revision > refused)
-        if later and room.holds(shape, node):
-            yield name, later
+        if node.cordons and node.cordons[0].revision > refused and room.holds(shape, node):
+            yield name, node.cordons
+        elif node.cordons:
+            closed.add(name)
     for device, cordons in state.device_cordons.items():
-        later = tuple(each for each in cordons if each.revision > refused)
-        where = state.node_of_device.get(device)
-        if later and where is not None and room.holds(shape, state.nodes[where]):
-            yield f"{device_words(device)} of {where}", later
+        where = state.node_of_device.get(device, "")
+        if cordons[0].revision <= refused or not where or where in closed:
+            continue
+        if room.holds(shape, state.nodes[where]):
+            yield f"{device_words(device)} of {where}", cordons

@@ -21,7 +21,10 @@ def spared_words(state: State, pod: PodState, room: Room) -> str:
         return ""
     for node, lower in islice(_with_lower(state, pod, room), NODES_WEIGHED):
         rules = [rule for each in lower if (rule := _rule(state, pod, each))]
-        if rules and room.lacks_only(pod.submitted.shape, node, lower):
+        others = [each for each in lower if not _rule(state, pod, each)]
+        if not rules or room.lacks_only(pod.submitted.shape, node, others):
+            continue  # they are not what keeps it out: those that may go would make room enough
+        if room.lacks_only(pod.submitted.shape, node, lower):
             holds, stays = ("holds", "stays") if len(rules) == 1 else ("hold", "stay")
             return (
                 f"On {node.name} {many(len(rules), 'pod')} of lower priority {holds} what it "

@@ -1,8 +1,12 @@
 """Lines: who waits, in which order, why, and whether waiting is any help."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from apportion.core.explain.queued import lines_answer, namespaces_answer
+from apportion.core.explain.room import Room
+from apportion.core.ledger.state import NodeState
 from apportion_schemas import (
     DeviceConstraints,
     DeviceCordoned,
@@ -11,6 +15,7 @@ from apportion_schemas import (
     QueueObserved,
     QuotaObserved,
     RefusalCode,
+    Shape,
 )
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import observed, rack
@@ -192,3 +197,24 @@ def test_who_waits_says_that_room_is_made() -> None:
     [line] = lines_answer(ledger.state).lines
     assert line.first[0].leaving == 0
     assert line.first[0].room == "n1 is kept for it, for others have left"
+
+
+def test_many_gangs_that_want_the_same_cost_one_look_at_the_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has a line, and what nodes could hold is asked of the fleet once."""
+    looks: list[object] = []
+    real = Room.could
+
+    def could(self: Room, wanted: Shape) -> Iterator[NodeState]:
+        looks.append(wanted)
+        return real(self, wanted)
+
+    monkeypatch.setattr(Room, "could", could)
+    ledger = Ledger(rack("n1", 1), pod("x", cards(1))).settle()
+    for number in range(9):
+        name = f"team/job{number}"
+        ledger.submit(gang(name, 2), *(member(f"{number}-{n}", cards(1), group=name) for n in "ab"))
+    lines = lines_answer(ledger.settle().state).lines
+    assert len(lines) == 9
+    assert len(looks) <= 2

@@ -267,3 +267,11 @@ def test_of_a_gang_whose_pods_differ_nobody_says_never() -> None:
     waits = ledger.pod("m0")
     assert waits.refusal is not None
     assert not Room(ledger.state).explained(waits, waits.refusal).limit
+
+
+def test_of_a_fleet_without_nodes_no_gang_is_told_that_it_is_too_small() -> None:
+    """Nobody has reported yet."""
+    ledger = Ledger(gang("team/job", 2)).submit(member("m0", cards()), member("m1", cards()))
+    waits = ledger.settle().pod("m0")
+    assert waits.refusal is not None
+    assert not Room(ledger.state).explained(waits, waits.refusal).limit

@@ -83,3 +83,14 @@ def test_of_many_the_first_are_named() -> None:
     *first, rest = answer.refused.since
     assert [each.split()[0] for each in first] == nodes[:NAMED]
     assert rest == f"{len(nodes) - NAMED} more are cordoned"
+
+
+def test_a_second_cordon_of_what_was_off_offer_is_no_news() -> None:
+    """Ann had taken the node off offer before the decision; bob's reasons change nothing."""
+    ledger = Ledger(rack("n1", 2), NodeCordoned(node="n1", by="ann", reason="fan"))
+    ledger.submit(pod("large", ask(60_000))).settle()
+    ledger.play(
+        NodeCordoned(node="n1", by="bob", reason="disk"),
+        DeviceCordoned(device="n1-g0", by="bob", reason="disk"),
+    )
+    assert "Since then" not in told(ledger).sentence

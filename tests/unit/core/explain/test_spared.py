@@ -13,7 +13,7 @@ from apportion_schemas import (
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, pod
+from tests.support.pods import ask, gang, member, placed, pod
 
 
 def sentence(first: PodSubmitted, urgent: PodSubmitted) -> str:
@@ -88,4 +88,16 @@ def test_of_pods_that_go_nothing_is_said() -> None:
     ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000))).settle()
     ledger.submit(pod("b", ask(60_000), priority=9)).settle()
     assert [type(each) for each in ledger.state.evictions.values()] == [PodEvicted]
+    assert "lower priority" not in why(ledger.state, ledger.pod("b")).sentence
+
+
+def test_who_holds_nothing_of_what_is_lacking_is_not_named() -> None:
+    """The card is held by a pod that could go, were its gang not as important; a bystander of
+    another queue is not the reason.
+    """
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
+    ledger.submit(member("a0", ask(70_000)), member("a1", ask(70_000), priority=20)).settle()
+    ledger.play(pod("cpu", queue="other"), placed("cpu", ledger.where("a0")))
+    ledger.submit(pod("b", ask(60_000), priority=9)).settle()
+    assert not ledger.state.evictions
     assert "lower priority" not in why(ledger.state, ledger.pod("b")).sentence

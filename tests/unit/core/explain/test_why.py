@@ -7,6 +7,7 @@ from apportion.core.explain.queued import lines_answer
 from apportion.core.explain.views import pod_answer
 from apportion.core.explain.why import why
 from apportion_schemas import (
+    DeviceCordoned,
     DeviceHealthChanged,
     Host,
     NodeConstraints,
@@ -264,6 +265,16 @@ def test_a_cordon_that_was_lifted_needs_no_lifting() -> None:
     assert refused is not None
     (cause,) = refused.causes
     assert cause.unblocked_by == "nothing: it is lifted since then"
+
+
+def test_a_cordon_of_a_device_that_left_stands() -> None:
+    """It outlives the report of the device: nobody has lifted it."""
+    ledger = Ledger(rack("n1", 1), DeviceCordoned(device="n1-g0", by="ann", reason="fan"))
+    ledger.submit(pod("p1", ask(1000))).settle().play(node("n1", gpu("n1-g9")))
+    refused = explained(ledger, "p1").refused
+    assert refused is not None
+    (cause,) = refused.causes
+    assert cause.unblocked_by.startswith("nothing: what is cordoned is not there any more")
 
 
 def test_labels_that_no_node_has_are_named_with_what_the_nearest_has() -> None:

@@ -109,7 +109,7 @@ class PodPage extends ListPage {
     const waited = this.waited();
     const lead = waited === null ? "Waits" : `Waits for ${duration(waited)}`;
     if (why.refused) return html`${lead}: ${this.reason()}.`;
-    return html`${lead}: ${why.sentence.replace(`${this.namespace}/${this.name} `, "")}.`;
+    return html`${lead}: ${why.sentence.replace(`${this.namespace}/${this.name} `, "").replace(/^of the gang \S+ /, "")}.`;
   }
 
   hasEnded() { return this.why.phase === ENDED; }
