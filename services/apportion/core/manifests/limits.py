@@ -17,7 +17,6 @@ from apportion.core.manifests import naming
 from apportion.core.manifests.card_quota import card_quota
 from apportion.core.manifests.resource_quota import AMOUNT_MAX, OF_CLAIMS, extended_limits
 from apportion_schemas import QueueObserved, QuotaObserved
-from apportion_schemas.quantities import MEMORY_MIB_MAX
 
 MIB: Final = 1 << 20
 WEIGHT_MAX: Final = 65_535
@@ -105,9 +104,11 @@ def _amount(name: str, value: object) -> int:
 
 
 def _check_units(limited: Mapping[str, object], field: str, config: DialectConfig) -> None:
-    """Refuse part of a device, and bytes where the unit is MiB, as a pod is refused that asks so.
+    """Refuse part of a device, and bytes where the unit is MiB, told by a suffix as Mi.
 
-    What a cluster has in force is read by the watcher all the same: nobody could mend it here.
+    One as M is no sign of bytes: Kubernetes itself writes 20000000 as 20M. Nor is a large amount:
+    a limit is for a whole fleet. What a cluster has in force is read by the watcher all the same:
+    nobody could mend it here.
     """
     known = resources(config)
     for name, value in limited.items():
@@ -121,13 +122,14 @@ def _check_units(limited: Mapping[str, object], field: str, config: DialectConfi
         bound = meaning.bound if meaning else None
         if bound is None or bound.counts not in (DEVICE_MEMORY, PARTIAL_MEMORY):
             continue
-        suffixed = isinstance(value, str) and not value.isdecimal()
-        if suffixed and amount * bound.unit > MEMORY_MIB_MAX:
+        if isinstance(value, str) and value.endswith("i"):
+            # Less than one unit in bytes, as 16Ki, is meant by nobody: that is a number of units.
+            meant = int(amount) // (bound.unit * MIB) or int(amount)
             raise ManifestError(
                 at,
                 value,
                 f"is counted in units of {bound.unit} MiB, not in bytes",
-                f"write {max(int(amount) // (bound.unit * MIB), 1)}",
+                f"write {meant}",
             )
 
 

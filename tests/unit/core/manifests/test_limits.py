@@ -71,6 +71,8 @@ def test_a_quota_is_of_devices_alone() -> None:
     [
         ("nvidia.com/gpumem", "16Gi", "units of 1 MiB, not in bytes: write 16384"),
         ("volcano.sh/vgpu-memory", "512Mi", "write 512"),
+        ("volcano.sh/vgpu-memory", "4Mi", "write 4$"),
+        ("volcano.sh/vgpu-memory", "16Ki", "write 16384$"),
         ("tencent.com/vcuda-memory", "1Gi", "units of 256 MiB, not in bytes: write 4"),
         ("nvidia.com/gpu", 1.5, "is a fraction: write a whole number"),
         ("example.com/nic", "500m", "is a fraction"),
@@ -89,6 +91,19 @@ def test_a_quota_names_claims_of_memory_and_large_numbers_are_meant() -> None:
     said = limit_of(quota({"requests.nvidia.com/gpumem": "640k", "nvidia.com/gpumem": 1 << 34}))
     assert isinstance(said, QuotaObserved)
     assert said.hard == {"requests.nvidia.com/gpumem": 640_000, "nvidia.com/gpumem": 1 << 34}
+
+
+@pytest.mark.parametrize("amount", [20_000_000, "20000000", "20M", "2e7"])
+def test_a_limit_of_a_fleet_is_taken_as_kubernetes_writes_it(amount: object) -> None:
+    """More than any device has, in each form of the same number: 20M is what the API server says
+    of 20000000.
+    """
+    of_queue = limit_of(queue(capability={"volcano.sh/vgpu-memory": amount}))
+    of_quota = limit_of(quota({"requests.nvidia.com/gpumem": amount}))
+    assert isinstance(of_queue, QueueObserved)
+    assert isinstance(of_quota, QuotaObserved)
+    assert of_queue.capability == {"volcano.sh/vgpu-memory": 20_000_000}
+    assert of_quota.hard == {"requests.nvidia.com/gpumem": 20_000_000}
 
 
 def test_the_unit_of_memory_is_that_of_the_configuration() -> None:
