@@ -2,8 +2,8 @@
 
 A pod is the same while its manifest asks for the same, in the same queue, with the same labels; the
 gateway tells by a digest, and only where that differs the ledger is asked what was. Invariant: what
-is live is changed or ended by nothing but this comparison's word on it. A workload whose live pods
-have changed is changed whole or not at all.
+is live is changed or ended by nothing but this comparison's word on it. A workload or gang whose
+live pods have changed is changed whole or not at all.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Pod = TypeVar("Pod", PodDraft, PodAnswer)
 class Compared:
     """`new` is to be submitted; `changed` has drafts of live pods that would be others now.
 
-    `waiting` are those of the same that have no place yet. `held` is what a workload of the changed
-    has beside them, by name: whether it was to be submitted or to be ended.
+    `waiting` are those of the same that have no place yet. `held` is what a workload or gang of the
+    changed has beside them, by name: whether it was to be submitted or to be ended.
     """
 
     new: Wish
@@ -44,23 +44,32 @@ class Compared:
     held: dict[str, Held] = field(default_factory=dict)
 
     def hold_back(self) -> None:
-        """Submit and end nothing of a workload whose changed pods stay as they are: half of a
-        change is what nobody has written.
+        """Submit and end nothing of a workload or gang whose changed pods stay as they are, nor
+        declare the gang anew: half of a change is what nobody has written.
         """
-        owners = {(draft.namespace, draft.owner) for draft, _ in self.changed if draft.owner}
-        new, pods = _parted(self.new.pods, owners)
-        surplus, self.surplus = _parted(self.surplus, owners)
+        wholes = {whole for each in self.changed for pod in each for whole in _wholes(pod)}
+        new, pods = _parted(self.new.pods, wholes)
+        surplus, self.surplus = _parted(self.surplus, wholes)
         self.held = {f"{pod.namespace}/{pod.name}": "submitted" for pod in new}
         self.held |= {f"{pod.namespace}/{pod.name}": "ended" for pod in surplus}
         settled = {pod.group for pod in new} - {pod.group for pod in pods}
+        settled |= {pod.group for each in self.changed for pod in each}
         groups = {name: each for name, each in self.new.groups.items() if name not in settled}
         self.new = Wish(pods, groups)
 
 
-def _parted(pods: list[Pod], owners: set[tuple[str, str]]) -> tuple[list[Pod], list[Pod]]:
-    """Those of these owners, and the others."""
-    theirs = [(pod.namespace, pod.owner) in owners for pod in pods]
+def _parted(pods: list[Pod], wholes: set[tuple[str, str]]) -> tuple[list[Pod], list[Pod]]:
+    """Those that are of one of these workloads and gangs, and the others."""
+    theirs = [not wholes.isdisjoint(_wholes(pod)) for pod in pods]
     return list(compress(pods, theirs)), list(compress(pods, map(not_, theirs)))
+
+
+def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
+    """What the pod is a part of: its owner by namespace, and its gang, which several may share."""
+    if pod.owner:
+        yield pod.namespace, pod.owner
+    if pod.group:
+        yield "", pod.group
 
 
 def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compared:

@@ -120,9 +120,9 @@ def command(
     """Submit pods. One that is live already under its name, with the same spec, is left unchanged.
 
     One whose spec has changed is named with the difference, and with --replace ends and is
-    submitted anew; without it nothing of the same workload is submitted or ended. Pods that a
-    Deployment has too many of are ended. --wait is also for live pods that wait. A document that
-    cannot be used is named with its field, value and fix; the others go on. What is neither a
+    submitted anew; without it nothing of the same workload or gang is submitted or ended. Pods
+    that a Deployment has too many of are ended. --wait is also for live pods that wait. A document
+    that cannot be used is named with its field, value and fix; the others go on. What is neither a
     workload nor a limit, as a Service, is passed over by name; it is wrong if there is nothing
     else.
 

@@ -141,6 +141,30 @@ def test_a_changed_workload_is_changed_whole_or_not_at_all() -> None:
     assert counted(report) == "1 changed and not replaced, 2 held back"
 
 
+def test_a_changed_gang_of_bare_pods_is_changed_whole_or_not_at_all() -> None:
+    """Its pods have no owner: the gang is the workload, and what it needs is as it was."""
+    (there,) = live("a").values()
+    there = structs.replace(there, group="g1")
+    groups = {"g1": gang("g1"), "g2": gang("g2"), "g3": gang("g3")}
+    new = [draft("b", "g1"), owned("web-0", "web"), draft("c", "g2"), draft("d")]
+    found = Compared(Wish(new, groups), changed=[(draft("a", "g1"), there)])
+    found.hold_back()
+    assert found.held == {"default/b": "submitted", "default/web-0": "submitted"}
+    assert names(found.new) == ["!g2", "c", "d", "!g3"]
+
+
+def test_no_gang_of_a_changed_pod_is_declared_anew() -> None:
+    """Neither that which it would join nor that which it would leave."""
+    (there,) = live("a").values()
+    there = structs.replace(there, group="g2")
+    found = Compared(
+        Wish([draft("b", "g2")], {"g1": gang("g1"), "g2": gang("g2")}),
+        changed=[(draft("a", "g1"), there)],
+    )
+    found.hold_back()
+    assert (list(found.held), names(found.new)) == (["default/b"], [])
+
+
 def test_nothing_is_held_back_where_nothing_changed() -> None:
     """A pod of its own holds nothing back either: it is all of its change."""
     (there,) = live("a").values()
