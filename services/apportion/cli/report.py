@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from textwrap import indent
@@ -179,11 +179,21 @@ def capacity_words(total: ReportRow) -> str:
     """The fleet's hours and what they were, as a sum whose parts can be added up digit by digit."""
     parts = (total.granted_gpu_hours, total.free_gpu_hours, total.cordoned_gpu_hours,
              total.broken_gpu_hours)  # fmt: skip
-    whole, granted, free, cordoned, broken = figures((total.capacity_gpu_hours, *parts))
+    whole, granted, free, cordoned, broken = sum_figures(
+        total.capacity_gpu_hours, [each or 0.0 for each in parts]
+    )
     return (
         f"capacity {whole} GPU hours = {granted} granted + {free} free + {cordoned} cordoned + "
         f"{broken} broken; {_used(total)}"
     )
+
+
+def sum_figures(whole: float, parts: Sequence[float]) -> list[str]:
+    """A whole and its parts, rounded; the largest part takes what the others lost or won by it."""
+    digits = digits_of((whole, *parts))
+    whole, *rounded = (round(each, digits) for each in (whole, *parts))
+    rounded[rounded.index(max(rounded))] += whole - sum(rounded)
+    return figures((whole, *rounded), digits)
 
 
 def span_of(answer: ReportAnswer | IdleAnswer) -> str:

@@ -1,7 +1,10 @@
 """Tables of reports: what stands in a row says something."""
 
 import io
+import re
+from decimal import Decimal
 
+import pytest
 from click.testing import CliRunner
 from msgspec import structs
 from rich.console import Console
@@ -58,6 +61,29 @@ def test_what_is_added_up_has_one_number_of_decimals() -> None:
     assert capacity_words(row).startswith(
         "capacity 4.2928 GPU hours = 3.5000 granted + 0.7900 free + 0.0028 cordoned + 0.0000 broken"
     )
+
+
+@pytest.mark.parametrize(
+    ("hours", "said"),
+    [
+        ((1 / 3, 1 / 3, 1 / 3, 0), "1.00 GPU hours = 0.34 granted + 0.33 free + 0.33 cordoned"),
+        ((0.016, 0.016, 1.968, 0), "2.00 GPU hours = 0.02 granted + 0.02 free + 1.96 cordoned"),
+        ((1_999.996, 0.166, 0.166, 0.166), "2,000.49 GPU hours = 1,999.98 granted + 0.17 free"),
+    ],
+)
+def test_parts_of_the_capacity_come_to_it_as_they_are_printed(
+    hours: tuple[float, float, float, float], said: str
+) -> None:
+    """What each loses by its rounding, or wins, is the largest's, where it is the least part."""
+    granted, free, cordoned, broken = hours
+    total = ReportRow(
+        key="", granted_gpu_hours=granted, free_gpu_hours=free, cordoned_gpu_hours=cordoned,
+        broken_gpu_hours=broken, capacity_gpu_hours=sum(hours),
+    )  # fmt: skip
+    words = capacity_words(total)
+    assert said in words
+    whole, *parts = map(Decimal, re.findall(r"\d+\.\d+", words.replace(",", "")))
+    assert whole == sum(parts)
 
 
 def test_a_column_has_one_number_of_decimals() -> None:
