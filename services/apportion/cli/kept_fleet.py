@@ -6,73 +6,85 @@ the ledger that nobody simulates any more would stand there as ready, without an
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from apportion.cli.exits import Unreachable
+
 if TYPE_CHECKING:
     from apportion.runtime.files.fleets import SimulatedNode
 
-RECORD: Final = "fleet"
-"""The fleet in words; beside it, under the same name with a suffix, its nodes as a fleet file."""
-FORMS: Final = (".csv", ".yaml")
+KEPT: Final = "kept-fleet"
+"""A folder of ours alone: people keep files of their own in the data folder, as `fleet.yaml`."""
+_NAME: Final = "name"
+_NODES: Final = "nodes.yaml"
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """What it is called, and the fleet file of its nodes with its suffix.
+    """What it is called, and a fleet file of its nodes, in YAML or in JSON, which is YAML too.
 
     The GPUs of the machine itself have no such file.
     """
 
     name: str
     text: bytes = b""
-    form: str = ""
 
-    def file_in(self, data: Path) -> Path:
-        """Where an agent of this folder finds its nodes."""
-        return data / f"{RECORD}{self.form}"
+
+def nodes_file(data: Path) -> Path:
+    """Where an agent of this folder finds its nodes."""
+    return data / KEPT / _NODES
 
 
 def of_file(path: Path, name: str) -> Fleet:
-    """The fleet of this file as it is now. Raises OSError."""
-    form = ".csv" if path.suffix.lower() == ".csv" else ".yaml"
-    return Fleet(name, path.read_bytes(), form)
+    """The fleet of this file as it is now. Raises OSError, FleetInvalid."""
+    if path.suffix.lower() != ".csv":
+        return Fleet(name, path.read_bytes())
+    from apportion.runtime.files import fleets  # see _nodes
+
+    return Fleet(name, fleets.as_json(path, path.read_text("utf-8")))
 
 
 def of_nodes(nodes: Iterable[tuple[str, str]], name: str) -> Fleet:
     """The fleet of these nodes, each with the description of its devices."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows((("node", "devices"), *nodes))
-    return Fleet(name, text.getvalue().encode(), ".csv")
+    rows = [{"node": node, "devices": devices} for node, devices in nodes]
+    return Fleet(name, msgspec.json.encode({"nodes": rows}))
 
 
 def kept(data: Path) -> Fleet | None:
     """The fleet with which the ledger of this folder was begun, None where there is none.
 
-    Of one that was begun by an older build there is only the name. Raises OSError.
+    Raises:
+        Unreachable: there is one, and it cannot be read.
     """
-    record = data / RECORD
-    if not record.exists():
+    nodes = nodes_file(data)
+    try:
+        name = (data / KEPT / _NAME).read_text("utf-8")
+        return Fleet(name, nodes.read_bytes() if nodes.exists() else b"")
+    except FileNotFoundError:
         return None
-    name = record.read_text("utf-8")
-    there = (Fleet(name, form=form) for form in FORMS)
-    found = next((each for each in there if each.file_in(data).exists()), Fleet(name))
-    text = found.file_in(data).read_bytes() if found.form else b""
-    return msgspec.structs.replace(found, text=text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unreachable(
+            f"cannot start: the fleet that the ledger in {data} was begun with is kept in "
+            f"{data / KEPT} and cannot be read ({error}); make that readable as it was, choose "
+            "another --data, or use --ephemeral"
+        ) from None
 
 
 def keep(data: Path, fleet: Fleet) -> None:
-    """Keep it for the next run; the name last, without which there is none. Raises OSError."""
-    for form in FORMS:
-        if form != fleet.form:
-            (data / f"{RECORD}{form}").unlink(missing_ok=True)
-    if fleet.form:
-        _write(fleet.file_in(data), fleet.text)
-    _write(data / RECORD, fleet.name.encode())
+    """Keep it for the next runs; the name last, without which there is none.
+
+    What is kept stays as it is: what goes on with it has the same nodes. Raises OSError,
+    Unreachable.
+    """
+    before = kept(data)
+    (data / KEPT).mkdir(exist_ok=True)
+    if fleet.text and not (before and before.text):
+        _write(nodes_file(data), fleet.text)
+    if before is None:
+        _write(data / KEPT / _NAME, fleet.name.encode())
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -85,7 +97,7 @@ def _write(path: Path, content: bytes) -> None:
 def refusal(data: Path, fleet: Fleet) -> str:
     """Why the ledger of this folder cannot go on with this fleet, and what to do; empty if it can.
 
-    Raises OSError.
+    Raises Unreachable: see `kept`.
     """
     before = kept(data)
     if before is None:
@@ -106,7 +118,7 @@ def refusal(data: Path, fleet: Fleet) -> str:
 
 def _differing(before: Fleet, fleet: Fleet) -> str:
     """Which nodes are not as they were; a file's remarks and the order in it count for nothing."""
-    if before.text == fleet.text and before.form == fleet.form:
+    if before.text == fleet.text:
         return ""
     from apportion.core.explain.lines import listed  # see _nodes
 
@@ -125,4 +137,4 @@ def _differing(before: Fleet, fleet: Fleet) -> str:
 def _nodes(fleet: Fleet) -> Sequence[SimulatedNode]:
     from apportion.runtime.files import fleets  # with YAML, which the samples' fleet does not cost
 
-    return fleets.fleet_of(Path(f"{RECORD}{fleet.form}"), fleet.text.decode())
+    return fleets.fleet_of(Path(KEPT, _NODES), fleet.text.decode())

@@ -16,7 +16,7 @@ from apportion.cli.cordon import find
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
-from apportion.core.explain.answers import NodeDetail
+from apportion.core.explain.answers import DeviceAnswer, NodeDetail
 from apportion.runtime.jetstream.wire import Message
 from apportion.runtime.ledger.beats import AGENT_BEAT_S, beat_of
 from apportion_schemas.catalogue import token
@@ -134,14 +134,28 @@ def _order(where: Where, order: Order, *, as_json: bool) -> None:
         raise NotFound(f"{order.device!r} is a node; name one of its devices")
     there = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail).devices
     found = next(each for each in there if each.device == device)
-    reason = order.reason or found.health_reason or REASON
-    already = found.healthy if order.verb == "recover" else found.health_reason == reason
+    said = said_by_agent(found)
+    reason = order.reason or said or REASON
+    already = found.healthy if order.verb == "recover" else said == reason
     # Also of one that is so: what was ordered a moment ago may be under way.
     _obeyed(where, node, Order(order.verb, device, reason))
     if as_json:
         print_json({"node": node, "device": device, "verb": order.verb, "already": already})
         return
     console().print(plain(f"device {device} of {node} {_OF_DEVICES[order.verb, already]}"))
+
+
+def said_by_agent(device: DeviceAnswer) -> str:
+    """Why its agent says that it failed; empty where it did not.
+
+    A mark of Kubernetes closes a device as well, with words of its own, whatever the agent says.
+    """
+    if not device.health_reason:
+        return ""
+    from apportion.core.ledger.fold import MARKED_UNHEALTHY, UNNAMED  # slow, and seldom needed
+
+    marked = device.health_reason in {MARKED_UNHEALTHY, UNNAMED}
+    return "" if marked else device.health_reason
 
 
 def _obeyed(where: Where, node: str, order: Order) -> None:

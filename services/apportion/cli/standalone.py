@@ -18,6 +18,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
 from apportion.cli import kept_fleet
 from apportion.cli.connection import (
     CONNECTION,
@@ -99,7 +101,7 @@ class Up:
             self._tell_never_fit(samples)
             self._tell_first_placement(samples)
             code = REFUSED if samples.refused else 0
-        await self._tell_unpriced()
+        await self.tell_unpriced()
         if self._wanted.exit_after_samples:
             return code
         await self._supervisor.ready()
@@ -180,13 +182,15 @@ class Up:
                 f"first placement {samples.first_placed_s - self._wanted.began_s:.1f} s after start"
             )
 
-    async def _tell_unpriced(self) -> None:
+    async def tell_unpriced(self) -> None:
+        """What the price file lacks. A remark: left out where nobody answers, and all goes on."""
         if file := os.environ.get(PRICES_ENV):
             # What reads prices is of reports, which nobody else needs to start.
             from apportion.cli.unpriced import unpriced
 
-            if said := await unpriced(self._where, Path(file)):
-                self._say(said)
+            with contextlib.suppress(click.ClickException, LedgerError):
+                if said := await unpriced(self._where, Path(file)):
+                    self._say(said)
 
     def _tell_how_to_look(self) -> None:
         url = self._supervisor.server.url_for("auditor")

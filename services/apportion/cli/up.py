@@ -7,6 +7,7 @@ fork server begin with that, imports little itself; `standalone` does the work.
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 import tempfile
@@ -18,9 +19,9 @@ from typing import Any, Final, NamedTuple
 import click
 
 from apportion.cli.connection import DATA_ENV, default_data, elsewhere
-from apportion.cli.exits import Wrong
+from apportion.cli.exits import Unreachable, Wrong
 from apportion.cli.forking import ForkServer
-from apportion.cli.kept_fleet import Fleet, kept, of_file, of_nodes
+from apportion.cli.kept_fleet import Fleet, kept, nodes_file, of_file, of_nodes
 from apportion.cli.wanted import Wanted
 from apportion.runtime.process.tls import NATS_TLS, forget_files
 
@@ -87,8 +88,11 @@ def command(
     simulated = (
         None if gpus == "local" else _simulated(fleet, nodes, None if ephemeral else kept_in)
     )
-    folder = Path(tempfile.mkdtemp(prefix="apportion-")) if ephemeral else kept_in
-    machines = _local(folder, library) if simulated is None else _of_fleet(folder, simulated)
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="apportion-")) if ephemeral else kept_in
+        machines = _local(folder, library) if simulated is None else _of_fleet(folder, simulated)
+    except OSError as error:
+        raise Unreachable(f"cannot start: {error}") from None
     wanted = Wanted(
         data=folder, ephemeral=ephemeral, nats_port=nats_port, port=port, agent=machines.agent,
         fleet=machines.fleet, samples=gpus != "local" and not no_samples,
@@ -112,7 +116,7 @@ class _Machines(NamedTuple):
 
 def _of_fleet(data: Path, fleet: Fleet) -> _Machines:
     """Simulated ones: the agent reads what is kept, which nobody changes while it runs."""
-    return _Machines(("--fleet", str(fleet.file_in(data))), fleet)
+    return _Machines(("--fleet", str(nodes_file(data))), fleet)
 
 
 def _local(data: Path, library: Path | None) -> _Machines:
@@ -144,11 +148,21 @@ def _check(make: Callable[[Any], object]) -> None:
         raise Wrong(f"--fleet: {lines}") from None
 
 
+def _is_file(text: str) -> bool:
+    """Whether this names a file. A description longer than the name of a file can be names none."""
+    try:
+        return Path(text).is_file()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise Wrong(f"--fleet: {error}") from None
+
+
 def _simulated(fleet: tuple[str, ...], nodes: int | None, data: Path | None) -> Fleet:
     """Machines that are there in the ledger alone; unless told, those of the ledger in `data`.
 
     Raises:
-        Wrong: before anything is begun.
+        Wrong, Unreachable: before anything is begun.
     """
     if not fleet:
         if nodes:
@@ -158,11 +172,16 @@ def _simulated(fleet: tuple[str, ...], nodes: int | None, data: Path | None) -> 
             )
         before = kept(data) if data else None
         return before if before and before.text else of_file(FLEET, SAMPLES_FLEET)
-    files = [Path(text) for text in fleet if Path(text).is_file()]
+    files = [Path(text) for text in fleet if _is_file(text)]
     if files:
         if len(fleet) > 1 or nodes:
             raise click.UsageError("a fleet file stands alone: no other --fleet, no --nodes")
         path = files[0].absolute()
+        if data and path.resolve() == nodes_file(data).resolve():
+            raise Wrong(
+                f"--fleet: {path} is what the ledger in {data} keeps of its fleet; leave --fleet "
+                "out to go on with it, and write another fleet into a file of your own"
+            )
         _check(lambda fleets: fleets.read_fleet(path))
         return of_file(path, SAMPLES_FLEET if path == FLEET else str(path))
     for spec in fleet:

@@ -1,13 +1,18 @@
 """What `up` says of a fleet and of ports before it begins anything."""
 
+import asyncio
 import socket
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from apportion.cli.standalone import check_ports
+from apportion.cli.forking import ForkServer
+from apportion.cli.kept_fleet import Fleet
+from apportion.cli.standalone import PRICES_ENV, Up, check_ports
 from apportion.cli.supervisor import UpFailed
 from apportion.cli.up import FLEET, command
+from apportion.cli.wanted import Wanted
 from apportion.runtime.files.fleets import read_fleet
 
 
@@ -17,6 +22,35 @@ def test_nodes_alone_are_nodes_of_nothing() -> None:
     assert tried.exit_code == 2
     assert "give that too, as in --fleet 8xH100-80GB --nodes 20" in tried.output
     assert "file" not in tried.output
+
+
+def test_a_description_may_be_longer_than_the_name_of_a_file() -> None:
+    """It is judged as a description, and what is wrong with it is said."""
+    tried = CliRunner().invoke(command, ["--ephemeral", "--fleet", "+".join(["1xT4"] * 60 + ["7"])])
+    assert tried.exit_code == 2
+    assert "devices: '7' cannot be read; write COUNTxMODEL" in tried.output
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    """As whatever keeps it from starting, not as a mistake of this build."""
+    (tmp_path / "file").touch()
+    data = str(tmp_path / "file" / "data")
+    tried = CliRunner().invoke(command, ["--gpus", "local", "--data", data])
+    assert tried.exit_code == 3
+    assert f"Error: cannot start: [Errno 20] Not a directory: '{data}'" in tried.output
+
+
+def test_a_remark_about_prices_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody answers who could tell what there is to price: it is left out."""
+    monkeypatch.setenv(PRICES_ENV, str(tmp_path / "prices.toml"))
+    wanted = Wanted(
+        data=tmp_path, ephemeral=False, nats_port=0, port=0, agent=(), fleet=Fleet("none"),
+        samples=False, advice=(), exit_after_samples=False, began_s=0.0,
+    )  # fmt: skip
+    asyncio.run(Up(wanted, ForkServer(())).tell_unpriced())
+    assert capsys.readouterr().out == ""
 
 
 def test_help_says_what_is_simulated_by_default() -> None:

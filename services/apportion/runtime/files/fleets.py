@@ -42,7 +42,9 @@ class SimulatedNode(msgspec.Struct, frozen=True):
     host: Host
 
 
-class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Row(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """One node of a fleet file."""
 
     node: Name
@@ -105,12 +107,24 @@ def read_fleet(path: str | Path) -> list[SimulatedNode]:
 def fleet_of(path: Path, text: str) -> list[SimulatedNode]:
     """The nodes of a fleet file with this text; see `read_fleet`. Raises FleetInvalid."""
     wrong: list[str] = []
-    read = _csv_rows if path.suffix.lower() == ".csv" else _yaml_rows
-    nodes = _nodes(read(path, text, wrong), wrong)
+    nodes = _nodes(_rows(path, text, wrong), wrong)
     _refuse(wrong)
     if not nodes:
         raise FleetInvalid(f"{path}: no node; write one, or leave --fleet out")
     return nodes
+
+
+def as_json(path: Path, text: str) -> bytes:
+    """A fleet file with this text as one in JSON, of the same nodes. Raises FleetInvalid."""
+    wrong: list[str] = []
+    rows = [row for _, row in _rows(path, text, wrong)]
+    _refuse(wrong)
+    return msgspec.json.encode({"nodes": rows})
+
+
+def _rows(path: Path, text: str, wrong: list[str]) -> Iterator[tuple[str, _Row]]:
+    read = _csv_rows if path.suffix.lower() == ".csv" else _yaml_rows
+    return read(path, text, wrong)
 
 
 def _refuse(wrong: Sequence[str]) -> None:

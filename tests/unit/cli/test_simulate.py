@@ -1,0 +1,28 @@
+"""What `simulate` takes for the word of an agent."""
+
+import pytest
+
+from apportion.cli.simulate import said_by_agent
+from apportion.core.explain.views import device_answers
+from apportion_schemas import DeviceHealthChanged
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+
+FAILED = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (FAILED, "XID 79"),
+        (observed(unhealthy_indexes=(0,)), ""),
+        (observed(unnamed_families=("nvidia",)), ""),
+    ],
+)
+def test_a_mark_of_kubernetes_is_no_word_of_the_agent(event: Payload, said: str) -> None:
+    """The card is closed either way; one that is well for its agent can be made to fail."""
+    node = Ledger(rack("n1", 1), event).state.nodes["n1"]
+    (device,) = device_answers(node)
+    assert (device.healthy, bool(device.health_reason)) == (False, True)
+    assert said_by_agent(device) == said
