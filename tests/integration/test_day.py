@@ -228,7 +228,7 @@ def broken_card(page: Page) -> None:
     expect(page.get_by_role("main")).to_contain_text("it cannot rely on what it holds")
     expect(page.get_by_role("main")).to_contain_text(REASON)
     page.go_back()
-    page.get_by_role("link", name="What if it is lost?").click()
+    page.get_by_role("link", name="What if its node is lost?").click()
     hit = page.locator("section", has_text="Who is hit")
     for name in HIT:
         expect(hit.get_by_role("row", name=name)).to_be_visible()
@@ -243,7 +243,7 @@ def waiting_pod(page: Page) -> None:
     expect(page.get_by_role("main")).to_contain_text("device is unhealthy")
     page.get_by_role("row", name="bio/fold-1").get_by_role("link", name="bio/fold-1").click()
     first = page.get_by_role("heading", level=1)
-    expect(first).to_contain_text(f"device is unhealthy on 1 of {NODES} nodes")
+    expect(first).to_contain_text(f"none of {NODES} nodes fits: device is unhealthy (1 node)")
     open_page(page, "Doctor")
     expect(page.get_by_role("main")).to_contain_text(BROKEN)
 

@@ -552,7 +552,7 @@ async def test_verbs(gateway: Gateway) -> None:
     assert "ended at revision 6" in await said("why", "a")
     assert "is placed on n1" in await said("why", "a", "--at", "4")
     who = await said("who", "n1-g0", "--since", "1")
-    assert re.search(r"n1 +n1-g0 +default/a +16 MiB +- +[-0-9T:]+Z +[-0-9T:]+Z +4\n", who)
+    assert re.search(r"n1 +0 +n1-g0 +default/a +16 MiB +- +[-0-9T:]+Z +[-0-9T:]+Z +4\n", who)
     assert "nobody held anything of n1 at revision 8" in await said("who", "n1")
     for target in ("n1", "n1-g0"):
         assert "\nn1: cordoned: fan (ann, 20" in await said("who", target)

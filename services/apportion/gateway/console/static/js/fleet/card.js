@@ -84,7 +84,7 @@ async function story(device) {
 export function panel(node, card, more) {
   const told = !more ? html`<p class="faint">asking…</p>`
     : html`${happened(more.story)}
-      <div class="acts">${more.device ? link("whatif", "What if it is lost?", { lose: more.device.device }, "btn") : ""}
+      <div class="acts">${more.device ? html`${link("whatif", "What if it is lost?", { lose: more.device.device }, "btn")} ${link("whatif", "What if its node is lost?", { lose: node.name }, "btn")}` : ""}
       ${cordonButton(more.node)}</div>`;
   return html`<button class="x" aria-label="Close">${ICONS.close}</button>${facts(node, card, more)}${told}`;
 }
