@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 
 from apportion.core.explain import words
 from apportion.core.explain.answers import WhyRefused
-from apportion.core.explain.causes import refusal_words, refused_answer, waiting_answer
+from apportion.core.explain.causes import refusal_words, refused_answer
 from apportion.core.explain.health import failed_devices, troubles
 from apportion.core.explain.limited import never_within
 from apportion.core.explain.lines import listed
@@ -421,7 +421,7 @@ class _Answering:
             return None
         explained = self._room.explained(pod, pod.refusal)
         unbelieved = self._room.unbelieved(pod, pod.refusal)
-        return waiting_answer(self._state, pod, explained, self._room, unbelieved)
+        return refused_answer(self._state, pod, explained, self._room, unbelieved)
 
     def _never(self, pod: PodState, lasting: PodRefused) -> Explained:
         """What keeps the pod out of the empty fleet: a limit that somebody set, or the fleet."""

@@ -24,6 +24,7 @@ CORDONS_NAMED = 3
 NO_CURE = "nothing: none of them could hold it"
 """What would unblock a pod of nodes that are cordoned and too small, or of another kind."""
 LIFTED = "nothing: it is lifted since then"
+"""The causes are of the decision: nobody is to be sent to lift what is lifted."""
 LEFT = "nothing: what is cordoned is not there any more"
 CORDONS = (
     RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
@@ -48,13 +49,15 @@ def reason_words(explained: Explained, shape: Shape) -> str:
     """The one thing that keeps the pod out, for a headline: a limit or its gang; else the first
     cause with how many more there are, and the nearest node.
     """
-    refused = explained.refused
-    limit = explained.limit or words.limit_of(refused)
-    if limit:
+    if limit := _limit_of(explained):
         return limit
-    said = refusal_words(explained, shape, short=True)
+    refused, said = explained.refused, refusal_words(explained, shape, short=True)
     near = words.nearest(refused.nearest[0], shape) if refused.nearest else ""
     return f"{'it ' if explained.never else ''}{said}{f'; {near}' if near else ''}"
+
+
+def _limit_of(explained: Explained) -> str:
+    return explained.limit or words.limit_of(explained.refused)
 
 
 def refused_answer(
@@ -64,35 +67,22 @@ def refused_answer(
     room: Room,
     unbelieved: tuple[str, ...] = (),
 ) -> WhyRefused:
-    """A refusal as the read API shows it: every cause, the nearest misses, and the nodes whose
-    agents are not believed.
+    """A refusal as the read API shows it: every cause, and of cordons whose they are, the nearest
+    misses, and the nodes whose agents are not believed.
     """
     causes, nearest = refused_rows(state, explained, pod, room)
+    if not explained.never:
+        causes = tuple(_with_people(state, row) for row in causes)
     return WhyRefused(
         revision=pod.refused_revision,
         nodes=explained.refused.nodes,
         causes=causes,
         nearest=nearest,
         never=explained.never,
-        limit=explained.limit or words.limit_of(explained.refused),
+        limit=_limit_of(explained),
         reason=reason_words(explained, pod.submitted.shape),
         unbelieved=unbelieved,
     )
-
-
-def waiting_answer(
-    state: State,
-    pod: PodState,
-    explained: Explained,
-    room: Room,
-    unbelieved: tuple[str, ...] = (),
-) -> WhyRefused:
-    """The same of a pod that waits: with who cordoned what it could have."""
-    answer = refused_answer(state, pod, explained, room, unbelieved)
-    if explained.never:
-        return answer
-    causes = tuple(_with_people(state, row) for row in answer.causes)
-    return structs.replace(answer, causes=causes)
 
 
 def refused_rows(

@@ -20,7 +20,7 @@ from apportion.core.explain.answers import (
     WhyRefused,
     WhyWaiting,
 )
-from apportion.core.explain.causes import refusal_words, waiting_answer
+from apportion.core.explain.causes import refusal_words, refused_answer
 from apportion.core.explain.health import failed_devices, failed_words, moment, troubles, unready
 from apportion.core.explain.lines import listed, rejection_words, room_made
 from apportion.core.explain.room import Explained, Room
@@ -92,7 +92,7 @@ class _Refusal(NamedTuple):
 
 def _refusal(state: State, pod: PodState, refused: PodRefused, room: Room) -> _Refusal:
     explained, unbelieved = room.explained(pod, refused), room.unbelieved(pod, refused)
-    answer = waiting_answer(state, pod, explained, room, unbelieved)
+    answer = refused_answer(state, pod, explained, room, unbelieved)
     more = _unbelieved(unbelieved)
     if explained.never or explained.of_limits:
         return _Refusal(explained, answer, more)
