@@ -191,14 +191,16 @@ export class TimeBar {
     $("#t-head").style.left = `${this.place(time) * 100}%`;
   }
 
-  /** Nothing moves while a list of marks is open, and the keyboard stays where it is. */
+  /** Nothing moves while a list of marks is open, and the keyboard stays on the mark that it holds,
+   * though others have joined it meanwhile. */
   drawMarks() {
     if ($("#t-list").matches(":popover-open")) return;
     const width = $("#t-track").clientWidth;
     this.groups = grouped(this.line.marks, mark => this.place(mark.ms) * width, width);
-    const held = document.activeElement.closest("#t-marks .mk")?.dataset.revision;
+    const held = Number(document.activeElement.closest("#t-marks .mk")?.dataset.revision);
     mount($("#t-marks"), markButtons(this.groups, width));
-    if (held) $(`#t-marks [data-revision="${held}"]`)?.focus();
+    const at = this.groups.findIndex(group => group.marks.some(mark => mark.revision === held));
+    $(`#t-marks [data-at="${at}"]`)?.focus();
   }
 
   openList(group, button) {
