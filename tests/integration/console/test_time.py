@@ -136,6 +136,29 @@ def test_marks_that_would_overlap_are_one_that_lists_them(
             cluster.run("simulate", "recover", card)
 
 
+def test_the_keyboard_stays_on_a_mark_that_others_join(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """On a narrower page marks are one: who held one of them holds that, and can go on from it."""
+    card = cluster.json("get", "devices", "--node", "h100-10")["items"][0]["device"]
+    with opened(browser, base) as page:
+        visit(page, "")
+        marks = page.locator(".mk")
+
+        def joined() -> bool:
+            page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
+            cluster.run("simulate", "fail", card)
+            cluster.run("simulate", "recover", card)
+            expect(marks.last).to_be_visible()
+            apart = marks.count()
+            marks.last.focus()
+            page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+            expect(marks.last).to_be_focused()
+            return marks.count() < apart
+
+        wait_until(joined, "marks that are one on a narrow page alone")
+
+
 def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
     """A real slider with a spoken value; playing goes forwards from there, to now."""
     with opened(browser, base) as page:
