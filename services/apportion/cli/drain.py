@@ -132,8 +132,8 @@ def command(
 
     Exit codes: 0 nothing runs there any more; 1 something does, or there is no such node or device;
     3 the ledger, gateway or API server cannot be reached; 5 nothing runs there any more, and a pod
-    that ran there waits for a place (with --dry-run: would wait). What controllers in Kubernetes
-    make anew is not waited for; 130 it was stopped by Ctrl-C.
+    that ran there waits for a place. What controllers in Kubernetes make anew is not waited for;
+    130 it was stopped by Ctrl-C. With --dry-run these are what would be.
     """
     if not (reason.strip() or dry_run):
         raise click.UsageError(SAY_WHY)
@@ -161,7 +161,8 @@ def _end(report: Report, *, as_json: bool, dry_run: bool) -> None:
             _tell(report, dry_run=dry_run)
     if report.stopped == BY_HAND:
         sys.exit(INTERRUPTED)
-    if (report.left and not dry_run) or report.stopped:
+    stays = report.left.keys() - report.planned.keys()  # a dry run plans for all that would move
+    if stays or report.stopped:
         sys.exit(REFUSED)
     if report.waiting or "" in report.planned.values():
         sys.exit(NOT_NOW)

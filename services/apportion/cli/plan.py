@@ -275,7 +275,8 @@ def totals_words(answer: PlanAnswer) -> str:
 
 
 def _totals(totals: Totals) -> str:
+    broken = f"{totals.devices_broken:,} broken, " if totals.devices_broken else ""
     return (
-        f"{totals.devices_used:,} of {totals.devices:,} devices used, "
+        f"{totals.devices_used:,} of {totals.devices:,} devices used, {broken}"
         f"{many(totals.placed, 'pod')} placed, {totals.waiting:,} waiting"
     )

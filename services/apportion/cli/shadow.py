@@ -26,6 +26,11 @@ NOTHING = (
     "pods another scheduler places: docs/guides/shadow.md"
 )
 
+FOLLOWS = (
+    "following: a line comes for each pod that another scheduler places where we would not, and "
+    "none without such a scheduler, as under `apportion up`; Ctrl-C ends this"
+)
+
 
 @click.command(
     epilog="Examples:  apportion shadow --from -1h\n\n  apportion shadow --follow\n\n"
@@ -70,6 +75,8 @@ def command(
         elif every or pod.verdict != "same":
             out.print(plain(line(pod)), soft_wrap=True)
 
+    if follow:
+        click.echo(FOLLOWS, err=True)  # until the first comes it is silent
     asked = Asked(begin=begin, end=end, archives=archives)
     answer = shadowed(where, asked, see if follow else None)
     if answer is None:

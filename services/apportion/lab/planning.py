@@ -250,6 +250,7 @@ def _totals(state: State) -> Totals:
         nodes=len(there),
         devices=len(devices),
         devices_used=sum(not device.idle for device in devices),
+        devices_broken=sum(not device.healthy for device in devices),
         memory_mib=sum(device.device.memory_mib for device in devices),
         memory_free_mib=sum(device.memory_free_mib for device in devices),
         placed=placed,

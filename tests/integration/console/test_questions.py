@@ -69,6 +69,7 @@ def test_a_card_to_lose_is_offered_once_its_node_is_named(
         field.fill(card)
         field.press("Enter")
         expect(page.locator("#same")).to_contain_text(f"apportion plan --lose {card}")
+        expect(page.locator("#result .cmp")).to_contain_text("Cards broken")
         after = page.locator(".ba > div", has_text="After").locator(".mn", has_text="h100-1")
         expect(after.first.locator(".gauge.broken")).to_have_count(1)
         expect(page.locator(".ba .gauge.broken")).to_have_count(1)

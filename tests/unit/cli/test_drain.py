@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from apportion.cli.drain import (
     command,
     how_far,
 )
-from apportion.cli.exits import UNREACHABLE, USAGE
+from apportion.cli.exits import NOT_NOW, REFUSED, UNREACHABLE, USAGE
 from apportion.cli.moving import Unit
 from apportion.core.explain.answers import PodAnswer
 
@@ -108,6 +109,21 @@ def test_pods_of_a_gang_elsewhere_are_not_counted_as_the_nodes(
     left = {**dict.fromkeys(planned, "would move"), "command": "would stay where it is"}
     _tell(Report(target="n", planned=planned, with_gang=along, left=left), dry_run=True)
     assert capsys.readouterr().out.splitlines()[0] == headline
+
+
+@pytest.mark.parametrize(
+    ("planned", "left", "code"),
+    [({"a": "m"}, {"a": "would move"}, None), ({"a": ""}, {"a": "would wait"}, NOT_NOW),
+     ({"a": ""}, {"a": "would wait", "command": "would stay where it is"}, REFUSED)],
+)  # fmt: skip
+def test_a_dry_run_ends_as_the_drain_would(
+    planned: dict[str, str], left: dict[str, str], code: int | None
+) -> None:
+    """A script that asks first reads the same code."""
+    report = Report(target="n", planned=planned, left=left)
+    with pytest.raises(SystemExit) if code else nullcontext() as ended:
+        _end(report, as_json=True, dry_run=True)
+    assert code is None or (ended is not None and ended.value.code == code)
 
 
 def test_who_would_be_placed_instead_is_named(capsys: pytest.CaptureFixture[str]) -> None:

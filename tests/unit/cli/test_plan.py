@@ -11,11 +11,13 @@ from apportion.cli.plan import _show, _show_waiting, command, totals_words
 from apportion.core.explain.plans import Ahead, PlanAnswer, PlannedPod, Totals
 
 BEFORE = Totals(
-    nodes=2, devices=4, devices_used=1, memory_mib=8, memory_free_mib=4, placed=1, waiting=0
-)
+    nodes=2, devices=4, devices_used=1, devices_broken=0, memory_mib=8, memory_free_mib=4,
+    placed=1, waiting=0,
+)  # fmt: skip
 AFTER = Totals(
-    nodes=1, devices=2, devices_used=0, memory_mib=4, memory_free_mib=4, placed=0, waiting=1
-)
+    nodes=1, devices=2, devices_used=0, devices_broken=1, memory_mib=4, memory_free_mib=4,
+    placed=0, waiting=1,
+)  # fmt: skip
 
 
 def test_what_a_change_is_compared_with_is_not_called_the_present() -> None:
@@ -23,7 +25,7 @@ def test_what_a_change_is_compared_with_is_not_called_the_present() -> None:
     answer = PlanAnswer(revision=7, outcome="fits", sentence="", before=BEFORE, after=AFTER)
     assert totals_words(answer) == (
         "before: 1 of 4 devices used, 1 pod placed, 0 waiting; "
-        "after: 0 of 2 devices used, 0 pods placed, 1 waiting; as of revision 7"
+        "after: 0 of 2 devices used, 1 broken, 0 pods placed, 1 waiting; as of revision 7"
     )
 
 
@@ -31,7 +33,8 @@ def test_nothing_that_stays_as_it_is_is_told_twice() -> None:
     """Where the change makes nothing of the totals they are said once."""
     answer = PlanAnswer(revision=7, outcome="fits", sentence="", before=AFTER, after=AFTER)
     assert totals_words(answer) == (
-        "before and after: 0 of 2 devices used, 0 pods placed, 1 waiting; as of revision 7"
+        "before and after: 0 of 2 devices used, 1 broken, 0 pods placed, 1 waiting; "
+        "as of revision 7"
     )
 
 

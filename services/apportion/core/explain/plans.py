@@ -76,12 +76,14 @@ class PlannedPod(Answer, frozen=True):
 class Totals(Answer, frozen=True):
     """The cluster in a few numbers, once all is decided that can be.
 
-    `devices` that are there; `devices_used` hold at least one share; memory is of these devices.
+    `devices` that are there; `devices_used` hold at least one share, and `devices_broken` are
+    unhealthy, whether they hold one or not; memory is of all these devices.
     """
 
     nodes: int
     devices: int
     devices_used: int
+    devices_broken: int
     memory_mib: int
     memory_free_mib: int
     placed: int

@@ -327,6 +327,7 @@ class WhatIfPage {
     const gib = totals => (totals.memory_mib - totals.memory_free_mib) / 1024;
     const rows = [
       ["Nodes", before.nodes, after.nodes, 1], ["Cards", before.devices, after.devices, 1],
+      ...(before.devices_broken || after.devices_broken ? [["Cards broken", before.devices_broken, after.devices_broken, -1]] : []),
       ["Cards with a share", before.devices_used, after.devices_used, 0], ["Memory granted, GiB", gib(before), gib(after), 0],
       ["Pods with a place", before.placed, after.placed, 1], ["Pods waiting", before.waiting, after.waiting, -1],
     ];
