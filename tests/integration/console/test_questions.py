@@ -168,6 +168,8 @@ def test_the_page_of_a_pod_says_that_its_node_is_lost(
             expect(health).not_to_contain_text("healthy")
             expect(page.locator("section", has_text="Story")).to_contain_text("Node silent")
             assert offences(page) == []
+            visit(page, f"#/pods?q={name}")
+            expect(page.locator("#rows tr").first).to_contain_text("its node is not ready")
     finally:
         cluster.run("simulate", "return", "t4-1")
     wait_until(lambda: ready("t4-1"), "the node to return", timeout_s=30, interval_s=1)

@@ -1,6 +1,6 @@
 // Pods: which are live, where, and since when.
 import { all, get } from "../api.js";
-import { duration, num } from "../format.js";
+import { duration, many, num } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, phaseChip, podLink } from "../links.js";
 import { meetNamespaces } from "../colours.js";
@@ -71,10 +71,19 @@ class PodsPage extends ListPage {
   }
 }
 
+/** What is the matter with what it holds; the page of the pod says more. */
+const troubles = pod => [
+  pod.unready ? "its node is not ready" : "",
+  pod.failed_devices.length ? `${many(pod.failed_devices.length, "card")} of it failed` : "",
+  pod.evicted_for ? `is to go for ${pod.evicted_for}` : "",
+].filter(Boolean).join("; ");
+
 function row(pod, now) {
   const seconds = since(pod.placed_time || pod.submitted_time, now);
   const has = holds(pod.shares) || (pod.asks.length ? wants(pod.asks) : pod.rejection);
   const node = pod.node ? nodeLink(pod.node) : "";
+  const trouble = troubles(pod);
+  const said = trouble ? html`<span class="c-bad">${trouble}</span>` : "";
   const age = seconds === null ? "" : duration(seconds);
-  return html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([has, node, age])}</td><td>${phaseChip(phaseWord(pod.phase))}</td><td class="hide-s ${pod.rejection ? "" : "nw"}">${has}</td><td class="hide-s">${node || html`<span class="faint">–</span>`}</td><td class="num m hide-s">${age}</td></tr>`;
+  return html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([has, node, age, said])}</td><td>${phaseChip(phaseWord(pod.phase))}</td><td class="hide-s ${pod.rejection || trouble ? "" : "nw"}">${has}${said ? html`; ${said}` : ""}</td><td class="hide-s">${node || html`<span class="faint">–</span>`}</td><td class="num m hide-s">${age}</td></tr>`;
 }
