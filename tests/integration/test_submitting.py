@@ -219,6 +219,33 @@ def test_a_gang_ends_by_its_pod_group_once_it_has_no_pod(up: Standalone) -> None
     assert problem == "Deployment default/web stands for no pods, so none was ended"
 
 
+def test_a_gang_that_alone_has_changed_is_declared_anew(up: Standalone) -> None:
+    """Its pods are as they were; the same again says nothing, and a dry run changes nothing."""
+    gang = GANG.replace("band", "trio").encode()
+    more = gang.replace(b"minMember: 1", b"minMember: 2")
+    member = pod(1000).replace(
+        b"name: trainer,", b"name: alto, annotations: {scheduling.k8s.io/group-name: trio},"
+    )
+
+    def least() -> list[int]:
+        found = up.json("get", "gangs")["items"]
+        return [each["min_available"] for each in found if each["group"] == "default/trio"]
+
+    up.json("submit", "-f", "-", "--wait", stdin=gang + b"---" + member)
+    assert up.json("submit", "-f", "-", stdin=gang + b"---" + member)["gangs"] == {}
+    dry = up.json("submit", "-f", "-", "--dry-run", stdin=more + b"---" + member)
+    assert (dry["gangs"], least()) == ({"default/trio": 2}, [1])
+    done = up.run("submit", "-f", "-", stdin=more + b"---" + member)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gang default/trio" in done.stdout
+    assert "declared: at least 2 of its pods have places together" in done.stdout
+    wait_until(lambda: least() == [2], "the gang as it is declared now")
+    up.json("delete", "-f", "-", stdin=more + b"---" + member)
+    wait_until(lambda: least() == [], "the gang to be gone")
+    assert up.json("submit", "-f", "-", stdin=more)["gangs"] == {"default/trio": 2}
+    up.json("delete", "-f", "-", stdin=more)
+
+
 def test_what_is_none_of_ours_is_passed_over_by_name(up: Standalone) -> None:
     """In one line and in JSON, by every verb that takes manifests; alone it is wrong."""
     both = pod(1000) + b"---" + SERVICE

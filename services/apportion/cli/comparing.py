@@ -8,6 +8,7 @@ live pods have changed is changed whole or not at all.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import compress
@@ -16,13 +17,15 @@ from typing import Literal, TypeVar
 
 from apportion.cli.asking import Gateway
 from apportion.cli.submissions import Dropped, Ended, submission_of
-from apportion.core.explain.answers import PodAnswer
+from apportion.cli.submitting import stands
+from apportion.core.explain.answers import GangAnswer, PodAnswer
 from apportion.core.explain.vocabulary import PHASES
 from apportion.core.explain.wanted import otherwise
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.manifests import PodDraft, submitted
 from apportion.runtime.files.wishes import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion_schemas import PodGroupObserved
 
 Held = Literal["submitted", "ended"]
 Pod = TypeVar("Pod", PodDraft, PodAnswer)
@@ -32,11 +35,13 @@ Pod = TypeVar("Pod", PodDraft, PodAnswer)
 class Compared:
     """`new` is to be submitted; `changed` has drafts of live pods that would be others now.
 
+    `gangs` are those that have neither of these: of them the declaration alone may differ.
     `waiting` are those of the same that have no place yet. `held` is what a workload or gang of the
     changed has beside them, by name: whether it was to be submitted or to be ended.
     """
 
     new: Wish
+    gangs: dict[str, PodGroupObserved] = field(default_factory=dict)
     same: list[str] = field(default_factory=list)
     waiting: list[PodAnswer] = field(default_factory=list)
     changed: list[tuple[PodDraft, PodAnswer]] = field(default_factory=list)
@@ -56,6 +61,7 @@ class Compared:
         settled |= {pod.group for each in self.changed for pod in each}
         groups = {name: each for name, each in self.new.groups.items() if name not in settled}
         self.new = Wish(pods, groups)
+        self.gangs = {name: each for name, each in self.gangs.items() if name not in settled}
 
 
 def _parted(pods: list[Pod], wholes: set[tuple[str, str]]) -> tuple[list[Pod], list[Pod]]:
@@ -74,7 +80,7 @@ def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
 
 def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compared:
     """Each pod of the wish beside the live one of its name, and Deployments beside their pods."""
-    found = Compared(only_new(wish, live))
+    found = Compared(only_new(wish, live), dict(wish.groups))
     for pod in wish.pods:
         there = live.get(f"{pod.namespace}/{pod.name}")
         if there is None:
@@ -85,6 +91,10 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
         else:
             found.changed.append((pod, there))
     found.same.sort()
+    for pod in (*found.new.pods, *(draft for draft, _ in found.changed)):
+        found.gangs.pop(pod.group, None)
+    groups = found.new.groups
+    found.new.groups = {name: each for name, each in groups.items() if name not in found.gangs}
     found.surplus = list(_surplus(wish, gateway))
     return found
 
@@ -96,6 +106,20 @@ def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
     settled = {pod.group for pod in wish.pods} - needed
     groups = {name: group for name, group in wish.groups.items() if name not in settled}
     return Wish(new, groups)
+
+
+async def undeclared(
+    ledger: JetStreamLedger, gateway: Gateway, gangs: dict[str, PodGroupObserved]
+) -> dict[str, PodGroupObserved]:
+    """Those of the gangs that do not stand just so; one whose pods have all ended is forgotten."""
+    if not gangs:
+        return {}
+    _, known = await asyncio.to_thread(gateway.items, "gangs", GangAnswer)
+    declared = {gang.group for gang in known if gang.declared}
+    return {
+        name: gang for name, gang in gangs.items()
+        if name not in declared or await stands(ledger, gang) != gang
+    }  # fmt: skip
 
 
 async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer) -> list[str]:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
-from apportion.cli.comparing import Compared, Held, compared, difference
+from apportion.cli.comparing import Compared, Held, compared, difference, undeclared
 from apportion.cli.configured import manifest_config_now
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED
@@ -59,7 +59,8 @@ class Report(msgspec.Struct, kw_only=True):
     `held` is what --replace would submit or end beside them, of the same workloads, by name;
     `ended` are pods that their Deployment has no more; `limits` are queues and quotas that were
     said, with the revision, and `limits_unchanged` those in force just so. In a dry run
-    `submitted`, `ended` and `limits` are without revisions.
+    `submitted`, `ended` and `limits` are without revisions. `gangs` are those of which nothing but
+    the declaration is new, with how many of their pods must have places together.
     `passed_over` are documents that are neither workloads nor limits, by name; `warnings` are names
     and amounts in the others that are probably not meant so; `evicted` are by the pod for which
     they were told to go those that were.
@@ -72,6 +73,7 @@ class Report(msgspec.Struct, kw_only=True):
     replaced: list[str] = []
     held: dict[str, Held] = {}
     ended: dict[str, int] = {}
+    gangs: dict[str, int] = {}
     limits: dict[str, int] = {}
     limits_unchanged: list[str] = []
     problems: list[str] = []
@@ -178,6 +180,9 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
             for draft, there in found.changed:
                 name = f"{draft.namespace}/{draft.name}"
                 report.changed[name] = await difference(ledger, draft, there)
+        gangs = await undeclared(ledger, gateway, found.gangs)
+        found.new.groups |= gangs
+        report.gangs = {name: each.min_available for name, each in gangs.items()}
         if choice.dry_run:
             await _say(ledger, wish, found, report, replace=choice.replace)
             return
@@ -333,6 +338,8 @@ def counted(report: Report) -> str:
         (f"{would}replaced", len(report.replaced)), (f"{would}ended", len(report.ended)),
     ):  # fmt: skip
         done += [f"{number:,} {what}"] if number else []
+    if report.gangs:
+        done.append(f"{many(len(report.gangs), 'gang')} {would}declared")
     if report.limits:
         done.append(f"{many(len(report.limits), 'limit')} {would}in force")
     if report.limits_unchanged:
@@ -374,6 +381,9 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
     for name, revision in report.ended.items():
         at = f" at revision {revision}" if revision else ""
         made.add_row(plain(name), f"{would}ended{at}: its Deployment has fewer now")
+    for name, least in report.gangs.items():
+        said = f"{would}declared: at least {least:,} of its pods have places together"
+        made.add_row(plain(f"gang {name}"), said)
     _limits(report, made, would)
     return made
 

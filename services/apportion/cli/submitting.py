@@ -187,9 +187,11 @@ async def append_limits(
     return said
 
 
-async def stands(ledger: JetStreamLedger, limit: QueueObserved | QuotaObserved) -> object:
-    """What the ledger says last of that queue or quota; None where nothing."""
-    revision = await ledger.last_on_subject(subject_of(limit))
+async def stands(
+    ledger: JetStreamLedger, said: QueueObserved | QuotaObserved | PodGroupObserved
+) -> object:
+    """What the ledger says last of that queue, quota or gang; None where nothing."""
+    revision = await ledger.last_on_subject(subject_of(said))
     record = await stream.read_record(ledger.wire, revision) if revision else None
     if record is None:
         return None

@@ -105,6 +105,8 @@ NEW = [Submitted("default", "a", "", 0)]
             "1 would be replaced, 1 would be ended",
         ),
         (Report(limits={"queue ml": 7}), "1 limit in force"),
+        (Report(gangs={"default/g": 3}), "1 gang declared"),
+        (Report(dry_run=True, gangs={"default/g": 3}), "1 gang would be declared"),
         (Report(dry_run=True, limits={"queue ml": 0, "b": 0}), "2 limits would be in force"),
         (Report(limits_unchanged=["queue ml"]), "1 limit unchanged"),
         (Report(problems=["wrong"]), "0 submitted, 1 document wrong"),
