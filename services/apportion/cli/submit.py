@@ -382,8 +382,8 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
         at = f" at revision {revision}" if revision else ""
         made.add_row(plain(name), f"{would}ended{at}: its Deployment has fewer now")
     for name, least in report.gangs.items():
-        said = f"{would}declared: at least {least:,} of its pods have places together"
-        made.add_row(plain(f"gang {name}"), said)
+        rule = f"at least {least:,} of its pods have places together"
+        made.add_row(plain(f"gang {name}"), f"{would}declared: {rule}")
     _limits(report, made, would)
     return made
 
