@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from apportion.core.explain.replays import Measured, Span
+from apportion.core.ledger.change import Change
 from apportion.core.ledger.snapshot import restore, take
 from apportion.core.ledger.state import State
 from apportion.lab.course import TIME
@@ -39,6 +40,7 @@ from apportion_schemas import (
     PodRefused,
     PodRejected,
     PodResized,
+    PodSubmitted,
     ReportRefused,
     ResizeRefused,
     RevisionSetAside,
@@ -101,7 +103,8 @@ class Limits(Struct, frozen=True):
 class Recorded(NamedTuple):
     """A span of a ledger. `ran_s` is how long each pod ran that ended in it, by uid; `ends` are
     the times of the ends of those that ran at the beginning. Who was evicted in the span stands in
-    neither: nobody knows how long the pods in `cut` would have run.
+    neither: nobody knows how long the pods in `cut` would have run. Nor does who made way for a
+    newer pod of his name, as one that is drained: he goes when that comes.
     """
 
     span: Span
@@ -157,6 +160,7 @@ class Recording:
         self._ends: dict[str, float] = {}
         self._old: set[str] = set()
         self._cut: set[str] = set()
+        self._newest: dict[tuple[str, str], str] = {}
 
     @property
     def revision(self) -> int:
@@ -184,7 +188,7 @@ class Recording:
             self._meter.advance(self._now_s)
             self._meter.observe(change)
             if not change.refused:
-                self._note(self._now_s, event.data)
+                self._note(self._now_s, change)
         return record.revision < self._limits.upto
 
     def finish(self) -> Recorded:
@@ -211,8 +215,11 @@ class Recording:
         self._old = {uid for uid, pod in state.pods.items() if pod.placement is not None}
         self._running = dict.fromkeys(self._old, limits.begin_s)
 
-    def _note(self, at_s: float, data: Payload) -> None:
-        if isinstance(data, PodPlaced):
+    def _note(self, at_s: float, change: Change) -> None:
+        data: Payload = change.data
+        if isinstance(data, PodSubmitted):
+            self._newest[data.namespace, data.name] = data.uid
+        elif isinstance(data, PodPlaced):
             self._running[data.pod] = at_s
             self._old.discard(data.pod)
         elif isinstance(data, PlacementVoided):
@@ -222,6 +229,9 @@ class Recording:
             self._cut.add(data.pod)
         elif isinstance(data, PodGone) and data.uid not in self._cut:
             since = self._running.pop(data.uid, None)
+            if self._makes_way(change):
+                since = None
+                self._old.discard(data.uid)
             if since is not None:
                 self._ran_s[data.uid] = at_s - since
             if data.uid in self._old:
@@ -230,6 +240,13 @@ class Recording:
                 raise RecordingFailed(f"more than {PODS_MAX} pods ended; replay a shorter span")
         if not isinstance(data, DECIDED):
             self._tape.write(Fact(at_s, data))
+
+    def _makes_way(self, gone: Change) -> bool:
+        """Whether a newer pod of its name is there already, which has come in its place."""
+        if gone.pod is None:
+            return False
+        was = gone.pod.submitted
+        return self._newest.get((was.namespace, was.name), was.uid) in self._fold.state.pods
 
 
 def seconds_of(time: str) -> float:

@@ -123,6 +123,7 @@ class Replay:
         self._now_s = recorded.begin_s
         self._ends: list[tuple[float, str]] = []
         self._left_s: dict[str, float] = {}
+        self._again: dict[str, str] = {}
         self._lost = Lost()
         self._histogram: ShapeHistogram | None = None
         self._gangs = _Gangs(self._course)
@@ -218,6 +219,8 @@ class Replay:
         data = fact.data
         if self._is_other(data):
             return
+        if isinstance(data, PodGone):
+            data = PodGone(uid=self._again.get(data.uid, data.uid), reason=data.reason)
         try:
             if isinstance(data, PodAdopted) and (self._otherwise.fleet or self._lost.holds(data)):
                 self._course.apply(structs.replace(data.submitted, chooser=""))
@@ -249,7 +252,7 @@ class Replay:
         if isinstance(data, PodGone):
             if data.uid in self._recorded.ran_s or data.uid in self._recorded.cut:
                 return True  # it ends when it has run as long, or is evicted here as well
-            return data.uid not in self._course.state.pods
+            return self._again.get(data.uid, data.uid) not in self._course.state.pods
         if isinstance(data, PolicyChanged):
             return bool(self._otherwise.changes.policy)
         if isinstance(data, PricesLearnt):
@@ -290,7 +293,10 @@ class Replay:
         lab_changes.apply(self._course, Changes(policy=self._otherwise.changes.policy))
 
     def _goes_on(self, before: str, again: str) -> None:
-        """A pod that began before the span runs as long as it had left, wherever it goes."""
+        """A pod that began before the span runs as long as it had left, wherever it goes; where it
+        made way for another, that is its end here as well.
+        """
+        self._again[before] = again
         ran_s = self._recorded.ran_s.get(before)
         if ran_s is not None:
             self._left_s[again] = ran_s

@@ -1,6 +1,7 @@
 """A replay of small histories whose figures a person can work out."""
 
 import pytest
+from msgspec import structs
 
 from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.recording import DECIDED
@@ -199,6 +200,31 @@ def test_a_gang_that_is_drained_whole_has_its_place_again() -> None:
         ("a", "n1"), ("b", "n1"), ("a2", "n2"), ("b2", "n2"),
     ]  # fmt: skip
     assert answer.replayed == answer.happened
+
+
+def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
+    """As whoever is drained, also off a node that is lost: nobody comes between the two."""
+    ledger = VirtualLedger()
+    ledger.write(rack("n1", 1), rack("n2", 1))
+    drained = structs.replace(pod("a", cards()), priority=10)
+    ledger.submit(drained, runs_s=None)
+    ledger.settle()
+    began = ledger.state.revision
+    ledger.write(NodeCordoned(node="n2", by="ann", reason="fan"))
+    ledger.submit(pod("b", cards()), runs_s=None)
+    ledger.settle()
+    ledger.until(HOUR)
+    ledger.write(structs.replace(drained, uid="a2"), PodGone(uid="a"))
+    ledger.settle()
+    ledger.until(2 * HOUR)
+    for after in (0, began):
+        recorded = ledger.recorded(after=after, end_s=2 * HOUR)
+        answer = replay(recorded, Otherwise())
+        assert answer.replayed == answer.happened
+        assert answer.replayed.gpu_hours_waited == pytest.approx(2), "b, all the time"
+    elsewhere = Replay(recorded, Otherwise(changes=Changes(lose=("n1",))), kept=True)
+    used = elsewhere.run().replayed.gpu_hours_used
+    assert ([(each.name, each.node) for each in elsewhere.placed], used) == ([("a", "n2")], 1)
 
 
 def test_who_was_deleted_while_waiting_leaves_at_that_time() -> None:
