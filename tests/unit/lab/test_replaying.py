@@ -222,6 +222,7 @@ def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
         answer = replay(recorded, Otherwise())
         assert answer.replayed == answer.happened
         assert answer.replayed.gpu_hours_waited == pytest.approx(2), "b, all the time"
+    recorded = ledger.recorded(after=began, end_s=2 * HOUR)
     elsewhere = Replay(recorded, Otherwise(changes=Changes(lose=("n1",))), kept=True)
     used = elsewhere.run().replayed.gpu_hours_used
     assert ([(each.name, each.node) for each in elsewhere.placed], used) == ([("a", "n2")], 1)
