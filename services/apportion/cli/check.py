@@ -37,11 +37,15 @@ HELM_LOOKED_AT = 1 << 20
 
 
 class NoteRow(msgspec.Struct, frozen=True):
-    """What of a manifest has no effect here, or is `doubtful`: probably not meant so; and why."""
+    """What of a manifest has no effect here, or is `doubtful`: probably not meant so; and why.
+
+    `line` is that of the field.
+    """
 
     field: str
     why: str
     doubtful: bool = False
+    line: int = 0
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +181,9 @@ def _row(document: Document, found: Checked) -> Row:
         dialect=", ".join(dict.fromkeys(pod.dialect for pod in found.pods)),
         asks=tuple(asks),
         node=tuple(dict.fromkeys(words for pod in found.pods if (words := _of_node(pod)))),
-        notes=tuple(NoteRow(*note) for note in found.notes),
+        notes=tuple(
+            NoteRow(*note, line=document.parsed.line_of(note.field)) for note in found.notes
+        ),
     )
 
 
@@ -242,5 +248,5 @@ def _show_known(row: Row, out: Console) -> None:
         out.print(plain(f"  {'node':<8} {words}"), soft_wrap=True)
     for note in sorted(row.notes, key=lambda note: not note.doubtful):
         kind = "doubtful" if note.doubtful else "without effect"
-        said = f"  {kind}  {note.field}: {note.why}"
+        said = f"  {kind}  line {note.line}, {note.field}: {note.why}"
         out.print(plain(said), style="bold yellow" if note.doubtful else "dim", soft_wrap=True)

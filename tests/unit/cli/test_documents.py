@@ -108,6 +108,26 @@ def test_files_with_nothing_else_are_wrong(text: str, why: str, tmp_path: Path) 
     assert why in problem.message
 
 
+def test_what_is_doubtful_has_its_own_line(tmp_path: Path) -> None:
+    """Not that of its document: also of an item of a List, by its whole path."""
+    file = tmp_path / "list.yaml"
+    limits = '"nvidia.com/gpu": 1\n          "nvidia.com/gpumen": 3000'
+    resources = f"resources:\n        limits:\n          {limits}"
+    spec = f"spec:\n    containers:\n    - name: main\n      {resources}"
+    pod = f"- apiVersion: v1\n  kind: Pod\n  metadata: {{name: p}}\n  {spec}"
+    file.write_text(f"apiVersion: v1\nkind: List\nitems:\n{pod}\n")
+    field = 'items[0].spec.containers[0].resources.limits["nvidia.com/gpumen"]'
+    line = file.read_text().splitlines().index('          "nvidia.com/gpumen": 3000') + 1
+    wish, _ = reading.read_manifests([str(file)])
+    (slip,) = wish.slips
+    assert slip.startswith(f"{file}, line {line}: {field}: is not known here")
+    done = CliRunner().invoke(check.command, ["-f", str(file)])
+    assert f"  doubtful  line {line}, {field}: is not known here" in done.stdout
+    said = json.loads(CliRunner().invoke(check.command, ["-f", str(file), "--json"]).stdout)
+    (note,) = said["documents"][0]["notes"]
+    assert (note["line"], note["field"]) == (line, field)
+
+
 def test_many_that_are_passed_over_are_one_line() -> None:
     """The first by name, the others counted."""
     names = [f"Service s{i}" for i in range(10)]
@@ -129,5 +149,5 @@ def test_all_verbs_tell_of_another_scheduler(tmp_path: Path) -> None:
     assert note["why"].startswith("x is another scheduler")
     planned = plan_of(PlanRequest(files={str(file): file.read_text()}), State())
     (slip,) = wish.slips
-    assert slip == f"{file}, line 6: {note['field']}: {note['why']}"
+    assert slip == f"{file}, line 11: {note['field']}: {note['why']}"
     assert planned.warnings == (slip,)

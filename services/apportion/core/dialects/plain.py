@@ -24,6 +24,16 @@ PROFILES = {
 """Resource to profile, of every model that we know."""
 
 
+def example(resource: str) -> tuple[str, int]:
+    """The first model that has the profile of one of `PROFILES`, and the memory of an instance."""
+    return next(
+        (model.match[0], profile.memory_mib)
+        for model in FAMILIES[nvidia.FAMILY].models
+        for profile in model.profiles
+        if profile.name == PROFILES[resource]
+    )
+
+
 def _resources(config: DialectConfig) -> Resources:
     cards = {config.plain_count: Resource((nvidia.FAMILY,), Bound(SHARES, nvidia.FAMILY))}
     if not config.mig_by_profile:

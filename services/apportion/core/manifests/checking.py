@@ -7,7 +7,7 @@ said to be of a kind that is not known here, and what of a taken one has no effe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from apportion.core.dialects import ManifestError
@@ -82,7 +82,7 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
     try:
         with errors_below(prefix):
             if limit_of(document, config.dialects) is not None:
-                return Checked(name, notes=tuple(_slips(document, config)))
+                return Checked(name, notes=_below(prefix, _slips(document, config)))
             made, below, at = _made(document, kind)
         with errors_below(prefix + below):
             manifest = read_document(made, config)
@@ -91,7 +91,12 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
     of_none = (Note(*each) for each in of_no_device(document, config.dialects))
     elsewhere = (Note(*each, doubtful=True) for each in left_elsewhere(about, config.schedulers))
     notes = (*_notes(about, at, below), *of_none, *elsewhere, *_slips(document, config))
-    return Checked(name, manifest.pods, notes)
+    return Checked(name, manifest.pods, _below(prefix, notes))
+
+
+def _below(prefix: str, notes: Iterable[Note]) -> tuple[Note, ...]:
+    """The notes by their whole path, where a document stands in a List."""
+    return tuple(note._replace(field=prefix + note.field) for note in notes)
 
 
 def _slips(document: object, config: ManifestConfig) -> Iterator[Note]:

@@ -1,10 +1,10 @@
 """Names that look like ours and are not: a slip of the pen would be passed over in silence.
 
 A resource that nobody reads counts as one that nodes offer, and no node does, and limits no device;
-an annotation or a field that nobody reads has no effect; more than all cores of a device are cut to
-these; of no device no part is given. Invariant: a name with a domain that is read here is known, or
-is told of; and a name of any domain that is nearly one of ours is told of with those that it is
-near to.
+an annotation or a field that nobody reads has no effect; of no device no part is given. What names
+that are read have for amounts is looked at in `amounts`. Invariant: a name with a domain that is
+read here is known, or is told of; and a name of any domain that is nearly one of ours is told of
+with those that it is near to.
 """
 
 from __future__ import annotations
@@ -13,34 +13,30 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
-from apportion.core.dialects import ManifestError, cambricon, listing, plain
+from apportion.core.dialects import ManifestError, listing, plain
 from apportion.core.dialects import annotations as preferences
 from apportion.core.dialects.container import Container
 from apportion.core.dialects.errors import within
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.reading import read_pod
 from apportion.core.manifests import harmless
+from apportion.core.manifests.amounts import doubtful_amounts
 from apportion.core.manifests.fields import Part, unknown_fields
 from apportion.core.manifests.limits import QUEUE, QUOTA
 from apportion.core.manifests.meant import meant
 from apportion.core.manifests.resource_quota import OF_CLAIMS
-from apportion_schemas.quantities import WHOLE
 
 NEAR: Final = 0.8
 NEAR_OF_OTHERS: Final = 0.88
 """How alike a name of a foreign domain must be to be taken for a slip."""
 DEPTH_MAX: Final = 32
-DIGITS_MAX: Final = 18
-_CLAMPED: Final = (
-    "is {}, a percentage of one device, and counts as 100, a device alone, as in HAMi; "
-    "write from 0 to 100"
-)
 _OF_THE_NODE: Final = (
     "it is asked of the node, as an extended resource of this name, and only a node that offers it "
     "takes the pod"
 )
 _UNREAD: Final = f"is not known here: {_OF_THE_NODE}"
-_UNREAD_MIG: Final = f"is no MIG instance here, unless migStrategy is mixed: {_OF_THE_NODE}"
+_UNREAD_MIG: Final = f"is a MIG instance only where migStrategy is mixed; else {_OF_THE_NODE}"
+_NO_PROFILE: Final = f"is a MIG profile of no model known here: {_OF_THE_NODE}"
 OWN: Final = frozenset(
     (
         preferences.SCORING_WEIGHTS,
@@ -86,6 +82,8 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
         if key == "resources":
             for kind, amounts in _amounts(found):
                 yield from _resources(amounts, f"{at}.{kind}", config)
+            for asked, why in doubtful_amounts(found, config):
+                yield Suspect(within(f"{at}.{asked.kind}", asked.name), why)
             if (zero := _zero(found, config)) and zero.besides:
                 yield Suspect(
                     f"{at}.{zero.field}",
@@ -200,23 +198,26 @@ def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator
 def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
     known = listing.claimed(config)
     for key in found:
-        if not isinstance(key, str) or "/" not in key:
+        if not isinstance(key, str) or "/" not in key or key in known:
             continue
-        if key in known:
-            if key in (config.hami.cores, cambricon.CORES) and _exceeds(found[key]):
-                yield Suspect(within(at, key), _CLAMPED.format(found[key]))
+        if key.startswith(plain.MIG):
+            yield Suspect(within(at, key), _of_mig(key, known, config))
             continue
-        hint = _hint(key, known | plain.PROFILES.keys() if key.startswith(plain.MIG) else known)
+        hint = _hint(key, known)
         if hint or _domain(key) in _domains(known):
-            yield Suspect(
-                within(at, key), (_UNREAD_MIG if key in plain.PROFILES else _UNREAD) + hint
-            )
+            yield Suspect(within(at, key), _UNREAD + hint)
 
 
-def _exceeds(percent: object) -> bool:
-    """Whether it is more than all of a device."""
-    said = str(percent)
-    return said.isdecimal() and len(said) <= DIGITS_MAX and int(said) > WHOLE
+def _of_mig(key: str, known: Collection[str], config: DialectConfig) -> str:
+    """Why an instance by this name is none, and how one is had."""
+    if key not in plain.PROFILES:
+        return _NO_PROFILE + _hint(key, {*known, *plain.PROFILES})
+    model, memory_mib = plain.example(key)
+    memory = -(-memory_mib // config.memory_factor)
+    return (
+        f"{_UNREAD_MIG}; set that, or for the memory that one of {model} has write "
+        f"{config.hami.count}: 1 and {config.hami.memory}: {memory}"
+    )
 
 
 def _hint(key: str, known: Collection[str]) -> str:

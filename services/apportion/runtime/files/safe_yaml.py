@@ -277,6 +277,14 @@ def _composed(text: str) -> yaml.Node | None:
     return node
 
 
+@lru_cache(maxsize=DEPTH_MAX)
+def _fields(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    """The fields of a mapping by their keys, kept for whoever asks for many fields of a document:
+    of a mapping with thousands of doubtful keys each would be looked for among all.
+    """
+    return {key.value: (key, value) for key, value in node.value}
+
+
 def _offset(text: str, path: str) -> int:
     """How many lines below the first one a field stands."""
     node = _composed(text)
@@ -286,10 +294,10 @@ def _offset(text: str, path: str) -> int:
             node = node.value[int(index)]
             offset = node.start_mark.line
         elif isinstance(node, yaml.MappingNode):
-            found = [pair for pair in node.value if pair[0].value == (key or name)]
-            if not found:
+            found = _fields(node).get(key or name)
+            if found is None:
                 break
-            offset, node = found[0][0].start_mark.line, found[0][1]
+            offset, node = found[0].start_mark.line, found[1]
         else:
             break
     return int(offset)

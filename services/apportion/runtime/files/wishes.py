@@ -103,14 +103,13 @@ class _Reader:
         if is_other(item):
             return
         limit = limit_of(item, self._config.dialects)
-        line = document.parsed.line
         slips = [*suspects(item, self._config.dialects)]
         if limit is None:
             slips += left_elsewhere(item, self._config.schedulers)
-        self.wish.slips += (
-            str(Problem(document.source, f"{prefix}{each.field}: {each.why}", line=line))
-            for each in slips
-        )
+        for each in slips:
+            field = f"{prefix}{each.field}"
+            line = document.parsed.line_of(field)
+            self.wish.slips.append(str(Problem(document.source, f"{field}: {each.why}", line=line)))
         if limit is not None:
             self.taken = True
             self.wish.limits.append(limit)

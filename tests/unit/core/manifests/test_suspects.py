@@ -81,6 +81,68 @@ def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "most", "said"),
+    [
+        (
+            "volcano.sh/vgpu-memory",
+            183_359,
+            "counts as all memory of whichever card it gets, as in",
+        ),
+        ("nvidia.com/gpumem", 183_359, "; write what it is to have of one device"),
+        ("volcano.sh/gpu-memory", 183_359, "; write what it is to have of one device"),
+        ("docker.com/vcuda-memory", 716, "(717 units of 256 MiB)"),
+        ("docker.com/vcuda-memory", 716, "; write 3 if MiB were meant"),
+        ("cambricon.com/mlu.smlu.vmemory", 320, "; write 2 if MiB were meant"),
+        ("huawei.com/Ascend910C-memory", 65_536, "65,537 MiB"),
+        ("huawei.com/ascend310p-memory", 24_576, "largest device known here has 24,576 MiB"),
+    ],
+)
+def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: str) -> None:
+    """With the unit, for it may be another than its author thinks; up to that nothing is said, nor
+    of what is refused as no amount, or as more than a device can ever have.
+    """
+    document = pod()
+    limits: dict[str, Any] = {}
+    document["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
+    for fine in (most, str(most), "much", -1, "4Gi", 1 << 40):
+        limits[name] = fine
+        assert found(document) == []
+    for much in (most + 1, str(most + 1)):
+        limits[name] = much
+        (why,) = found(document)
+        assert why.startswith(f'spec.containers[0].resources.limits["{name}"] is ')
+        assert said in why
+
+
+def test_a_unit_of_ones_own_is_said() -> None:
+    """`gpuMemoryFactor` makes 3000 of a name 3000 GiB."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpumem": 3000}
+    (said,) = suspects(document, DialectConfig(memory_factor=1024))
+    assert "is 3,072,000 MiB (3,000 units of 1024 MiB)" in said.why
+    assert said.why.endswith("; write 3 if MiB were meant")
+
+
+@pytest.mark.parametrize(
+    ("amount", "part", "idle"),
+    [
+        ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpumem-percentage"),
+        ("volcano.sh/vgpu-memory", "volcano.sh/vgpu-memory-percentage", "volcano.sh/vgpu-memory"),
+    ],
+)
+def test_memory_as_an_amount_and_as_a_part(amount: str, part: str, idle: str) -> None:
+    """HAMi takes the amount and Volcano the part; of one that is 0 there is nothing to take."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = limits = {amount: 3000, part: 50}
+    (said,) = found(document)
+    counting = part if idle == amount else amount
+    assert said.startswith(f'spec.containers[0].resources.limits["{idle}"] is {limits[idle]} and ')
+    assert f"says nothing of memory beside {counting}, which counts alone, as in " in said
+    limits[part] = 0
+    assert found(document) == []
+
+
+@pytest.mark.parametrize(
     ("name", "meant"),
     [
         ("nvidia.com/gpus", "nvidia.com/gpu"),
@@ -105,9 +167,20 @@ def test_an_instance_by_its_profile_says_what_reads_it() -> None:
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-1g.5gb": 1}
     (said,) = found(document)
-    assert "unless migStrategy is mixed" in said
+    assert "is a MIG instance only where migStrategy is mixed; else it is asked of the node" in said
+    assert "; set that, or for the memory that one of A100-SXM4-40GB has write" in said
+    assert said.endswith(" nvidia.com/gpu: 1 and nvidia.com/gpumem: 5120")
     assert "did you mean" not in said
     assert not list(suspects(document, DialectConfig(mig_by_profile=True)))
+
+
+def test_an_instance_of_a_profile_that_no_model_has() -> None:
+    """It is said to be of none, wherever profiles are read."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-1g.7gb": 1}
+    for config in (CONFIG, DialectConfig(mig_by_profile=True)):
+        (said,) = suspects(document, config)
+        assert said.why.startswith("is a MIG profile of no model known here: it is asked of")
 
 
 @pytest.mark.parametrize(
