@@ -162,6 +162,32 @@ def test_who_waits_already_is_waited_for(up: Standalone) -> None:
     up.json("delete", "-f", "-", stdin=large)
 
 
+def test_of_whom_nobody_looks_at_the_reason_is_told_at_once(up: Standalone) -> None:
+    """A gate, and a PodGroup that is not there: no scheduler says a word of either."""
+    document = pod(1000).replace(b"name: trainer", b"name: NAME")
+    gated = document.replace(b"NAME", b"gated").replace(
+        b"containers:", b"schedulingGates: [{name: example.com/hold}]\n  containers:"
+    )
+    lone = document.replace(b"NAME", b"lone").replace(
+        b"labels: {", b"annotations: {scheduling.k8s.io/group-name: nowhere}, labels: {"
+    )
+    said = up.json(
+        "submit", "-f", "-", "--wait", "--timeout", "3600", stdin=gated + b"---" + lone, code=1
+    )  # fmt: skip
+    why = {
+        "default/gated": "until its gates are taken away: example.com/hold",
+        "default/lone": "its gang default/nowhere is not declared yet: there is no PodGroup of "
+        "that name",
+    }
+    assert (said["refused"], said["undecided"]) == (why, [])
+    assert said["causes"] == dict.fromkeys(why.values(), 1)
+    listed = pods(up)
+    assert {f"default/{name}": listed[name]["cause"] for name in ("gated", "lone")} == why
+    again = up.json("submit", "-f", "-", "--wait", stdin=gated, code=1)
+    assert again["refused"] == {"default/gated": why["default/gated"]}
+    up.run("delete", "gated", "lone")
+
+
 def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
     """Said once; a second time they stand already. A namespace holds no more than its quota."""
     said = up.json("submit", "-f", "-", stdin=LIMITS.encode())

@@ -1,4 +1,5 @@
-"""Waiting until every submitted pod is decided: placed somewhere, or refused for now.
+"""Waiting until every submitted pod is decided: placed somewhere, or refused for now; of one at
+which no scheduler looks there is nothing to wait for.
 
 Or, where that is asked for, until what was placed is also allocated.
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -51,7 +52,8 @@ class Awaited:
     """The decisions on some pods, as they come; `first_placed_s` is on the monotonic clock.
 
     `progress` is called once for each pod that is settled. `revision` is the newest seen, and
-    `evicted` are by uid the names of those that were told to go for one of them.
+    `evicted` are by uid the names of those that were told to go for one of them; `unlooked` are
+    those at which no scheduler looks, with for what each waits.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Awaited:
     ) -> None:
         self.pods = {pod.uid: pod for pod in pods}
         self.decided: dict[str, Decided] = {}
+        self.unlooked: dict[str, str] = {}
         self.evicted: dict[str, list[str]] = {}
         self.first_placed_s = 0.0
         self.revision = 0
@@ -77,13 +80,19 @@ class Awaited:
 
     @property
     def undecided(self) -> list[str]:
-        """The uids of which nothing was said."""
-        return [uid for uid in self.pods if uid not in self.decided]
+        """The uids of which nothing was said and something should be."""
+        return [uid for uid in self.pods if uid not in self.decided and uid not in self.unlooked]
 
     @property
     def settled(self) -> bool:
         """Whether there is nothing more to wait for."""
         return self._all.is_set()
+
+    def set_aside(self, unlooked: Mapping[str, str]) -> None:
+        """Wait for none of these, by uid with for what each waits: no scheduler looks at them."""
+        self.unlooked |= unlooked
+        for uid in unlooked:
+            self._settle(uid)
 
     async def recall(self, ledger: JetStreamLedger, revisions: Iterable[int]) -> None:
         """Take note of what was said there of pods that were live before. Raises as `wait`."""
@@ -166,7 +175,11 @@ class Awaited:
             self.decided[uid] = Decided(revision, refused=data)
         if self._to_the_end and isinstance(data, PodPlaced):
             self._settled.discard(uid)
-        elif uid not in self._settled:
+        else:
+            self._settle(uid)
+
+    def _settle(self, uid: str) -> None:
+        if uid not in self._settled:
             self._settled.add(uid)
             self._progress()
         if len(self._settled) >= self._enough:

@@ -34,14 +34,14 @@ from apportion.cli.submitting import (
 )
 from apportion.cli.submitting import replace as replace_pods
 from apportion.cli.usage import hinting
-from apportion.cli.waiting import causes, waits_for
+from apportion.cli.waiting import alike, causes, unlooked, waits_for
 from apportion.cli.writing import open_ledger, run
-from apportion.core.explain.answers import PodAnswer, Why
+from apportion.core.explain.answers import PodAnswer, QueueAnswer, Why
 from apportion.core.explain.lines import limit_name, listed, shares_words
 from apportion.core.explain.vocabulary import WAITING
 from apportion.core.explain.words import many
 from apportion.runtime.files.manifests import Problem
-from apportion.runtime.files.wishes import Wish
+from apportion.runtime.files.wishes import Wish, undeclared_queues
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import Shape
 
@@ -147,12 +147,10 @@ def command(
         dry_run=dry_run,
         problems=[str(problem) for problem in problems],
         passed_over=wish.passed_over,
-        warnings=wish.slips,
     )
     tell_passed_over(wish)
     _tell_problems(problems)
-    for slip in wish.slips:
-        console(stderr=True).print("doubtful", plain(slip), style="yellow", soft_wrap=True)
+    _tell_doubtful(report, wish.slips)
     if wish.pods or wish.groups or wish.limits or wish.deployments:
         choice = Choice(timeout_s if wait else None, replace, dry_run)
         run(_submit(where, wish, report, choice))
@@ -172,6 +170,9 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
     async with open_ledger(where.reach()) as ledger:
         newest = await ledger.last_revision()
         basis, live = await asyncio.to_thread(look_up, gateway, wish.pods, at_least=newest)
+        if wish.queues:
+            _, queues = await asyncio.to_thread(gateway.items, "queues", QueueAnswer)
+            _tell_doubtful(report, undeclared_queues(wish, [each.queue for each in queues]))
         found = await asyncio.to_thread(compared, wish, live, gateway)
         report.unchanged = found.same
         if not choice.replace:
@@ -218,11 +219,16 @@ async def _decided(
     pods = [*report.submitted, *live]
     with _bar("deciding", len(pods)) as advance:
         awaited = Awaited(pods, lambda: advance(1))
-        await awaited.recall(ledger, [pod.refused_revision for pod in waiting if pod.cause])
+        await awaited.recall(ledger, [pod.refused_revision for pod in waiting if pod.reasons])
+        newest = await ledger.last_revision()
+        awaited.set_aside(
+            await asyncio.to_thread(unlooked, gateway, wish.pods, pods, at_least=newest)
+        )
         await awaited.wait(ledger, wait_s)
     left = max(end - time.monotonic(), 0.0)
     now = await wait_for_room(ledger, gateway, awaited, wish.pods, left)
-    shapes = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods}
+    named = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods}
+    shapes = {pod.uid: named[pod.full_name] for pod in pods}
     _note_decisions(report, awaited, now, shapes)
 
 
@@ -257,9 +263,12 @@ def _note_decisions(
             held = shares_words(each.share for each in why.placed.shares)
             report.placed[name] = f"{why.placed.node}: {held}"
         elif said.refused is not None:
-            report.refused[name] = waits_for(awaited, uid, why, shapes.get(name))
+            report.refused[name] = waits_for(awaited, uid, why, shapes[uid])
+    for uid, text in awaited.unlooked.items():
+        if uid not in awaited.decided:
+            report.refused[awaited.pods[uid].full_name] = text
     still = [uid for uid, pod in awaited.pods.items() if pod.full_name in report.refused]
-    report.causes = causes(awaited, still)
+    report.causes = causes(awaited, still, shapes)
     report.undecided = [awaited.pods[uid].full_name for uid in awaited.undecided]
     report.evicted = {awaited.pods[uid].full_name: gone for uid, gone in awaited.evicted.items()}
 
@@ -280,14 +289,10 @@ def _tell_problems(problems: list[Problem]) -> None:
         out.print("refused", plain(problem), style="red", soft_wrap=True)
 
 
-def _once(refused: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What pods wait for, the same for several, as of a gang, once."""
-    by_text: dict[str, list[str]] = {}
-    for name, text in refused.items():
-        by_text.setdefault(text, []).append(name)
-    for text, names in by_text.items():
-        more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
-        yield f"{names[0]}{more}", text
+def _tell_doubtful(report: Report, said: Sequence[str]) -> None:
+    report.warnings = [*report.warnings, *said]
+    for each in said:
+        console(stderr=True).print("doubtful", plain(each), style="yellow", soft_wrap=True)
 
 
 def _tell(report: Report, *, waited: bool) -> None:
@@ -328,8 +333,6 @@ def counted(report: Report) -> str:
     """All of it in numbers; of a dry run what would be done."""
     would, count = "would be " if report.dry_run else "", len(report.submitted)
     done = [f"{count:,} {would}submitted"] if count else []
-    if report.seconds and count > NAMED_MAX:
-        done.append(f"{count / report.seconds:,.0f} per second")
     for what, number in (
         ("placed", len(report.placed)), (WAITING, len(report.refused)),
         ("undecided", len(report.undecided)), ("evicted", sum(map(len, report.evicted.values()))),
@@ -394,7 +397,7 @@ def _waited(report: Report, made: Rows) -> None:
         gone = report.evicted.get(name, [])
         room = f"; evicted for it: {listed(gone)}" if gone else ""
         made.add_row(plain(name), plain(f"{text}{room}"))
-    for names, text in _once(report.refused):
+    for names, text in alike(report.refused):
         made.add_row(names, f"{WAITING}: {text}", style="yellow")
     for name in report.undecided:
         made.add_row(plain(name), "no decision yet: is a scheduler running?", style="yellow")

@@ -8,7 +8,7 @@ names causes alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from msgspec import structs
@@ -16,8 +16,11 @@ from msgspec import structs
 from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
 from apportion.cli.exits import NotFound, Unreachable
+from apportion.cli.submitting import Submitted
 from apportion.core.explain import limit_words, words
-from apportion.core.explain.answers import Why
+from apportion.core.explain.answers import GangAnswer, Why
+from apportion.core.explain.unlooked import gates_words
+from apportion.core.manifests import PodDraft
 from apportion_schemas import PodRefused, Shape
 
 ASKED_MAX: Final = 40
@@ -44,6 +47,28 @@ def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
     return found
 
 
+def unlooked(
+    gateway: Gateway, drafts: Iterable[PodDraft], pods: Iterable[Submitted], *, at_least: int
+) -> dict[str, str]:
+    """By uid: for what those wait at which no scheduler looks, a gate or the word of their gang.
+
+    `at_least` is the revision as of which the gangs are known. Raises what the gateway raises.
+    """
+    by_name = {f"{draft.namespace}/{draft.name}": draft for draft in drafts}
+    undeclared = set[str]()
+    if any(draft.group for draft in by_name.values()):
+        _, gangs = gateway.items("gangs", GangAnswer, {"at_least": at_least})
+        undeclared = {gang.group for gang in gangs if not gang.declared}
+    found: dict[str, str] = {}
+    for pod in pods:
+        draft = by_name[pod.full_name]
+        if draft.gates:
+            found[pod.uid] = gates_words(draft.gates)
+        elif draft.group in undeclared:
+            found[pod.uid] = words.undeclared(draft.group)
+    return found
+
+
 def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None = None) -> str:
     """What the refused pod waits for; of `why` without its name and since when."""
     if why is not None and why.refused is not None:
@@ -53,20 +78,35 @@ def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None =
     return words.refusal(structs.replace(refused, nearest=()), shape)
 
 
-def causes(awaited: Awaited, pods: Iterable[str]) -> dict[str, int]:
-    """How many of these pods, by uid, wait for what, the most first.
+def alike(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What is said of each pod; the same of several, as of a gang, once, with the first of them."""
+    by_text: dict[str, list[str]] = {}
+    for name, text in said.items():
+        by_text.setdefault(text, []).append(name)
+    for text, names in by_text.items():
+        more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        yield f"{names[0]}{more}", text
+
+
+def causes(awaited: Awaited, pods: Iterable[str], shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """How many of these pods, by uid, wait for what, the most first; `shapes` are by uid.
 
     In as few words as are the same for pods that were refused while the fleet was another.
     """
-    refusals = (awaited.decided[uid].refused for uid in pods)
-    found = Counter(_first_cause(refused) for refused in refusals if refused is not None)
+    found = Counter[str]()
+    for uid in pods:
+        said = awaited.decided.get(uid)
+        if said is None:
+            found[awaited.unlooked[uid]] += 1
+        elif said.refused is not None:
+            found[_first_cause(said.refused, shapes.get(uid))] += 1
     return dict(found.most_common())
 
 
-def _first_cause(refused: PodRefused) -> str:
+def _first_cause(refused: PodRefused, shape: Shape | None) -> str:
     if limits := limit_words.of_refusal(refused):
         return limits[0]
     if refused.gang is not None:
         return words.gang(refused.gang)
     ranked = words.ranked(words.without_gone(refused))
-    return words.phrase(ranked[0][0]) if ranked else words.cause(refused)
+    return words.named(ranked[0][0], shape) if ranked else words.cause(refused)

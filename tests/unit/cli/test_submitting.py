@@ -12,7 +12,13 @@ from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.words import phrase
 from apportion.core.manifests import PodDraft
 from apportion.runtime.files.wishes import Wish
-from apportion_schemas import PodGroupObserved, PodRefused, PodSubmitted, RefusalCode
+from apportion_schemas import (
+    NodeConstraints,
+    PodGroupObserved,
+    PodRefused,
+    PodSubmitted,
+    RefusalCode,
+)
 from tests.support.pods import gang, shape
 
 
@@ -189,6 +195,27 @@ def refused(*codes: RefusalCode, nodes: int) -> PodRefused:
     )
 
 
+def test_nobody_waits_for_those_at_which_no_scheduler_looks() -> None:
+    """They are settled, and neither decided nor forgotten."""
+    settled: list[int] = []
+    pods = [Submitted("default", uid, uid, 1) for uid in "abc"]
+    awaited = Awaited(pods, lambda: settled.append(1))
+    awaited.set_aside({"a": "until its gates are taken away: x"})
+    awaited.set_aside({})
+    assert (awaited.undecided, awaited.settled, len(settled)) == (["b", "c"], False, 1)
+    assert causes(awaited, "a", {}) == {"until its gates are taken away: x": 1}
+    awaited.set_aside(dict.fromkeys("bc", "x"))
+    assert (awaited.undecided, awaited.settled, len(settled)) == ([], True, 3)
+
+
+def test_the_cause_of_many_names_the_labels_that_no_node_has() -> None:
+    """As everywhere else: a slip of the pen shows by itself."""
+    awaited = Awaited([], lambda: None)
+    awaited.decided["a"] = Decided(1, refused=refused(RefusalCode.NODE_LABELS_MISMATCH, nodes=4))
+    wants = shape(node=NodeConstraints(selector={"pool": "tain"}))
+    assert causes(awaited, "a", {"a": wants}) == {"no labels of the node meet pool=tain": 1}
+
+
 def test_of_many_that_wait_the_causes_are_counted() -> None:
     """The most first, alike for other counts of nodes; with who names them."""
     memory, cpu = RefusalCode.MEMORY_INSUFFICIENT, RefusalCode.CPU_INSUFFICIENT
@@ -198,7 +225,7 @@ def test_of_many_that_wait_the_causes_are_counted() -> None:
         "d": refused(nodes=0),
     }.items():  # fmt: skip
         awaited.decided[uid] = Decided(1, refused=why)
-    found = causes(awaited, awaited.decided)
+    found = causes(awaited, awaited.decided, {})
     assert found == {phrase(memory): 2, phrase(cpu): 1, "there is no node yet": 1}
     said = list(of_waiting(Report(causes=found)))
     assert said[0] == f"2 waiting: {phrase(memory)}"

@@ -91,7 +91,8 @@ class FailedDevice(Answer, frozen=True):
 
 class PodAnswer(Answer, frozen=True):
     """One live pod. `reasons` counts nodes per cause while the pod is refused, the
-    nearest cause first; `cause` is that one in words, or the limit that keeps the pod out.
+    nearest cause first; `cause` is that one in words, or the limit that keeps the pod out; without
+    reasons it is a gate, its gang or another scheduler for which it waits.
 
     A pod that cannot be read has the phase `rejected`, no revisions, and the words in `rejection`.
     `spec` is a digest of what it asks for, its labels, gang and queue: equal for equal manifests.
@@ -464,7 +465,8 @@ class Evictions(Answer, frozen=True):
 
 
 class Why(Answer, frozen=True):
-    """All that is known of one pod's place: a sentence, then exactly one of the four parts.
+    """All that is known of one pod's place: a sentence, then exactly one of the four parts; none of
+    a pod with gates, which stands in no line.
 
     `rejected` is what cannot be read in its manifest: nobody looks for a place until it is mended.
     `evicted` says for whom the pod is to go, `evicts` who is to go for it; `evicted_in_vain`: the

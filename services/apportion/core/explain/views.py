@@ -26,6 +26,7 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.health import failed_devices, failure, unready
 from apportion.core.explain.lines import rejection_words
+from apportion.core.explain.unlooked import unlooked
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.shaping import spec_digest
 from apportion.core.ledger.state import (
@@ -107,7 +108,7 @@ def pod_answer(state: State, pod: PodState) -> PodAnswer:
         allocated_revision=pod.allocated_revision,
         refused_revision=pod.refused_revision,
         reasons=dict(words.ranked(pod.refusal)) if pod.refusal else {},
-        cause=words.cause(pod.refusal, submitted.shape) if pod.refusal else "",
+        cause=words.cause(pod.refusal, submitted.shape) if pod.refusal else unlooked(state, pod),
         last_failure=pod.last_failure,
         failed_devices=failed_devices(state, pod),
         evicted_for=evicted.beneficiary_name if evicted else "",

@@ -26,6 +26,7 @@ from apportion.core.explain.lines import listed, rejection_words, room_made
 from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.since import since_words, taken_since
 from apportion.core.explain.spared import spared_words
+from apportion.core.explain.unlooked import chooser_words, gang_words, gates_words
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.rationale import rationale_of
@@ -156,9 +157,9 @@ def _sentence(
         said = f"{name} is waiting since revision {pod.refused_revision}: "
         said += ("it " if stands.never else "") + refusal_words(stands, pod.submitted.shape)
     elif pod.submitted.gates:
-        said = f"{name} waits {gates_words(pod)}"
+        said = f"{name} waits {gates_words(pod.submitted.gates)}"
     elif chooser:
-        said = f"{name} waits until {chooser} has chosen its node"
+        said = f"{name} waits {chooser_words(chooser)}"
     elif stands is not None:
         said = (
             f"{name} waits for a decision: number {stands.position:,} of "
@@ -244,26 +245,6 @@ def _deciding(first: Score, second: Score) -> str:
     return part if part and leads[part] > 0 else ""
 
 
-def gates_words(pod: PodState) -> str:
-    """For what a pod with gates waits."""
-    return f"until its gates are taken away: {', '.join(pod.submitted.gates)}"
-
-
-def gang_words(state: State, pod: PodState) -> str:
-    """What a pod's gang still waits for; empty where it has none or is complete."""
-    group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
-    if group is None:
-        return ""
-    if group.observed is None:
-        return words.undeclared(pod.submitted.group)
-    here = sum(not each.submitted.gates for each in group.pods.values())
-    if here >= group.min_available:
-        return ""
-    return (
-        f"its gang {pod.submitted.group} needs {group.min_available} pods together and has {here}"
-    )
-
-
 def _history(pod: PodState) -> tuple[Step, ...]:
     steps = (
         Step(phase="submitted", revision=pod.submitted_revision, time=pod.submitted_time),
@@ -275,7 +256,10 @@ def _history(pod: PodState) -> tuple[Step, ...]:
     return tuple(step for step in steps if step.revision)
 
 
-def _waiting(state: State, pod: PodState) -> WhyWaiting:
+def _waiting(state: State, pod: PodState) -> WhyWaiting | None:
+    """Its turn; None for a pod with gates, which stands in no line."""
+    if pod.submitted.gates:
+        return None
     mine = (-pod.submitted.priority, pod.submitted_revision)
     ahead = pending = 0
     for other in state.pods.values():

@@ -81,6 +81,37 @@ def test_a_pod_whose_node_is_chosen_elsewhere_waits_for_that() -> None:
     assert said == "default/p1 is placed on n1, which kube-scheduler chose"
 
 
+def test_who_waits_for_a_gate_stands_in_no_line() -> None:
+    """It is not counted among those that wait, so it has no number among them; lists say why."""
+    ledger = Ledger(rack("n1", 1), pod("a"), pod("p1", ask(1000), gates=("quota", "data")))
+    answer = why(ledger.state, ledger.pod("p1"))
+    said = "until its gates are taken away: quota, data"
+    assert answer.sentence == f"default/p1 waits {said}"
+    assert answer.waiting is None
+    assert pod_answer(ledger.state, ledger.pod("p1")).cause == said
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_list_says_what_is_lacking_before_anybody_can_decide(*, declared: bool) -> None:
+    """The declaration of a gang is no node's matter, so no refusal says it."""
+    ledger = Ledger(rack("n1", 1), *([gang("team/job", 1)] if declared else []))
+    ledger.submit(member("m0", cards(1)))
+    said = (
+        ""
+        if declared
+        else ("its gang team/job is not declared yet: there is no PodGroup of that name")
+    )
+    assert pod_answer(ledger.state, ledger.pod("m0")).cause == said
+
+
+def test_a_list_says_who_chooses_the_node() -> None:
+    """Nobody of ours looks at such a pod."""
+    ledger = Ledger(rack("n1", 1), pod("p1", ask(1000), chooser="kube-scheduler"))
+    cause = pod_answer(ledger.state, ledger.pod("p1")).cause
+    assert cause == "until kube-scheduler has chosen its node"
+    assert pod_answer(ledger.settle().state, ledger.pod("p1")).cause == cause
+
+
 def test_history_has_every_revision() -> None:
     """From submission to allocation, each with the revision of its event."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(1000))).settle().bound("p1").allocated("p1")
