@@ -451,6 +451,38 @@ def test_slips_of_the_pen_are_told_of(up: Standalone, tmp_path: Path) -> None:
     assert "write 4096" in up.run("check", "-f", str(path)).stdout
 
 
+QUEUED = """
+apiVersion: v1
+kind: Pod
+metadata: {name: queued, annotations: {scheduling.volcano.sh/queue-name: trian}}
+spec:
+  containers: [{name: main, image: x, resources: {limits: {nvidia.com/gpu: 1}}}]
+"""
+QUEUE = """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: train}
+spec: {capability: {nvidia.com/gpu: 100}}
+"""
+
+
+def test_a_queue_that_nobody_has_declared_is_told_of(up: Standalone, tmp_path: Path) -> None:
+    """By `plan` and `submit`, as soon as any queue is declared: it would lift every limit."""
+    path, queue = tmp_path / "pod.yaml", tmp_path / "queue.yaml"
+    path.write_text(QUEUED)
+    queue.write_text(QUEUE)
+    field = 'metadata.annotations["scheduling.volcano.sh/queue-name"]'
+    said = (
+        f"{path}, line 4: {field}: no queue trian is declared, so none limits it; declared are "
+        "train; did you mean train?"
+    )
+    assert up.run("submit", "-f", str(path), "--dry-run").stderr == ""
+    up.json("submit", "-f", str(queue))
+    assert up.run("plan", "-f", str(path)).stderr == f"{said}\n"
+    assert up.run("submit", "-f", str(path), "--dry-run").stderr == f"doubtful {said}\n"
+    assert up.json("submit", "-f", str(path), "--dry-run")["warnings"] == [said]
+
+
 def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:
     """Each with its line."""
     path = tmp_path / "config.yaml"

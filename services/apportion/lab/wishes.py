@@ -10,7 +10,7 @@ from apportion.core.ledger.state import State
 from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.planning import PODS_MAX, Plan
 from apportion.runtime.files.manifests import read_manifest_text
-from apportion.runtime.files.wishes import TooManyPods, read_wish
+from apportion.runtime.files.wishes import TooManyPods, read_wish, undeclared_queues
 
 
 def plan_of(request: PlanRequest, state: State) -> Plan:
@@ -36,6 +36,6 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
             limits=tuple(wish.limits),
         ),
         problems=tuple(map(str, problems)),
-        warnings=tuple(wish.slips),
+        warnings=(*wish.slips, *undeclared_queues(wish, state.queues)),
         passed_over=tuple(wish.passed_over),
     )

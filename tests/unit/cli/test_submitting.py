@@ -116,6 +116,7 @@ NEW = [Submitted("default", "a", "", 0)]
         (Report(dry_run=True, limits={"queue ml": 0, "b": 0}), "2 limits would be in force"),
         (Report(limits_unchanged=["queue ml"]), "1 limit unchanged"),
         (Report(problems=["wrong"]), "0 submitted, 1 document wrong"),
+        (Report(submitted=NEW * 50, seconds=0.5), "50 submitted"),
         (
             Report(submitted=NEW, placed={"default/a": "n"}, evicted={"default/a": ["x/b", "x/c"]}),
             "1 submitted, 1 placed, 2 evicted",

@@ -39,6 +39,41 @@ spec:
     assert answer.sentence == "the pod can never fit within the limits"
 
 
+def test_a_queue_that_nobody_declares_is_doubtful() -> None:
+    """By the line of its field, once; not `default`, nor what the manifest declares, nor where no
+    queue is declared at all.
+    """
+    ledger = Ledger(rack("n1", 4))
+    head = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {}\n  annotations:\n    {}: {}\n"
+    spec = "spec: {schedulerName: apportion, containers: [{name: main, image: x}]}\n---\n"
+    key = "scheduling.volcano.sh/queue-name"
+    queues = ["trian", "default", "own", "trian"]
+    text = "".join(head.format(f"p{i}", key, queue) + spec for i, queue in enumerate(queues))
+    own = "apiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: own}\n"
+    request = PlanRequest(files={"f": text})
+    assert plan_of(request, ledger.state).warnings == ()
+    ledger.play(QueueObserved(queue="train"))
+    first, second = plan_of(request, ledger.state).warnings
+    field = f'metadata.annotations["{key}"]'
+    why = "no queue trian is declared, so none limits it; declared are train; did you mean train?"
+    assert first == f"f, line 6: {field}: {why}"
+    assert second.startswith(f"f, line 22: {field}: no queue own is declared")
+    (only_one,) = plan_of(PlanRequest(files={"f": text + own}), ledger.state).warnings
+    assert only_one.endswith("declared are own, train; did you mean train?")
+
+
+def test_a_queue_of_a_gang_is_doubtful_too() -> None:
+    """Of a job of Volcano, whose queue is a field of its own."""
+    ledger = Ledger(rack("n1", 4)).play(QueueObserved(queue="train"))
+    template = "{spec: {schedulerName: volcano, containers: [{name: main, image: x}]}}"
+    job = (
+        "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec:\n"
+        f"  queue: other\n  tasks: [{{name: work, template: {template}}}]\n"
+    )
+    (said,) = plan_of(PlanRequest(files={"f": job}), ledger.state).warnings
+    assert said.startswith("f, line 5: spec.queue: no queue other is declared")
+
+
 @pytest.mark.parametrize(
     "capability",
     [{"volcano.sh/vgpu-number": 2}, {"docker.com/vcuda-memory": 11}, {"cpu": 2999}],

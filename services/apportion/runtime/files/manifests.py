@@ -41,6 +41,10 @@ class Document:
         line = self.parsed.line_of(error.field)
         return Problem(self.source, str(error), document=self.parsed.number, line=line)
 
+    def doubt(self, field: str, why: str) -> str:
+        """What is probably not meant so of a field of the document, with where it stands."""
+        return str(Problem(self.source, f"{field}: {why}", line=self.parsed.line_of(field)))
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

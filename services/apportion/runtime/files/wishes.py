@@ -11,12 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from apportion.core.dialects import ManifestError
+from apportion.core.explain.lines import listed
+from apportion.core.explain.natural import natural
+from apportion.core.explain.near import did_you_mean
 from apportion.core.manifests import Manifest, ManifestConfig, PodDraft, read_document
 from apportion.core.manifests.document import items_of
 from apportion.core.manifests.elsewhere import left_elsewhere
 from apportion.core.manifests.limits import limit_of
 from apportion.core.manifests.others import is_other, nothing_taken_words, others_in
 from apportion.core.manifests.priority_classes import with_classes
+from apportion.core.manifests.queues import queues_named
 from apportion.core.manifests.reading import errors_below
 from apportion.core.manifests.suspects import suspects
 from apportion.core.manifests.template import DEFAULT_CONFIG
@@ -34,6 +38,7 @@ class Wish:
 
     `deployments` are the namespaces and owners of pods of which there may be fewer than before.
     `podless` are workloads that stand for no pods as they are written, by name.
+    `queues` are those that pods and gangs name, each with the first document and field that does.
     `slips` are names in it that are probably not meant so, or of another scheduler, each with where
     it stands.
     `passed_over` are documents that are neither workloads nor limits, by name.
@@ -44,6 +49,7 @@ class Wish:
     limits: list[QueueObserved | QuotaObserved] = field(default_factory=list)
     deployments: set[tuple[str, str]] = field(default_factory=set)
     podless: list[str] = field(default_factory=list)
+    queues: dict[str, tuple[Document, str]] = field(default_factory=dict)
     slips: list[str] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
 
@@ -72,6 +78,21 @@ def read_wish(
         why = nothing_taken_words(contents)
         reader.problems.append(Problem(documents[0].source, why))
     return wish, reader.problems
+
+
+def undeclared_queues(wish: Wish, declared: Iterable[str]) -> list[str]:
+    """Each queue that the wish names and that neither it nor anybody has `declared`, where a slip
+    would lift every limit. Nothing where no queue is declared at all: nobody limits by them there.
+    """
+    known = {*declared, *(each.queue for each in wish.limits if isinstance(each, QueueObserved))}
+    said: list[str] = []
+    for queue, (document, at) in wish.queues.items() if known else ():
+        if queue not in known:
+            hint = did_you_mean(queue, known)
+            why = f"no queue {queue} is declared, so none limits it; declared are "
+            why += listed(sorted(known, key=natural)) + (f"; {hint}" if hint else "")
+            said.append(document.doubt(at, why))
+    return said
 
 
 class _Reader:
@@ -106,10 +127,7 @@ class _Reader:
         slips = [*suspects(item, self._config.dialects)]
         if limit is None:
             slips += left_elsewhere(item, self._config.schedulers)
-        for each in slips:
-            field = f"{prefix}{each.field}"
-            line = document.parsed.line_of(field)
-            self.wish.slips.append(str(Problem(document.source, f"{field}: {each.why}", line=line)))
+        self.wish.slips += (document.doubt(f"{prefix}{each.field}", each.why) for each in slips)
         if limit is not None:
             self.taken = True
             self.wish.limits.append(limit)
@@ -120,6 +138,8 @@ class _Reader:
         if self._left < 0:
             raise TooManyPods(f"more than {self._most} pods")
         self._add(document, manifest)
+        for queue, at in queues_named(item, manifest):
+            self.wish.queues.setdefault(queue, (document, f"{prefix}{at}"))
 
     def _add(self, document: Document, manifest: Manifest) -> None:
         wish = self.wish
