@@ -134,7 +134,10 @@ def test_a_device_is_drained(up: Standalone) -> None:
     assert {name.partition("/")[2] for name in planned["planned"]} == on_it
     assert all(planned["planned"].values()), "there is room on the other devices"
     said = up.run("drain", device, "--reason", "hot", "--dry-run").stdout
-    assert all(f"default/{name} would move to " in said for name in on_it)
+    begins = {True: "would begin anew on", False: "would move to"}
+    for name, there in planned["planned"].items():
+        before_it = before[name.partition("/")[2]]["node"]
+        assert f"{name} {begins[there == before_it]} {there} (" in said
     report = up.json("drain", device, "--reason", "hot")
     assert {name.partition("/")[2] for name in report["moved"]} == on_it
     again = up.json("drain", device, "--reason", "hot")
@@ -152,13 +155,13 @@ def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
     there = {f"default/{pod['name']}" for pod in pods(up).values() if pod["node"] == "n-1"}
     tried = up.run("drain", "n-1", "--reason", "x", "--dry-run")
     assert tried.returncode == 5
-    assert tried.stdout.startswith(f"{len(there)} pods would be moved from n-1\n")
-    assert all(f"{name} would " in tried.stdout for name in there)
-    assert f"\n{len(there)} of {len(there)} would have no place" in tried.stdout
+    losses = f"{len(there)} of {len(there)} would have no place"
+    assert tried.stdout.startswith(f"{len(there)} pods would be moved from n-1; {losses}\n")
+    assert f" and {len(there) - 1} more would wait" in tried.stdout, "one reason is said once"
     assert not any(node["cordons"] for node in up.json("get", "nodes")["items"])
     done = up.run("drain", "n-1", "--reason", "x", "--timeout", "20")
     assert done.returncode == 5, done.stdout + done.stderr
-    assert all(f"{name} waits: " in done.stdout for name in there)
+    assert f" and {len(there) - 1} more must wait: " in done.stdout
     assert "nothing runs on n-1 any more" in done.stdout
     assert f"\n{len(there)} of {len(there)} have no place\n" in done.stdout
     assert "lifts the cordon; pods that moved stay where they are" in done.stdout
@@ -193,8 +196,11 @@ def test_pods_of_a_gang_on_another_node_are_said_to_go_with_it(up: Standalone) -
     elsewhere = {f"default/{name}" for name in set(pods(up)) - set(there)}
     assert (len(there), len(elsewhere)) == (2, 2)
     assert set(up.json("drain", "n-1", "--dry-run", code=5)["with_gang"]) == elsewhere
-    said = up.run("drain", "n-1", "--dry-run").stdout
-    assert said.startswith("2 pods of n-1 would be moved, and 2 pods of their gangs with them\n")
+    headline, *rows = up.run("drain", "n-1", "--dry-run").stdout.splitlines()
+    moves, _, finds = headline.partition("; ")
+    assert moves == "2 pods of n-1 would be moved, and 2 pods of their gangs with them"
+    assert finds == "4 of 4 would have no place"
+    assert ["default/gang-worker-0 and 3 more would wait" in row for row in rows] == [True]
     up.json("delete", *pods(up))
 
 
@@ -220,7 +226,8 @@ def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
         os.kill(scheduler, signal.SIGCONT)
     assert process.returncode == 130
     assert f"{node} is cordoned since revision " in out
-    assert "default/stop-0 not decided yet\n" in out
+    assert "\ndefault/stop-0" in out
+    assert " not decided yet\n" in out
     stopped = out.partition("stopped by Ctrl-C:\n")[2]
     assert " without a place yet: the scheduler goes on without this verb\n" in stopped
     assert f"nothing runs on {node} any more" in stopped

@@ -24,7 +24,7 @@ from apportion.cli.output import console, plain, print_json
 from apportion.cli.plan import ask
 from apportion.cli.submitting import Submitted
 from apportion.cli.usage import SAY_WHY
-from apportion.cli.waiting import waits_for, whys
+from apportion.cli.waiting import alike, waits_for, whys
 from apportion.cli.writing import (
     appending,
     by_whom,
@@ -63,8 +63,9 @@ class Report(msgspec.Struct, kw_only=True):
     `waiting`: off the target, and why they have no new place yet. `left`: there still, and why;
     in a dry run what would become of them, and `planned` has the node where each would go, empty
     for one that would wait. `with_gang`: which of all these are not on the target themselves,
-    and go because their gang does. `instead`: pods that waited before, and where they have, or in a
-    dry run would have, a place now that one of these has none. `estimate`: controllers in
+    and go because their gang does. `was`: the node of each before. `unready`: why nobody knows
+    whether those on the target run. `instead`: pods that waited before, and where they have, or in
+    a dry run would have, a place now that one of these has none. `estimate`: controllers in
     Kubernetes make them anew, in an order of their own. `revision` is that of the cordon, also of
     one that stood already for the same reason; 0 for a dry run.
     """
@@ -76,6 +77,8 @@ class Report(msgspec.Struct, kw_only=True):
     left: dict[str, str] = {}
     planned: dict[str, str] = {}
     with_gang: list[str] = []
+    was: dict[str, str] = {}
+    unready: str = ""
     instead: dict[str, str] = {}
     estimate: bool = False
     seconds: float = 0.0
@@ -125,10 +128,11 @@ def command(
 
     In Kubernetes pods are evicted, and their controllers make new ones; a pod whose budget does not
     allow it is waited for, and named. Without Kubernetes a pod ends and is submitted anew in the
-    same moment. Ctrl-C stops between two pods and says what was done, what goes on by itself and
-    what was not done; the cordon stays. `apportion uncordon` lifts the cordon; pods that moved stay
-    where they are. Of a device's id the beginning will do: four characters after GPU-, if no other
-    begins so.
+    same moment. Standard error has a line for each as it goes. Ctrl-C stops between two pods and
+    says what was done, what goes on by itself and what was not done; the cordon stays. Of a node
+    that is not heard nobody knows whether its pods run on: they may then run twice. `apportion
+    uncordon` lifts the cordon; pods that moved stay where they are. Of a device's id the beginning
+    will do: four characters after GPU-, if no other begins so.
 
     Exit codes: 0 nothing runs there any more; 1 something does, or there is no such node or device;
     3 the ledger, gateway or API server cannot be reached; 5 nothing runs there any more, and a pod
@@ -187,15 +191,14 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         basis = max(basis, report.revision)
     units = await asyncio.to_thread(_units, gateway, order, at_least=basis)
     report.left = {name: "not moved yet" for unit in units for name in unit.names}
-    report.with_gang = [
-        name for unit in units for pod, name in zip(unit.pods, unit.names, strict=True)
-        if not order.covers(pod)
-    ]  # fmt: skip
+    _note_before(report, order, units)
     if dry_run:
         await asyncio.to_thread(_plan, gateway, where.gateway_url(), order, report)
         return
     if not units:
         return
+    if report.unready:
+        console(stderr=True).print(plain(unknown_words(report)), style="yellow", soft_wrap=True)
     deadline = time.monotonic() + order.timeout_s
     # By its fold: of what the ledger's beginning said, the ledger itself may have nothing any more.
     detail = await asyncio.to_thread(gateway.ask, "nodes", order.node, answer=NodeDetail)
@@ -208,6 +211,19 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         _note_decisions(report, awaited, now)
     if report.waiting:
         await asyncio.to_thread(_note_instead, gateway, report, awaited, basis=basis)
+
+
+def _note_before(report: Report, order: Order, units: Iterable[Unit]) -> None:
+    """Where the pods are, which of them only their gang takes along, and whether anybody knows that
+    those on the target run.
+    """
+    for unit in units:
+        for pod, name in zip(unit.pods, unit.names, strict=True):
+            report.was[name] = pod.node
+            if order.covers(pod):
+                report.unready = report.unready or pod.unready
+            else:
+                report.with_gang.append(name)
 
 
 async def _cordon(where: Where, order: Order, report: Report, *, basis: int) -> None:
@@ -411,7 +427,8 @@ def _note_gone(gateway: Gateway, evicted: dict[str, PodAnswer], report: Report) 
 
 
 class Progress:
-    """Tells on a terminal how many of the pods had their turn, in one line for each unit.
+    """Tells how many of the pods had their turn, in one line for each unit, also in a pipe: what is
+    done is known when it is, for whoever may want to stop it.
 
     Pods are counted, as in all else that is said, whether they are moved alone or as a gang.
     """
@@ -424,11 +441,10 @@ class Progress:
     def tell(self, unit: Unit, *, stays: bool = False) -> None:
         """The unit had its turn, and perhaps `stays` all the same."""
         self._done += len(unit.pods)
-        if self._out.is_terminal:
-            count = words.many(len(unit.pods), "pod")
-            what = f"gang {unit.gang}, {count}" if unit.gang else unit.names[0]
-            said = f"{self._done:,} of {words.many(self._total, 'pod')}: {what}"
-            self._out.print(plain(said + (", not moved" if stays else "")))
+        count = words.many(len(unit.pods), "pod")
+        what = f"gang {unit.gang}, {count}" if unit.gang else unit.names[0]
+        said = f"{self._done:,} of {words.many(self._total, 'pod')}: {what}"
+        self._out.print(plain(said + (", not moved" if stays else "")), soft_wrap=True)
 
 
 def _tell(report: Report, *, dry_run: bool) -> None:
@@ -442,9 +458,10 @@ def _tell(report: Report, *, dry_run: bool) -> None:
         return
     out.print(plain(f"{report.target} is cordoned since revision {report.revision}"))
     for name, node in report.moved.items():
-        out.print(plain(f"{name} moved to {node}" if node else f"{name} left"))
-    for name, why in report.waiting.items():
-        said = why if why == UNDECIDED else f"waits: {why}"
+        went = "begun anew on" if node == report.was.get(name) else "moved to"
+        out.print(plain(f"{name} {went} {node}" if node else f"{name} left"))
+    for name, why in alike(report.waiting):
+        said = why if why == UNDECIDED else f"must wait: {why}"
         out.print(plain(f"{name} {said}"), soft_wrap=True)
     for name, why in report.left.items():
         out.print(plain(f"{name} is there still: {why}"), soft_wrap=True)
@@ -453,7 +470,8 @@ def _tell(report: Report, *, dry_run: bool) -> None:
             out.print(plain(line))
     gone = len(report.moved) + len(report.waiting)
     if not report.left and (gone or not report.stopped):
-        out.print(plain(f"nothing runs on {report.target} any more"))
+        known = f", as far as is known: {report.unready}" if report.unready else ""
+        out.print(plain(f"nothing runs on {report.target} any more{known}"), soft_wrap=True)
     elif report.stopped:
         out.print("the same again goes on where this stopped")
     if report.waiting and not report.stopped:
@@ -468,20 +486,32 @@ def _tell(report: Report, *, dry_run: bool) -> None:
 
 
 def _tell_plan(report: Report) -> None:
+    """What is to be weighed first: who would lose by it, and who would win."""
     out = console()
-    out.print(plain(_headline(report)))
-    for name, what in report.left.items():
-        out.print(plain(f"{name} {what}"), soft_wrap=True)
     waits = sum(not node for node in report.planned.values())
-    if waits:
-        out.print(plain(f"{waits} of {len(report.left)} would have no place"))
+    would = f"; {waits} of {len(report.left)} would have no place" if waits else ""
+    out.print(plain(_headline(report) + would), soft_wrap=True)
     if report.instead:
         verb = "waits" if len(report.instead) == 1 else "wait"
         said = f"{words.many(len(report.instead), 'pod')} that {verb} now would be placed instead"
         out.print(plain(f"{said}: {_names(report.instead)}"), soft_wrap=True)
+    if report.unready:
+        out.print(plain(unknown_words(report)), soft_wrap=True)
+    finds = {name: what for name, what in report.left.items() if report.planned.get(name)}
+    others = {name: what for name, what in report.left.items() if name not in finds}
+    for name, what in (*finds.items(), *alike(others)):
+        out.print(plain(f"{name} {what}"), soft_wrap=True)
     if report.estimate:
         out.print("their controllers make them anew in an order of their own: where each goes "
                   "may differ", soft_wrap=True)  # fmt: skip
+
+
+def unknown_words(report: Report) -> str:
+    """What moving pods means of which nobody knows whether they run."""
+    return (
+        f"whether its pods still run on {report.target} is not known: {report.unready}. "
+        "Begun anew elsewhere, they may run twice"
+    )
 
 
 def _headline(report: Report) -> str:

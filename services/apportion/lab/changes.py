@@ -98,15 +98,21 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
     return _lose(course, lost)
 
 
-def words(changes: Changes) -> tuple[str, ...]:
+def words(changes: Changes, state: State) -> tuple[str, ...]:
     """What is otherwise, as in `without node-3`, one text for each change; to lose the same twice
-    is to lose it.
+    is to lose it. The state says where devices are.
     """
-    said = [f"without {name}" for name in dict.fromkeys(changes.lose)]
-    said += [f"{name} drained" for name in dict.fromkeys(changes.drain)]
+    said = [f"without {_called(name, state)}" for name in dict.fromkeys(changes.lose)]
+    said += [f"{_called(name, state)} drained" for name in dict.fromkeys(changes.drain)]
     said += [f"with {text} more" for text in changes.add]
     said += [f"by the policy {changes.policy}"] if changes.policy else []
     return (*said, *(f"with {limit_name(each)} as in the manifest" for each in changes.limits))
+
+
+def _called(name: str, state: State) -> str:
+    """As in `GPU-1a2b3c4d of node-3` of a device, of which perhaps only the beginning was given."""
+    found = device_names.meant(name, state.node_of_device) if name not in state.nodes else []
+    return f"{device_words(found[0])} of {state.node_of_device[found[0]]}" if found else name
 
 
 def known_policy(name: str) -> Policy:

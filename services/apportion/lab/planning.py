@@ -35,6 +35,7 @@ from apportion.core.explain.plans import (
     Totals,
 )
 from apportion.core.explain.room import Explained, Room
+from apportion.core.explain.spared import spared_words
 from apportion.core.explain.wanted import otherwise
 from apportion.core.explain.why import (
     gang_words,
@@ -282,6 +283,8 @@ class _Answering:
         self._empty = EmptyFleet(self._state)
         self._empty_without = EmptyFleet(without.course.state) if without is not None else None
         waiting = [pod for pod in self._state.pods.values() if pod.phase is PENDING]
+        placed = (pod for pod in self._state.pods.values() if pod.placement is not None)
+        self._least = min((pod.submitted.priority for pod in placed), default=0)
         self._waiting = sorted(waiting, key=turn_of)
         self._turns = [turn_of(pod) for pod in self._waiting]
 
@@ -301,7 +304,7 @@ class _Answering:
             revision=self._before.revision,
             outcome=outcome,
             sentence=_sentence(wish, pods, moved),
-            changes=lab_changes.words(wish.changes),
+            changes=lab_changes.words(wish.changes, self._before),
             pods=pods,
             moved=moved,
             helped=tuple(self._helped(ours)),
@@ -392,7 +395,8 @@ class _Answering:
             f"{each.namespace}/{each.name}" for each in self._leavers
             if each.beneficiary == pod.uid
         )  # fmt: skip
-        said += f" {'would move to' if made.was else 'fits on'} {placed_words(placement)}"
+        would = "would begin anew on" if made.was == placement.node else "would move to"
+        said += f" {would if made.was else 'fits on'} {placed_words(placement)}"
         said += f", once {listed(list(evicts))} left" if evicts else ""
         return structs.replace(
             made, outcome="fits", sentence=said, node=placement.node,
@@ -407,9 +411,9 @@ class _Answering:
             waits = "would go on waiting" if made.pending_since else "would wait"
             refused = self._refused(pod)
             waits += self._while_drained(refused)
-            return structs.replace(
-                made, sentence=f"{said} {waits}: {self._cause(pod)}", refused=refused, ahead=ahead
-            )
+            spared = refused.spared if refused is not None else ""
+            said += f" {waits}: {self._cause(pod)}" + (f". {spared}" if spared else "")
+            return structs.replace(made, sentence=said, refused=refused, ahead=ahead)
         never = self._never(pod, lasting)
         said += " can never have a place: " if never.limit else " "
         said += refusal_words(never, pod.submitted.shape)
@@ -422,7 +426,10 @@ class _Answering:
             return None
         explained = self._room.explained(pod, pod.refusal)
         unbelieved = self._room.unbelieved(pod, pod.refusal)
-        return refused_answer(self._state, pod, explained, self._room, unbelieved)
+        answer = refused_answer(self._state, pod, explained, self._room, unbelieved)
+        if pod.submitted.priority <= self._least:
+            return answer  # nobody is of lower priority
+        return structs.replace(answer, spared=spared_words(self._state, pod, self._room))
 
     def _never(self, pod: PodState, lasting: PodRefused) -> Explained:
         """What keeps the pod out of the empty fleet: a limit that somebody set, or the fleet."""
@@ -526,8 +533,9 @@ def _counted(pods: Sequence[PlannedPod], what: str) -> str:
         return f"the {whose} {ONE.get(said, said)}"
     counts = {outcome: sum(pod.outcome == outcome for pod in pods) for outcome in texts}
     said = ", ".join(
-        f"{counts[outcome]:,} {text}" for outcome, text in texts.items() if counts[outcome]
-    )
+        f"{counts[outcome]:,} {ONE.get(text, text) if counts[outcome] == 1 else text}"
+        for outcome, text in texts.items() if counts[outcome]
+    )  # fmt: skip
     return (
         f"of {len(pods):,} {'pods' if what == 'planned' else 'pods that lose their place'}, {said}"
     )

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from apportion.core.explain.replays import ReplayAnswer
 from apportion.core.ledger.change import Change
-from apportion.core.ledger.state import PLACED
+from apportion.core.ledger.state import PLACED, State
 from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.lab import changes as lab_changes
@@ -160,7 +160,7 @@ class Replay:
         saved = happened.gpu_hours_waited - replayed.gpu_hours_waited
         return ReplayAnswer(
             span=self._recorded.span,
-            changes=words(self._otherwise),
+            changes=words(self._otherwise, self._course.state),
             happened=happened,
             replayed=replayed,
             gpus_saved=happened.devices_peak - replayed.devices_peak,
@@ -332,9 +332,9 @@ def replay(
     return Replay(recorded, otherwise).run(tell)
 
 
-def words(otherwise: Otherwise) -> tuple[str, ...]:
+def words(otherwise: Otherwise, state: State) -> tuple[str, ...]:
     """What is otherwise, as in `by the policy spread`, one text for each change."""
     fleet = otherwise.fleet
     devices = sum(len(node.devices) for node in fleet)
     said = (f"on a fleet of {len(fleet):,} nodes with {devices:,} devices",) if fleet else ()
-    return (*said, *lab_changes.words(otherwise.changes))
+    return (*said, *lab_changes.words(otherwise.changes, state))

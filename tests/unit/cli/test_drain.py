@@ -16,9 +16,11 @@ from apportion.cli.drain import (
     BY_HAND,
     LEAVING,
     UNDECIDED,
+    Order,
     Progress,
     Report,
     _end,
+    _note_before,
     _tell,
     command,
     how_far,
@@ -26,6 +28,7 @@ from apportion.cli.drain import (
 from apportion.cli.exits import NOT_NOW, REFUSED, UNREACHABLE, USAGE
 from apportion.cli.moving import Unit
 from apportion.core.explain.answers import PodAnswer
+from apportion.runtime.service.kube_options import KubeChoice
 
 
 @pytest.mark.parametrize(
@@ -65,7 +68,7 @@ def test_what_nobody_decided_does_not_wait_yet(capsys: pytest.CaptureFixture[str
     waiting = {"a": UNDECIDED, "b": "no room"}
     _tell(Report(target="n", revision=7, waiting=waiting, stopped=BY_HAND), dry_run=False)
     out = capsys.readouterr().out.splitlines()
-    assert out[1:3] == ["a not decided yet", "b waits: no room"]
+    assert out[1:3] == ["a not decided yet", "b must wait: no room"]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ def test_a_stop_behind_the_last_pod_left_nothing(
     ("planned", "along", "headline"),
     [
         ({}, [], "0 pods would be moved from n"),
-        ({"a": "m", "b": ""}, [], "2 pods would be moved from n"),
+        ({"a": "m", "b": ""}, [], "2 pods would be moved from n; 1 of 3 would have no place"),
         (
             {"a": "m", "b": "m", "c": "m"}, ["b", "c"],
             "1 pod of n would be moved, and 2 pods of its gang with it",
@@ -131,16 +134,64 @@ def test_who_would_be_placed_instead_is_named(capsys: pytest.CaptureFixture[str]
     report = Report(target="n", planned={"r1": ""}, left={"r1": "would wait: full"})
     report.instead = {"r2": "m"}
     _tell(report, dry_run=True)
-    assert "\n1 pod that waits now would be placed instead: r2\n" in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "1 pod would be moved from n; 1 of 1 would have no place",
+        "1 pod that waits now would be placed instead: r2", "r1 would wait: full",
+    ], "what is lost and won by it, and then pod by pod"  # fmt: skip
     _tell(Report(target="n", waiting={"r1": "full"}, instead=report.instead), dry_run=False)
     assert "\n1 pod that waited before has a place now: r2\n" in capsys.readouterr().out
 
 
-def test_how_many_pods_had_their_turn_is_told_of_all_pods(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_nobody_knows_whether_pods_run_whose_node_is_not_heard(
+    capsys: pytest.CaptureFixture[str], *, dry_run: bool
 ) -> None:
-    """A gang counts as many as it has, as in the sums at the end."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    """Neither does a drain of it, which says so before it moves them and when it has."""
+    order = Order("n", "", "ann", "x", 1.0, force=False, kube=KubeChoice(wanted=False))
+    silent = "the agent of n is not heard, found silent at 2026-01-02T03:04:05Z"
+    there = PodAnswer("default", "p", "1", "allocated", node="n", unready=silent)
+    heard = PodAnswer("default", "q", "2", "allocated", node="m")
+    report = Report(target="n", revision=7, left={"default/p": "would move"})
+    _note_before(report, order, [Unit((there, heard), "default/g")])
+    assert (report.with_gang, report.was) == (["default/q"], {"default/p": "n", "default/q": "m"})
+    if not dry_run:
+        report.left, report.moved = {}, {"default/p": "m"}
+    _tell(report, dry_run=dry_run)
+    said = capsys.readouterr().out.splitlines()
+    assert said[1 if dry_run else 2] == (
+        f"whether its pods still run on n is not known: {silent}. Begun anew elsewhere, they may "
+        "run twice" if dry_run else f"nothing runs on n any more, as far as is known: {silent}"
+    )  # fmt: skip
+
+
+def test_who_comes_back_to_where_he_was_has_not_moved(capsys: pytest.CaptureFixture[str]) -> None:
+    """A gang ends whole and begins anew, also those of it that were elsewhere and stay there."""
+    report = Report(target="n", revision=7, moved={"a": "m", "b": "m"}, with_gang=["b"])
+    report.was = {"a": "n", "b": "m"}
+    _tell(report, dry_run=False)
+    assert capsys.readouterr().out.splitlines()[1:3] == ["a moved to m", "b begun anew on m"]
+
+
+def test_what_many_wait_for_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a gang, whose pods have one reason; of who finds a place it is told where each goes."""
+    names = [f"g-{number}" for number in range(4)]
+    left = {**dict.fromkeys(names, "would wait: no room"), "a": "would move", "b": "would move"}
+    planned = {**dict.fromkeys(names, ""), "a": "m", "b": "m"}
+    _tell(Report(target="n", left=left, planned=planned), dry_run=True)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "a would move", "b would move", "g-0 and 3 more would wait: no room",
+    ]  # fmt: skip
+    _tell(Report(target="n", waiting=dict.fromkeys(names, "no room")), dry_run=False)
+    assert "\ng-0 and 3 more must wait: no room\n" in capsys.readouterr().out
+
+
+def test_how_many_pods_had_their_turn_is_told_of_all_pods(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A gang counts as many as it has, as in the sums at the end; a pipe is told as a terminal is,
+    for whoever reads it may want to stop it.
+    """
     pods = [PodAnswer("default", f"p-{number}", str(number), "placed") for number in range(4)]
     units = [Unit((pods[0],)), Unit(tuple(pods[1:]), "default/g")]
     progress = Progress(units)

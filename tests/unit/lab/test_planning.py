@@ -10,7 +10,7 @@ from apportion.core.ledger.state import State
 from apportion.core.manifests import PodDraft
 from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.course import Course, copied
-from apportion.lab.planning import PODS_MAX, Plan, plan
+from apportion.lab.planning import PODS_MAX, WAITING_NAMED, Plan, plan
 from apportion.lab.wishes import plan_of
 from apportion_schemas import (
     Ask,
@@ -302,6 +302,21 @@ def test_those_that_wait_before_it_are_counted_and_say_why() -> None:
     ), "in a list each has the first of its causes alone"
 
 
+def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -> None:
+    """A gang is cut where the list ends, and its number is that of all of it."""
+    ledger = full(nodes=1, count=1)
+    alike = [pod(f"alike-{number}", cards(9)) for number in range(WAITING_NAMED + 7)]
+    ledger.submit(pod("other", cards()), *alike)
+    while ledger.decide():
+        pass
+    waiting = planned(ledger, draft("new", cards())).waiting
+    assert len(waiting) == WAITING_NAMED
+    assert {row.pod.partition("-")[0]: row.alike for row in waiting} == {
+        "other": 1,
+        "alike": WAITING_NAMED + 7,
+    }
+
+
 def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
     """Who has room elsewhere moves, by priority and age; the others wait."""
     ledger = Ledger(rack("n1", 2), rack("n2", 2))
@@ -353,14 +368,19 @@ def test_a_lost_device_moves_its_pods_alone() -> None:
     for moved in answer.moved:
         held = moved.placed.shares if moved.placed else ()
         assert all(each.share.device != device for each in held)
-    assert answer.changes == (f"without {device}",)
+    assert answer.changes == (f"without {device} of n1",)
+    on_another_card = [each for each in answer.moved if each.node == "n1"]
+    assert all("would begin anew on n1 (" in each.sentence for each in on_another_card)
 
 
 def test_enough_of_a_device_s_id_will_do() -> None:
-    """The beginning that tables show; one that several have is refused, and these are named."""
+    """The beginning that tables show, with which the answer names it, and its node, however little
+    was given; one that several have is refused, and these are named.
+    """
     cards_there = (gpu("GPU-0a1b2c3d-x"), gpu("GPU-0a1b2c3d-y"), gpu("GPU-ffffffff-z"))
     ledger = Ledger(fleet.node("n1", *cards_there)).submit(pod("p", ask(1024))).settle()
-    assert planned(ledger, lose=("GPU-ffffffff",)).changes == ("without GPU-ffffffff",)
+    for given in ("GPU-ffffffff-z", "GPU-ffff"):
+        assert planned(ledger, lose=(given,)).changes == ("without GPU-ffffffff-z of n1",)
     for name, problem in (
         ("GPU-0a1b2c3d", "2 device ids: GPU-0a1b2c3d-x, GPU-0a1b2c3d-y; write more of the id"),
         ("GPU-fff", "too little of a device id"),
@@ -457,6 +477,42 @@ def test_a_drain_moves_one_by_one() -> None:
         )
         assert [each.name for each in moved] == [each.submitted.name for each in names]
         assert all(each.node and each.node != node for each in moved)
+
+
+def test_a_gang_that_is_drained_begins_anew_also_where_it_was() -> None:
+    """Who comes back to the node where he was has not moved."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 3), gang("default/g"))
+    ledger.submit(
+        *(member(f"w-{number}", cards(), group="default/g") for number in range(2))
+    ).settle()
+    held = {each.submitted.name: each.placement for each in ledger.state.pods.values()}
+    nodes = {name: each.node for name, each in held.items() if each is not None}
+    assert set(nodes.values()) == {"n1", "n2"}, "one is on each"
+    for moved in planned(ledger, drain=("n1",)).moved:
+        assert moved.node == "n2"
+        words = "would begin anew on n2 (" if nodes[moved.name] == "n2" else "would move to n2 ("
+        assert f"default/{moved.name} {words}" in moved.sentence
+
+
+def test_counts_of_one_are_said_of_one() -> None:
+    """Not `1 fit`."""
+    ledger = Ledger(rack("n1", 1))
+    answer = planned(ledger, draft("a", cards()), draft("b", cards()))
+    assert answer.sentence == "of 2 pods, 1 fits, 1 would wait"
+
+
+def test_why_nobody_would_go_for_an_urgent_pod_is_said_beforehand() -> None:
+    """As `submit` and `why` say it afterwards; where nobody is of lower priority, nothing."""
+    ledger = Ledger(rack("n1", 1)).submit(pod("a", ask(70_000), queue="other")).settle()
+    urgent = only(planned(ledger, draft("b", ask(60_000), priority=9)))
+    spared = (
+        "On n1 1 pod of lower priority holds what it lacks, and stays: only pods of its own "
+        "queue, default, go for it, and they are of others"
+    )
+    assert urgent.sentence.endswith(f". {spared}")
+    assert urgent.refused is not None
+    assert urgent.refused.spared == spared
+    assert "priority" not in only(planned(ledger, draft("b", ask(60_000)))).sentence
 
 
 def test_another_policy_goes_elsewhere() -> None:

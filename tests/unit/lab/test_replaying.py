@@ -160,7 +160,7 @@ def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
     assert (answer.happened.devices_peak, answer.replayed.devices_peak) == (2, 1)
     assert answer.replayed.gpu_hours_waited == pytest.approx(1)
     assert not [each for each in one.placed if "n1-g1" in each.devices]
-    assert answer.changes == ("without n1-g1",)
+    assert answer.changes == ("without n1-g1 of n1",)
 
 
 def test_what_is_lost_must_be_there_at_some_time() -> None:
