@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from apportion.core.explain.lens import OF_OTHERS, OTHERS
+from apportion.core.ledger.audit import Auditor, Violation
 from apportion.runtime.ledger.history import history
 from apportion_schemas import NodeCordoned, NodeCordonLifted, PodPlaced, Score, decode
 from tests.support.facts import Facts
@@ -171,7 +172,7 @@ async def test_a_tenant_sees_his_own_in_full_and_how_much_others_hold(asked: Ask
 @pytest.mark.parametrize(
     "path",
     ["pods/ops/theirs", "pods/ops/theirs/why", "history/pods/ops/theirs", "pods?namespace=ops",
-     "configuration", "doctor", "report/usage?format=csv", "unheard"],
+     "configuration", "doctor", "report/usage?format=csv", "report/usage?by=user", "unheard"],
 )  # fmt: skip
 async def test_what_cannot_be_redacted_is_refused(asked: Asked, path: str) -> None:
     """With the right that is missing, and who gives it."""
@@ -279,6 +280,10 @@ async def test_who_cordons_is_who_logged_in(asked: Asked, facts: Facts, bus: Bus
 
     await until(one, "the other's reason alone")
     assert (await asked.post("olga", "nodes/n1/uncordon", {}))[0] == 404
+    auditor, found = Auditor(), list[Violation]()
+    for each in await history(ledger, 0, lifted["revision"]):
+        found += auditor.take(each.record.revision, each.record.subject, each.record.payload)
+    assert not [each for each in found if "'gateway" in each.text], "it may sign these"
 
 
 async def test_a_browser_logs_in_with_a_token(asked: Asked) -> None:

@@ -33,8 +33,12 @@ from apportion.core.ledger.invariants import violations, violations_near
 from apportion.core.ledger.rules import SetAsideEvent
 from apportion.core.ledger.state import NodeState, State
 from apportion_schemas import (
+    DeviceCordoned,
+    DeviceCordonLifted,
     Event,
     InvalidEvent,
+    NodeCordoned,
+    NodeCordonLifted,
     NotEnabledEvent,
     PlacementVoided,
     PodEvicted,
@@ -52,6 +56,8 @@ FULL_EVERY = 50_000
 _PEOPLE = frozenset({"cli", "operator"})
 _WRITERS = {"operator": _PEOPLE, "watcher": _PEOPLE | {"watcher"}}
 """Who may sign for a role: people act for the operator, and for the watcher where there is none."""
+_BY_LOGIN = frozenset({NodeCordoned, NodeCordonLifted, DeviceCordoned, DeviceCordonLifted})
+"""What the gateway signs, for the person who has logged in to it; the event has the name."""
 _ID = {PodPlaced: "placed", PlacementVoided: "voided", PodEvicted: "evicted"}
 _Chained = PodPlaced | PlacementVoided | PodEvicted | PodResized
 _DECISIONS = (PodPlaced, PlacementVoided, PodRefused, PodEvicted, PodResized, ResizeRefused)
@@ -156,7 +162,8 @@ class Auditor:
         self._batch = batch
         row = BY_PAYLOAD[type(data)]
         signed = event.source.partition("/")[0]
-        if signed not in _WRITERS.get(row.writer, {row.writer}):
+        by_login = signed == "gateway" and type(data) in _BY_LOGIN
+        if not by_login and signed not in _WRITERS.get(row.writer, {row.writer}):
             yield "owner", f"{row.name} is {row.writer}'s to write, and {event.source!r} wrote it"
         for name in ("basis", "cause"):
             if getattr(event, name) >= revision:

@@ -26,7 +26,13 @@ from apportion.gateway.access.people import (
     read_namespace,
 )
 from apportion.gateway.access.public_url import PublicUrl
-from apportion.gateway.access.sight import look_at, namespace_at, planned_namespaces, shown
+from apportion.gateway.access.sight import (
+    is_shown,
+    look_at,
+    namespace_at,
+    planned_namespaces,
+    shown,
+)
 from apportion.gateway.api.answering import (
     SIGHT,
     STILL,
@@ -180,7 +186,7 @@ class Gate:
             request[SIGHT] = Sight(may_see)
             return await handle(request)
         look = look_at(path)
-        if look is None or request.query.get("format", "json") != "json":
+        if look is None or not is_shown(path, request.query):
             raise forbidden(person, READ_ALL)
         searched = path == "log" and bool({"text", "subject"} & request.query.keys())
         behind = self._cursors.open(path, request.query.get("continue", ""))

@@ -7,7 +7,7 @@ as they are streamed. Invariant: what is not in the table is not shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +22,11 @@ from apportion.core.explain.lens import (
     namespaces_in,
     seen,
 )
+from apportion.core.reports.report import DIGITS
+from apportion.core.reports.rows import NOBODY
+
+BY_SHOWN: Final = frozenset({"namespace", "node"})
+"""Rows of reports that a tenant is shown; by queue, user or label they would be those of others."""
 
 Look = Callable[[Any, Sees], Any]
 Ask = Callable[[str], Awaitable[bool]]
@@ -29,16 +34,34 @@ Seal = Callable[[str], str]
 
 
 def _report(answer: Any, sees: Sees) -> Any:
-    """A report by namespace, whose rows have the namespace as their key."""
-    named = answer["by"] == "namespace"
-    for name in ("rows", "steps"):
-        for row in answer.get(name, ()):
-            row["namespace"] = row["key"] if named else UNKNOWN
-    shown = seen(answer, sees)
-    for name in ("rows", "steps"):
-        for row in shown.get(name, ()):
-            row["key"] = row.pop("namespace")
-    return shown
+    """A report by node, which everybody knows, or by namespace: those of others are one row."""
+    if answer["by"] == "namespace":
+        for name in ("rows", "steps"):
+            if name in answer:
+                answer[name] = list(_together(answer[name], sees))
+    return seen(answer, sees)
+
+
+def _together(rows: Iterable[dict[str, Any]], sees: Sees) -> Iterator[dict[str, Any]]:
+    """Rows of which those of namespaces that he does not see are one, of each step one: they come
+    to the total still, and of no other namespace he learns what it had.
+    """
+    others: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["key"] == NOBODY or sees(row["key"]):
+            yield row
+        else:
+            others.setdefault(row.get("from", ""), []).append(row)
+    for alike in others.values():
+        yield {name: _sum([row.get(name) for row in alike]) for name in alike[0]} | {"key": OTHERS}
+
+
+def _sum(values: list[Any]) -> Any:
+    """Of figures their sum; of what is the same in all rows that."""
+    figures = [value for value in values if value is not None]
+    if not figures or isinstance(figures[0], str):
+        return figures[0] if figures else None
+    return round(sum(figures), DIGITS)
 
 
 def _entry(answer: Any, sees: Sees) -> Any:
@@ -125,6 +148,12 @@ _OF_POD: Final = re.compile(r"^(?:history/)?pods/([^/]+)/[^/]+(?:/why)?$")
 def look_at(path: str) -> Look | None:
     """How an answer at this path is seen; None where a tenant does not see it."""
     return next((look for pattern, look in _LOOKS if pattern.match(path)), None)
+
+
+def is_shown(path: str, query: Mapping[str, str]) -> bool:
+    """Whether what is asked for in this form can be seen by a tenant: JSON, and rows that can."""
+    by = query.get("by", "namespace") if path.startswith("report/") else "namespace"
+    return query.get("format", "json") == "json" and by in BY_SHOWN
 
 
 def namespace_at(path: str) -> str:

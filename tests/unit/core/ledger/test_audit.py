@@ -14,11 +14,14 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion_schemas import (
     DeviceCordoned,
+    DeviceCordonLifted,
     DeviceHealthChanged,
     DeviceUncordoned,
     Event,
     FormatEnabled,
     NodeCordoned,
+    NodeCordonLifted,
+    NodeUncordoned,
     PlacementVoided,
     PodAdopted,
     PodEvicted,
@@ -157,6 +160,18 @@ def test_people_may_submit_where_there_is_no_watcher(ledger: Written) -> None:
     assert ledger.checks() == []
     ledger.write(on("p1"), source="cli/alice@host", basis=3)
     assert ledger.checks() == [(6, "owner")]
+
+
+def test_the_gateway_signs_what_people_do_who_have_logged_in(ledger: Written) -> None:
+    """It takes nodes and devices off offer in their names; all else that is theirs it does not."""
+    ledger.write(NodeCordoned(node="n1", by="olga", reason="r"), source="gateway")
+    ledger.write(NodeCordonLifted(node="n1", of="olga", by="olga"), source="gateway")
+    ledger.write(DeviceCordoned(device="n1-g0", by="olga", reason="r"), source="gateway/0")
+    ledger.write(DeviceCordonLifted(device="n1-g0", of="olga", by="olga"), source="gateway")
+    assert ledger.checks() == []
+    ledger.write(NodeUncordoned(node="n1", by="olga"), source="gateway")
+    ledger.write(PodGone(uid="p2"), source="gateway")
+    assert [check for _, check in ledger.checks()] == ["owner", "owner"]
 
 
 @pytest.mark.parametrize("fields", [{"basis": 4}, {"cause": 4}])

@@ -9,8 +9,12 @@ from apportion.core.explain.answers import QueueAnswer, QueuePage
 from apportion.core.explain.lens import OF_OTHERS, OTHERS
 from apportion.core.explain.limited import queue_answers
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
+from apportion.core.explain.plans import PlanAnswer
 from apportion.core.explain.queued import LinesAnswer, lines_answer
-from apportion.gateway.access.sight import look_at
+from apportion.core.reports.answers import ReportAnswer, ReportRow
+from apportion.gateway.access.sight import is_shown, look_at
+from apportion.lab.changes import Changes
+from apportion.lab.planning import Plan, plan
 from apportion_schemas import QueueObserved, QuotaObserved
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
@@ -120,3 +124,76 @@ def test_cards_and_resources_of_a_queue_keep_their_names() -> None:
     queue = QueueAnswer(queue="q", weight=1, open=True, cards=limits, capability=limits)
     [shown] = seen_by_ml("queues", QueuePage(revision=9, items=(queue,)))["items"]
     assert (shown["cards"], shown["capability"]) == (limits, limits)
+
+
+def test_namespaces_of_others_are_one_row_of_a_report() -> None:
+    """He learns how much others have, and not how much one of them; the sums are what they were."""
+    steps = (
+        ReportRow(key="ml", start="t0", granted_gpu_hours=1.0),
+        ReportRow(key="ops", start="t0", granted_gpu_hours=2.0),
+        ReportRow(key="web", start="t1", granted_gpu_hours=3.0),
+        ReportRow(key="", start="t1", free_gpu_hours=9.0),
+    )
+    rows = (
+        ReportRow(key="ops", granted_gpu_hours=2.0, cost=0.2, reported_gpu_hours=1.0),
+        ReportRow(key="ml", granted_gpu_hours=1.0, cost=0.1),
+        ReportRow(key="web", granted_gpu_hours=3.0, cost=0.3),
+    )
+    total = ReportRow(key="", granted_gpu_hours=6.0, cost=0.6, free_gpu_hours=9.0)
+    answer = ReportAnswer(
+        revision=9, report="cost", by="namespace", start="t0", end="t2", rows=rows, total=total,
+        steps=steps,
+    )  # fmt: skip
+    shown = msgspec.convert(seen_by_ml("report/cost", answer), ReportAnswer)
+    mine, others = shown.rows
+    assert mine == rows[1]
+    assert (others.key, others.granted_gpu_hours, others.cost) == (OTHERS, 5.0, 0.5)
+    assert others.reported_gpu_hours == 1.0
+    assert shown.total == total
+    assert [(each.key, each.start, each.granted_gpu_hours) for each in shown.steps] == [
+        ("ml", "t0", 1.0), ("", "t1", 0.0), (OTHERS, "t0", 2.0), (OTHERS, "t1", 3.0),
+    ]  # fmt: skip
+
+
+def test_a_report_by_node_is_everybodys() -> None:
+    """What a node has and how much of it is granted says not to whom."""
+    row = ReportRow(key="n1", granted_gpu_hours=2.0)
+    answer = ReportAnswer(
+        revision=9, report="usage", by="node", start="t0", end="t2", rows=(row,), total=row
+    )
+    assert seen_by_ml("report/usage", answer) == as_sent(answer)
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "is_it"),
+    [
+        ("report/usage", {}, True), ("report/idle", {"by": "node"}, True),
+        ("report/usage", {"by": "user"}, False), ("report/cost", {"by": "label:team"}, False),
+        ("report/cost", {"by": "queue"}, False), ("report/usage", {"format": "csv"}, False),
+        ("pods", {"by": "user"}, True),
+    ],
+)  # fmt: skip
+def test_reports_whose_rows_are_of_several_namespaces_are_not_shown(
+    path: str, query: dict[str, str], is_it: bool
+) -> None:
+    """By user and label a row would be what others have of the same name as well."""
+    assert is_shown(path, query) == is_it
+
+
+def test_a_plan_tells_where_others_would_go_in_a_form_that_can_be_read() -> None:
+    """Where a place was and would be, and how much; not whose, nor what it waits for."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("n3", 1))
+    for name, namespace in (("a", "ops"), ("b", "ops"), ("c", "ml")):
+        ledger.submit(pod(name, cards(1), namespace=namespace, name=f"secret-{name}")).settle()
+    lost = [ledger.state.pods[name].placement.node for name in ("a", "b")]  # type: ignore[union-attr]
+    answer = plan(ledger.state, Plan(changes=Changes(lose=tuple(lost), add=("1x1xA100-80GB",))))
+    shown = seen_by_ml("plan", answer)
+    for told in ("secret-a", "secret-b", "ops"):
+        assert told not in str(shown)
+    moved = {each.outcome: each for each in msgspec.convert(shown, PlanAnswer).moved}
+    assert moved["fits"].was in lost
+    placed = moved["fits"].placed
+    assert placed is not None
+    assert (placed.node, moved["fits"].node) == ("added-1", "added-1")
+    assert placed.shares[0].share.memory_mib > 0
+    assert moved["not-now"].refused is not None
