@@ -12,6 +12,7 @@ their turns, as if the plan were submitted now.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
@@ -36,13 +37,9 @@ from apportion.core.explain.plans import (
 )
 from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.spared import spared_words
+from apportion.core.explain.unlooked import unlooked
 from apportion.core.explain.wanted import otherwise
-from apportion.core.explain.why import (
-    gang_words,
-    gates_words,
-    placed_words,
-    why,
-)
+from apportion.core.explain.why import placed_words, why
 from apportion.core.explain.words import eviction
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.shaping import shape_key, spec_digest
@@ -283,10 +280,10 @@ class _Answering:
         self._empty = EmptyFleet(self._state)
         self._empty_without = EmptyFleet(without.course.state) if without is not None else None
         waiting = [pod for pod in self._state.pods.values() if pod.phase is PENDING]
-        placed = (pod for pod in self._state.pods.values() if pod.placement is not None)
-        self._least = min((pod.submitted.priority for pod in placed), default=0)
         self._waiting = sorted(waiting, key=turn_of)
         self._turns = [turn_of(pod) for pod in self._waiting]
+        placed = (pod for pod in self._state.pods.values() if pod.placement is not None)
+        self._least = min((pod.submitted.priority for pod in placed), default=0)
 
     def answer(self, wish: Plan) -> PlanAnswer:
         """All of it."""
@@ -299,7 +296,7 @@ class _Answering:
         ours = {pod.uid for uid in came if (pod := self._played.end(uid)) is not None}
         asked = (self._live.get(f"{pod.namespace}/{pod.name}") for pod in wish.pods)
         ours |= {pod.uid for pod in asked if pod is not None}
-        others = (pod for pod in self._waiting if pod.uid not in ours)
+        others = [pod for pod in self._waiting if pod.uid not in ours]
         return PlanAnswer(
             revision=self._before.revision,
             outcome=outcome,
@@ -309,7 +306,7 @@ class _Answering:
             moved=moved,
             helped=tuple(self._helped(ours)),
             evicted=tuple(map(self._leaving, self._leavers)),
-            waiting=tuple(map(self._ahead, islice(others, WAITING_NAMED))),
+            waiting=self._ahead(others),
             before=_totals(self._today.course.state if self._today else self._before),
             after=_totals(self._state),
             when=UNTIL_WHEN if "not-now" in outcomes else "",
@@ -457,9 +454,7 @@ class _Answering:
         if pod.refusal is not None:
             explained = self._room.explained(pod, pod.refusal)
             return refusal_words(explained, pod.submitted.shape, short=short)
-        if pod.submitted.gates:
-            return gates_words(pod)
-        return gang_words(self._state, pod) or "nobody has decided yet"
+        return unlooked(self._state, pod) or "nobody has decided yet"
 
     def _beside(self, pod: PodState) -> Iterable[Beside]:
         placement = pod.placement
@@ -483,11 +478,18 @@ class _Answering:
             to=pod.placement.node if pod is not None and pod.placement is not None else "",
         )  # fmt: skip
 
-    def _ahead(self, pod: PodState) -> Ahead:
-        about = pod.submitted
-        return Ahead(
-            namespace=about.namespace, pod=about.name, priority=about.priority,
-            submitted_revision=pod.submitted_revision, cause=self._cause(pod, short=True),
+    def _ahead(self, pods: Sequence[PodState]) -> tuple[Ahead, ...]:
+        """The first of these that wait; how many wait for the same is counted of all of them."""
+        causes = [self._cause(pod, short=True) for pod in pods]
+        alike = Counter(zip((pod.submitted.priority for pod in pods), causes, strict=True))
+        named = islice(zip(pods, causes, strict=True), WAITING_NAMED)
+        return tuple(
+            Ahead(
+                namespace=pod.submitted.namespace, pod=pod.submitted.name,
+                priority=pod.submitted.priority, submitted_revision=pod.submitted_revision,
+                cause=cause, alike=alike[pod.submitted.priority, cause],
+            )
+            for pod, cause in named
         )  # fmt: skip
 
     def _compared(self, answer: PlannedPod, pod: PodState | None) -> PlannedPod:

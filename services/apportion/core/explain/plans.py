@@ -36,13 +36,17 @@ class Leaving(Answer, frozen=True):
 
 
 class Ahead(Answer, frozen=True):
-    """A pod that waits and whose turn comes first, with what it waits for."""
+    """A pod that waits and whose turn comes first, with what it waits for.
+
+    `alike` counts all of its priority that would wait for the same, those that are not named too.
+    """
 
     namespace: str
     pod: str
     priority: int
     submitted_revision: int
     cause: str
+    alike: int = 0
 
 
 class PlannedPod(Answer, frozen=True):
