@@ -25,9 +25,9 @@ SHOWS = {
     "diff": "default/ascend-pod",
     "plan": "default/too-large fits on added-1",
     "tail": "NodeReported",
-    "cordon": "DeviceCordoned",
+    "cordon": "is cordoned since revision",
     "drain": "nothing runs on t4-1 any more",
-    "uncordon": "NodeCordonLifted",
+    "uncordon": "lifted from t4-1 at revision",
     "shadow": "no pod that another scheduler placed",
     "report": "gpu_hours",
 }

@@ -18,6 +18,7 @@ from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.usage import reasoned
+from apportion.cli.who import live_pods
 from apportion.cli.writing import by_now, by_whom, person, run, write
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import CordonAnswer, DeviceAnswer, NodeDetail
@@ -66,10 +67,13 @@ def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) ->
     who = person(by)
     basis, node, device = find(where, target)
     data = cordoning(node, device, by=who, reason=reason)
+    since = f"{device or node} is cordoned since revision"
     if first := run(stands_now(where, node, data)):
-        _tell(data, first, device or node, as_json=as_json, before=True)
+        said = f"{since} {first} by {who} for that reason: nothing was changed"
+        _tell(data, first, device or node, said, as_json=as_json)
         return
-    _write(where, data, basis, device or node, as_json=as_json)
+    revision = run(write(where.reach(), data, basis=basis)).revision
+    _tell(data, revision, device or node, f"{since} {revision}", as_json=as_json)
 
 
 @click.command(epilog="Example:  apportion uncordon gpu-1     apportion uncordon gpu-1 --all")
@@ -100,7 +104,7 @@ def uncordon(
     lifted = whose or who
     others = [each for each in stated if each.by != lifted]
     if not stated:
-        raise NotFound(f"{device or node} is not cordoned at revision {detail.revision}")
+        raise NotFound(not_cordoned(detail, device))
     if not everybody and len(others) == len(stated):
         raise NotFound(
             f"{lifted} has no reason against {device or node}, but others have: "
@@ -120,7 +124,10 @@ def uncordon(
             if device
             else NodeCordonLifted(node=node, of=lifted, by=who, reason=reason)
         )
-    _write(where, data, detail.revision, device or node, as_json=as_json)
+    revision = run(write(where.reach(), data, basis=detail.revision)).revision
+    reasons = spoken(each for each in stated if each not in others)
+    said = f"lifted from {device or node} at revision {revision}: {reasons}"
+    _tell(data, revision, device or node, said, as_json=as_json)
     if others:
         _warn(f"{device or node} is cordoned still: {spoken(others)}")
     elif off := still_off(detail, device):
@@ -176,6 +183,17 @@ def cordons_of(detail: NodeDetail, device: str) -> list[CordonAnswer]:
     return [cordon for each in detail.devices if each.device == device for cordon in each.cordons]
 
 
+def not_cordoned(detail: NodeDetail, device: str) -> str:
+    """That nothing stands against the device, or the node where none is named; and what is off
+    offer all the same, which somebody may have meant.
+    """
+    name = f"{device or detail.node.node} is not cordoned at revision {detail.revision}"
+    if device and detail.node.cordons:
+        return f"{name}; its node {detail.node.node} is: {spoken(detail.node.cordons)}"
+    off = still_off(detail, device)
+    return f"{name}; {off}" if off else name
+
+
 def still_off(detail: NodeDetail, device: str) -> str:
     """What the end of a cordon does not put on offer: devices that have failed, and those of a node
     with cordons of their own. Empty where there is none.
@@ -222,26 +240,18 @@ def find(where: Where, target: str) -> tuple[int, str, str]:
         return revision, node_of[found[0]], found[0]
     if problem := device_names.unclear(target, found):
         raise NotFound(f"{problem}; {device_names.WRITE_MORE}")
+    if pods := live_pods(gateway, target, {}):
+        on = " and ".join(dict.fromkeys(each.node for each in pods if each.node))
+        its = f"it is on {on}" if on else "it has no place"
+        raise NotFound(f"{target!r} is a pod, and no device or node; {its}")
     meant = target_meant(target, node_of.values(), node_of)
     raise NotFound(f"no device or node {target!r} at revision {revision}; {meant}")
 
 
-def _write(where: Where, data: Payload, basis: int, target: str, *, as_json: bool) -> None:
-    appended = run(write(where.reach(), data, basis=basis))
-    _tell(data, appended.revision, target, as_json=as_json)
-
-
-def _tell(
-    data: Payload, revision: int | None, target: str, *, as_json: bool, before: bool = False
-) -> None:
-    """What was appended; or what stands since `before`, so that nothing was."""
-    done = Done(
-        type(data).__name__, target, revision, getattr(data, "by", ""), getattr(data, "reason", "")
-    )
+def _tell(data: Payload, revision: int | None, target: str, said: str, *, as_json: bool) -> None:
+    """What was appended, or stands so that nothing was: for scripts the event, for people words."""
     if as_json:
-        print_json(done)
-    elif before:
-        said = f"{target} is cordoned since revision {revision} by {done.by} for that reason"
-        console().print(plain(f"{said}: nothing was changed"), soft_wrap=True)
+        by, reason = getattr(data, "by", ""), getattr(data, "reason", "")
+        print_json(Done(type(data).__name__, target, revision, by, reason))
     else:
-        console().print(plain(f"{done.event} {target} at revision {revision}"))
+        console().print(plain(said), soft_wrap=True)

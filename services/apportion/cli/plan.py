@@ -6,7 +6,7 @@ The gateway works it out and appends nothing; this verb sends the wish and shows
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
 import click
@@ -166,16 +166,33 @@ def _show_pods(out: Console, title: str, pods: Iterable[PlannedPod]) -> None:
     columns = [title, "OUTCOME", *(["FROM"] if moves else []), "NODE", "HOLDS, OR WHY NOT"]
     made = table(*columns, *(["WITHOUT"] if compared else []), wraps=("HOLDS, OR WHY NOT",),
                  drops=("FROM",))  # fmt: skip
-    for pod in pods:
+    for name, pod in _alike(pods):
         shares = [held.share for held in pod.placed.shares] if pod.placed else []
-        held = shares_words(shares) if pod.placed else pod.sentence.partition(": ")[2]
-        row: list[Text | str] = [plain(f"{pod.namespace}/{pod.name}"), OUTCOMES[pod.outcome]]
+        held = shares_words(shares) if pod.placed else _why_not(pod)
+        row: list[Text | str] = [plain(name), OUTCOMES[pod.outcome]]
         row += [plain(pod.was)] if moves else []
         row += [plain(pod.node), plain(held or pod.sentence)]
         without = f"{OUTCOMES[pod.without] if pod.without else ''} {pod.node_without}".strip()
         made.add_row(*row, *([plain(without)] if compared else []), style=STYLES[pod.outcome])
     if made.row_count:
         out.print(made)
+
+
+def _alike(pods: Iterable[PlannedPod]) -> Iterator[tuple[str, PlannedPod]]:
+    """The pods by name; of those that find no place for one reason, as of a gang, the first, with
+    how many there are more.
+    """
+    rows: dict[object, list[PlannedPod]] = {}
+    for pod in pods:
+        alike = (pod.outcome, pod.was, pod.without, pod.node_without, _why_not(pod))
+        rows.setdefault((pod.namespace, pod.name) if pod.node else alike, []).append(pod)
+    for first, *others in rows.values():
+        more = f" and {len(others):,} more" if others else ""
+        yield f"{first.namespace}/{first.name}{more}", first
+
+
+def _why_not(pod: PlannedPod) -> str:
+    return pod.sentence.partition(": ")[2]
 
 
 def _show_evidence(out: Console, pod: PlannedPod) -> None:

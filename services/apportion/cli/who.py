@@ -151,12 +151,18 @@ def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPa
 
 def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
     """Whether a pod of that name is live at the moment `there`, or ever was."""
-    space, _, name = target.rpartition("/")
-    _, pods = gateway.items("pods", PodAnswer, there)
-    if any(each.name == name and space in {"", each.namespace} for each in pods):
+    if live_pods(gateway, target, there):
         return True
+    space, _, name = target.rpartition("/")
     ever = gateway.ask("history", "pods", name, answer=PodNames, query=there)
     return any(space in {"", each.namespace} for each in ever.items)
+
+
+def live_pods(gateway: Gateway, target: str, there: dict[str, object]) -> list[PodAnswer]:
+    """The pods of that name that are live at the moment `there`, in any namespace or in its own."""
+    space, _, name = target.rpartition("/")
+    _, pods = gateway.items("pods", PodAnswer, there)
+    return [each for each in pods if each.name == name and space in {"", each.namespace}]
 
 
 def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:

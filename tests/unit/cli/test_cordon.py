@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.cli.cordon import cordoning, stands_since, still_off
+from apportion.cli.cordon import cordoning, not_cordoned, stands_since, still_off
 from apportion.core.explain.answers import NodeDetail
 from apportion.core.explain.views import device_answers, node_answer
 from apportion_schemas import DeviceCordoned, DeviceHealthChanged, NodeCordoned
@@ -14,6 +14,7 @@ from tests.support.pods import placed, pod, share
 FAILED = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
 HELD = placed(shares=[share("n1-g1")])
 CORDONED = DeviceCordoned(device="n1-g1", by="ann", reason="fan")
+OF_NODE = NodeCordoned(node="n1", by="bob", reason="move")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,25 @@ def test_what_is_off_offer_for_another_reason(
     node = Ledger(rack("n1", 2), *events).state.nodes["n1"]
     detail = NodeDetail(1, node=node_answer(node), devices=tuple(device_answers(node)))
     assert still_off(detail, device) == said
+
+
+@pytest.mark.parametrize(
+    ("events", "device", "said"),
+    [
+        ((), "", ""),
+        ((CORDONED,), "", "; off offer still: n1-g1 is cordoned itself: fan (ann)"),
+        ((CORDONED,), "n1-g0", ""),
+        ((OF_NODE,), "n1-g0", "; its node n1 is: move (bob)"),
+        ((FAILED,), "n1-g0", "; off offer still: n1-g0 has failed: XID 79"),
+    ],
+)  # fmt: skip
+def test_who_uncordons_a_node_for_its_card_is_told(
+    events: tuple[Payload, ...], device: str, said: str
+) -> None:
+    """And who uncordons a card for its node: the cordon that he looks for is there."""
+    node = Ledger(rack("n1", 2), *events).state.nodes["n1"]
+    detail = NodeDetail(7, node=node_answer(node), devices=tuple(device_answers(node)))
+    assert not_cordoned(detail, device) == f"{device or 'n1'} is not cordoned at revision 7{said}"
 
 
 @pytest.mark.parametrize(

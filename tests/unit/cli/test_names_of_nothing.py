@@ -1,13 +1,14 @@
-"""What verbs on pods say of a name that no pod has."""
+"""What verbs on pods say of a name that no pod has, or of a pod that they cannot help."""
 
 import pytest
 from click.testing import CliRunner
 
 from apportion.cli.main import root
-from apportion.core.explain.answers import ErrorAnswer
+from apportion.core.explain.answers import ErrorAnswer, Page, PodAnswer
 from tests.support.answering import answering, answers_of, without_pods
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
 
 CARD = "GPU-1a2b3c4d-0001"
 FLEET = Ledger(node("t4-1", gpu(CARD, index=0)))
@@ -31,3 +32,23 @@ def test_history_says_what_may_be_meant_by_a_name_of_nothing(name: str, said: st
         done = CliRunner().invoke(root, ["history", name, "--gateway", url])
     assert done.exit_code == 1
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["cordon", "drain"])
+@pytest.mark.parametrize("name", ["train", "team/train"])
+def test_a_pod_is_no_target_of_what_is_done_to_nodes(verb: str, name: str) -> None:
+    """Who names a pod is told so, and which node he may mean."""
+    there = Page(revision=9, items=(PodAnswer("team", "train", "1", "allocated", node="t4-1"),))
+    with answering(answers_of(FLEET) | {"pods": there}) as url:
+        done = CliRunner().invoke(root, [verb, name, "--reason", "fan", "--gateway", url])
+    assert done.exit_code == 1
+    assert f"'{name}' is a pod, and no device or node; it is on t4-1\n" in done.stderr
+
+
+def test_a_pod_that_waits_is_said_to_wait_where_it_cannot_be_resized() -> None:
+    """In the word of every other verb, and not in that of the API."""
+    waiting = Ledger(node("t4-1", gpu(CARD, index=0)), pod("p", ask(999_999))).settle()
+    with answering(answers_of(waiting)) as url:
+        done = CliRunner().invoke(root, ["resize", "p", "--memory", "1", "--gateway", url])
+    assert done.exit_code == 1
+    assert "default/p is waiting: only a pod that is bound can be resized" in done.stderr

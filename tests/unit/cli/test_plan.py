@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from msgspec import structs
 from rich.console import Console
 
-from apportion.cli.plan import _show, _show_waiting, command, totals_words
+from apportion.cli.plan import _show, _show_pods, _show_waiting, command, totals_words
 from apportion.core.explain.plans import Ahead, PlanAnswer, PlannedPod, Totals
 
 BEFORE = Totals(
@@ -36,6 +36,32 @@ def test_nothing_that_stays_as_it_is_is_told_twice() -> None:
         "before and after: 0 of 2 devices used, 1 broken, 0 pods placed, 1 waiting; "
         "as of revision 7"
     )
+
+
+def waits(name: str, why: str, was: str = "n1") -> PlannedPod:
+    """A pod that would lose its place on that node."""
+    sentence = f"default/{name} would wait: {why}"
+    return PlannedPod("default", name, "not-now", sentence, was=was)
+
+
+def test_one_reason_of_many_is_said_once() -> None:
+    """As of a gang, whose pods wait for one another; who comes from elsewhere has a row, and so has
+    each that finds a place, for it has its own.
+    """
+    finds = [PlannedPod("default", f"f-{n}", "fits", "fits", was="n1", node="n2") for n in (0, 1)]
+    gang = [waits(f"g-{number}", "gang of 4: no room") for number in range(4)]
+    pods = [finds[0], *gang, waits("h", "gang of 4: no room", "n3"), waits("i", "quota"), finds[1]]
+    out = Console(file=io.StringIO(), width=120, color_system=None)
+    _show_pods(out, "POD", pods)
+    assert isinstance(out.file, io.StringIO)
+    rows = [" ".join(line.split()) for line in out.file.getvalue().splitlines()]
+    assert rows[1:] == [
+        "default/f-0 fits n1 n2 fits",
+        "default/g-0 and 3 more waiting n1 gang of 4: no room",
+        "default/h waiting n3 gang of 4: no room",
+        "default/i waiting n1 quota",
+        "default/f-1 fits n1 n2 fits",
+    ]
 
 
 def shown(answer: PlanAnswer) -> list[str]:
