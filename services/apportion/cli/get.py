@@ -25,7 +25,7 @@ from apportion.cli.listing import (
 )
 from apportion.cli.moments import AT, dated
 from apportion.cli.tables import Look
-from apportion.cli.usage import once
+from apportion.cli.usage import known_elsewhere, once
 from apportion.core.explain.vocabulary import WAITING
 
 PENDING = "pending"
@@ -100,6 +100,13 @@ class _Lists(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See click."""
         return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See click."""
+        known_elsewhere(args[0])
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=_Lists, epilog="Example:  apportion get pods --phase waiting")

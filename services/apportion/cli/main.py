@@ -118,6 +118,9 @@ class Root(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As in click, where a group has no table: a mistyped verb is met with the nearest ones."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from apportion.cli.usage import known_elsewhere
+
+            known_elsewhere(args[0])
             raise click.exceptions.NoSuchCommand(args[0], possibilities=VERBS, ctx=ctx)
         return super().resolve_command(ctx, args)
 

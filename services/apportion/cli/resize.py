@@ -16,10 +16,12 @@ from apportion.cli.completing import PODS
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import NotFound, Outdated, Unreachable
 from apportion.cli.output import console, plain, print_json
+from apportion.cli.usage import MIB
 from apportion.cli.why import split_name, unknown
 from apportion.cli.writing import by_whom, open_ledger, person, run, write
 from apportion.core.explain.answers import PodAnswer, PodDetail
 from apportion.core.explain.lines import shares_words
+from apportion.core.explain.vocabulary import PHASES
 from apportion.core.explain.words import resize_refused
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -33,7 +35,7 @@ from apportion_schemas import (
     UnknownEvent,
     UnreadableEvent,
 )
-from apportion_schemas.quantities import MEMORY_MIB_MAX, WHOLE
+from apportion_schemas.quantities import WHOLE
 
 SUBJECTS = ("apportion.v1.placement.>", "apportion.v1.pending.>")
 Answer = PodResized | ResizeRefused
@@ -50,7 +52,7 @@ class Said(msgspec.Struct, frozen=True):
 @click.command(epilog="Example:  apportion resize training/worker-0 --memory 12000 --cores 60")
 @click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=PODS)
 @click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pod is.  [default]")
-@click.option("--memory", type=click.IntRange(1, MEMORY_MIB_MAX), metavar="MIB",
+@click.option("--memory", type=MIB, metavar="MIB",
               help="Memory of each of its devices.")  # fmt: skip
 @click.option("--cores", type=click.IntRange(0, WHOLE), metavar="PERCENT",
               help="Compute of each of its devices; 0 holds it to nothing.")  # fmt: skip
@@ -104,8 +106,8 @@ def _running(pod: PodAnswer) -> str:
     """Its uid. Raises NotFound where there is nothing of it to resize."""
     if not pod.bound_revision:
         raise NotFound(
-            f"{pod.namespace}/{pod.name} is {pod.phase}: only a pod that is bound can be resized; "
-            "change its manifest"
+            f"{pod.namespace}/{pod.name} is {PHASES.get(pod.phase, pod.phase)}: only a pod that is "
+            "bound can be resized; change its manifest"
         )
     return pod.uid
 

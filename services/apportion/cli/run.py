@@ -29,6 +29,7 @@ from apportion.cli.run_pod import Asked, document, draft_of, label, room_for
 from apportion.cli.run_wait import Telling, placed
 from apportion.cli.runs import Run, ended, engine_of, unreachable, with_device
 from apportion.cli.submitting import WAIT_S, Submitted, append
+from apportion.cli.usage import MIB
 from apportion.cli.writing import open_ledger, person, run, user, write
 from apportion.core.explain.answers import NodeDetail, PodAnswer, PodDetail, Why
 from apportion.core.grants.on_host import PRELOAD
@@ -39,7 +40,7 @@ from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.starting import MARK, End, Greet, Start, Started, subject_of
 from apportion.runtime.process.lives import life_of
 from apportion_schemas import PodGone
-from apportion_schemas.quantities import MEMORY_MIB_MAX, WHOLE
+from apportion_schemas.quantities import WHOLE
 
 PREPARE_S: Final = 40.0
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -55,7 +56,7 @@ _FILES: Final = (PRELOAD, "CUDA_DEVICE_MEMORY_SHARED_CACHE")
 )
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED,
                 metavar="[--] COMMAND...")  # fmt: skip
-@click.option("--memory", type=click.IntRange(1, MEMORY_MIB_MAX), metavar="MIB",
+@click.option("--memory", type=MIB, metavar="MIB",
               help="Memory of each device.  [all of it]")  # fmt: skip
 @click.option("--cores", type=click.IntRange(0, WHOLE), metavar="PERCENT",
               help="Compute of each device; 0 holds it to nothing.  [0]")  # fmt: skip

@@ -5,12 +5,40 @@ Invariant: nothing is guessed and done: wrong usage stays wrong, and is answered
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import click
 
+from apportion_schemas.quantities import MEMORY_MIB_MAX
+
+_EVENTS: Final = "`apportion tail` shows events, `apportion history NAME` those of one pod or node"
+_LOGS: Final = "`apportion tail` shows what happens; what a container prints stays with its node"
+_SUBMIT: Final = "`apportion submit -f FILE` takes manifests"
+_PODS: Final = "`apportion get pods` lists pods, whoever made them; `apportion why POD` says more"
+KUBECTL: Final[Mapping[str, str]] = {
+    "events": _EVENTS,
+    "event": _EVENTS,
+    "ev": _EVENTS,
+    "logs": _LOGS,
+    "describe": "`apportion why POD` says of a pod why, `apportion history NAME` what was",
+    "explain": "`apportion why POD` says why a pod is where it is, or nowhere",
+    "apply": _SUBMIT,
+    "create": _SUBMIT,
+} | dict.fromkeys(
+    ("deployments", "deployment", "deploy", "jobs", "job", "replicasets", "replicaset", "rs",
+     "statefulsets", "statefulset", "sts", "daemonsets", "daemonset", "ds"),
+    _PODS,
+)  # fmt: skip
+"""Words that people know from kubectl and that mean no verb or list here, and what does instead."""
 SAY_WHY: Final = "give --reason; say why, whoever asks later will want to know"
+
+
+def known_elsewhere(word: str) -> None:
+    """Raises UsageError where it is one of `KUBECTL`, before a like name of ours is offered."""
+    if word in KUBECTL:
+        raise click.UsageError(f"there is no {word!r} here; {KUBECTL[word]}")
 
 
 def hinting(*, argument: str = "", options: Mapping[str, str] | None = None) -> type[click.Command]:
@@ -38,6 +66,39 @@ def hinting(*, argument: str = "", options: Mapping[str, str] | None = None) -> 
             return extra
 
     return Hinting
+
+
+class _Mib(click.IntRange):
+    """A number of MiB. Of a quantity, as `3Gi` of a manifest, its number is said: taken as it is,
+    it would be read here otherwise than under the names of devices, whose unit is the MiB.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            mib = _mib_of(value)
+            if mib is None or not 1 <= mib <= MEMORY_MIB_MAX:
+                raise
+            said = f"{value!r} is no whole number; it is in MiB: write {mib}"
+            raise click.BadParameter(said, error.ctx, error.param) from None
+
+
+MIB: Final = _Mib(1, MEMORY_MIB_MAX)
+
+
+def _mib_of(value: object) -> int | None:
+    """What a quantity in bytes, as `3Gi`, is in MiB; None of what is none."""
+    if not (isinstance(value, str) and value[-1:].isalpha()):
+        return None
+    from apportion.core.dialects import ManifestError  # seldom needed, and of weight
+    from apportion.core.dialects.quantity import quantity
+
+    try:
+        return math.ceil(quantity(value, "") / (1 << 20))
+    except ManifestError:
+        return None
 
 
 def once(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str | None:

@@ -48,7 +48,8 @@ def test_a_pod_is_no_target_of_what_is_done_to_nodes(verb: str, name: str) -> No
 def test_a_pod_that_waits_is_said_to_wait_where_it_cannot_be_resized() -> None:
     """In the word of every other verb, and not in that of the API."""
     waiting = Ledger(node("t4-1", gpu(CARD, index=0)), pod("p", ask(999_999))).settle()
-    with answering(answers_of(waiting)) as url:
+    detail = PodDetail(9, pod_answer(waiting.state, waiting.state.pods["p"]))
+    with answering({"pods/default/p": detail}) as url:
         done = CliRunner().invoke(root, ["resize", "p", "--memory", "1", "--gateway", url])
     assert done.exit_code == 1
     assert "default/p is waiting: only a pod that is bound can be resized" in done.stderr
