@@ -4,7 +4,8 @@ import pytest
 from click.testing import CliRunner
 
 from apportion.cli.main import root
-from apportion.core.explain.answers import ErrorAnswer, Page, PodAnswer
+from apportion.core.explain.answers import ErrorAnswer, Page, PodAnswer, PodDetail
+from apportion.core.explain.views import pod_answer
 from tests.support.answering import answering, answers_of, without_pods
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
