@@ -14,6 +14,7 @@ import pytest
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 from tests.support.standalone import APPORTION, Standalone
+from tests.support.tokens import people
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SMALL = ("--no-samples", "--fleet", "1xT4")
@@ -58,6 +59,34 @@ def test_a_model_without_a_price_is_told(tmp_path: Path, monkeypatch: pytest.Mon
         for line in found:
             assert line.startswith(f"no report of the cost can be made from {prices}: [models] has")
             assert "no price for 'NVIDIA Tesla T4'; add it there" in line
+
+
+def test_a_login_takes_a_token_for_up_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one it begins nothing, and says which; with it what it advises works as it stands."""
+    monkeypatch.setenv("APPORTION_TOKENS", str(people(tmp_path)))
+    with Standalone(tmp_path / "none", *SMALL) as up:
+        assert up.ended() == 2, up.output
+        assert "set APPORTION_TOKEN=FILE" in up.output
+        assert not (tmp_path / "none").exists()
+    token = tmp_path / "olga's token"
+    token.write_text("olga\n")
+    monkeypatch.setenv("APPORTION_TOKEN", str(token))
+    with Standalone(tmp_path / "data", "--fleet", "2xT4") as up:
+        up.up()
+        lines = [line.strip() for line in up.lines]
+        [activate] = [line for line in lines if line.startswith(". ")]
+        monkeypatch.delenv("APPORTION_TOKEN")
+        for what in ("apportion get pods", "curl "):
+            [command] = [line for line in lines if what in line]
+            done = subprocess.run(
+                ["/bin/bash", "-c", f"{activate}; {command}"],
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+            assert "hami" in done.stdout, done.stderr
 
 
 def test_no_argument_and_no_log_shows_a_secret(tmp_path: Path) -> None:

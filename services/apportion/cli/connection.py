@@ -35,6 +35,7 @@ NATS_KEY_ENV = "APPORTION_NATS_KEY"
 NATS_TOKEN_ENV = "APPORTION_NATS_TOKEN"  # noqa: S105 - the name of a variable
 LEDGER_KEY_ENV = "APPORTION_LEDGER_KEY"
 GATEWAY_ENV = "APPORTION_GATEWAY"
+TOKENS_ENV = "APPORTION_TOKENS"
 TOKEN_ENV = "APPORTION_TOKEN"  # noqa: S105 - the name of a variable
 GATEWAY_TLS = GATEWAY_ENV
 """What the variables begin with that name the files of TLS with the gateway."""
@@ -105,11 +106,15 @@ def _state_folder() -> Path:
 
 
 def elsewhere(data: Path) -> str:
-    """What a verb needs before it in another terminal to find that folder; empty if nothing.
+    """What a verb needs before it in another terminal to find that folder, and to be known by its
+    gateway; empty if nothing.
 
     Our own APPORTION_DATA does not count: another terminal need not have it.
     """
-    return "" if data == _state_folder() else f"{DATA_ENV}={shlex.quote(str(data))} "
+    needs = {} if data == _state_folder() else {DATA_ENV: str(data)}
+    if token := os.environ.get(TOKEN_ENV):
+        needs[TOKEN_ENV] = str(Path(token).absolute())
+    return "".join(f"{name}={shlex.quote(value)} " for name, value in needs.items())
 
 
 def read_connection(data: Path) -> Connection:

@@ -23,6 +23,7 @@ import click
 from apportion.cli import kept_fleet
 from apportion.cli.connection import (
     CONNECTION,
+    TOKEN_ENV,
     Connection,
     Where,
     elsewhere,
@@ -204,12 +205,20 @@ class Up:
             f"  {prefix}apportion get pods",
             f"  {prefix}apportion why POD",
             f"  {prefix}apportion tail --from 1",
-            f"  curl http://{self._gateway}/api/v1/pods",
+            f"  curl {_token_header()}http://{self._gateway}/api/v1/pods",
             f"  nats sub -s {url} 'apportion.v1.placement.>'",
             *self._wanted.advice,
             f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",
         ):
             self._out.print(plain(line), soft_wrap=True)
+
+
+def _token_header() -> str:
+    """What curl needs to be known by a gateway that has a login."""
+    token = os.environ.get(TOKEN_ENV)
+    if not token:
+        return ""
+    return f'-H "Authorization: Bearer $(cat {shlex.quote(str(Path(token).absolute()))})" '
 
 
 def _how_to_call() -> Iterator[str]:

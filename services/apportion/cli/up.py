@@ -8,6 +8,7 @@ fork server begin with that, imports little itself; `standalone` does the work.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import sys
 import tempfile
@@ -18,7 +19,13 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from apportion.cli.connection import DATA_ENV, default_data, elsewhere
+from apportion.cli.connection import (
+    DATA_ENV,
+    TOKEN_ENV,
+    TOKENS_ENV,
+    default_data,
+    elsewhere,
+)
 from apportion.cli.exits import Unreachable, Wrong
 from apportion.cli.forking import ForkServer
 from apportion.cli.kept_fleet import Fleet, kept, nodes_file, of_file, of_nodes
@@ -68,7 +75,8 @@ def command(
 
     The services take their settings from the environment as well, as `apportion gateway --help`
     names them: APPORTION_PRICES=FILE, what an hour of a card costs, for reports of cost
-    (`apportion report cost --help` shows such a file).
+    (`apportion report cost --help` shows such a file); APPORTION_TOKENS=FILE, who may ask the
+    gateway, with APPORTION_TOKEN=FILE, a token of it that `up` itself asks with.
 
     Exit codes: 0 ended as asked; 1 with --exit-after-samples: a sample was refused; 2 wrong usage,
     or a fleet that cannot be: all that is wrong with it is said, and nothing is begun; 3 something
@@ -84,6 +92,11 @@ def command(
             )
     elif library:
         raise click.UsageError("--library is for --gpus local")
+    if os.environ.get(TOKENS_ENV) and not os.environ.get(TOKEN_ENV):
+        raise click.UsageError(
+            f"{TOKENS_ENV} gives the gateway a login, and `up` asks it, too: put a token of "
+            f"somebody who may read everything into a file, and set {TOKEN_ENV}=FILE"
+        )
     kept_in = (data or default_data()).absolute()
     simulated = (
         None if gpus == "local" else _simulated(fleet, nodes, None if ephemeral else kept_in)
