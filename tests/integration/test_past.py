@@ -25,6 +25,7 @@ from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import (
     DeviceHealthChanged,
     NodeCordoned,
+    NodeHeard,
     NodeSilent,
     PodGone,
     PolicyChanged,
@@ -437,6 +438,7 @@ async def test_a_difference_has_the_event_that_made_just_that(
     await facts.place("bare", "n2")  # 13
     await facts.write(PolicyChanged(by="bob", node_policy="spread"))  # 14: which it was
     await facts.write(QuotaObserved(namespace="web", quota="q", hard={"nvidia.com/gpu": 4}))  # 15
+    await facts.write(NodeSilent(node="n2", grace_s=40), NodeHeard(node="n2"))  # 16, 17
     diff = await gateway.ok("/api/v1/diff?from=7")
     found = {
         (row["name"], row["what"]): (row["before"], row["after"], row["revision"])
@@ -449,8 +451,8 @@ async def test_a_difference_has_the_event_that_made_just_that(
         ("default/b", "placement"): ("", "n2: n2-g0 16 MiB", 11),
         ("default/bare", "placement"): ("", "n2: no device", 13),
         ("policy", "policy"): ("nodes price, devices price", "nodes spread, devices price", 8),
-        ("quota web/q", "hard"): ("", "nvidia.com/gpu 4", 15),
-    }
+        ("quota web/q", "limit"): ("", "nvidia.com/gpu 4", 15),
+    }, "a node joined when it came, not when it was heard again"
     long = await gateway.ok(f"/api/v1/diff?from=1&to={facts.revision}")
     assert all(row["revision"] for name in ("nodes", "devices", "placements") for row in long[name])
 

@@ -21,6 +21,13 @@ SIDED = ("nodes", "devices", "limits")
 """Things of which more than one side can differ."""
 
 
+FROM_THE_FIRST = (
+    "revision 1 is the ledger's first event: what it told, as of a first node, counts as there "
+    "before"
+)
+"""Why one of the nodes that all joined is missing in a difference from the beginning on."""
+
+
 @click.command(epilog="Example:  apportion diff --from -2h --to -1h")
 @click.option("--from", "begin", required=True, type=MOMENT, metavar="MOMENT",
               help=f"From then: {FORMS}.")  # fmt: skip
@@ -48,6 +55,8 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
         for text, meant in ((begin, diff.begin), (end or "", diff.end))
     )
     out.print(plain(span), style="dim", soft_wrap=True)
+    if diff.begin.revision == 1:
+        out.print(plain(FROM_THE_FIRST), style="dim", soft_wrap=True)
     for name in LISTS:
         rows: Sequence[DiffRow] = getattr(diff, name)
         if rows:

@@ -2,12 +2,14 @@
 
 import io
 
+from click.testing import CliRunner
 from msgspec import structs
 from rich.console import Console
 
-from apportion.cli.diff import LISTS, rows_of
+from apportion.cli.diff import FROM_THE_FIRST, LISTS, command, rows_of
 from apportion.core.explain.differences import SHOWN
-from apportion.core.explain.past_answers import DiffRow
+from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
+from tests.support.answering import answering
 
 CARDS = "GPU-1a2b3c4d+GPU-2b3c4d5e+GPU-3c4d5e6f+GPU-4d5e6f70 32,768 MiB 100 %"
 
@@ -17,6 +19,20 @@ def shown(name: str, *rows: DiffRow, width: int) -> list[str]:
     out = io.StringIO()
     Console(file=out, width=width).print(rows_of(name, rows))
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_what_the_first_event_told_is_said_to_be_there_before() -> None:
+    """From the beginning on all nodes joined but the one of revision 1; of a later one it is no
+    matter.
+    """
+    said = []
+    for begin in (1, 2):
+        moments = [MomentAnswer(each, "2026-01-02T03:04:05Z") for each in (begin, 9)]
+        with answering({"diff": DiffAnswer(9, *moments)}) as url:
+            done = CliRunner().invoke(command, ["--from", str(begin), "--gateway", url])
+        said.append(done.stdout.splitlines())
+    assert said[0][1:] == [FROM_THE_FIRST, "nothing differs"]
+    assert said[1][1:] == ["nothing differs"]
 
 
 def moved(before: str, after: str) -> DiffRow:

@@ -7,6 +7,7 @@ makes no difference outside of what `touched` names.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -48,6 +49,8 @@ from apportion_schemas import (
 
 VALUE_CHARS_MAX = 200
 READY, GONE, OK, WAITS = "ready", "gone", "ok", "waits"
+WHOLE_LIMIT = "limit"
+"""What differs of a limit that came or left."""
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -271,9 +274,32 @@ def _waiting_shown(before: Picture, after: Picture) -> Iterator[Difference]:
             yield each
 
 
-SHOWN = {**LISTS, "waiting": _waiting_shown, "nodes": _nodes_shown, "devices": _devices_shown}
-"""The same for people: a node that joined is one row, and tells of the devices that came with; and
-a pod that waited and has a place is one row.
+def _limits_shown(before: Picture, after: Picture) -> Iterator[Difference]:
+    """One that came or left is one row, however many sides it has: so rows count limits."""
+    for name, sides in groupby(limits(before, after), lambda each: each.name):
+        if name in before.limits and name in after.limits:
+            yield from sides
+        else:
+            was, now = (_whole(each.limits.get(name, {})) for each in (before, after))
+            yield Difference(name, name, WHOLE_LIMIT, was, now)
+
+
+def _whole(sides: Mapping[str, str]) -> str:
+    """As in `open, weight 1, capability cpu 8 CPU`."""
+    named = {"weight", "capability", "cards"}
+    return ", ".join(f"{side} {said}" if side in named else said
+                     for side, said in sides.items() if said)  # fmt: skip
+
+
+SHOWN = {
+    **LISTS,
+    "waiting": _waiting_shown,
+    "nodes": _nodes_shown,
+    "devices": _devices_shown,
+    "limits": _limits_shown,
+}
+"""The same for people: a node that joined is one row, and tells of the devices that came with; a
+pod that waited and has a place is one row, and so is a limit that came or left.
 """
 
 

@@ -3,18 +3,26 @@
 Of a short span only what the index says was changed in it is compared; of a long one all that there
 is. Invariants: every row is a difference of the two states; its event is the newest one in between
 that made just that of it otherwise, as the index saw when it was folded; of a pod, whose wait and
-whose place end one another, the newest of both: that by which it came to where it is, or ended.
+whose place end one another, the newest of both: that by which it came to where it is, or ended. Of
+a node that joined it is the oldest, by which it came, whatever its agent said since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
-from apportion.core.explain.differences import SHOWN, Part, Picture, picture
+from apportion.core.explain.differences import (
+    SHOWN,
+    WHOLE_LIMIT,
+    Difference,
+    Part,
+    Picture,
+    picture,
+)
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, LogRow, MomentAnswer
 from apportion.gateway.api.log import row_of
@@ -30,6 +38,8 @@ SHORT_EVENTS = 20_000
 """Up to so many, what changed is looked up; of more it may well be more than there is."""
 OF_A_POD = ("waiting", "placement")
 """What can differ of a pod: it waits, has a place or is gone, so that one is made by the other."""
+OF_A_PERSON = "cli/"
+"""What the source of an event begins with that a person's verb wrote, before the person's name."""
 
 
 class _By(msgspec.Struct):
@@ -102,10 +112,18 @@ class Differing:
 def event_behind(changed: Mapping[tuple[str, str], int], key: str, what: str) -> int:
     """The newest of these events that made it what it is; 0 for none.
 
-    Who waited, had a place and ended waits no more since the place, and is gone since the end.
+    Who waited, had a place and ended waits no more since the place, and is gone since the end. A
+    limit that came, or left, is told of whole.
     """
+    if what == WHOLE_LIMIT:
+        return max((made for (thing, _), made in changed.items() if thing == key), default=0)
     sides = OF_A_POD if what in OF_A_POD else (what,)
     return max(changed.get((key, side), 0) for side in sides)
+
+
+def who_wrote(source: str) -> str:
+    """Who is behind an event that names nobody; a person has one name, whatever verb was used."""
+    return source.removeprefix(OF_A_PERSON)
 
 
 class _Found:
@@ -126,12 +144,7 @@ class _Found:
         hidden = sum(1 for _ in every)
         if hidden:
             self.more[name] = hidden
-        changed = self._past.index.changed_by(
-            KINDS[name],
-            {uid for each in shown for uid in (each.key, each.left) if uid},
-            after=self._before.revision,
-            upto=self._after.revision,
-        )
+        changed = self._changed_by(name, shown)
         made = {
             (key, each.what): event_behind(changed, key, each.what)
             for each in shown
@@ -145,13 +158,26 @@ class _Found:
             if found is not None:
                 row = msgspec.structs.replace(
                     row, revision=found.row.revision, time=found.row.time,
-                    sentence=found.row.sentence, by=found.data.by or found.row.source,
+                    sentence=found.row.sentence,
+                    by=found.data.by or who_wrote(found.row.source),
                 )  # fmt: skip
             ended = said.get(made[each.left, each.what]) or found
             if ended is not None and ended.row.type == PodGone.__name__:
                 row = msgspec.structs.replace(row, cause=ended.data.reason)
             rows.append(row)
         return tuple(rows)
+
+    def _changed_by(self, name: str, shown: Iterable[Difference]) -> dict[tuple[str, str], int]:
+        """The events behind these, by key and what of it."""
+        index, kind = self._past.index, KINDS[name]
+        after, upto = self._before.revision, self._after.revision
+        keys = {uid for each in shown for uid in (each.key, each.left) if uid}
+        changed = index.changed_by(kind, keys, after=after, upto=upto)
+        if name == "nodes":
+            joined = [key for key in keys if self._after.joined(self._before, key)]
+            came = index.changed_by(kind, joined, after=after, upto=upto, oldest=True)
+            changed |= {(key, what): made for (key, what), made in came.items() if what == "state"}
+        return changed
 
     async def _said(self, revisions: set[int]) -> dict[int, _Worded]:
         """These events in words. Raises LedgerError."""

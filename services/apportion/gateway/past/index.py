@@ -322,20 +322,20 @@ class Index:
         return found
 
     def changed_by(
-        self, kind: int, keys: Iterable[str], *, after: int, upto: int
+        self, kind: int, keys: Iterable[str], *, after: int, upto: int, oldest: bool = False
     ) -> dict[tuple[str, str], int]:
         """The newest events behind `after` up to `upto` that made these otherwise, by key and what
-        of it.
+        of it; or the oldest.
         """
         self._flush()
         ids = {found: key for key in keys if (found := self._find(kind, key)) is not None}
         rows = self._db.execute(
-            "SELECT thing, what, max(revision) FROM changes "
+            "SELECT thing, what, min(revision), max(revision) FROM changes "
             "WHERE revision > ? AND revision <= ? AND thing IN (SELECT value FROM json_each(?)) "
             "GROUP BY thing, what",
             (after, upto, msgspec.json.encode(list(ids)).decode()),
         )
-        return {(ids[thing], what): revision for thing, what, revision in rows}
+        return {(ids[thing], what): first if oldest else last for thing, what, first, last in rows}
 
     def holds(
         self, kind: int, key: str, *, since: int, upto: int, skip: int, limit: int

@@ -157,6 +157,21 @@ def test_limits_that_changed() -> None:
     ]
 
 
+def test_a_limit_that_comes_or_leaves_is_one_row() -> None:
+    """Who counts rows counts limits, as `submit` does; of one that was there each side is one."""
+    queues = [QueueObserved(queue=name, weight=2, capability={"cpu": 4000}) for name in ("a", "b")]
+    quota = QuotaObserved(namespace="web", quota="q", hard={"x/gpu": 2})
+    before = picture(state := happen(State(), queues[0], quota))
+    closed = structs.replace(queues[0], open=False, weight=3)
+    happen(state, closed, queues[1], QuotaGone(namespace="web", quota="q"))
+    assert [tuple(row)[1:5] for row in SHOWN["limits"](before, picture(state))] == [
+        ("queue a", "state", "open", "closed"),
+        ("queue a", "weight", "2", "3"),
+        ("queue b", "limit", "", "open, weight 2, capability cpu 4 CPU"),
+        ("quota web/q", "limit", "x/gpu 2", ""),
+    ]
+
+
 def test_policy_and_keys_of_the_configuration() -> None:
     """Only the keys that have another value, as JSON, cut where it is long."""
     state = begun()

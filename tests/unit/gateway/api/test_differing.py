@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from apportion.core.explain.differences import WHOLE_LIMIT
 from apportion.core.ledger.state import State
-from apportion.gateway.api.differing import event_behind
-from apportion.gateway.past.index import NODE, POD
+from apportion.gateway.api.differing import event_behind, who_wrote
+from apportion.gateway.past.index import LIMIT, NODE, POD
 from apportion.gateway.past.indexing import Indexer, open_index
-from apportion_schemas import NodeCordoned, NodeSilent, PlacementVoided, PodGone
+from apportion_schemas import NodeCordoned, NodeSilent, PlacementVoided, PodGone, QueueObserved
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import rack
 from tests.support.pods import placed, pod, share
@@ -42,6 +43,24 @@ def test_a_pod_is_where_it_is_by_the_newest_of_its_wait_and_its_place(
     read(Indexer(State(), index, checkpoints), BEGIN + events)
     changed = index.changed_by(POD, ["p1"], after=after, upto=99)
     assert event_behind(changed, "p1", what) == revision
+
+
+def test_a_limit_that_came_is_as_the_newest_event_of_any_side_made_it(tmp_path: Path) -> None:
+    """It is one row, in which all of them stand."""
+    index, checkpoints = open_index(tmp_path, "c")
+    queues = [QueueObserved(queue=name, weight=number) for name, number in (("a", 1), ("b", 1))]
+    heavier = QueueObserved(queue="a", weight=3)
+    read(Indexer(State(), index, checkpoints), (*BEGIN, queues[0], heavier, queues[1]))
+    changed = index.changed_by(LIMIT, ["queue a", "queue b"], after=2, upto=99)
+    assert [event_behind(changed, name, WHOLE_LIMIT) for name in ("queue a", "queue b")] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("source", "who"), [("cli/ann@vm", "ann@vm"), ("scheduler/vm", "scheduler/vm"), ("", "")]
+)
+def test_a_person_has_one_name(source: str, who: str) -> None:
+    """That of cordons, also where a verb of theirs only wrote the event."""
+    assert who_wrote(source) == who
 
 
 def test_the_sides_of_a_node_have_an_event_each(tmp_path: Path) -> None:

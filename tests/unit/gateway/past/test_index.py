@@ -85,6 +85,8 @@ def test_what_changed_and_by_which_event(tmp_path: Path) -> None:
         ("g0", "cordon"): 14,
     }
     assert index.changed_by(DEVICE, ["g0"], after=0, upto=12) == {("g0", "health"): 11}
+    first = index.changed_by(DEVICE, ["g0"], after=0, upto=20, oldest=True)
+    assert first["g0", "health"] == 11
     assert index.changed_by(NODE, ["g0"], after=0, upto=99) == {}
     assert index.changed(after=13, upto=21) == {POD: ["u2"], DEVICE: ["g0"]}
     assert index.changed(after=14, upto=20) == {}
