@@ -83,6 +83,16 @@ OF_SHARES = (
     "A share counts as its larger part, of memory or of cores; `apportion report` counts memory."
 )
 """Why the hours held are not those that a report of the same time has as granted."""
+AT_ONCE = (
+    "Decisions take no time here: what differs is what they took, and pods that came so shortly "
+    "before the end that nobody had decided on them."
+)
+"""What a replay without a change is compared with."""
+OF_A_CHANGE = (
+    "It is compared with what happened, where decisions took their time: the same command without "
+    "the change replays as it was, and what differs from that is the change's doing."
+)
+"""What a replay with a change is compared with, and what to compare it with."""
 HELP = f"""Decide a time of the past anew: the same arrivals, another policy or another fleet.
 
 A pod runs as long as it ran, from whenever it has a place. Nothing is written to the ledger.
@@ -179,17 +189,22 @@ def _show(out: Console, answer: ReplayAnswer, begin: str, *, in_ascii: bool = Fa
                 f"{amount(value)}{row.unit if isinstance(value, float) else ''}"
                 for value in (before, after)
             ),
-            difference(after - before, row.unit),
+            difference(before, after, row.unit),
         )
     out.print(made)
     out.print(plain(OF_SHARES), style="dim", soft_wrap=not out.is_terminal)
     for title, field in (("GPUs held", "used"), ("GPUs waited for", "waiting")):
         _show_bars(out, title, field, answer, in_ascii=in_ascii)
     out.print(plain(saved(answer)), soft_wrap=True)
+    baseline = OF_A_CHANGE if answer.changes else AT_ONCE
+    out.print(plain(baseline), style="dim", soft_wrap=not out.is_terminal)
 
 
-def difference(value: float, unit: str) -> str:
-    """What is more or less; of percentages in points, since a percent of them is another thing."""
+def difference(before: float, after: float, unit: str) -> str:
+    """What is more or less, of the two as they are shown; of percentages in points, since a percent
+    of them is another thing.
+    """
+    value = round(after, DIGITS) - round(before, DIGITS)
     if not round(value, DIGITS):
         return ""
     said = f"{'+' if value > 0 else ''}{amount(value)}"
@@ -203,7 +218,9 @@ def amount(value: float) -> str:
 
 def saved(answer: ReplayAnswer) -> str:
     """What the other course would have saved, or cost, in one sentence."""
-    gpus, hours = answer.gpus_saved, round(answer.gpu_hours_waited_saved, DIGITS)
+    gpus = answer.gpus_saved
+    before, after = (each.gpu_hours_waited for each in (answer.happened, answer.replayed))
+    hours = round(before, DIGITS) - round(after, DIGITS)
     said = f"{many(abs(gpus), 'GPU')} {'fewer' if gpus > 0 else 'more'}" if gpus else "as many GPUs"
     said += " held at the peak, "
     less = f"{amount(abs(hours))} GPU hours {'less' if hours > 0 else 'more'}"

@@ -27,8 +27,8 @@ def test_what_the_first_event_told_is_said_to_be_there_before() -> None:
     """
     said = []
     for begin in (1, 2):
-        moments = [MomentAnswer(each, "2026-01-02T03:04:05Z") for each in (begin, 9)]
-        with answering({"diff": DiffAnswer(9, *moments)}) as url:
+        first, last = (MomentAnswer(each, "2026-01-02T03:04:05Z") for each in (begin, 9))
+        with answering({"diff": DiffAnswer(revision=9, begin=first, end=last)}) as url:
             done = CliRunner().invoke(command, ["--from", str(begin), "--gateway", url])
         said.append(done.stdout.splitlines())
     assert said[0][1:] == [FROM_THE_FIRST, "nothing differs"]

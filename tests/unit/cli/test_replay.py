@@ -9,8 +9,10 @@ from rich.console import Console
 
 from apportion.cli.replay import (
     ASCII,
+    AT_ONCE,
     EIGHTHS,
     HEIGHT,
+    OF_A_CHANGE,
     OF_SHARES,
     ROWS,
     SCALE_CELLS,
@@ -65,8 +67,9 @@ def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None
     """Nothing saved is not said as `0 fewer`."""
     course = Meter(State(), 0.0, 1.0).measured()
     span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
+    before, after = (structs.replace(course, gpu_hours_waited=each) for each in (9.0, 9.0 - hours))
     answer = ReplayAnswer(
-        span=span, changes=(), happened=course, replayed=course, gpus_saved=gpus,
+        span=span, changes=(), happened=before, replayed=after, gpus_saved=gpus,
         gpu_hours_waited_saved=hours,
     )  # fmt: skip
     assert saved(answer) == words
@@ -126,14 +129,17 @@ def test_nothing_is_no_bar() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "words"),
-    [(3.21, " %", "+3.21 points"), (-0.5, " %", "-0.5 points"), (2.0, " s", "+2 s"),
-     (0.0, " %", ""), (-3, "", "-3"), (0.0049, " %", ""), (-0.0049, "", ""),
-     (1234.5678, " s", "+1,234.57 s"), (-0.0678, " s", "-0.07 s")],
+    ("before", "after", "unit", "words"),
+    [(40, 43.21, " %", "+3.21 points"), (1.0, 0.5, " %", "-0.5 points"), (1.0, 3.0, " s", "+2 s"),
+     (7.0, 7.0, " %", ""), (5, 2, "", "-3"), (1.0, 1.0049, " %", ""), (0.0049, 0.0, "", ""),
+     (0.0, 1234.5678, " s", "+1,234.57 s"), (0.0678, 0.0, " s", "-0.07 s"),
+     (0.3449, 0.4251, "", "+0.09"), (0.9051, 0.8349, "", "-0.08"), (2.5049, 2.4951, "", "")],
 )  # fmt: skip
-def test_percentages_differ_by_points(value: float, unit: str, words: str) -> None:
-    """From 40 % to 43.2 % is 3.2 points, and 8 percent."""
-    assert difference(value, unit) == words
+def test_percentages_differ_by_points(before: float, after: float, unit: str, words: str) -> None:
+    """From 40 % to 43.2 % is 3.2 points, and 8 percent. It is the difference of what stands beside
+    it: 0.34 and 0.43 differ by 0.09, whatever they were before they were rounded.
+    """
+    assert difference(before, after, unit) == words
 
 
 def test_a_beginning_before_the_ledgers_is_noted() -> None:
@@ -170,6 +176,9 @@ def test_what_the_bars_are_and_how_shares_count_stands_beside_them() -> None:
     assert OF_SHARES in lines
     for title in ("GPUs held, happened", "GPUs waited for, replayed"):
         assert f"{title}, by parts, as means of 10s" in lines
+    assert lines[-1] == AT_ONCE
+    _show(out, structs.replace(answer, changes=("by the policy spread",)), "")
+    assert out.file.getvalue().splitlines()[-1].strip() == OF_A_CHANGE
     assert OF_SHARES in " ".join(CliRunner().invoke(command, ["--help"]).output.split())
 
 
