@@ -576,6 +576,7 @@ async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
     assert "nothing differs" in await said("diff", "--from", "3", "--to", "3")
     early = await said("diff", "--from", "-9d", "--to", "now")
     assert "Z, before the ledger began: revision 1 (" in early
+    assert "Z, before the ledger began: revision 1 (" in await said("who", "n1", "--since", "-9d")
     assert re.search(r"^default +b ", await said("get", "pods", "--at", "now"), re.MULTILINE)
     assert "14:20" in await said("get", "pods", "--at", "soon", code=2)
     assert re.search(r"^default +b .* 0s ", await said("get", "pods", "--at", "3"), re.MULTILINE), (

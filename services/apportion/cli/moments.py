@@ -72,14 +72,6 @@ def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
     return f"as of {when(asked, now)}: revision {meant.revision}, of {clock(meant.time, now)}"
 
 
-def head_since(text: str, revision: int, now: datetime) -> str:
-    """Since when, as `head` says it: `text` is what was asked for, and `revision` what it means."""
-    asked = time_of(text, now)
-    return (
-        f"since {when(asked, now)}: revision {revision}" if asked else f"since revision {revision}"
-    )
-
-
 def both(text: str, meant: MomentAnswer, now: datetime) -> str:
     """A moment as it was asked for, where that was a time, and as the ledger has it.
 

@@ -14,7 +14,7 @@ from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
 from apportion.cli.listing import Listed
-from apportion.cli.moments import AT, FORMS, MOMENT, clock, head_since, pinned
+from apportion.cli.moments import AT, FORMS, MOMENT, both, clock, pinned
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.cli.tables import device_state, node_state
@@ -23,7 +23,7 @@ from apportion.core.explain.answers import DeviceAnswer, NodeAnswer, NodeDetail,
 from apportion.core.explain.health import moving
 from apportion.core.explain.natural import natural
 from apportion.core.explain.near import target_meant
-from apportion.core.explain.past_answers import PodNames, WhoPage, WhoRow
+from apportion.core.explain.past_answers import MomentAnswer, PodNames, WhoPage, WhoRow
 from apportion.core.explain.words import device_words
 
 PAGE = 1_000
@@ -62,7 +62,8 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     index = index_of(detail)
     items = by_card(page.items, index)
     if since:
-        said = head_since(since, page.since, datetime.now(UTC))
+        meant = gateway.ask("moment", answer=MomentAnswer, query={"at": page.since})
+        said = f"since {both(since, meant, datetime.now(UTC))}"
         console(stderr=True).print(said, style="dim", soft_wrap=True)
     if as_json:
         print_json(Listed(revision, items))

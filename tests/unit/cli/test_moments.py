@@ -7,7 +7,7 @@ import click
 import pytest
 
 from apportion.cli.main import root
-from apportion.cli.moments import FORMS, MOMENT, both, clock, head, head_since
+from apportion.cli.moments import FORMS, MOMENT, both, clock, head
 from apportion.core.explain.past_answers import MomentAnswer
 
 NOW = datetime(2026, 11, 25, 0, 5, tzinfo=UTC)
@@ -52,20 +52,6 @@ def test_the_head_says_the_moment_that_was_asked_for(asked: datetime | None, sai
     """Beside the revision that it means; `--at 23:50` at five past midnight is yesterday."""
     meant = MomentAnswer(revision=7, time="2026-11-25T00:02:03.456Z")
     assert head(meant, asked, NOW) == said
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("23:50", "since yesterday, 2026-11-24T23:50:00Z: revision 7"),
-        ("00:04", "since 00:04:00Z: revision 7"),
-        ("-10m", "since yesterday, 2026-11-24T23:55:00Z: revision 7"),
-        ("7", "since revision 7"),
-    ],
-)
-def test_since_says_which_day_it_meant(asked: str, said: str) -> None:
-    """Of `who --since`, as of `--at`."""
-    assert head_since(asked, 7, NOW) == said
 
 
 def test_both_ends_of_a_difference_say_which_day_they_meant() -> None:
