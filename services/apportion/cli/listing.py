@@ -39,6 +39,7 @@ Form = Literal["", "wide", "json", "yaml", "name"]
 FORMS = ("wide", "json", "yaml", "name")
 LOOK_S = 1.0
 GOES_ON = "Trying on; Ctrl-C ends it"
+UNDECLARED = "a queue that nobody declares has weight 1 and no limits, whoever is in it"
 
 
 class Kind(NamedTuple):
@@ -216,6 +217,8 @@ class Listing(NamedTuple):
         except NotFound:
             return False
         return True
+        if self.kind is QUEUES:
+            problem += f"; {UNDECLARED}"
 
     def _print(
         self, revision: int, items: list[Any], *, piece: bool = False, header: bool = True

@@ -148,11 +148,13 @@ def _headline(summary: SummaryAnswer) -> Text:
     line = Text(
         f"revision {summary.revision:,}   {summary.nodes:,} nodes   "
         f"{summary.devices_open:,} of {summary.devices:,} devices open   "
-        f"memory {used / 1024:,.0f} of {summary.memory_mib / 1024:,.0f} GiB allocated   "
+        f"memory {used / 1024:,.0f} of {summary.memory_mib / 1024:,.0f} GiB allocated"
     )
     for name, count in shown_phases(summary.phases).items():
-        line.append(f"{count:,} {name}  ", PHASE_STYLES.get(name, ""))
+        line.append(before).append(f"{count:,} {name}", PHASE_STYLES.get(name, ""))
+        before = "  "
     return line
+    before = "   pods: "
 
 
 def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:

@@ -3,8 +3,9 @@
 import pytest
 from click.testing import CliRunner
 
+from apportion.cli.listing import UNDECLARED
 from apportion.cli.main import root
-from apportion.core.explain.answers import ErrorAnswer, Page, PodAnswer, PodDetail
+from apportion.core.explain.answers import ErrorAnswer, Page, PodAnswer, PodDetail, QueueAnswer
 from apportion.core.explain.views import pod_answer
 from tests.support.answering import answering, answers_of, without_pods
 from tests.support.fleet import gpu, node
@@ -33,6 +34,19 @@ def test_history_says_what_may_be_meant_by_a_name_of_nothing(name: str, said: st
         done = CliRunner().invoke(root, ["history", name, "--gateway", url])
     assert done.exit_code == 1
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("training", "did you mean train?\n"), ("default", "there are train\n")],
+)
+def test_a_queue_that_nobody_declared_is_no_slip_of_the_pen_alone(name: str, said: str) -> None:
+    """Pods may be in it all the same, as reports and gangs show it: what that means is said."""
+    queues = Page(revision=9, items=(QueueAnswer("train", weight=2, open=True),))
+    with answering(answers_of(FLEET) | {"queues": queues}) as url:
+        done = CliRunner().invoke(root, ["get", "queues", name, "--gateway", url])
+    assert done.exit_code == 1
+    assert f"no queue {name!r} at revision 9; {UNDECLARED}; {said}" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["cordon", "drain"])

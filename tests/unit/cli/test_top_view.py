@@ -8,9 +8,10 @@ from rich.console import Console
 
 from apportion.cli.tables import devices as get_rows
 from apportion.cli.top import _devices as top_rows
+from apportion.cli.top import _headline
 from apportion.cli.top_view import SORTS, View
 from apportion.core.explain.answers import DeviceAnswer
-from apportion.core.explain.views import device_answers
+from apportion.core.explain.views import device_answers, summary_answer
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
@@ -23,6 +24,13 @@ def devices() -> list[DeviceAnswer]:
     ledger = Ledger(*(rack(f"node-{number}", 2) for number in range(1, 13)))
     ledger.submit(pod("trainer", ask(9_000))).settle()
     return [each for node in ledger.state.nodes.values() for each in device_answers(node)]
+
+
+def test_what_is_counted_by_phase_is_named() -> None:
+    """Allocated are so many GiB, and so many pods."""
+    state = Ledger(rack("n1", 2)).submit(pod("a", ask(9_000)), pod("b", ask(90_000))).settle().state
+    said = _headline(summary_answer(state)).plain
+    assert said.endswith(" GiB allocated   pods: 1 placed  1 waiting")
 
 
 def names(view: View) -> list[str]:
