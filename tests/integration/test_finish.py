@@ -90,7 +90,11 @@ def test_lists_of_what_is_named(up: Standalone) -> None:
         ("pods", "nothing-like-it", "there are "),
         ("placements", "trianer", "did you mean trainer"),
         ("gangs", "nothing", "no gang 'nothing' at revision"),
-        ("devices", "GPU-z", "'GPU-z' is too little of a device id; write more of the id"),
+        (
+            "devices",
+            "GPU-z",
+            "'GPU-z' is too little of a device id, which takes four characters after GPU-",
+        ),
     ],
 )
 def test_a_name_of_nothing_is_met_with_what_there_is(

@@ -107,13 +107,14 @@ async def get(url: str, path: str) -> tuple[int, str]:
     return await asyncio.to_thread(asked)
 
 
-async def verb(bus: Bus, *arguments: str, code: int = 0) -> str:
+async def verb(bus: Bus, *arguments: str, code: int = 0, beside: bool = False) -> str:
     """What a verb prints that reads the ledger; its complaint where it must fail."""
-    return await said_by(*arguments, "--nats", bus.server.url_for("operator"), code=code)
+    url = bus.server.url_for("operator")
+    return await said_by(*arguments, "--nats", url, code=code, beside=beside)
 
 
-async def said_by(*arguments: str, code: int = 0) -> str:
-    """What a verb prints; its complaint where it must fail."""
+async def said_by(*arguments: str, code: int = 0, beside: bool = False) -> str:
+    """What a verb prints; its complaint where it must fail, or what it says `beside` it."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "apportion.cli.main", *arguments],
@@ -124,7 +125,7 @@ async def said_by(*arguments: str, code: int = 0) -> str:
         env=os.environ | {"COLUMNS": "200"},
     )
     assert done.returncode == code, done.stderr
-    return done.stderr if code else done.stdout
+    return done.stderr if code or beside else done.stdout
 
 
 Hours = Callable[[int, int], float]
@@ -235,6 +236,10 @@ async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> Non
     before = await verb(bus, "report", "idle", "--from", "-3h", "--to", "-2h")
     assert "none has yet" in " ".join(before.split())
     assert "times" not in before
+    table = ("report", "idle", "--from", "-3h", "--to", "-2h", "--format", "csv")
+    assert "none has yet" in await verb(bus, *table, beside=True)
+    wrong = await verb(bus, "report", "usage", "--from", "-1h", "--to", "-2h", code=2)
+    assert "from: '-1h' is not before '-2h'; begin before the end" in wrong
     said = await verb(bus, "report", "usage", *now)
     assert "capacity" in said
     assert "default" in said

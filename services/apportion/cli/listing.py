@@ -6,7 +6,8 @@ Invariant: every form shows the same items in the same order.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import click
@@ -31,15 +32,15 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.lines import listed
 from apportion.core.explain.natural import natural
-from apportion.core.explain.near import did_you_mean
+from apportion.core.explain.near import did_you_mean, named
 from apportion.core.explain.printable import escaped
 from apportion.core.explain.words import device_words
 
 Form = Literal["", "wide", "json", "yaml", "name"]
 FORMS = ("wide", "json", "yaml", "name")
 LOOK_S = 1.0
-GOES_ON = "Trying on; Ctrl-C ends it"
 UNDECLARED = "a queue that nobody declares has weight 1 and no limits, whoever is in it"
+GOES_ON = "Trying on; Ctrl-C ends it"
 
 
 class Kind(NamedTuple):
@@ -104,6 +105,22 @@ QUOTAS = Kind(
     lambda quota: natural(f"{quota.namespace}/{quota.quota}"),
     tables.quotas,
 )
+
+
+@contextmanager
+def naming_nodes(gateway: Gateway, query: Mapping[str, Any]) -> Iterator[None]:
+    """What is asked inside of one node; where it is not there, the error says which are."""
+    try:
+        yield
+    except NotFound as error:
+        if not (node := query.get("node")):
+            raise
+        then = {key: value for key, value in query.items() if key == "at"}
+        names = [each.node for each in gateway.items("nodes", NodeAnswer, then)[1]]
+        if node in names:
+            raise
+        meant = did_you_mean(node, names) or named("nodes", names)
+        raise NotFound(f"{error.message.partition(';')[0]}; {meant}") from None
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -177,7 +194,8 @@ class Listing(NamedTuple):
                 away = True
 
     def _ask(self) -> tuple[int, list[Any]]:
-        revision, items = self.gateway.items(self.kind.what, self.kind.item, self.query)
+        with naming_nodes(self.gateway, self.query):
+            revision, items = self.gateway.items(self.kind.what, self.kind.item, self.query)
         if self.kind.order is not None:
             items.sort(key=self.kind.order)
         return revision, items
@@ -199,6 +217,8 @@ class Listing(NamedTuple):
         problem = f"no {self.kind.what.removesuffix('s')} {name!r} at revision {revision}"
         if self.kind in (PODS, PLACEMENTS, DEVICES) and self._is_node(name):
             return f"{problem}; it is a node: `apportion get {self.kind.what} --node {name}`"
+        if self.kind is QUEUES:
+            problem += f"; {UNDECLARED}"
         if self.kind is DEVICES and (unclear := device_names.unclear(name, ())):
             begin = [item.device for item in items if item.device.startswith(name)]
             so = f": {listed([device_words(device) for device in begin])} begin so"
@@ -217,8 +237,6 @@ class Listing(NamedTuple):
         except NotFound:
             return False
         return True
-        if self.kind is QUEUES:
-            problem += f"; {UNDECLARED}"
 
     def _print(
         self, revision: int, items: list[Any], *, piece: bool = False, header: bool = True

@@ -68,7 +68,8 @@ def _page(made: click.Command, context: click.Context, name: str) -> Iterator[st
     for paragraph in (made.help or "").split("\n\n"):
         yield ".PP"
         yield _text(" ".join(paragraph.split()))
-    records = [each.get_help_record(context) for each in made.get_params(context)]
+    options = [each for each in made.get_params(context) if isinstance(each, click.Option)]
+    records = [each.get_help_record(context) for each in options]
     yield from _listed("OPTIONS", [each for each in records if each])
     if isinstance(made, click.Group):
         verbs = [(verb, made.get_command(context, verb)) for verb in made.list_commands(context)]

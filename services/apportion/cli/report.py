@@ -241,18 +241,22 @@ def rows_of(
     return made
 
 
+def idle_words(answer: IdleAnswer) -> str:
+    """How often shares did nothing, or that nobody has told of any."""
+    period = span_of(answer)
+    if not answer.reported:
+        return f"{period}: Nodes tell once an hour what was used; none has yet"
+    return (
+        f"{period}: {answer.found:,} times a share did nothing for an hour or more; "
+        f"{_h(answer.total.gpu_hours)} GPU hours"
+    )
+
+
 def _show_idle(answer: IdleAnswer) -> None:
     out = console()
     money = bool(answer.currency)
     by = answer.by.upper()
-    period = span_of(answer)
-    if not answer.reported:
-        out.print(f"{period}: Nodes tell once an hour what was used; none has yet")
-        return
-    out.print(
-        f"{period}: {answer.found:,} times a share did nothing for an hour or more; "
-        f"{_h(answer.total.gpu_hours)} GPU hours"
-    )
+    out.print(idle_words(answer))
     if not answer.found:
         return
     cost = [answer.currency] if money else []

@@ -14,6 +14,7 @@ import click
 from apportion.cli.connection import Where
 from apportion.cli.exits import NotFound, Wrong
 from apportion.cli.output import console
+from apportion.cli.report import idle_words
 from apportion.cli.writing import open_ledger, run
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
@@ -69,6 +70,8 @@ async def _made(where: Where, asked: Asked, form: str) -> ReportAnswer | IdleAns
     if form == "focus":
         return as_focus(asked, reading)
     answer = await answered(asked, reading)
+    if form == "csv" and isinstance(answer, IdleAnswer) and not answer.found:
+        click.echo(idle_words(answer), err=True)  # a table of no rows does not say why
     return as_csv(answer) if form == "csv" else answer
 
 

@@ -105,7 +105,10 @@ class Rows:
             return
         self._narrow(widths, left, options.max_width)
         table = self._table(widths, left)
-        yield from console.render(table, options.update_width(_total(widths, left)))
+        made = console.render(table, options.update_width(_total(widths, left)))
+        for line in Segment.split_lines(made):
+            yield from _unpadded(line)
+            yield Segment.line()
 
     def _left(self, widths: list[int], width: int) -> list[int]:
         """The places of the columns that there is room for; what wraps is content with less."""
@@ -175,6 +178,8 @@ class Rows:
         """One row, of the places and what stands there; text that has no style is one segment with
         what stands around it.
         """
+        while cells and not _width(cells[-1][1]):
+            cells = cells[:-1]  # blanks would stand before it
         held, last = "", len(cells) - 1
         for number, (place, pieces) in enumerate(cells):
             space = " " * (widths[place] - _width(pieces))
@@ -194,6 +199,13 @@ class Rows:
             if not right and number != last:
                 held += space
         yield Segment(held.rstrip(" ") + "\n")
+
+
+def _unpadded(line: list[Segment]) -> list[Segment]:
+    """A line without the blanks behind its last word: in a pipe they would be part of it."""
+    while line and not line[-1].text.rstrip(" "):
+        line = line[:-1]
+    return [*line[:-1], line[-1]._replace(text=line[-1].text.rstrip(" "))] if line else []
 
 
 def _longest(pieces: Pieces) -> int:

@@ -14,7 +14,7 @@ from apportion.cli.completing import NODES
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import Unreachable
 from apportion.cli.keys import keyboard
-from apportion.cli.listing import Listed
+from apportion.cli.listing import Listed, naming_nodes
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import PHASE_STYLES, console, plain, print_json, show, table
 from apportion.cli.rows import Rows
@@ -58,7 +58,8 @@ def command(
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"node": node, "at": at})
     if as_json:
-        print_json(Listed(*gateway.items("devices", DeviceAnswer, query)))
+        with naming_nodes(gateway, query):
+            print_json(Listed(*gateway.items("devices", DeviceAnswer, query)))
         return
     out = console()
     if once or at or not out.is_terminal:
@@ -115,7 +116,8 @@ class _Seen:
             if revision == self._summary.revision and not self._trouble:
                 return False
             self._summary = self._gateway.ask("summary", answer=SummaryAnswer)
-            _, self._devices = self._gateway.items("devices", DeviceAnswer, self._query)
+            with naming_nodes(self._gateway, self._query):
+                _, self._devices = self._gateway.items("devices", DeviceAnswer, self._query)
             self._trouble = ""
         except Unreachable as error:
             if self._summary.revision < 0:
@@ -140,7 +142,8 @@ def _once(gateway: Gateway, query: dict[str, str]) -> tuple[SummaryAnswer, list[
     """All devices, and the cluster at a glance."""
     then = {"at": query["at"]} if "at" in query else {}
     summary = gateway.ask("summary", answer=SummaryAnswer, query=then)
-    return summary, gateway.items("devices", DeviceAnswer, query)[1]
+    with naming_nodes(gateway, query):
+        return summary, gateway.items("devices", DeviceAnswer, query)[1]
 
 
 def _headline(summary: SummaryAnswer) -> Text:
@@ -150,11 +153,11 @@ def _headline(summary: SummaryAnswer) -> Text:
         f"{summary.devices_open:,} of {summary.devices:,} devices open   "
         f"memory {used / 1024:,.0f} of {summary.memory_mib / 1024:,.0f} GiB allocated"
     )
+    before = "   pods: "
     for name, count in shown_phases(summary.phases).items():
         line.append(before).append(f"{count:,} {name}", PHASE_STYLES.get(name, ""))
         before = "  "
     return line
-    before = "   pods: "
 
 
 def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:

@@ -31,6 +31,15 @@ def test_a_page_is_well_formed(name: str) -> None:
     assert not re.search(r"(?<!\\)--\w", "\n".join(lines[1:]))
 
 
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_all_that_is_listed_is_described(name: str) -> None:
+    """An argument stands in the synopsis, and the description says what it is."""
+    lines = PAGES[name].splitlines()
+    for place, line in enumerate(lines):
+        if line == ".TP":
+            assert lines[place + 2], lines[place + 1]
+
+
 def test_the_formatter_has_nothing_to_say(tmp_path: Path) -> None:
     """groff, where it is there, warns of nothing."""
     groff = shutil.which("groff")

@@ -68,3 +68,17 @@ def test_a_pod_that_waits_is_said_to_wait_where_it_cannot_be_resized() -> None:
         done = CliRunner().invoke(root, ["resize", "p", "--memory", "1", "--gateway", url])
     assert done.exit_code == 1
     assert "default/p is waiting: only a pod that is bound can be resized" in done.stderr
+
+
+@pytest.mark.parametrize("typed", ["top --json", "get devices"])
+@pytest.mark.parametrize(
+    ("name", "said"), [("t4-11", "did you mean t4-1?"), ("zzz", "the nodes are t4-1")]
+)
+def test_what_is_asked_of_a_node_that_is_not_there_says_which_are(
+    typed: str, name: str, said: str
+) -> None:
+    """As `get nodes NAME` does it."""
+    refused = ErrorAnswer(error=f"no node '{name}'", fix="/api/v1/nodes lists them", field="node")
+    with answering(answers_of(FLEET) | {"devices": refused}) as url:
+        done = CliRunner().invoke(root, [*typed.split(), "--node", name, "--gateway", url])
+    assert (done.exit_code, done.stderr) == (1, f"Error: no node '{name}'; {said}\n")

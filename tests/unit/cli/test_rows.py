@@ -22,7 +22,7 @@ def printed(rows: Rows, *, colours: bool = False, width: int = 250) -> list[str]
     )
     out.print(rows, crop=False)
     assert isinstance(out.file, io.StringIO)
-    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+    return out.file.getvalue().splitlines()
 
 
 def rows(count: int) -> Rows:
@@ -39,6 +39,17 @@ def test_many_rows_look_as_few() -> None:
     few, many = printed(rows(LONG_ROWS - 1)), printed(rows(LONG_ROWS))
     assert many[: len(few)] == few
     assert len(many) == LONG_ROWS + 1
+
+
+@pytest.mark.parametrize("count", [1, LONG_ROWS])
+@pytest.mark.parametrize("colours", [False, True])
+def test_no_line_ends_in_blanks(count: int, *, colours: bool) -> None:
+    """Neither of a table nor of plain lines: whoever cuts a line at its end has the last word."""
+    made = rows(count)
+    made.add_row("last", "5", "", style="green")
+    assert [
+        line for line in printed(made, colours=colours) if line.endswith((" ", " \x1b[0m"))
+    ] == []
 
 
 def test_lines_have_their_colours() -> None:

@@ -19,7 +19,7 @@ RULE: Final = (
 WRITE_MORE: Final = "write more of the id"
 _enough: Final = re.compile(r"([A-Z]+-)*+.{4,}").fullmatch
 """What a vendor begins all ids with, if it does, as in `GPU-`, and four characters of this one."""
-_too_little: Final = re.compile(r"([A-Z]+-)++.{0,3}").fullmatch
+_too_little: Final = re.compile(r"((?:[A-Z]+-)++).{0,3}").fullmatch
 
 
 def means(name: str, device: str) -> bool:
@@ -37,4 +37,6 @@ def unclear(name: str, found: Sequence[str]) -> str:
     """What is wrong with a name that does not mean just one device; empty for one of nothing."""
     if len(found) > 1:
         return f"{name!r} is the beginning of {len(found)} device ids: {listed(list(found))}"
-    return f"{name!r} is too little of a device id" if _too_little(name) else ""
+    if (match := _too_little(name)) is None:
+        return ""
+    return f"{name!r} is too little of a device id, which takes four characters after {match[1]}"

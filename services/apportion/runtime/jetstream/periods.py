@@ -10,7 +10,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from apportion.core.reports.moments import SECOND, text_of
+from apportion.core.reports.moments import SECOND
 from apportion.core.reports.report import Period
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.wire import Wire
@@ -45,7 +45,7 @@ async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetim
     )
     if first >= last:
         raise PeriodError(
-            "from", f"{text_of(first)} is not before {text_of(last)}", "begin before the end"
+            "from", f"{start!r} is not before {end or 'now'!r}", "begin before the end"
         )
     length = _step_of(step) * SECOND
     if length and (last - first) // length >= STEPS_MAX:
