@@ -135,6 +135,30 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 2
 
 
+def test_a_field_of_a_node_that_there_is_not(tmp_path: Path) -> None:
+    """With its own line, the node's name and what to write; a name that comes twice is told of
+    beside it, also where what is wrong is the first of the two.
+    """
+    text = (
+        "nodes:\n- node: a\n  cpu: 3\n- node: a\n- {node: b, devics: 1xT4}\n- {node: c, zone: x}\n"
+        "- {node: d, devices: 1xX99}\n- {node: d}\n- {node: e,\n   pods: many}\n"
+    )
+    path = written(tmp_path, "f.yaml", text)
+    with pytest.raises(FleetInvalid) as caught:
+        read_fleet(path)
+    cpu, twice, devices, zone, model, again, pods = (
+        line.removeprefix(f"{path}: ") for line in str(caught.value).splitlines()
+    )
+    assert cpu == "line 3: nodes[0]: node 'a': 'cpu' is no field of a node; did you mean cpu_milli?"
+    assert twice == "line 4: nodes[1]: node 'a' comes twice; name each node once"
+    assert devices.endswith("node 'b': 'devics' is no field of a node; did you mean devices?")
+    fields = "node, devices, cpu_milli, memory_mib, pods, labels"
+    assert zone.endswith(f"node 'c': 'zone' is no field of a node; a node has {fields}")
+    assert model.startswith("line 7: nodes[4]: node 'd': devices: model 'X99'")
+    assert again == "line 8: nodes[5]: node 'd' comes twice; name each node once"
+    assert pods.startswith("line 10: nodes[6]: node 'e': Expected `int`, got `str`")
+
+
 def test_files_that_are_not_text_or_not_there(tmp_path: Path) -> None:
     """The same error as for bad content, so that the command ends in one way."""
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe")

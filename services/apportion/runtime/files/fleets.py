@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
-from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, parse
+from apportion.core.explain.near import did_you_mean
+from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, Parsed, parse
 from apportion_schemas import HOSTNAME, Device, Host
 from apportion_schemas.quantities import NAME_MAX, CpuMilli, HostMemoryMib, Labels, Name, Natural
 
@@ -26,6 +29,8 @@ CPU_MILLI_PER_DEVICE = 16_000
 MEMORY_MIB_PER_DEVICE = 131_072
 WRONG_MAX = 20
 """So many mistakes are named, and more are counted."""
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+_AT = re.compile(r"`\$\.(\w+)")
 PLACE = "{}"
 """Stands for the number of the node in a name pattern."""
 
@@ -55,6 +60,14 @@ class _Row(
     labels: Labels = {}
 
 
+class _Entry(NamedTuple):
+    """One node of a file: `where` says it of each field, and `row` is None where it is wrong."""
+
+    where: Callable[[str], str]
+    name: str
+    row: _Row | None
+
+
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: Annotated[tuple[object, ...], Meta(max_length=NODES_MAX)]
 
@@ -74,9 +87,10 @@ def numbered_nodes(pattern: str, count: int, specs: Sequence[str]) -> list[Simul
         raise FleetInvalid(f"nodes: {count} is not from 1 to {NODES_MAX}; start more agents")
     if PLACE not in pattern and count > 1:
         pattern += f"-{PLACE}"
+    names = [pattern.replace(PLACE, str(i + 1)) for i in range(count if specs else 0)]
     rows = [
-        ("--simulate", _Row(node=pattern.replace(PLACE, str(i + 1)), devices=specs[i % len(specs)]))
-        for i in range(count if specs else 0)
+        _Entry(lambda _: "--simulate", name, _Row(node=name, devices=specs[i % len(specs)]))
+        for i, name in enumerate(names)
     ]
     wrong: list[str] = []
     _nodes(rows[: len(specs)], wrong)  # each description once
@@ -117,12 +131,13 @@ def fleet_of(path: Path, text: str) -> list[SimulatedNode]:
 def as_json(path: Path, text: str) -> bytes:
     """A fleet file with this text as one in JSON, of the same nodes. Raises FleetInvalid."""
     wrong: list[str] = []
-    rows = [row for _, row in _rows(path, text, wrong)]
+    rows = [entry.row for entry in _rows(path, text, wrong)]
     _refuse(wrong)
     return msgspec.json.encode({"nodes": rows})
 
 
-def _rows(path: Path, text: str, wrong: list[str]) -> Iterator[tuple[str, _Row]]:
+def _rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
+    """The nodes of the file, with what is wrong with each: those that are wrong have names too."""
     read = _csv_rows if path.suffix.lower() == ".csv" else _yaml_rows
     return read(path, text, wrong)
 
@@ -135,7 +150,34 @@ def _refuse(wrong: Sequence[str]) -> None:
         raise FleetInvalid("\n".join((*wrong[:WRONG_MAX], *counted)))
 
 
-def _csv_rows(path: Path, text: str, wrong: list[str]) -> Iterator[tuple[str, _Row]]:
+def _entry(
+    where: Callable[[str], str], written: object, wrong: list[str], *, strict: bool
+) -> _Entry:
+    name = written.get("node") if isinstance(written, dict) else None
+    name = name if isinstance(name, str) else ""
+    try:
+        row = msgspec.convert(written, _Row, strict=strict)
+    except msgspec.ValidationError as error:
+        field, words = _mistake(str(error))
+        of = f"node {name!r}: " if name else ""
+        wrong.append(f"{where(field)}: {of}{words}")
+        row = None
+    return _Entry(where, name, row)
+
+
+def _mistake(said: str) -> tuple[str, str]:
+    """The field that a message of msgspec's is about, and what is wrong with it."""
+    if (unknown := _UNKNOWN.search(said)) is None:
+        at = _AT.search(said)
+        return at[1] if at else "", said
+    field, known = unknown[1], _Row.__struct_fields__
+    meant = [f"did you mean {each}?" for each in known if each.startswith(field)]
+    hint = meant[0] if field and meant else did_you_mean(field, known)
+    fields = f"a node has {', '.join(known)}"
+    return field, f"{field!r} is no field of a node; {hint or fields}"
+
+
+def _csv_rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     named = set(reader.fieldnames or ())
     if not ({"node", "sn"} & named and ({"devices"} <= named or {"gpu", "model"} <= named)):
@@ -144,20 +186,17 @@ def _csv_rows(path: Path, text: str, wrong: list[str]) -> Iterator[tuple[str, _R
             "name node (or sn), and devices, or gpu and model"
         )
     for record in reader:
-        where = f"{path}: line {reader.line_num}"
+        where = partial(_in_csv, path, reader.line_num)
         filled = {key: value for key, value in record.items() if key and value}
         devices = filled.get("devices", "")
         if not devices and filled.get("gpu", "0").strip("0"):
             devices = f"{filled['gpu']}x{filled.get('model', '')}"
         row = {"node": filled.get("node") or filled.get("sn", ""), "devices": devices}
         row |= {key: filled[key] for key in ("cpu_milli", "memory_mib") if key in filled}
-        try:
-            yield where, msgspec.convert(row, _Row, strict=False)
-        except msgspec.ValidationError as error:
-            wrong.append(f"{where}: {error}")
+        yield _entry(where, row, wrong, strict=False)
 
 
-def _yaml_rows(path: Path, text: str, wrong: list[str]) -> Iterator[tuple[str, _Row]]:
+def _yaml_rows(path: Path, text: str, wrong: list[str]) -> Iterator[_Entry]:
     documents = list(parse(text))
     if len(documents) != 1:
         raise FleetInvalid(f"{path}: {len(documents)} documents; write one, with a list nodes")
@@ -169,30 +208,41 @@ def _yaml_rows(path: Path, text: str, wrong: list[str]) -> Iterator[tuple[str, _
     except msgspec.ValidationError as error:
         raise FleetInvalid(f"{path}: {error}") from None
     for number, row in enumerate(file.nodes):
-        where = f"{path}: nodes[{number}]"
-        try:
-            yield where, msgspec.convert(row, _Row)
-        except msgspec.ValidationError as error:
-            wrong.append(f"{where}: {error}")
+        yield _entry(partial(_in_yaml, path, document, number), row, wrong, strict=True)
 
 
-def _nodes(rows: Iterable[tuple[str, _Row]], wrong: list[str]) -> list[SimulatedNode]:
+def _in_csv(path: Path, line: int, _field: str) -> str:
+    """Where a field of a node stands: all of them are on one line."""
+    return f"{path}: line {line}"
+
+
+def _in_yaml(path: Path, document: Parsed, number: int, field: str) -> str:
+    """Where a field of a node stands; looked for only where something is wrong with it."""
+    at = f"nodes[{number}]"
+    return f"{path}: line {document.line_of(f'{at}.{field}')}: {at}"
+
+
+def _nodes(entries: Iterable[_Entry], wrong: list[str]) -> list[SimulatedNode]:
     """Those that can be made; of the others, what is wrong with them."""
-    nodes: dict[str, SimulatedNode] = {}
-    for where, row in rows:
-        if row.node in nodes:
-            wrong.append(f"{where}: node {row.node!r} comes twice; name each node once")
+    nodes: list[SimulatedNode] = []
+    seen: set[str] = set()
+    for where, name, row in entries:
+        if name and name in seen:
+            wrong.append(f"{where('node')}: node {name!r} comes twice; name each node once")
+            continue
+        seen.add(name)
+        if row is None:
             continue
         if len(nodes) == NODES_MAX:
-            wrong.append(f"{where}: more than {NODES_MAX} nodes; start more agents")
+            wrong.append(f"{where('node')}: more than {NODES_MAX} nodes; start more agents")
             break
         try:
-            devices = simulated_devices(row.node, row.devices) if row.devices else ()
+            devices = simulated_devices(name, row.devices) if row.devices else ()
         except SimulationInvalid as error:
-            wrong.append(f"{where}: node {row.node!r}: {error}")
+            wrong.append(f"{where('devices')}: node {name!r}: {error}")
             continue
-        nodes[row.node] = SimulatedNode(row.node, devices, _host(row, len(devices)))
-    return list(nodes.values())
+        nodes.append(SimulatedNode(name, devices, _host(row, len(devices))))
+    return nodes
 
 
 def _host(row: _Row, devices: int) -> Host:
