@@ -151,7 +151,7 @@ def _together(facts: Facts, theirs: DoctorAnswer | None) -> DoctorAnswer:
 def _show(answer: DoctorAnswer) -> None:
     made = table("CHECK", "STATE", "WHAT WAS FOUND", wraps=("WHAT WAS FOUND",))
     for check in answer.checks:
-        words = plain(check.words)
+        words = Text("\n").join(map(plain, check.words.split("\n")))
         if check.fix:
             words.append("\n").append_text(plain(check.fix)).stylize("bold", len(check.words))
             words.append(f"\nsee {DOCS}{check.link}" if check.link else "", "dim")

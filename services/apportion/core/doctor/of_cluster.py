@@ -7,7 +7,7 @@ from typing import Final
 from apportion.core.doctor.facts import ClusterFacts, Facts
 from apportion.core.doctor.found import Found, broken, counted, ok, soon, unknown
 from apportion.core.explain.health import found_silent, moving
-from apportion.core.explain.lines import listed
+from apportion.core.explain.lines import LISTED, listed
 from apportion.core.explain.words import device_words, many, nodes
 
 FOLD_BEHIND_SOON: Final = 1_000
@@ -92,9 +92,16 @@ def agents(facts: Facts) -> Found | None:
     said = f"not heard: {counted([each.node for each in cluster.silent], 'agent')}, {since}"
     held = [each.node for each in cluster.silent if each.pods]
     fix = _bring_back(cluster)
-    if held:
+    if held and not _mostly_silent(cluster):
         fix += f". If it stays away {moving(held[0])}{_and_so(held)}"
     return broken(said + (f", with {many(pods, 'pod')}" if pods else ""), fix)
+
+
+def _mostly_silent(cluster: ClusterFacts) -> bool:
+    """Whether more nodes are silent than are heard: so many pods have nowhere to be moved to, and
+    what is wrong is rather with what the agents have in common.
+    """
+    return len(cluster.silent) * 2 > cluster.nodes
 
 
 def _bring_back(cluster: ClusterFacts) -> str:
@@ -191,7 +198,9 @@ def cordons(facts: Facts) -> Found | None:
     if not cluster.cordoned:
         return ok("no node or device is cordoned")
     said = [f"{device_words(each.target)}: {each.words}" for each in cluster.cordoned]
-    return ok(f"cordoned: {listed(said)}")
+    more = len(said) - LISTED
+    rest = [f"and {more:,} more, which `apportion get nodes` and `get devices` show"]
+    return ok("cordoned: " + ";\n".join([*said[:LISTED], *(rest if more > 0 else ())]))
 
 
 def nodes_without_agent(facts: Facts) -> Found | None:

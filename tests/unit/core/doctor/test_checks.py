@@ -11,6 +11,7 @@ from apportion.core.doctor.cluster import came_late, cluster_facts, models_of
 from apportion.core.doctor.facts import (
     ArchiveFacts,
     ClusterFacts,
+    Cordoned,
     Facts,
     FailedDevices,
     FoldFacts,
@@ -23,6 +24,7 @@ from apportion.core.doctor.facts import (
     Skew,
 )
 from apportion.core.explain.doctor_answers import CheckAnswer
+from apportion.core.explain.lines import LISTED
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
@@ -233,7 +235,8 @@ def test_a_fix_names_the_device_that_it_is_for() -> None:
     assert lost.startswith("`apportion simulate return s1`, if")
     assert "else start the agent there again" in lost, "the agent may have ended as well"
     silent = (SilentAgent("s1", since), SilentAgent("s2", since, 2))
-    both = found(cluster(silent=silent, simulated=("s1", "s2"), simulated_nodes=3), "agents").fix
+    four = cluster(nodes=4, silent=silent, simulated=("s1", "s2"), simulated_nodes=3)
+    both = found(four, "agents").fix
     assert "`apportion simulate return s1`, and so for s2" in both
     assert both.endswith("`apportion drain s2 --reason WHY` moves what is on it")
     assert "drain" not in lost, "nobody is on it"
@@ -246,15 +249,18 @@ def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first() -> None:
     silent = tuple(
         SilentAgent(name, f"2026-03-01T09:30:0{9 - at}.1Z", at) for at, name in enumerate(names)
     )
-    check = found(cluster(silent=silent, simulated=names, simulated_nodes=8), "agents")
+    check = found(cluster(silent=silent, simulated=names, simulated_nodes=8, nodes=8), "agents")
     assert check.words == (
         "not heard: 8 agents: s0, s1, s2, s3 and 4 more, the first was found silent at "
         "2026-03-01T09:30:02Z, with 28 pods"
     )
     assert check.fix.startswith("look at the process of the agent that simulates, ")
-    assert "`apportion simulate return s0`, and so for the other 7. If it stays" in check.fix
-    assert check.fix.endswith("`apportion drain s1 --reason WHY` moves what is on it, and so for "
-                              "the other 6")  # fmt: skip
+    assert check.fix.endswith("`apportion simulate return s0`, and so for the other 7")
+    assert "drain" not in check.fix, "nothing is left to take so many pods"
+    others_there = cluster(silent=silent, simulated=names, simulated_nodes=8, nodes=16)
+    moved = found(others_there, "agents").fix
+    assert moved.endswith("`apportion drain s1 --reason WHY` moves what is on it, and so for the "
+                          "other 6")  # fmt: skip
     real = (*silent, SilentAgent("r1", silent[0].time))
     mixed = found(cluster(silent=real, simulated=names, simulated_nodes=8), "agents").fix
     assert "else start the agent there again" in mixed, "of the real one"
@@ -290,9 +296,13 @@ def test_what_is_cordoned_is_told_and_alarms_nobody() -> None:
     check = found(others(cluster=cluster_facts(ledger.state)), "cordons")
     assert (check.state, check.fix) == ("ok", "")
     assert re.fullmatch(
-        r"cordoned: n1: fan \(ada, \d.*\), n2-g0: hot \(bob, \d.*\), "
+        r"cordoned: n1: fan \(ada, \d.*\);\nn2-g0: hot \(bob, \d.*\);\n"
         r"n3: in Kubernetes \(kubectl cordon\)", check.words,
-    )  # fmt: skip
+    ), "each is a line"  # fmt: skip
+    many = tuple(Cordoned(f"n{number}", "fan") for number in range(9))
+    lines = found(cluster(cordoned=many), "cordons").words.split(";\n")
+    assert len(lines) == LISTED + 1
+    assert lines[-1].startswith("and 5 more, which ")
 
 
 @pytest.mark.parametrize(
