@@ -25,6 +25,9 @@ TIMEOUT_S = 5.0
 BEATS_ENOUGH = 3
 LOOK_S = 0.2
 REASON = "simulated"
+NO_REASON = (
+    "it takes no reason: nobody reports a lost node, so the ledger says only that it is not heard"
+)
 _OF_NODES = {
     ("lose", False): "is lost now, and unready once it has not been heard for the scheduler's "
     "grace",
@@ -56,12 +59,22 @@ class Answer(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+def _no_reason(_context: click.Context, _option: click.Parameter, given: str | None) -> None:
+    """Whoever knows `fail` gives one to `lose` as well."""
+    if given is not None:
+        raise click.UsageError(NO_REASON)
+
+
+_TAKES_NO_REASON = click.option("--reason", hidden=True, expose_value=False, callback=_no_reason)
+
+
 @click.group(epilog="Example:  apportion simulate fail GPU-1a2b3c4d")
 def command() -> None:
     """Make a simulated device fail or recover, or a simulated node be lost and return.
 
-    A failed device is told of at once. A lost node is not heard of any more: it is unready once the
-    scheduler's --agent-grace has passed, and hands out nothing until it returns.
+    A failed device is told of at once, and is failed until it recovers, also when `up` begins anew.
+    A lost node is not heard of any more: it is unready once the scheduler's --agent-grace has
+    passed, and hands out nothing until it returns, or `up` begins anew.
 
     What is so already is said to be, and is no error.
 
@@ -95,6 +108,7 @@ def recover(*, where: Where, as_json: bool, device: str) -> None:
 
 @command.command(epilog="Example:  apportion simulate lose h100-1")
 @click.argument("node", shell_complete=NODES)
+@_TAKES_NO_REASON
 @asks_both
 def lose(*, where: Where, as_json: bool, node: str) -> None:
     """Let a node be lost, as if its power had failed.
@@ -106,6 +120,7 @@ def lose(*, where: Where, as_json: bool, node: str) -> None:
 
 @command.command(name="return", epilog="Example:  apportion simulate return h100-1")
 @click.argument("node", shell_complete=NODES)
+@_TAKES_NO_REASON
 @asks_both
 def come_back(*, where: Where, as_json: bool, node: str) -> None:
     """Let a lost node return, with all that was placed on it, and wait until it is heard again."""

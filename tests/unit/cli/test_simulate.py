@@ -1,8 +1,10 @@
-"""What `simulate` takes for the word of an agent."""
+"""What `simulate` takes for the word of an agent, and that it takes no reason of a lost node."""
 
 import pytest
+from click.testing import CliRunner
 
-from apportion.cli.simulate import said_by_agent
+from apportion.cli.exits import USAGE
+from apportion.cli.simulate import NO_REASON, command, said_by_agent
 from apportion.core.explain.views import device_answers
 from apportion_schemas import DeviceHealthChanged
 from apportion_schemas.quantities import Payload
@@ -10,6 +12,14 @@ from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
 
 FAILED = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
+
+
+@pytest.mark.parametrize("verb", ["lose", "return"])
+def test_a_lost_node_has_no_reason_and_that_is_said(verb: str) -> None:
+    """A card that fails has one, so people give it; help knew why there is none, the error not."""
+    refused = CliRunner().invoke(command, [verb, "n1", "--reason", "PSU"])
+    assert refused.exit_code == USAGE
+    assert refused.output.endswith(f"Error: {NO_REASON}\n")
 
 
 @pytest.mark.parametrize(
