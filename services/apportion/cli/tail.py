@@ -67,8 +67,8 @@ def command(
 ) -> None:  # fmt: skip
     """Show events as they happen, one line each; with --json one JSON document a line.
 
-    Lines are in the order of the ledger. Each has the time by the clock of who wrote it, so those of
-    several services may go back by a little.
+    Lines are in the order of the ledger. Each has the time by the clock of who wrote it, so times
+    of several services may go back by a little.
 
     A ledger that answers no more is waited for, as `get -w` waits for its gateway: standard error
     says so, and when it answers again.
