@@ -150,7 +150,7 @@ def test_keys_are_whole_on_a_narrow_terminal(up: Standalone, columns: int, price
         (("get", "nodes"), ("NODE", "STATE", "DEVICES"), "node-12"),
         (("get", "devices"), ("NODE", "DEVICE", "MEMORY FREE", "STATE", "PODS"), "node-12"),
         (("who", "node-1", "--since", "1"), ("DEVICE", "POD", "FROM"), f"team-a/{LONG_NAME}"),
-        (cost, ("NODE", "GPU HOURS", "EUR"), "node-12"),
+        (cost, ("NODE", "GPU HOURS GRANTED", "EUR"), "node-12"),
         (
             ("plan", "--lose", "node-1"),
             ("POD THAT LOSES ITS PLACE", "OUTCOME", "NODE"),

@@ -31,7 +31,7 @@ FORMATS = ("table", "csv", "json", "focus")
 IDLE_LISTED = 40
 DIGITS = (2, 4, 6)
 """Behind the point, as many as are needed; answers have no more than the last."""
-DROPS = ("GiB HOURS USED", "WORK", "BROKEN", "CORDONED", "GiB HOURS", "FREE")
+DROPS = ("GiB HOURS USED", "WORK", "BROKEN", "CORDONED", "GiB HOURS GRANTED", "GiB HOURS", "FREE")
 """What a narrow terminal does not show, the first one first: whose, GPU hours and money stay."""
 TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -229,8 +229,9 @@ def rows_of(
     }
     columns = {"FROM": [clock(row.start) for row in rows]} if steps else {}
     columns[answer.by.upper()] = [row.key if row else "(nobody)" for row in held]
-    columns["GPU HOURS"] = figures(granted, digits)
-    columns["GiB HOURS"] = figures(row.granted_gib_hours if row else None for row in held)
+    columns["GPU HOURS GRANTED"] = figures(granted, digits)
+    gib = figures(row.granted_gib_hours if row else None for row in held)
+    columns["GiB HOURS GRANTED"] = gib
     columns |= {name: cells for name, cells in used.items() if any(cells)}
     if money:
         columns[answer.currency] = figures(row.cost if row else None for row in held)

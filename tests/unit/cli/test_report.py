@@ -45,6 +45,7 @@ def test_what_nobody_measured_is_blank() -> None:
     assert cells(measured, answer) == ["default", "0.50", "40.00", "0", "%", "0.00"]
     heads = [printed(rows_of(answer, (each,), money=False))[0] for each in (row, measured)]
     assert ["WORK" in head and "GiB HOURS USED" in head for head in heads] == [False, True]
+    assert all("GPU HOURS GRANTED" in head and "GiB HOURS GRANTED" in head for head in heads)
 
 
 def test_what_is_added_up_has_one_number_of_decimals() -> None:
