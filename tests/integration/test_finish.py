@@ -124,7 +124,7 @@ def test_errors_beside_json_are_text_on_standard_error(
     """A program that reads the document is given none where there is none."""
     done = up.run(*words, "--json")
     assert (done.returncode in (1, 2), done.stdout) == (True, ""), done.stderr
-    assert "Error: " in done.stderr
+    assert "Error: " in done.stderr or done.stderr.startswith("refused /nonexistent: ")
 
 
 def test_what_was_done_in_part_is_in_the_document(up: Standalone) -> None:
@@ -482,9 +482,18 @@ def test_a_queue_that_nobody_has_declared_is_told_of(up: Standalone, tmp_path: P
     )
     assert up.run("submit", "-f", str(path), "--dry-run").stderr == ""
     up.json("submit", "-f", str(queue))
-    assert up.run("plan", "-f", str(path)).stderr == f"{said}\n"
+    assert up.run("plan", "-f", str(path)).stderr == f"doubtful {said}\n"
     assert up.run("submit", "-f", str(path), "--dry-run").stderr == f"doubtful {said}\n"
     assert up.json("submit", "-f", str(path), "--dry-run")["warnings"] == [said]
+
+
+def test_a_file_that_is_not_there_is_refused_in_one_form(up: Standalone, tmp_path: Path) -> None:
+    """By every verb that takes manifests, with one exit code."""
+    path = tmp_path / "none.yaml"
+    for verb in ("plan", "submit", "delete"):
+        done = up.run(verb, "-f", str(path))
+        said = "cannot be read (No such file or directory): check the name and its rights"
+        assert (done.returncode, done.stderr) == (1, f"refused {path}: {said}\n")
 
 
 def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:

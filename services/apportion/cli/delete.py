@@ -17,13 +17,14 @@ from apportion.cli.connection import Where, asks_both
 from apportion.cli.cordon import find
 from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.output import console, plain, print_json
-from apportion.cli.reading import read_manifests, tell_passed_over
+from apportion.cli.reading import read_manifests, tell_passed_over, tell_refused
 from apportion.cli.submitting import WAIT_S, stands
 from apportion.cli.why import pods_meant, split_name
 from apportion.cli.writing import appending, by_now, open_ledger, person, run
 from apportion.core.explain.answers import GangAnswer, PodAnswer, PodDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.lines import limit_name, listed
+from apportion.runtime.files.manifests import Problem
 from apportion.runtime.files.wishes import Wish
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
@@ -67,11 +68,12 @@ def command(
         raise click.UsageError("name pods, or give -f with their manifests")
     report = Report()
     names = [split_name(pod, namespace) for pod in pods]
-    wish = Wish()
+    wish, problems = Wish(), list[Problem]()
     if files:
         wish, problems = read_manifests(files, manifest_config_now(where))
         report.problems += map(str, problems)
         tell_passed_over(wish)
+        tell_refused(problems)
         names += [(pod.namespace, pod.name) for pod in wish.pods]
         report.problems += (
             f"{each} stands for no pods, so none was ended" for each in wish.podless
@@ -90,7 +92,7 @@ def command(
         out = console()
         for name, revision in (report.limits | report.deleted | report.gangs).items():
             out.print(plain(f"{name} ended at revision {revision}"))
-    for problem in report.problems:
+    for problem in report.problems[len(problems) :]:
         console(stderr=True).print(plain(problem), style="red", soft_wrap=True)
     if report.problems:
         sys.exit(REFUSED)

@@ -18,9 +18,10 @@ from rich.text import Text
 from apportion.cli.asking import Gateway, refused
 from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_gateway
-from apportion.cli.exits import NEVER, NOT_NOW, REFUSED, Unreachable, Wrong
+from apportion.cli.exits import NEVER, NOT_NOW, REFUSED, Unreachable
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, table
+from apportion.cli.reading import tell_refused
 from apportion.cli.usage import hinting
 from apportion.cli.why import show_placed, show_refused
 from apportion.core.explain.device_names import RULE
@@ -85,7 +86,8 @@ def command(
     texts, problems = _read(files)
     request = PlanRequest(files=texts, lose=lose, add=add, policy=policy or "")
     if not texts and problems and not (lose or add or policy):
-        raise Wrong("; ".join(problems))
+        tell_refused(problems)
+        sys.exit(REFUSED)
     answer = ask(where.gateway_url(), request, at)
     answer = msgspec.structs.replace(answer, problems=(*problems, *answer.problems))
     if as_json:
@@ -96,9 +98,8 @@ def command(
         said = passed_over_words(answer.passed_over)
         console(stderr=True).print(plain(said), style="yellow", soft_wrap=True)
     for warning in answer.warnings:
-        console(stderr=True).print(plain(warning), style="yellow", soft_wrap=True)
-    for problem in answer.problems:
-        console(stderr=True).print("refused", plain(problem), style="red", soft_wrap=True)
+        console(stderr=True).print("doubtful", plain(warning), style="yellow", soft_wrap=True)
+    tell_refused(answer.problems)
     sys.exit(REFUSED if answer.problems else EXITS[answer.outcome])
 
 

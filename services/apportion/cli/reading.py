@@ -55,6 +55,13 @@ def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:
     return wish, problems
 
 
+def tell_refused(problems: Iterable[object]) -> None:
+    """Say on standard error which documents cannot be used, and why."""
+    out = console(stderr=True)
+    for problem in problems:
+        out.print("refused", plain(problem), style="red", soft_wrap=True)
+
+
 def tell_passed_over(wish: Wish) -> None:
     """Name on standard error what of a wish is of no concern here."""
     if wish.passed_over:

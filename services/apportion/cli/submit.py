@@ -22,7 +22,7 @@ from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED
 from apportion.cli.making_room import wait_for_room
 from apportion.cli.output import console, plain, print_json, show, table
-from apportion.cli.reading import read_manifests, read_trace, tell_passed_over
+from apportion.cli.reading import read_manifests, read_trace, tell_passed_over, tell_refused
 from apportion.cli.rows import Rows
 from apportion.cli.submitting import (
     Submitted,
@@ -40,7 +40,6 @@ from apportion.core.explain.answers import PodAnswer, QueueAnswer, Why
 from apportion.core.explain.lines import limit_name, listed, shares_words
 from apportion.core.explain.vocabulary import WAITING
 from apportion.core.explain.words import many
-from apportion.runtime.files.manifests import Problem
 from apportion.runtime.files.wishes import Wish, undeclared_queues
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import Shape
@@ -149,7 +148,7 @@ def command(
         passed_over=wish.passed_over,
     )
     tell_passed_over(wish)
-    _tell_problems(problems)
+    tell_refused(problems)
     _tell_doubtful(report, wish.slips)
     if wish.pods or wish.groups or wish.limits or wish.deployments:
         choice = Choice(timeout_s if wait else None, replace, dry_run)
@@ -281,12 +280,6 @@ def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as progress:
         task = progress.add_task(title, total=total)
         yield lambda count: progress.advance(task, count)
-
-
-def _tell_problems(problems: list[Problem]) -> None:
-    out = console(stderr=True)
-    for problem in problems:
-        out.print("refused", plain(problem), style="red", soft_wrap=True)
 
 
 def _tell_doubtful(report: Report, said: Sequence[str]) -> None:
