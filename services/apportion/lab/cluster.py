@@ -15,6 +15,7 @@ import msgspec
 
 from apportion.core.explain.plans import PlanAnswer
 from apportion.core.explain.replays import Measured, ReplayAnswer
+from apportion.core.explain.room import Room
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.why import why
 from apportion.core.ledger.state import PodState, State
@@ -118,7 +119,8 @@ class Cluster:
 
     def pods(self) -> list[Row]:
         """All live pods, with the fields of `apportion get pods --json`."""
-        return rows(pod_answer(self.state, pod) for pod in self.state.pods.values())
+        room = Room(self.state)
+        return rows(pod_answer(self.state, pod, room) for pod in self.state.pods.values())
 
     def nodes(self) -> list[Row]:
         """All nodes, with the fields of `apportion get nodes --json`."""

@@ -76,7 +76,7 @@ def test_tables_say_what_matters() -> None:
     now = datetime.fromisoformat(ledger.pod("a").submitted_time) + timedelta(minutes=5)
     then = tables.pods([pod_answer(ledger.state, ledger.pod("a"))], tables.Look(now=now))
     assert " 5m " in printed(then)
-    assert "not enough memory free on the device (1 node)" in shown
+    assert "can never fit: not enough memory on the device (1 node)" in shown
     shown = printed(tables.devices(device_answers(ledger.node("n1"))))
     assert "failed: XID 79" in shown
     assert "default/a" in shown

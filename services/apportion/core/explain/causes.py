@@ -6,16 +6,19 @@ could be held there.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from msgspec import structs
 
 from apportion.core.devices.cordons import cordon_words
 from apportion.core.explain import limit_words, words
 from apportion.core.explain.answers import CauseRow, MissRow, WhyRefused
+from apportion.core.explain.limited import holders_of
 from apportion.core.explain.lines import listed
+from apportion.core.explain.meant import fleet_words, kind_words
 from apportion.core.explain.natural import natural
 from apportion.core.explain.room import Explained, Room
+from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion_schemas import NearMiss, RefusalCode, Shape
 
@@ -26,11 +29,11 @@ NO_CURE = "nothing: none of them could hold it"
 LIFTED = "nothing: it is lifted since then"
 """The causes are of the decision: nobody is to be sent to lift what is lifted."""
 LEFT = "nothing: what is cordoned is not there any more"
+AND_END = ", and pods there end"
+"""What is off offer is full as well, wherever the pod could be held."""
 CORDONS = (
     RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
 )  # fmt: skip
-MODELS_NAMED = 8
-"""So many models of devices are named for a pod whose type is not there."""
 HOLDERS_NAMED = 4
 """So many of the pods are named that hold what a node has too little of."""
 
@@ -43,6 +46,14 @@ def refusal_words(explained: Explained, shape: Shape, *, short: bool = False) ->
         return explained.limit
     said = words.refusal(explained.refused, shape, short=short, never=explained.never)
     return f"{words.NEVER}: {said}" if explained.never else said
+
+
+def cause_words(explained: Explained, shape: Shape) -> str:
+    """A refusal in the few words of a list: its limit, or its first cause as of now."""
+    if explained.limit:
+        return explained.limit
+    said = words.cause(explained.refused, shape, never=explained.never)
+    return f"{words.NEVER_LISTED}: {said}" if explained.never else said
 
 
 def reason_words(explained: Explained, shape: Shape) -> str:
@@ -72,7 +83,7 @@ def refused_answer(
     """
     causes, nearest = refused_rows(state, explained, pod, room)
     if not explained.never:
-        causes = tuple(_with_people(state, row) for row in causes)
+        causes = tuple(_with_people(state, row, pod, room) for row in causes)
     return WhyRefused(
         revision=pod.refused_revision,
         nodes=explained.refused.nodes,
@@ -109,19 +120,21 @@ def _could_words(could: int, of: int) -> str:
     return f" (only {could:,} of {words.nodes(of)} could hold it)" if 0 < could < of else ""
 
 
-def _with_people(state: State, row: CauseRow) -> CauseRow:
-    """The cause, with who cordoned what it is about, since when and why; the first few of them."""
-    if row.code is RefusalCode.NODE_CORDONED:
-        cordons = ((name, node.cordons) for name, node in state.nodes.items() if node.cordons)
-    elif row.code is RefusalCode.DEVICE_CORDONED:
-        cordons = ((name, each) for name, each in state.device_cordons.items())
-    else:
+def _with_people(state: State, row: CauseRow, pod: PodState, room: Room) -> CauseRow:
+    """The cause, with who cordoned what it is about, since when and why: of what could hold the
+    pod, the first few.
+    """
+    if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
-    found = sorted(cordons)
-    if not found:
+    names, _ = _liftable(state, row.code, pod, room)
+    if not names:
         return row
-    people = [f"{name}: {cordon_words(each)}" for name, each in found[:CORDONS_NAMED]]
-    more = len(found) - len(people)
+    of_device = row.code is RefusalCode.DEVICE_CORDONED
+    people = list[str]()
+    for name in names[:CORDONS_NAMED]:
+        cordons = state.device_cordons[name] if of_device else state.nodes[name].cordons
+        people.append(f"{name}: {cordon_words(cordons)}")
+    more = len(names) - len(people)
     people += [f"and {more:,} more"] if more > 0 else []
     return structs.replace(row, unblocked_by=f"{row.unblocked_by} ({', '.join(people)})")
 
@@ -139,38 +152,75 @@ def _cause_row(
     cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     if code is RefusalCode.DEVICE_UNHEALTHY and not explained.never and _unnamed(state, shape):
         cure += ", or pods of another scheduler that hold such devices there end"
-    if code is RefusalCode.TYPE_MISMATCH:
-        cure += f"; this fleet has {listed(_models(state.nodes.values(), shape), MODELS_NAMED)}"
+    cure += fleet_words(state, code, shape)
     near = [miss for miss in explained.refused.nearest if miss.code is code]
     if code in CORDONS and not explained.never:
-        cure = _near_cordoned(cure, state, code, near) or room.once(
-            (code.value, pod.shape_key), lambda: _uncordoned(cure, state, code, shape, room)
-        )
+        cure = _uncordoned(cure, state, code, near, _liftable(state, code, pod, room))
     elif near:
         cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
+    if code is RefusalCode.DEVICE_UNHEALTHY and not explained.never:
+        cure += _full_too(state, pod, room)
+    if limited and not explained.limit:
+        cure += _held_words(state, pod, explained, room)
     cure += could if code in words.FREED else ""
     never = explained.never
     said = _limit_words(explained) if limited else words.named(code, shape, never=never)
     return CauseRow(code=code, words=said, nodes=count, unblocked_by=cure)
 
 
-def _near_cordoned(cure: str, state: State, code: RefusalCode, near: list[NearMiss]) -> str:
-    """The cure for the cordon of a nearest node or device; empty where none of them is cordoned."""
-    nearest = {name for miss in near for name in (miss.node, miss.device)}
-    found = (
-        next((name for name, _ in _cordoned(state, code) if name in nearest), "") if near else ""
-    )
-    return re.sub("NODE|DEVICE", found, cure) if found else ""
-
-
-def _uncordoned(cure: str, state: State, code: RefusalCode, shape: Shape, room: Room) -> str:
-    """The cure for a cordon: of what is cordoned now and could hold the pod the first by name."""
-    cordoned = sorted(_cordoned(state, code), key=lambda each: natural(each[0]))
-    if not cordoned:
+def _uncordoned(
+    cure: str, state: State, code: RefusalCode, near: list[NearMiss],
+    liftable: tuple[list[str], bool],
+) -> str:  # fmt: skip
+    """The cure for a cordon: of what is cordoned now and could hold the pod the nearest, or else
+    the first by name; if it can, of what would then take it at once.
+    """
+    names, alone = liftable
+    if not names:
+        if next(_cordoned(state, code), None) is not None:
+            return NO_CURE
         stands = code is RefusalCode.DEVICE_CORDONED and state.device_cordons
         return LEFT if stands else LIFTED
-    first = next((name for name, node in cordoned if room.holds(shape, node)), "")
-    return re.sub("NODE|DEVICE", first, cure) if first else NO_CURE
+    nearest = {name for miss in near for name in (miss.node, miss.device)}
+    first = next((name for name in names if name in nearest), names[0])
+    return re.sub("NODE|DEVICE", first, cure) + ("" if alone else AND_END)
+
+
+def _liftable(state: State, code: RefusalCode, pod: PodState, room: Room) -> tuple[list[str], bool]:
+    """What is cordoned and could hold the pod, by name, and whether to lift the cordon is enough;
+    where it is for some of them, these alone.
+    """
+    return room.once((code.value, pod.shape_key), lambda: _lifting(state, code, pod, room))
+
+
+def _lifting(state: State, code: RefusalCode, pod: PodState, room: Room) -> tuple[list[str], bool]:
+    shape = pod.submitted.shape
+    could = [each for each in _cordoned(state, code) if room.holds(shape, each[1])]
+    alone = [name for name, node in could if room.fits_on_offer(shape, node)]
+    return sorted(alone or (name for name, _ in could), key=natural), bool(alone)
+
+
+def _full_too(state: State, pod: PodState, room: Room) -> str:
+    """That pods would have to end as well, where a device that recovers is not enough."""
+    shape, nodes = pod.submitted.shape, state.nodes.values()
+    failed = (node for node in nodes if any(not held.healthy for held in node.devices))
+    enough = room.once(
+        ("recovered", pod.shape_key),
+        lambda: any(room.fits_on_offer(shape, node) for node in failed),
+    )
+    return "" if enough else AND_END
+
+
+def _held_words(state: State, pod: PodState, explained: Explained, room: Room) -> str:
+    """Who holds what the limit counts; empty where nobody does."""
+    refused = explained.refused
+    resource = refused.queue.resource if refused.queue else refused.quota and refused.quota.resource
+    whose = f"{limit_words.of_what(refused)} {queue_of(state, pod)} {pod.submitted.namespace}"
+    held = room.once(
+        (f"held of {whose} {resource}", b""),
+        lambda: [each.full_name for each in holders_of(state, pod, refused)],
+    )
+    return f"; held by {listed(held, HOLDERS_NAMED)}" if held else ""
 
 
 def _limit_words(explained: Explained) -> str:
@@ -202,36 +252,29 @@ def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]
             yield name, node
 
 
-def _models(nodes: Iterable[NodeState], shape: Shape) -> list[str]:
-    """The models that are there of the families asked for, each once."""
-    wanted = {ask.family for ask in shape.asks}
-    there = (held for node in nodes if node.present for held in node.devices if held.present)
-    return sorted({h.device.model for h in there if h.device.family in wanted}, key=natural)
-
-
-def _holders(state: State, miss: NearMiss, shape: Shape) -> list[str]:
-    """Who holds what the node has too little of: of its devices, or of the one that is short."""
+def _holders(state: State, miss: NearMiss, shape: Shape, room: Room) -> list[str]:
+    """Who holds what the node has too little of: of its devices that would do, or of the one that
+    is short.
+    """
     node = state.nodes.get(miss.node)
     if node is None or miss.code not in words.FREED:
         return []
-    alone = miss.device if sum(ask.count for ask in shape.asks) == 1 else ""
+    alone = sum(ask.count for ask in shape.asks) == 1 and miss.device
+    short = {miss.device} if alone else room.would_do(shape, node)
     held = (
         pod.full_name
         for pod in node.pods.values()
         if pod.placement is not None
-        and any(alone in ("", share.device) for share in pod.placement.shares)
+        and any(share.device in short for share in pod.placement.shares)
     )
     return sorted(held, key=natural)
 
 
 def _miss_row(state: State, miss: NearMiss, shape: Shape, room: Room, *, holders: bool) -> MissRow:
-    held_by = _holders(state, miss, shape) if holders else []
+    held_by = _holders(state, miss, shape, room) if holders else []
     needed, available = (words.amount(miss.code, n) for n in (miss.needed, miss.available))
-    if miss.code is RefusalCode.TYPE_MISMATCH and miss.node in state.nodes:
-        needed = words.types(shape)
-        available = " or ".join(_models([state.nodes[miss.node]], shape))
-    if miss.code is RefusalCode.NODE_LABELS_MISMATCH and miss.node in state.nodes:
-        needed, available = words.labels(shape), _labels(shape, state.nodes[miss.node])
+    if miss.node in state.nodes and (kinds := kind_words(miss.code, shape, state.nodes[miss.node])):
+        needed, available = kinds
     missing, counts = words.missing(miss), (miss.needed, miss.available)
     if miss.code is RefusalCode.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
         needed = available = missing = ""  # it asks for none, and others hold all
@@ -255,10 +298,3 @@ def _miss_row(state: State, miss: NearMiss, shape: Shape, room: Room, *, holders
         held_by=tuple(held_by[:HOLDERS_NAMED]),
         holders=len(held_by),
     )
-
-
-def _labels(shape: Shape, node: NodeState) -> str:
-    """What the node has under the labels that the pod selects by."""
-    wanted = {*shape.node.selector, *(each.key for term in shape.node.required for each in term)}
-    have = [f"{key}={node.host.labels[key]}" for key in sorted(wanted) if key in node.host.labels]
-    return ", ".join(have) or "none of them"

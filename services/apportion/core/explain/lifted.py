@@ -1,4 +1,4 @@
-"""A node as it would be without some of its pods.
+"""A node as it would be without some of its pods, or without what keeps it off offer.
 
 Invariant: the node and the pods stay as they are; what is given back is what the fold gives back.
 """
@@ -27,3 +27,12 @@ def without(node: NodeState, pods: Iterable[PodState]) -> NodeState:
             release(by_id[share.device], share)
         release_host(copy(pod), left)
     return left
+
+
+def on_offer(node: NodeState) -> NodeState:
+    """A copy of the node without cordons, whose devices that are there are well."""
+    devices = [copy(held) for held in node.devices]
+    for held in devices:
+        held.healthy, held.cordon, held.cordons = True, "", ()
+    observed = node.observed and structs.replace(node.observed, unschedulable=False)
+    return structs.replace(node, devices=devices, cordon="", cordons=(), observed=observed)

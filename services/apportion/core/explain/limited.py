@@ -13,6 +13,7 @@ from apportion.core.dialects.configured import dialect_config
 from apportion.core.dialects.resource import DEVICE_MEMORY
 from apportion.core.explain import limit_words
 from apportion.core.explain.answers import QueueAnswer, QuotaAnswer
+from apportion.core.explain.natural import natural
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.manifests.resource_quota import OF_CLAIMS
@@ -142,6 +143,32 @@ def never_within(state: State, pod: PodState, refused: PodRefused) -> str:
                 needs = f"its gang needs {wanted} together" if together else f"it needs {wanted}"
                 return f"{whose} allows {allowed} of {name} in all, and {needs}"
     return ""
+
+
+def holders_of(state: State, pod: PodState, refused: PodRefused) -> list[PodState]:
+    """Who holds what the limit of this refusal counts, the most first; of cards of a model, which
+    are counted otherwise, and of a limit of no device, who has a place within it.
+    """
+    known = amounts_by_name(dialect_config(state.configuration))
+    if refused.queue is not None:
+        whose = queue_of(state, pod)
+        within = [each for each in state.pods.values() if queue_of(state, each) == whose]
+        resource, taken = refused.queue.resource, of_shares
+        counted = {resource: known.get(resource, ((EXTENDED, resource), 1))}
+    elif refused.quota is not None:
+        space = pod.submitted.namespace
+        within = [each for each in state.pods.values() if each.submitted.namespace == space]
+        resource, taken = refused.quota.resource, of_devices
+        counted = _of_devices(known, [resource])
+    else:
+        return []
+    placed = [each for each in within if each.placement is not None]
+    held = {
+        each.uid: _used(counted, _held(state, [each], taken)).get(resource, 0) for each in placed
+    }
+    if any(held.values()):
+        placed = [each for each in placed if held[each.uid]]
+    return sorted(placed, key=lambda each: (-held[each.uid], natural(each.full_name)))
 
 
 def _together(state: State, pod: PodState) -> tuple[bool, Counter[Amount]]:

@@ -6,7 +6,7 @@ Invariant: every event of the catalogue has a line (a test walks over all of the
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from apportion.core.explain import limit_words, words
+from apportion.core.explain import limit_words, wishes, words
 from apportion.core.explain.words import device_words
 from apportion_schemas import (
     AllocationFailed,
@@ -106,7 +106,7 @@ class Teller:
         if isinstance(data, PodGone) and self._newest.get(name, uid) != uid:
             name += ": the one before"
         if isinstance(data, PodRefused):
-            return f"{name} waits: {words.refusal(data, self._shapes.get(data.pod))}"
+            return f"{name} waits: {words.event(data, self._shapes.get(data.pod))}"
         return _LINES[type(data)](data, name)
 
     def name_of(self, uid: str) -> str:
@@ -159,7 +159,9 @@ def ask_words(ask: Ask) -> str:
     said = f"{ask.count} x {ask.family}"
     if ask.whole:
         return f"{said} whole"
-    if ask.memory_mib is not None:
+    if ask.profile:
+        said += f" {ask.profile}"
+    elif ask.memory_mib is not None:
         said += f" {ask.memory_mib:,} MiB"
     elif ask.memory_percent is not None:
         said += f" {ask.memory_percent} % memory"
@@ -211,7 +213,8 @@ def rejection_words(rejected: PodRejected) -> str:
 
 
 def _submitted(data: PodSubmitted, name: str) -> str:
-    asks = listed([ask_words(ask) for ask in data.shape.asks]) or "no device"
+    asks = ", ".join((listed([ask_words(ask) for ask in data.shape.asks]) or "no device",
+                      *wishes.devices(data.shape)))  # fmt: skip
     gang = f", gang {data.group}" if data.group else ""
     return f"{name} submitted: {asks} ({data.dialect}{gang})"
 

@@ -13,6 +13,7 @@ from apportion.core.explain.lines import listed
 from apportion.core.explain.natural import natural
 
 OFFERED_MAX: Final = 3
+_ALIKE: Final = str.maketrans("oil", "011")
 ALIKE: Final = 0.6
 """From nothing in common, 0, to the same, 1."""
 
@@ -24,8 +25,18 @@ def did_you_mean(name: str, known: Iterable[str], *, alike: float = ALIKE) -> st
 
 
 def near(name: str, known: Iterable[str], *, alike: float = ALIKE) -> list[str]:
-    """The few known names that are most like it, and at least so much, the nearest first."""
-    return get_close_matches(name, sorted(set(known), key=natural), n=OFFERED_MAX, cutoff=alike)
+    """The few known names that are most like it, and at least so much, the nearest first; letters
+    that look like digits are taken for these.
+    """
+    by_look: dict[str, str] = {}
+    for each in sorted(set(known), key=natural):
+        by_look.setdefault(_look(each), each)
+    found = get_close_matches(_look(name), list(by_look), n=OFFERED_MAX, cutoff=alike)
+    return [by_look[look] for look in found]
+
+
+def _look(name: str) -> str:
+    return name.lower().translate(_ALIKE)
 
 
 def named(what: str, known: Iterable[str]) -> str:

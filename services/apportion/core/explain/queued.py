@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from apportion.core.explain import limit_words, words
+from apportion.core.explain import limit_words, wishes, words
 from apportion.core.explain.answers import Answer, CauseRow, MissRow
 from apportion.core.explain.causes import refusal_words, refused_rows
 from apportion.core.explain.lines import ask_words, room_made
@@ -184,11 +184,7 @@ def wants_words(pod: PodState) -> str:
     """What a pod asks for, as in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`."""
     shape = pod.submitted.shape
     said = " + ".join(ask_words(ask) for ask in shape.asks) or "no device"
-    types = " or ".join(shape.devices.use_types)
-    if types:
-        said += f", of {types}"
-    modes = " or ".join(shape.devices.modes)
-    return f"{said}, {modes}" if modes else said
+    return ", ".join((said, *wishes.devices(shape)))
 
 
 def devices_wanted(pod: PodState) -> int:

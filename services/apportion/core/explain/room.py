@@ -29,8 +29,9 @@ from apportion.core.explain.capacity import (
     host_deficit,
     most_pods,
 )
-from apportion.core.explain.lifted import without
+from apportion.core.explain.lifted import on_offer, without
 from apportion.core.explain.limited import never_within
+from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
 from apportion.core.placement.filters import refused_node as refused_now
@@ -48,6 +49,11 @@ T = TypeVar("T")
 NEAREST_KEPT: Final = 3
 NODES_WEIGHED: Final = 64  # nodes that could hold a pod of which the nearest are looked for
 
+SORTS_LISTED: Final = 100
+"""Of so many sorts of pods a list looks at the whole fleet, which takes a millisecond for each."""
+
+Alike = tuple[bytes, int, tuple[tuple[RefusalCode, int], ...], tuple[NearMiss, ...], bool]
+"""What pods have in common whose refusals are explained alike."""
 Build = tuple[tuple[str, str, str, int, int, int, int], ...]
 
 
@@ -78,24 +84,40 @@ class Room:
         self._by_build: dict[Build, list[NodeState]] = {}
         self._known: dict[bytes, tuple[NearMiss, ...] | None] = {}
         self._whole: dict[bytes, PodRefused] = {}
+        self._explained: dict[Alike, Explained] = {}
         self._done: dict[tuple[str, bytes], Any] = {}
         self._unbelieved: list[NodeState] | None = None
 
-    def explained(self, pod: PodState, refused: PodRefused) -> Explained:
+    def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
         """The refusal with the nearest among the nodes that could hold the pod; where none could,
         with what each lacks when empty.
 
-        Where a gang, queue, quota or volume is what keeps it out, the nodes stay as they are.
+        Where a gang or volume is what keeps it out, the nodes stay as they are; where a queue or
+        quota is, none is near, for what a node lacks is not why. `brief`: for a list, which names
+        no node, those of the event that could hold it will do; of many sorts of pods, all of them.
         """
         if refused.queue or refused.quota:
-            return Explained(refused, never=False, limit=never_within(self._state, pod, refused))
+            limit = self._never_within(pod, refused)
+            return Explained(structs.replace(refused, nearest=()), never=False, limit=limit)
         if refused.gang:
             return Explained(refused, never=False, limit=self._never_together(pod, refused.gang))
         if refused.volume or not refused.nodes:
             return Explained(refused, never=False)
+        reasons = tuple(refused.reasons.items())
+        alike = (pod.shape_key, refused.nodes, reasons, refused.nearest, brief)
+        if alike not in self._explained:
+            if brief and len(self._explained) >= SORTS_LISTED:
+                return Explained(refused, never=False)
+            self._explained[alike] = self._of_nodes(pod, refused, brief=brief)
+        found = self._explained[alike]
+        return found._replace(refused=structs.replace(found.refused, pod=refused.pod))
+
+    def _of_nodes(self, pod: PodState, refused: PodRefused, *, brief: bool) -> Explained:
         refused = words.without_gone(refused)
         shape = pod.submitted.shape
         kept = self.possible(pod, refused)
+        if brief and (kept or next(self.could(shape), None) is not None):
+            return Explained(structs.replace(refused, nearest=kept), never=False)
         if kept and len(kept) == len(refused.nearest) and not self._alone(shape, kept):
             return Explained(refused, never=False)
         could = {miss.node for miss in kept}
@@ -105,12 +127,23 @@ class Room:
         if found is None:
             if pod.shape_key not in self._whole:
                 self._whole[pod.shape_key] = self._with_nothing_there(shape, refused)
-            whole = self._whole[pod.shape_key]
-            return Explained(structs.replace(whole, pod=refused.pod), never=True)
+            return Explained(self._whole[pod.shape_key], never=True)
         more = (miss for miss in found if miss.node not in could)
         nearest = sorted((*kept, *more), key=partial(self._devices_short, shape))
         return Explained(
             structs.replace(refused, nearest=tuple(nearest[:NEAREST_KEPT])), never=False
+        )
+
+    def _never_within(self, pod: PodState, refused: PodRefused) -> str:
+        """See `limited`: it counts all of a gang, so that is done once for all of its pods."""
+        submitted = pod.submitted
+        group = self._state.groups.get(submitted.group)
+        together = group is not None and group.observed is not None and group.together
+        sort = b"" if together else pod.shape_key
+        whose = f"{submitted.group} {submitted.namespace} {queue_of(self._state, pod)}"
+        limits = f"{refused.queue is not None} {refused.quota is not None}"
+        return self.once(
+            (f"within {whose} {limits}", sort), lambda: never_within(self._state, pod, refused)
         )
 
     def _never_together(self, pod: PodState, found: GangShortage) -> str:
@@ -120,7 +153,11 @@ class Room:
         group = self._state.groups.get(pod.submitted.group)
         if group is None or found.present < found.needed:
             return ""
-        if any(each.shape_key != pod.shape_key for each in group.pods.values()):
+        sorts = self.once(
+            (f"sorts of {pod.submitted.group}", b""),
+            lambda: {each.shape_key for each in group.pods.values()},
+        )
+        if len(sorts) > 1:
             return ""
         most = self.once(("most", pod.shape_key), lambda: self._most(pod.submitted.shape))
         if most >= found.needed or not any(each.present for each in self._state.nodes.values()):
@@ -203,6 +240,17 @@ class Room:
         if self._miss(shape, node) is None:
             return False
         return self._miss(shape, without(node, pods)) is None
+
+    def fits_on_offer(self, shape: Shape, node: NodeState) -> bool:
+        """Whether the node would take such a pod as full as it is, once cordons were lifted and its
+        devices well.
+        """
+        return self.holds(shape, node) and self._miss(shape, on_offer(node)) is None
+
+    def would_do(self, shape: Shape, node: NodeState) -> set[str]:
+        """The devices of the node of which some ask could be met with nothing on them."""
+        asks = (self._would_do(ask, shape.devices, node) for ask in shape.asks)
+        return {held.device.id for found in asks for _, held in found}
 
     def _builds(self) -> Iterable[list[NodeState]]:
         """The nodes, those together whose devices are alike."""

@@ -9,16 +9,20 @@ they are and no more, for they may be anybody's.
 from collections.abc import Iterator
 from itertools import islice
 
-from apportion.core.explain.room import NODES_WEIGHED, Room
+from apportion.core.explain.limited import holders_of, never_within
+from apportion.core.explain.room import NODES_WEIGHED, Explained, Room
 from apportion.core.explain.words import many
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
+from apportion_schemas import PodRefused
 
 
 def spared_words(state: State, pod: PodState, room: Room) -> str:
     """Whom the rules spare, in a sentence; empty where they spare nobody."""
-    if pod.uid in state.nominated:
+    if pod.uid in state.nominated or pod.refusal is None:
         return ""
+    if Explained(pod.refusal, never=False).of_limits:
+        return _within_limit(state, pod, pod.refusal)
     for node, lower in islice(_with_lower(state, pod, room), NODES_WEIGHED):
         rules = [rule for each in lower if (rule := _rule(state, pod, each))]
         others = [each for each in lower if not _rule(state, pod, each)]
@@ -31,6 +35,23 @@ def spared_words(state: State, pod: PodState, room: Room) -> str:
                 f"lacks, and {stays}: {'; '.join(dict.fromkeys(rules))}"
             )
     return ""
+
+
+def _within_limit(state: State, pod: PodState, refused: PodRefused) -> str:
+    """That nobody goes for what a limit keeps out, where that is others' to free."""
+    if never_within(state, pod, refused):
+        return ""
+    priority = pod.submitted.priority
+    held = holders_of(state, pod, refused)
+    lower = sum(each.submitted.priority < priority for each in held)
+    if not lower:
+        return ""
+    holds, stays = ("holds", "stays") if lower == 1 else ("hold", "stay")
+    limit = "queue" if refused.queue else "quota"
+    return (
+        f"{many(lower, 'pod')} of lower priority {holds} what the {limit} allows, and {stays}: "
+        "nobody is evicted for what a limit keeps out"
+    )
 
 
 def _with_lower(

@@ -24,8 +24,10 @@ from apportion.core.explain.answers import (
     RefusedReportAnswer,
     SummaryAnswer,
 )
+from apportion.core.explain.causes import cause_words
 from apportion.core.explain.health import failed_devices, failure, unready
 from apportion.core.explain.lines import rejection_words
+from apportion.core.explain.room import Room
 from apportion.core.explain.unlooked import unlooked
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.shaping import spec_digest
@@ -82,9 +84,11 @@ def configuration_answer(state: State) -> ConfigurationAnswer:
     )
 
 
-def pod_answer(state: State, pod: PodState) -> PodAnswer:
-    """One pod as the read API shows it."""
+def pod_answer(state: State, pod: PodState, room: Room | None = None) -> PodAnswer:
+    """One pod as the read API shows it; `room` is that of this state, for whoever asks for many."""
     submitted, placed = pod.submitted, pod.placement
+    room = room or Room(state)
+    explained = room.explained(pod, pod.refusal, brief=True) if pod.refusal else None
     evicted = state.evictions.get(pod.uid)
     return PodAnswer(
         namespace=submitted.namespace,
@@ -107,8 +111,8 @@ def pod_answer(state: State, pod: PodState) -> PodAnswer:
         bound_revision=pod.bound_revision,
         allocated_revision=pod.allocated_revision,
         refused_revision=pod.refused_revision,
-        reasons=dict(words.ranked(pod.refusal)) if pod.refusal else {},
-        cause=words.cause(pod.refusal, submitted.shape) if pod.refusal else unlooked(state, pod),
+        reasons=dict(words.ranked(explained.refused)) if explained else {},
+        cause=cause_words(explained, submitted.shape) if explained else unlooked(state, pod),
         last_failure=pod.last_failure,
         failed_devices=failed_devices(state, pod),
         evicted_for=evicted.beneficiary_name if evicted else "",

@@ -95,10 +95,10 @@ def _refusal(state: State, pod: PodState, refused: PodRefused, room: Room) -> _R
     explained, unbelieved = room.explained(pod, refused), room.unbelieved(pod, refused)
     answer = refused_answer(state, pod, explained, room, unbelieved)
     more = _unbelieved(unbelieved)
-    if explained.never or explained.of_limits:
+    if explained.never:
         return _Refusal(explained, answer, more)
-    since = taken_since(state, pod, explained.refused.nearest, room)
     spared = spared_words(state, pod, room)
+    since = () if explained.of_limits else taken_since(state, pod, explained.refused.nearest, room)
     more += (f". {spared}" if spared else "") + since_words(since)
     return _Refusal(explained, structs.replace(answer, since=since, spared=spared), more)
 
@@ -272,16 +272,16 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting | None:
 def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
     """A refusal for whoever hears of it as it happens, from the nodes that its event names alone.
 
-    A nearest node that could not hold the pod if nothing ran there gives way to one that could; of
+    A near node that could not hold the pod if nothing ran there gives way to one that could; of
     none such it is said. That no node of the fleet ever could is for `why`, which looks at all.
     """
     shape = pod.submitted.shape
     possible = Room(state).possible(pod, refused)
     if possible or not refused.nearest:
-        return words.refusal(structs.replace(refused, nearest=possible), shape)
-    said = words.refusal(refused, shape)
-    about_nearest = said.endswith(words.nearest(refused.nearest[0], shape) or ".")
-    return f"{said}, and could not hold it if nothing ran there" if about_nearest else said
+        return words.event(structs.replace(refused, nearest=possible), shape)
+    said = words.event(refused, shape)
+    about_node = said.endswith(words.lacks(refused.nearest[0], shape) or ".")
+    return f"{said}, and could not hold it if nothing ran there" if about_node else said
 
 
 def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:

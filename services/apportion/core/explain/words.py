@@ -7,12 +7,13 @@ Invariant: every `RefusalCode` has words (a test walks over all of them), and wo
 number that the refusal does not.
 """
 
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from apportion.core.explain import limit_words
+from apportion.core.explain import limit_words, wishes
 from apportion_schemas import (
     GangShortage,
     NearMiss,
@@ -204,7 +205,7 @@ WORDS: dict[RefusalCode, Words] = {
     _C.DEVICES_TOO_FEW: Words(
         "node has fewer fitting devices than asked for",
         Unit.DEVICES,
-        "devices of one node are freed, or fewer devices asked for",
+        "a node with more such devices, or fewer devices asked for",
     ),
     _C.CONTAINERS_COLLIDE: Words(
         "each container of the pod fits alone, but not all together",
@@ -244,7 +245,8 @@ WORDS: dict[RefusalCode, Words] = {
     ),
 }
 NEVER: Final = "can never fit on this fleet, even if nothing ran there"
-"""What is said of a pod that no node could hold."""
+NEVER_LISTED: Final = "can never fit"
+"""What is said of a pod that no node could hold, and the same in a list."""
 _LARGER: Final = "a larger device or node, or a smaller ask"
 NEVER_CURES: Final[dict[RefusalCode, str]] = {
     **dict.fromkeys(
@@ -264,7 +266,6 @@ NEVER_CURES: Final[dict[RefusalCode, str]] = {
     ),
     _C.EXTENDED_RESOURCE_INSUFFICIENT: "a node that offers as much of the resource",
     _C.NUMA_MISMATCH: "a node with more such devices on one NUMA node, or no NUMA binding",
-    _C.DEVICES_TOO_FEW: "a node with more such devices, or fewer devices asked for",
     _C.CONTAINERS_COLLIDE: "a node with more such devices, or smaller asks",
     _C.QUEUE_CAPABILITY_EXCEEDED: "a greater capability of the queue",
     _C.QUEUE_CARDS_EXCEEDED: "a greater volcano.sh/card.quota of the queue",
@@ -275,7 +276,7 @@ NEVER_CURES: Final[dict[RefusalCode, str]] = {
 FREED: Final = frozenset(
     (
         _C.DEVICE_IN_USE, _C.SLOTS_EXHAUSTED, _C.CORES_INSUFFICIENT, _C.MEMORY_INSUFFICIENT,
-        _C.MIG_SLICES_OCCUPIED, _C.TEMPLATE_CPU_INSUFFICIENT, _C.DEVICES_TOO_FEW,
+        _C.MIG_SLICES_OCCUPIED, _C.TEMPLATE_CPU_INSUFFICIENT,
     )
 )  # fmt: skip
 """Causes that end where shares are freed, on a node that is large enough."""
@@ -284,11 +285,17 @@ FREED: Final = frozenset(
 DEVICE_CHARS = 12
 """`GPU-` and the first eight digits of a UUID."""
 WHOLE_CORES = 100
-LABELS_CHARS = 200
-_OPERATORS: Final = {
-    "In": "in", "NotIn": "not in", "Exists": "there", "DoesNotExist": "not there",
-    "Gt": "above", "Lt": "below",
-}  # fmt: skip
+_OF_CARDS: Final = frozenset((_C.UUID_MISMATCH, _C.INDEX_MISMATCH))
+"""Causes that say themselves which cards will do."""
+_NAMED: Final[dict[RefusalCode, tuple[str, Callable[[Shape], str]]]] = {
+    _C.NODE_LABELS_MISMATCH: ("no labels of the node meet {}", wishes.labels),
+    _C.EXTENDED_RESOURCE_INSUFFICIENT: ("not enough of {} on the node", wishes.resources),
+    _C.TYPE_MISMATCH: ("no device is of type {}", wishes.types),
+    _C.MODE_MISMATCH: ("no device is shared in the mode {}", wishes.modes),
+    _C.UUID_MISMATCH: ("node has no such device: {}", wishes.cards),
+    _C.INDEX_MISMATCH: ("node has no such device: {}", wishes.cards),
+}
+"""Causes that name what the pod wants, where it says so."""
 CAUSES_NAMED = 3
 """How many causes a sentence names before it only counts them; tables show them all."""
 
@@ -351,43 +358,11 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
         return named(code, shape).replace(" free on ", " on ")
     if shape is None:
         return phrase(code)
-    if code is _C.NODE_LABELS_MISMATCH:
-        wanted = labels(shape)
-        return f"no labels of the node meet {wanted}" if wanted else phrase(code)
-    wanted = ""
-    if code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
-        wanted = " or ".join(sorted(shape.node.extended))
-        return f"not enough of {wanted} on the node" if wanted else phrase(code)
-    if code is _C.TYPE_MISMATCH:
-        wanted = types(shape)
-        return f"no device is of type {wanted}" if wanted else phrase(code)
     if code is _C.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
         return "all cores of the device are held"
-    return phrase(code)
-
-
-def labels(shape: Shape) -> str:
-    """The labels of a node that the pod selects, as in `zone=b, disk in (ssd, nvme)`; empty where
-    its wishes are several, of which any will do.
-    """
-    node = shape.node
-    if len(node.required) > 1:
-        return ""
-    said = [f"{key}={value}" for key, value in sorted(node.selector.items())]
-    for expression in node.required[0] if node.required else ():
-        values = ", ".join(expression.values)
-        operator = _OPERATORS[expression.operator]
-        said.append(f"{expression.key} {operator}" + (f" ({values})" if values else ""))
-    whole = ", ".join(said)
-    return whole if len(whole) <= LABELS_CHARS else f"{whole[:LABELS_CHARS]}…"
-
-
-def types(shape: Shape) -> str:
-    """The types of devices that the pod accepts, as in `H100 or A100`; empty for any."""
-    only, but = shape.devices.use_types, shape.devices.nouse_types
-    if only and but:
-        return f"{' or '.join(only)}, and not {' or '.join(but)}"
-    return " or ".join(only) or (f"other than {' or '.join(but)}" if but else "")
+    said, wanted = _NAMED.get(code, ("", None))
+    name = wanted(shape) if wanted is not None else ""
+    return said.format(name) if name else phrase(code)
 
 
 def refusal(
@@ -398,17 +373,34 @@ def refusal(
     `shape` is what the pod wants, where whoever asks knows it; one of a list is `short`, with the
     first cause alone. `never`: it speaks of nodes with nothing on them.
     """
+    near = nearest(refused.nearest[0], shape) if refused.nearest and not short else ""
+    return _sentence(refused, shape, near, most=1 if short else CAUSES_NAMED, never=never)
+
+
+def event(refused: PodRefused, shape: Shape | None = None) -> str:
+    """The same of the event alone. Its nodes were near; only who looks at the whole fleet, as `why`
+    does, knows the nearest, so of one of them it says what that lacks.
+    """
+    near = lacks(refused.nearest[0], shape) if refused.nearest else ""
+    return _sentence(refused, shape, near, most=CAUSES_NAMED, never=False)
+
+
+def _sentence(
+    refused: PodRefused, shape: Shape | None, near: str, *, most: int, never: bool
+) -> str:
+    """With so many causes at `most`; a limit is at fault alone, but for one of cards of a model,
+    which others have not.
+    """
     if refused.gang is not None and refused.gang.present < refused.gang.needed:
         return gang(refused.gang)
     refused = without_gone(refused)
     if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
         return f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods"
     limits = limit_words.of_refusal(refused)
-    if not limits or not refused.reasons.keys() <= {
-        *limit_words.LIMIT_CODES,
-        *limit_words.CLAIM_CODES,
-    }:
-        limits.append(_of_nodes(refused, shape, short=short, never=never))
+    if not limits:
+        limits = [_of_nodes(refused, shape, most=most, never=never), *([near] if near else [])]
+    elif _C.QUEUE_CARDS_EXCEEDED in refused.reasons and len(refused.reasons) > 1:
+        limits.append(_of_nodes(refused, shape, most=most, never=never))
     said = "; ".join(limits)
     return _of_gang(refused, refused.gang, said) if refused.gang is not None else said
 
@@ -429,7 +421,7 @@ def _of_gang(refused: PodRefused, found: GangShortage, said: str) -> str:
     return f"{gang(found)}; {'with these' if counted else 'for the first that does not'}, {said}"
 
 
-def cause(refused: PodRefused, shape: Shape | None = None) -> str:
+def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
     """The first cause of a refusal, for a list: with its count of nodes, or the limit.
 
     As in `not enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`.
@@ -442,7 +434,8 @@ def cause(refused: PodRefused, shape: Shape | None = None) -> str:
     refused = without_gone(refused)
     for code, count in ranked(refused):
         of = f"{count:,} of " if count < refused.nodes else ""
-        said = f"{named(code, shape)} ({of}{nodes(refused.nodes)})"
+        said = f"{named(code, shape, never=never)} ({of}{nodes(refused.nodes)})"
+        said += "; ".join(("", *_certain_cards((code,), shape)))
         near = next((miss for miss in refused.nearest if miss.code is code), None)
         if near is not None and code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
             said += f": {near.needed:,} needed, {near.available:,} free"
@@ -461,20 +454,22 @@ def without_gone(refused: PodRefused) -> PodRefused:
     return structs.replace(refused, nodes=refused.nodes - left, reasons=reasons)
 
 
-def _of_nodes(refused: PodRefused, shape: Shape | None, *, short: bool, never: bool) -> str:
+def _of_nodes(refused: PodRefused, shape: Shape | None, *, most: int, never: bool) -> str:
     if not refused.nodes:
         return "there is no node yet"
     causes = [
         f"{named(code, shape, never=never)} ({nodes(count)})" for code, count in ranked(refused)
     ]
-    most = 1 if short else CAUSES_NAMED
     if len(causes) > most + 1:
         causes[most:] = [f"{len(causes) - most} more causes"]
-    said = f"none of {nodes(refused.nodes)} fits: {'; '.join(causes)}"
-    if short or not refused.nearest:
-        return said
-    near = nearest(refused.nearest[0], shape)
-    return f"{said}; {near}" if near else said
+    causes += _certain_cards(refused.reasons, shape)
+    return f"none of {nodes(refused.nodes)} fits: {'; '.join(causes)}"
+
+
+def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[str]:
+    """That only certain cards will do, where a cause does not say so itself."""
+    said = wishes.cards(shape) if shape is not None and _OF_CARDS.isdisjoint(codes) else ""
+    return [said] if said else []
 
 
 def nearest(miss: NearMiss, shape: Shape | None) -> str:
@@ -482,23 +477,39 @@ def nearest(miss: NearMiss, shape: Shape | None) -> str:
     has no amounts.
     """
     if miss.code is _C.DEVICE_IN_USE:
-        return f"{_empty_cards(shape)}nearest is {_where(miss)}"
+        needs = _empty_cards(shape)
+        return f"{needs}{', ' if needs else ''}nearest is {_where(miss)}"
     if miss.code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
         have, want = miss.available, miss.needed
         return f"nearest is {_where(miss)}, with {have:,} of the {want:,} needed"
     if miss.code is _C.CORES_INSUFFICIENT and miss.needed == 1:
         return f"nearest is {_where(miss)}, whose cores are all held"
-    lacks = missing(miss)
-    return f"nearest is {_where(miss)}, short by {lacks}" if lacks else ""
+    short = missing(miss)
+    return f"nearest is {_where(miss)}, short by {short}" if short else ""
+
+
+def lacks(miss: NearMiss, shape: Shape | None) -> str:
+    """What a node that was near lacks, as in `n1 g0 is short by 15,436 MiB`; empty where its cause
+    has no amounts.
+    """
+    if miss.code is _C.DEVICE_IN_USE:
+        needs = _empty_cards(shape)
+        return f"{needs}, and {miss.node} has too few" if needs else ""
+    if miss.code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
+        return f"{_where(miss)} has {miss.available:,} of the {miss.needed:,} needed"
+    if miss.code is _C.CORES_INSUFFICIENT and miss.needed == 1:
+        return f"the cores of {_where(miss)} are all held"
+    short = missing(miss)
+    return f"{_where(miss)} is short by {short}" if short else ""
 
 
 def _empty_cards(shape: Shape | None) -> str:
-    """How many cards nobody else may hold, as in `it needs 8 empty cards on one node, `."""
+    """How many cards nobody else may hold, as in `it needs 8 empty cards on one node`."""
     asks = shape.asks if shape is not None else ()
     alone = sum(ask.count for ask in asks if ask.whole or ask.cores >= WHOLE_CORES)
     if not alone:
         return ""
-    return f"it needs {alone} empty card{'' if alone == 1 else 's'} on one node, "
+    return f"it needs {many(alone, 'empty card')} on one node"
 
 
 def undeclared(group: str) -> str:
@@ -520,13 +531,15 @@ def gang(shortage: GangShortage) -> str:
 
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
-    """The causes: what the nearest miss lacks first, for that is worth mending; then the most
-    frequent, and equal ones in the order of the codes.
+    """The causes: a limit first, and what the nearest miss lacks, for that is worth mending; then
+    the most frequent, and equal ones in the order of the codes.
     """
     order = list(RefusalCode)
     near = refused.nearest[0].code if refused.nearest else None
+    first = (*limit_words.LIMIT_CODES, near)
     return sorted(
-        refused.reasons.items(), key=lambda row: (row[0] is not near, -row[1], order.index(row[0]))
+        refused.reasons.items(),
+        key=lambda row: (row[0] not in first, -row[1], order.index(row[0])),
     )
 
 

@@ -14,6 +14,8 @@ from apportion.core.explain.lines import (
 )
 from apportion_schemas import (
     CATALOGUE,
+    Ask,
+    DeviceConstraints,
     DeviceCordonLifted,
     DifferenceFound,
     NodeConstraints,
@@ -26,6 +28,8 @@ from apportion_schemas import (
     RefusalCode,
 )
 from apportion_schemas.catalogue import EventType
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, instance, placed, pod, shape, share
 
 
@@ -146,6 +150,38 @@ def test_a_refusal_of_many_is_told_in_the_words_of_why() -> None:
     for number in range(SHAPES_MAX):
         teller.line(pod(f"u{number + 1}"))
     assert "not enough cores free on the device (1 node)" in teller.line(held)
+
+
+@pytest.mark.parametrize(
+    ("wants", "said"),
+    [
+        (ask(90_000), "n1 n1-g1 is short by 8,081 MiB"),
+        (cards(2), "it needs 2 empty cards on one node, and n1 has too few"),
+        (ask(1, cores=40), "n1 n1-g1 is short by 10 cores"),
+        (ask(1), "(1 node)"),
+    ],
+)
+def test_the_line_of_a_refusal_calls_no_node_the_nearest(wants: Ask, said: str) -> None:
+    """Its event names one that was near; `why` looks at the fleet, and may know a nearer one."""
+    ledger = Ledger(rack("n1", 2)).submit(pod("held", ask(1, cores=70, count=2))).settle()
+    ledger.submit(pod("more", ask(1, cores=20))).settle()
+    if not wants.cores and wants.memory_mib == 1:
+        ledger.play(observed("n1", ready=False))
+    teller = Teller()
+    lines = [teller.line(event) for event in ledger.submit(pod("p", wants)).settle().events]
+    assert lines[-1].endswith(said)
+    assert "nearest" not in lines[-1]
+
+
+def test_the_line_of_a_pod_names_the_devices_that_alone_will_do() -> None:
+    """So that whoever reads on knows what is looked for."""
+    only = DeviceConstraints(use_types=("H100",), modes=("mps",), indexes=(0, 2, 3))
+    submitted = pod("p", shape=shape(cards(2), devices=only))
+    said = "default/p submitted: 2 x nvidia whole, of H100, mps, only cards 0, 2 and 3 (hami)"
+    assert Teller().line(submitted) == said
+    but = DeviceConstraints(nouse_types=("T4",), nouse_ids=("x",))
+    said = "default/p submitted: 1 x nvidia 1g.5gb, of other than T4, all but x (hami)"
+    assert Teller().line(pod("p", shape=shape(ask(profile="1g.5gb"), devices=but))) == said
 
 
 def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so() -> None:

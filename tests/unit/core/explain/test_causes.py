@@ -1,0 +1,198 @@
+"""What keeps a pod out and what would unblock it: a cure that would not help is none."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.explain.answers import Why
+from apportion.core.explain.room import SORTS_LISTED, Room
+from apportion.core.explain.views import pod_answer
+from apportion.core.explain.why import why
+from apportion_schemas import (
+    Ask,
+    DeviceConstraints,
+    DeviceHealthChanged,
+    NodeConstraints,
+    NodeCordoned,
+    PodSubmitted,
+    QueueObserved,
+    QuotaObserved,
+    RefusalCode,
+)
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod, shape
+
+
+def wants(
+    uid: str, *asks: Ask, selector: dict[str, str] | None = None, **devices: Any
+) -> PodSubmitted:
+    """A pod that accepts these devices and nodes alone."""
+    node = NodeConstraints(selector=selector or {})
+    only = DeviceConstraints(**devices)
+    return pod(uid, shape=shape(*asks, devices=only, node=node))
+
+
+def answer_of(ledger: Ledger, wanted: PodSubmitted) -> Why:
+    """Why this pod waits."""
+    return why(ledger.submit(wanted).settle().state, ledger.pod(wanted.uid))
+
+
+def cures(answer: Why) -> dict[RefusalCode, str]:
+    """What would unblock it, by cause."""
+    assert answer.refused is not None
+    return {cause.code: cause.unblocked_by for cause in answer.refused.causes}
+
+
+def test_the_cards_that_alone_will_do_are_named_with_who_holds_them() -> None:
+    """A node with many empty cards has none for a pod that wants the first one."""
+    ledger = Ledger(rack("n1", 8)).submit(wants("r1", cards(), indexes=(0,))).settle()
+    ledger.submit(wants("r2", cards(), indexes=(5,))).settle()
+    answer = answer_of(ledger, wants("p", cards(2), indexes=(0, 2)))
+    assert "; only cards 0 and 2 will do; it needs 2 empty cards on one node" in answer.sentence
+    listed = pod_answer(ledger.state, ledger.pod("p")).cause
+    assert listed.endswith("; only cards 0 and 2 will do")
+    assert answer.refused is not None
+    (near,) = answer.refused.nearest
+    assert (near.available_words, near.held_by) == ("1 device", ("default/r1",))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said", "needed", "there"),
+    [
+        (wants("p", ask(1), modes=("mps", "mig")), "no device is shared in the mode mps or mig",
+         "mps or mig", "hami-core"),
+        (pod("p", ask(profile="1g.5gb")), "no device is shared in the mode mig",
+         "mig", "hami-core"),
+        (wants("p", ask(1), indexes=(9,)), "node has no such device: only card 9 will do",
+         "card 9", "cards 0, 1"),
+        (wants("p", ask(1), use_ids=("x", "y")), "node has no such device: only x and y will do",
+         "", ""),
+        (wants("p", ask(1), selector={"pool": "b"}), "no labels of the node meet pool=b",
+         "pool=b", "pool=train"),
+    ],
+)  # fmt: skip
+def test_what_is_wanted_is_said_beside_what_is_there(
+    wanted: PodSubmitted, said: str, needed: str, there: str
+) -> None:
+    """Not that something is lacking, but what."""
+    answer = answer_of(Ledger(rack("n1", 2), observed("n1", labels={"pool": "train"})), wanted)
+    assert f"{said} (1 node)" in answer.sentence
+    assert answer.refused is not None
+    (near,) = answer.refused.nearest
+    assert (near.words, near.needed_words, near.available_words) == (said, needed, there)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "meant"),
+    [
+        (wants("p", ask(1), use_types=("A1OO",)), "; did you mean A100?"),
+        (wants("p", ask(1), use_types=("H200",)), "; this fleet has NVIDIA A100-SXM4-80GB"),
+        (wants("p", ask(1), modes=("mps",)), "; this fleet has hami-core"),
+        (wants("p", ask(1), selector={"pool": "tain"}), "; did you mean pool=train?"),
+        (wants("p", ask(1), selector={"pol": "train"}), "; did you mean pool=train?"),
+        (wants("p", ask(1), selector={"disk": "ssd"}), "or another selector"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_what_may_be_meant(wanted: PodSubmitted, meant: str) -> None:
+    """Of labels and types; another model of cards is no slip."""
+    answer = answer_of(Ledger(rack("n1", 2), observed("n1", labels={"pool": "train"})), wanted)
+    (cure,) = cures(answer).values()
+    assert cure.endswith(meant)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_device_that_recovers_is_no_cure_where_others_hold_the_rest(*, full: bool) -> None:
+    """Who wants all cards of a node waits for its pods as well."""
+    ledger = Ledger(rack("n1", 4))
+    if full:
+        ledger.submit(pod("held", ask(60_000, count=3))).settle()
+    failed = next(held.device.id for held in ledger.node().devices if held.slots_free == 10)
+    ledger.play(DeviceHealthChanged(node="n1", device=failed, healthy=False, reason="x"))
+    cure = cures(answer_of(ledger, pod("p", cards(4))))[RefusalCode.DEVICE_UNHEALTHY]
+    assert cure == "the device recovers" + (", and pods there end" if full else "")
+
+
+def test_too_few_devices_stay_too_few_whatever_is_freed() -> None:
+    """A node of four cards never has eight."""
+    ledger = Ledger(rack("n1", 8), rack("n2", 4)).submit(pod("held", cards(8))).settle()
+    found = cures(answer_of(ledger, pod("p", cards(8))))
+    few = found[RefusalCode.DEVICES_TOO_FEW]
+    assert few == "a node with more such devices, or fewer devices asked for"
+    assert found[RefusalCode.DEVICE_IN_USE].endswith("(only 1 of 2 nodes could hold it)")
+
+
+def test_a_cordon_is_to_be_lifted_only_where_the_pod_could_be() -> None:
+    """Not of nodes outside its selector; and where that is enough, rather than of a full one."""
+    ledger = Ledger(rack("a", 1), rack("b", 1), rack("c", 1))
+    for name, pool in {"a": "infer", "b": "train", "c": "train"}.items():
+        ledger.play(observed(name, labels={"pool": pool}))
+    train = {"pool": "train"}
+    ledger.submit(wants("held", cards(), selector=train)).settle()
+    assert ledger.where("held") == "b"
+    ledger.play(*(NodeCordoned(node=name, by="ann", reason="fan") for name in "abc"))
+    code = RefusalCode.NODE_CORDONED
+    cure = cures(answer_of(ledger, wants("p", cards(), selector=train)))[code]
+    assert cure.startswith("apportion uncordon c (c: fan (ann, ")
+    assert "b: fan" not in cure
+    ledger.gone("p").play(observed("c", labels={"pool": "infer"}))
+    cure = cures(answer_of(ledger, wants("q", cards(), selector=train)))[code]
+    assert cure.startswith("apportion uncordon b, and pods there end (b: fan (ann, ")
+
+
+@pytest.mark.parametrize("kind", ["queue", "quota"])
+def test_of_a_limit_who_holds_it_is_named_and_no_node(kind: str) -> None:
+    """What nodes lack is not why, so none is near; and nobody of lower priority goes for it."""
+    ledger = Ledger(rack("full", 1), rack("n1", 2))
+    if kind == "queue":
+        ledger.play(QueueObserved(queue="ml", capability={"volcano.sh/vgpu-number": 2}))
+    else:
+        hard = {"limits.nvidia.com/gpumem": 90_000}
+        ledger.play(QuotaObserved(namespace="default", quota="q", hard=hard))
+    ledger.submit(pod("small", ask(1_000), queue="ml")).settle()
+    ledger.submit(pod("large", ask(80_000), queue="ml")).settle()
+    ledger.submit(pod("other", ask(70_000), queue="b", namespace="b")).settle()
+    answer = answer_of(ledger, pod("p", ask(20_000), queue="ml", priority=9))
+    assert answer.refused is not None
+    assert not answer.refused.nearest
+    assert "nearest" not in answer.sentence
+    assert "none of" not in answer.sentence
+    assert answer.refused.causes[0].unblocked_by.endswith("; held by default/large, default/small")
+    assert answer.sentence.endswith(
+        f". 2 pods of lower priority hold what the {kind} allows, and stay: nobody is evicted for "
+        "what a limit keeps out"
+    )
+    assert answer.refused.spared
+
+
+def test_a_list_of_very_many_sorts_goes_by_the_events() -> None:
+    """To look at the whole fleet for each of them would keep the gateway from all else."""
+    ledger = Ledger(rack("n1", 1))
+    ledger.submit(*(pod(f"p{at}", ask(90_000 + at)) for at in range(SORTS_LISTED + 1))).settle()
+    room = Room(ledger.state)
+    causes = [pod_answer(ledger.state, each, room).cause for each in ledger.state.pods.values()]
+    assert causes[:-1] == ["can never fit: not enough memory on the device (1 node)"] * SORTS_LISTED
+    assert causes[-1] == "not enough memory free on the device (1 node)"
+
+
+def test_a_gang_that_waits_for_pods_has_nobody_spared() -> None:
+    """It could not begin if everybody left."""
+    ledger = Ledger(rack("n1", 1), gang("team/job", 2)).submit(pod("a", cards(), queue="b"))
+    answer = answer_of(ledger.settle(), member("m", cards(), priority=9))
+    assert "lower priority" not in answer.sentence
+
+
+def test_a_list_counts_as_why_does_and_says_what_never_fits() -> None:
+    """The event counts what is free; both of these look at the fleet."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1, memory_mib=40_000), rack("n3", 1))
+    ledger.submit(pod("held", cards(), priority=9)).settle()
+    answer = answer_of(ledger, pod("p", ask(90_000)))
+    never = pod_answer(ledger.state, ledger.pod("p"))
+    assert never.cause == "can never fit: not enough memory on the device (3 nodes)"
+    assert answer.refused is not None
+    assert never.reasons == {cause.code: cause.nodes for cause in answer.refused.causes}
+    hard = {"limits.nvidia.com/gpumem": 900}
+    ledger.play(QuotaObserved(namespace="default", quota="q", hard=hard))
+    said = answer_of(ledger, pod("r", ask(1_000))).sentence.partition(": ")[2]
+    assert pod_answer(ledger.state, ledger.pod("r")).cause == said
+    assert "allows 900 of limits.nvidia.com/gpumem in all, and it needs 1,000" in said
