@@ -117,10 +117,13 @@ $(VENV)/bin/python:
 	  echo "could not make $(VENV): $(PYTHON) has neither pip nor ensurepip. On Debian: apt install python3-venv" >&2; exit 1; }
 
 $(RUNTIME): requirements/build.txt requirements/runtime.txt pyproject.toml | $(VENV)/bin/python
-	@echo "installing apportion into $(VENV) (once; under a minute)"
+	@echo "installing apportion into $(VENV) (once; under a minute, or minutes on a slow machine or line)"
+	@echo "1 of 3: the packages that it needs"
 	@$(INSTALL) --require-hashes -r requirements/build.txt -r requirements/runtime.txt
+	@echo "2 of 3: itself"
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@$(STALE)
+	@echo "3 of 3: its bytecode"
 	@$(BYTECODE)
 	@touch $@
 
