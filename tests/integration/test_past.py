@@ -431,8 +431,7 @@ async def test_a_difference_has_the_event_that_made_just_that(
     gateway: Gateway, facts: Facts
 ) -> None:
     """Not the newest one that names the thing: a card that is used has not become well by that."""
-    await facts.write(rack("n2", 1))  # 9
-    await facts.write(NodeSilent(node="n1", grace_s=40))  # 10
+    await facts.write(rack("n2", 1), NodeSilent(node="n1", grace_s=40))  # 9, 10
     await facts.place("b", "n2", "n2-g0")  # 11
     await facts.submit("bare")  # 12
     await facts.place("bare", "n2")  # 13
