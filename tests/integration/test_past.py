@@ -427,17 +427,16 @@ async def test_what_changed_and_who_did_it(gateway: Gateway) -> None:
     ]
 
 
-async def test_a_difference_has_the_event_that_made_just_that(
-    gateway: Gateway, facts: Facts
-) -> None:
+async def test_a_difference_has_the_event_that_made_it(gateway: Gateway, facts: Facts) -> None:
     """Not the newest one that names the thing: a card that is used has not become well by that."""
-    await facts.write(rack("n2", 1), NodeSilent(node="n1", grace_s=40))  # 9, 10
-    await facts.place("b", "n2", "n2-g0")  # 11
-    await facts.submit("bare")  # 12
-    await facts.place("bare", "n2")  # 13
-    await facts.write(PolicyChanged(by="bob", node_policy="spread"))  # 14: which it was
-    await facts.write(QuotaObserved(namespace="web", quota="q", hard={"nvidia.com/gpu": 4}))  # 15
-    await facts.write(NodeSilent(node="n2", grace_s=40), NodeHeard(node="n2"))  # 16, 17
+    await facts.write(rack("n2", 1))  # 9
+    silent = [NodeSilent(node=name, grace_s=40) for name in ("n1", "n2")]
+    await facts.write(*silent, NodeHeard(node="n2"))  # 10 to 12
+    await facts.place("b", "n2", "n2-g0")  # 13
+    await facts.submit("bare")  # 14
+    await facts.place("bare", "n2")  # 15
+    await facts.write(PolicyChanged(by="bob", node_policy="spread"))  # 16: which it was
+    await facts.write(QuotaObserved(namespace="web", quota="q", hard={"nvidia.com/gpu": 4}))  # 17
     diff = await gateway.ok("/api/v1/diff?from=7")
     found = {
         (row["name"], row["what"]): (row["before"], row["after"], row["revision"])
@@ -447,13 +446,13 @@ async def test_a_difference_has_the_event_that_made_just_that(
     assert found == {
         ("n1", "state"): ("ready", "not ready", 10),
         ("n2", "state"): ("", "joined, 1 card", 9),
-        ("default/b", "placement"): ("", "n2: n2-g0 16 MiB", 11),
-        ("default/bare", "placement"): ("", "n2: no device", 13),
+        ("default/b", "placement"): ("", "n2: n2-g0 16 MiB", 13),
+        ("default/bare", "placement"): ("", "n2: no device", 15),
         ("policy", "policy"): ("nodes price, devices price", "nodes spread, devices price", 8),
-        ("quota web/q", "limit"): ("", "nvidia.com/gpu 4", 15),
+        ("quota web/q", "limit"): ("", "nvidia.com/gpu 4", 17),
     }, "a node joined when it came, not when it was heard again"
-    long = await gateway.ok(f"/api/v1/diff?from=1&to={facts.revision}")
-    assert all(row["revision"] for name in ("nodes", "devices", "placements") for row in long[name])
+    diff = await gateway.ok(f"/api/v1/diff?from=1&to={facts.revision}")
+    assert all(row["revision"] for name in ("nodes", "devices", "placements") for row in diff[name])
 
 
 async def test_a_lost_node_is_in_the_story_of_its_pods(gateway: Gateway, facts: Facts) -> None:
