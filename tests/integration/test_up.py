@@ -270,11 +270,13 @@ def test_a_folder_goes_on_with_its_fleet(tmp_path: Path) -> None:
         ]
 
 
-def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ports", ["the same", "others"])
+def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str) -> None:
     """`tail` and `get -w` alike: they say that nobody answers, where and what to look at, and when
-    somebody does again; and go on with what happens then.
+    somebody does again; and go on with what happens then, on whichever ports of the same folder.
     """
-    options = (*SMALL, "--nats-port", str(free_port()), "--port", str(free_port()))
+    same = (str(free_port()), str(free_port())) if ports == "the same" else ("0", "0")
+    options = (*SMALL, "--nats-port", same[0], "--port", same[1])
     verbs = {"tail": ("tail", "--from", "1"), "get": ("get", "nodes", "-w")}
     with contextlib.ExitStack() as stack:
         watching = {
@@ -309,6 +311,9 @@ def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path) -> None:
             assert up.run("cordon", "node-1", "--reason", "seen again").returncode == 0
             said("get", "seen again")
             said("tail", "seen again")
+        events = [line.split()[0] for line in (tmp_path / "tail").read_text().splitlines()]
+        told = [int(each) for each in events if each.isdecimal()]
+        assert told == list(range(1, len(told) + 1)), "each event once"
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,11 @@ class Gateway:
     def __init__(
         self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
     ) -> None:
+        self._timeout_s, self._patience_s = timeout_s, patience_s
+        self._headers = _token_headers()
+        self._open(url)
+
+    def _open(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise Wrong(f"gateway is {url!r}; write http://host:port")
@@ -62,14 +67,17 @@ class Gateway:
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             self._connection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=timeout_s, context=_trusted()
+                parts.hostname, parts.port, timeout=self._timeout_s, context=_trusted()
             )
         else:
             self._connection = http.client.HTTPConnection(
-                parts.hostname, parts.port, timeout=timeout_s
+                parts.hostname, parts.port, timeout=self._timeout_s
             )
-        self._patience_s = patience_s
-        self._headers = _token_headers()
+
+    def move(self, url: str) -> None:
+        """Ask there from now on: whoever began it anew may have given it another port."""
+        self._connection.close()
+        self._open(url)
 
     def ask(self, *path: str, answer: type[A], query: Mapping[str, object] | None = None) -> A:
         """The answer at this path; parts of it are quoted here.

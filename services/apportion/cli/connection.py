@@ -73,12 +73,16 @@ class Where(msgspec.Struct, frozen=True):
         except ServerFailed as error:
             raise Unreachable(str(error)) from None
         # Of an `up` that runs the server may be away for a moment, and is waited for.
-        if not (self.data / CONNECTION).exists() and _refuses(known.host, known.port):
+        if not self.running() and _refuses(known.host, known.port):
             raise Unreachable(
                 f"nothing runs with its data in {self.data}; start it with `apportion up`, give "
                 f"its --data, or name the ledger: --nats URL or {NATS_ENV}"
             )
         return known.reach_for(role)
+
+    def running(self) -> bool:
+        """Whether an `up` of this folder says that it runs."""
+        return (self.data / CONNECTION).exists()
 
     def gateway_url(self) -> str:
         """The gateway's URL. Raises Unreachable."""

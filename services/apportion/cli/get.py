@@ -126,7 +126,11 @@ def command() -> None:
 @_NODE
 @_lists("NAME", completing.PODS)
 def pods(**given: Any) -> None:
-    """Pods, in the order of their submission."""
+    """Pods, in the order of their submission.
+
+    REVISION is of the newest that happened to it: it was submitted, found to wait, placed, bound or
+    allocated. AGE is since its submission.
+    """
     _list(PODS, **given)
 
 
@@ -199,7 +203,8 @@ def _list(
     gateway = Gateway(where.gateway_url())
     asked, now = dated(gateway, query)
     look = Look(wide=form == "wide", now=None if watch else now)
-    listing = Listing(gateway, kind, names, asked, "json" if as_json else form or "", look)
+    form = "json" if as_json else form or ""
+    listing = Listing(gateway, kind, names, asked, form, look, where.gateway_url)
     if not watch:
         listing.print()
         return

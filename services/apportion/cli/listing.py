@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 import click
@@ -15,7 +15,7 @@ import msgspec
 
 from apportion.cli import tables
 from apportion.cli.asking import Gateway, Unanswered
-from apportion.cli.exits import NotFound, Wrong
+from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.output import console, plain, print_json, show
 from apportion.cli.rows import Rows
 from apportion.core.explain import device_names
@@ -133,7 +133,7 @@ class Listed(msgspec.Struct, frozen=True):
 class Listing(NamedTuple):
     """What is asked for: items of a kind, those of the names or all, by a query, and in a form.
 
-    `look` is how tables show them.
+    `look` is how tables show them; `find` says where the gateway is, for one that is away.
     """
 
     gateway: Gateway
@@ -142,6 +142,7 @@ class Listing(NamedTuple):
     query: dict[str, Any]
     form: Form
     look: tables.Look
+    find: Callable[[], str]
 
     def print(self) -> None:
         """All of it, once. Raises NotFound where a name is of nothing; the others are printed."""
@@ -192,6 +193,8 @@ class Listing(NamedTuple):
                 if not away:
                     click.echo(f"{escaped(error.message)} {GOES_ON}", err=True)
                 away = True
+                with suppress(Unreachable):
+                    self.gateway.move(self.find())
 
     def _ask(self) -> tuple[int, list[Any]]:
         with naming_nodes(self.gateway, self.query):

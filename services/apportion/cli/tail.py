@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import click
 import msgspec
 
 from apportion.cli.connection import Where, asks_ledger
-from apportion.cli.exits import Wrong
+from apportion.cli.exits import Unreachable, Wrong
 from apportion.cli.moments import FORMS, MOMENT
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.submitted_names import SubmittedNames
@@ -31,6 +31,7 @@ from apportion.runtime.ledger.port import (
     Record,
 )
 from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.reach import Reach
 from apportion_schemas import EventError, FormatEnabled
 from apportion_schemas.catalogue import CATALOGUE
 
@@ -53,6 +54,10 @@ class _Done(Exception):
     """As many events as were asked for have been shown."""
 
 
+class _Moved(Exception):
+    """The server that was followed is away, and the ledger is found elsewhere."""
+
+
 @click.command(epilog="Example:  apportion tail --from 1 --subject 'placement.>'")
 @click.option("--from", "start", type=MOMENT, metavar="MOMENT",
               help=f"Begin there; without it, now: {FORMS}.")  # fmt: skip
@@ -70,8 +75,9 @@ def command(
     Lines are in the order of the ledger. Each has the time by the clock of who wrote it, so times
     of several services may go back by a little.
 
-    A ledger that answers no more is waited for, as `get -w` waits for its gateway: standard error
-    says so, and when it answers again.
+    A ledger that answers no more is waited for, as `get -w` waits for its gateway, also where an
+    `up` of the same folder begins anew on other ports: standard error says so, and when it answers
+    again.
 
     Exit codes: 0 ended as asked, by Ctrl-C too; 2 wrong usage, a beginning behind the ledger's end
     too; 3 the ledger cannot be reached at first, or lets us in no more.
@@ -112,64 +118,95 @@ async def _tail(
     show: Show,
     no_follow: bool,
 ) -> None:
-    shown = 0
+    shown, rules = 0, Rules()
+    begin: int | None = None
 
     def deliver(record: Record) -> None:
-        nonlocal shown
+        nonlocal shown, begin
         if shown == limit:
             raise _Done
         said = said_at(record.revision, record.subject, record.payload)
         if said is not None and isinstance(said.data, FormatEnabled):
             rules.enable(said.revision, said.data)
         show(record, rules)
-        shown += 1
+        shown, begin = shown + 1, record.revision + 1
         if shown == limit:
             raise _Done
 
-    async with open_ledger(where.reach()) as ledger:
-        rules = await stream.read_rules(ledger.wire)
-        begin = await _first(ledger, start)
-        subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
-        try:
-            followed = subscription.caught_up() if no_follow else subscription.join()
-            await _unless_turned_away(ledger, followed)
-        except _Done:
+    while True:
+        reach = where.reach()
+        async with open_ledger(reach) as ledger:
+            rules = await stream.read_rules(ledger.wire)
+            begin = await _first(ledger, start) if begin is None else begin
+            subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
+            try:
+                followed = subscription.caught_up() if no_follow else subscription.join()
+                await _unless_turned_away(ledger, followed, _Away(where, reach))
+            except _Moved:
+                await subscription.stop()
+                continue
+            except asyncio.CancelledError:
+                await subscription.stop()
+                raise
+            except _Done:
+                pass
             return
-        except asyncio.CancelledError:
-            await subscription.stop()
-            raise
 
 
-async def _unless_turned_away(ledger: JetStreamLedger, followed: Coroutine[Any, Any, None]) -> None:
-    """Follow; a follower waits for its server for ever. Raises LedgerError."""
+class _Away(NamedTuple):
+    """Where somebody looked for the ledger, and what that was then."""
+
+    where: Where
+    reach: Reach
+
+    def elsewhere(self) -> bool:
+        """Whether it is found under another address by now: an `up` takes free ports anew."""
+        with contextlib.suppress(Unreachable):
+            return self.where.running() and self.where.reach() != self.reach
+        return False
+
+
+async def _unless_turned_away(
+    ledger: JetStreamLedger, followed: Coroutine[Any, Any, None], away: _Away
+) -> None:
+    """Follow; a follower waits for its server for ever. Raises LedgerError, _Moved."""
     following = asyncio.ensure_future(followed)
     turned_away = asyncio.ensure_future(ledger.wire.turned_away())
-    saying = asyncio.ensure_future(_say_unanswered(ledger.wire))
+    saying = asyncio.ensure_future(_say_unanswered(ledger.wire, away))
     try:
-        await asyncio.wait({following, turned_away}, return_when=asyncio.FIRST_COMPLETED)
-        if not following.done():
+        await asyncio.wait({following, turned_away, saying}, return_when=asyncio.FIRST_COMPLETED)
+        if following.done():
+            following.result()
+        elif turned_away.done():
             raise turned_away.result()
-        following.result()
+        else:
+            saying.result()
     finally:
         for task in (following, turned_away, saying):
             task.cancel()
         await asyncio.gather(following, turned_away, saying, return_exceptions=True)
 
 
-async def _say_unanswered(wire: Wire) -> None:
-    """Say of each time without an answer that it is so and what to look at, and when it is over."""
-    away = False
+async def _say_unanswered(wire: Wire, away: _Away) -> None:
+    """Say of each time without an answer that it is so and what to look at, and when it is over.
+
+    Raises _Moved.
+    """
+    said = False
     while True:
         try:
             await wire.wait_connected(UNANSWERED_S)
         except LedgerUnavailable as error:
-            if not away:
+            if not said:
                 click.echo(f"{error}; is `apportion up` running? Ctrl-C ends this", err=True)
-            away = True
-            continue
-        if away:
+            said = True
+            if not await asyncio.to_thread(away.elsewhere):
+                continue
             click.echo("the ledger answers again", err=True)
-        away = False
+            raise _Moved from None
+        if said:
+            click.echo("the ledger answers again", err=True)
+        said = False
         await asyncio.sleep(LOOK_S)
 
 
