@@ -32,7 +32,7 @@ from apportion.core.explain.lines import listed, share_words
 from apportion.core.explain.near import near
 from apportion.core.explain.past_answers import PodNames
 from apportion.core.explain.vocabulary import PHASES, WAITING
-from apportion.core.explain.words import device_words
+from apportion.core.explain.words import device_words, many
 
 
 def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
@@ -63,7 +63,7 @@ def command(
     ends with whom it made go, and with what came before under its name.
 
     Of two scores the higher one wins; `apportion policy set --help` says what their parts
-    price, fgd, bestfit, binpack and spread prefer.
+    price, fgd, bestfit, binpack and spread prefer. A price in it is no money.
 
     Exit codes: 0 explained; 1 there never was such a pod, or nothing is known of the
     moment; 3 the gateway cannot be reached.
@@ -230,6 +230,12 @@ def show_placed(out: Console, placed: WhyPlaced) -> None:
         row = [f"{other.parts[part]:.1f}" if part in other.parts else "" for part in parts]
         scores.add_row(plain(other.node), f"{other.total:.1f}", *row)
     show(scores, out)
+    more = placed.fitting - 1 - len(placed.runners_up)
+    lines = (
+        [f"and {many(more, 'more node')} that fit" + ("" if more > 1 else "s")] if more > 0 else []
+    )
+    for line in (*lines, *([placed.choice] if placed.choice else [])):
+        out.print(plain(line), style="dim", soft_wrap=not out.is_terminal)
 
 
 def show_refused(out: Console, refused: WhyRefused) -> None:

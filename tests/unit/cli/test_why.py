@@ -1,9 +1,16 @@
 """What `why` and `delete` offer in place of a pod that is not there."""
 
-import pytest
+from io import StringIO
 
-from apportion.cli.why import pods_meant
+import pytest
+from rich.console import Console
+
+from apportion.cli.why import pods_meant, show_why
 from apportion.core.explain.answers import PodAnswer
+from apportion.core.explain.why import why
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
 
 
 def answer(name: str, owner: str = "", group: str = "") -> PodAnswer:
@@ -11,6 +18,19 @@ def answer(name: str, owner: str = "", group: str = "") -> PodAnswer:
     return PodAnswer(
         namespace="serving", name=name, uid=name, phase="placed", owner=owner, group=group
     )
+
+
+def test_a_table_of_scores_says_how_many_it_leaves_out() -> None:
+    """A few rows of nine nodes that fit are no whole answer; two rows of two are."""
+    ledger = Ledger(*(rack(f"n{at}", 1) for at in range(9))).submit(pod("a", ask(1_000))).settle()
+    few = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("a", ask(1_000))).settle()
+    for each, said in ((ledger, True), (few, False)):
+        out = Console(width=120, file=StringIO())
+        show_why(out, why(each.state, each.pod("a")))
+        assert isinstance(out.file, StringIO)
+        text = out.file.getvalue()
+        assert ("and 6 more nodes that fit" in text) == said
+        assert "it went by bestfit" in text
 
 
 PODS = (

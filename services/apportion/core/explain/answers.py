@@ -421,7 +421,9 @@ class HeldShare(Answer, frozen=True):
 
 
 class WhyPlaced(Answer, frozen=True):
-    """Why the pod is where it is: `fitting` of `nodes` could have taken it."""
+    """Why the pod is where it is: `fitting` of `nodes` could have taken it. `choice` says how its
+    devices were chosen among those of the node; it is empty where that is not known any more.
+    """
 
     node: str
     revision: int
@@ -432,6 +434,7 @@ class WhyPlaced(Answer, frozen=True):
     fitting: int = 0
     nodes: int = 0
     shares: tuple[HeldShare, ...] = ()
+    choice: str = ""
 
 
 class WhyWaiting(Answer, frozen=True):

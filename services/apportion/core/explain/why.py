@@ -21,6 +21,7 @@ from apportion.core.explain.answers import (
     WhyWaiting,
 )
 from apportion.core.explain.causes import refusal_words, refused_answer
+from apportion.core.explain.choice import choice_words
 from apportion.core.explain.health import failed_devices, failed_words, moment, troubles, unready
 from apportion.core.explain.lines import listed, rejection_words, room_made
 from apportion.core.explain.room import Explained, Room
@@ -124,7 +125,8 @@ def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, 
     """
     because = f": {reason}" if reason else ""
     said = f"{before.namespace}/{before.name} ended at revision {step.revision}, "
-    said += f"{moment(step.time)}{because}. As of revision {before.revision}: {before.sentence}"
+    said += f"{moment(step.time)}{because}. As of revision {before.revision}: it was said that "
+    said += before.sentence
     late = tuple(each for each in failed if each.revision > step.revision)
     said += f". Since then: {failed_words(late)}" if late else ""
     return structs.replace(
@@ -302,6 +304,7 @@ def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
         fitting=rationale.fitting,
         nodes=rationale.nodes,
         shares=tuple(held),
+        choice=choice_words(state, pod, placement, rationale.score),
     )
 
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from apportion.core.explain.answers import Why
+from apportion.core.explain.answers import Step, Why
+from apportion.core.explain.choice import choice_words
 from apportion.core.explain.queued import lines_answer
 from apportion.core.explain.views import pod_answer
-from apportion.core.explain.why import why
+from apportion.core.explain.why import why, why_ended
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
@@ -14,11 +15,14 @@ from apportion_schemas import (
     NodeCordoned,
     NodeUncordoned,
     PodAdopted,
+    PolicyChanged,
     QueueObserved,
     QuotaObserved,
     RefusalCode,
     ReportRefused,
+    Score,
 )
+from apportion_schemas.operations import Policy
 from tests.support.fleet import T4, gpu, node, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, placed, pod, shape, share
@@ -62,6 +66,51 @@ def test_placed_names_the_runner_up_and_the_deciding_part() -> None:
     assert "2 of 2 nodes fit" in answer.sentence
     assert [held.share for held in answer.placed.shares] == list(placed.shares)
     assert answer.placed.shares[0].model
+
+
+BESTFIT = "among the devices of n1 it went by bestfit: to where the least is left over"
+SPREAD = (
+    "among the devices of n1 it went by spread: to where the fewest are, of equals to the emptiest"
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "own", "said"),
+    [
+        ("bestfit", "", BESTFIT),
+        ("price", "", BESTFIT),
+        ("bestfit", "spread", SPREAD),
+        ("bestfit", "mutex,binpack", ""),
+    ],
+)  # fmt: skip
+def test_how_its_card_was_chosen_is_said(policy: Policy, own: str, said: str) -> None:
+    """A small pod on an empty card looks like waste; before prices are learnt it is by bestfit."""
+    ledger = Ledger(rack("n1", 4))
+    ledger.play(PolicyChanged(by="ann", node_policy=policy, device_policy=policy))
+    ledger.submit(pod("p1", shape=shape(ask(1000), device_policy=own))).settle()
+    placed = explained(ledger, "p1").placed
+    assert placed is not None
+    assert placed.choice == said
+    price = Score(node="n1", total=1.0, parts={"price": 1.0})
+    state, there = ledger.state, ledger.pod("p1").placement
+    assert there is not None
+    money = "which is no money" in choice_words(state, ledger.pod("p1"), there, price)
+    assert money == (own == "")
+    ledger.play(PolicyChanged(by="ann"))
+    later = explained(ledger, "p1").placed
+    assert later is not None
+    assert later.choice == "", "nobody knows by which policy it was"
+
+
+def test_of_a_pod_that_has_ended_it_is_said_what_was() -> None:
+    """It waits no longer, so what was said of it is told as such."""
+    ledger = Ledger(rack("n1", 1), pod("p1", ask(100_000))).settle()
+    before = explained(ledger, "p1")
+    step = Step(phase="ended", revision=9, time="2026-01-01T00:00:00.000000Z")
+    assert why_ended(before, step, "deleted", ()).sentence == (
+        "default/p1 ended at revision 9, 2026-01-01T00:00:00Z: deleted. As of revision "
+        f"{before.revision}: it was said that {before.sentence}"
+    )
 
 
 def test_only_node_that_fits_is_said_so() -> None:
