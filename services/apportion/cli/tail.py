@@ -143,13 +143,11 @@ async def _tail(
                 followed = subscription.caught_up() if no_follow else subscription.join()
                 await _unless_turned_away(ledger, followed, _Away(where, reach))
             except _Moved:
-                await subscription.stop()
                 continue
-            except asyncio.CancelledError:
-                await subscription.stop()
-                raise
             except _Done:
                 pass
+            finally:
+                await subscription.stop()
             return
 
 
