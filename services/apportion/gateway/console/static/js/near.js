@@ -2,15 +2,24 @@
 //
 // The measure is that of Ratcliff and Obershelp as Python's difflib has it, so that a page offers the
 // names that the command line offers. Pure: a test holds it to the other one.
+import { byName } from "./format.js";
+
 const OFFERED = 3;
 const LIKE = 0.6;
+const DIGITS = { o: "0", i: "1", l: "1" };
 
-/** The few known names that are most like it, the nearest first. */
+/** The few known names that are most like it, the nearest first; letters that look like digits are taken for these. */
 export function near(name, known) {
-  return [...new Set(known)].map(each => [likeness(each, name), each]).filter(([like]) => like >= LIKE)
+  const byLook = new Map();
+  for (const each of [...new Set(known)].sort(byName)) {
+    if (!byLook.has(look(each))) byLook.set(look(each), each);
+  }
+  return [...byLook].map(([seen, each]) => [likeness(seen, look(name)), seen, each]).filter(([like]) => like >= LIKE)
     .sort(([one, first], [other, second]) => other - one || (first < second ? 1 : -1))
-    .slice(0, OFFERED).map(([, each]) => each);
+    .slice(0, OFFERED).map(([, , each]) => each);
 }
+
+const look = name => name.toLowerCase().replace(/[oil]/g, letter => DIGITS[letter]);
 
 function likeness(one, other) {
   const length = one.length + other.length;
