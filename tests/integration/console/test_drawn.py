@@ -51,15 +51,66 @@ def test_what_a_pod_holds_is_told_whole(
     assert run(page, "words.js", "return m.holds(given[0]);", shares) == words
 
 
+LAID = """const [widths, across] = given;
+  const pools = widths.map((width, at) => ({ name: `pool ${at}`, width, cards: width }));
+  for (const [at, pool] of pools.entries())
+    pool.nodes = [{ name: given[2] ?? `h100-${at}`, home: pool, place: 0, count: pool.width }];
+  const layout = new m.Layout(pools, across, 470, 1);"""
+
+
 def test_on_a_phone_nodes_of_four_cards_have_their_names(page: Page) -> None:
     """Of the fleet that `apportion up` simulates, whose pools are of eight cards and of four."""
-    code = """const named = width => ({ name: `${width} x H100-80GB`, width, cards: width });
-      const pools = given[0].map(named);
-      for (const pool of pools) pool.nodes = [{ home: pool, place: 0, count: pool.width }];
-      const layout = new m.Layout(pools, given[1], 470, 1);
-      return layout.groups.map(group => group.label > 0);"""
+    code = f"{LAID} return layout.groups.map(group => group.named);"
     found = run(page, "fleet/layout.js", code, [8, 8, 8, 4, 4, 4, 4], NARROW[0])
     assert found == [True] * 7
+
+
+def test_a_name_is_written_where_it_has_room(page: Page) -> None:
+    """Beside a pool of nodes too small for theirs, and not where it would be cut."""
+    code = f"""{LAID} layout.zoomTo(4);
+      return layout.groups.map(group => [group.named, group.label > 0]);"""
+    found = run(page, "fleet/layout.js", code, [8, 2], 1104)
+    assert found == [[True, True], [False, True]]
+    found = run(page, "fleet/layout.js", code, [8, 2], 1104, "gpu-node-of-row-7")
+    assert found == [[False, False]] * 2
+
+
+def test_where_a_name_stands_is_its_node(page: Page) -> None:
+    """Not a card of it; below it stand the cards."""
+    code = f"""{LAID} const {{ x, y }} = layout.boxOf(pools[0].nodes[0], 0);
+      return [layout.at(x + 2, y - 4).card, layout.at(x + 2, y + 2).card];"""
+    assert run(page, "fleet/layout.js", code, [8, 2], 1104) == [-1, 0]
+
+
+@pytest.mark.parametrize("height", [12, 26, 40, 60])
+@pytest.mark.parametrize(
+    ("memory", "whole"),
+    [([0.024] * 40, 0.96), ([0.024] * 5, 0.12), ([0.01] * 10 + [0.9], 1.0), ([0.5, 0.5], 1.0)],
+    ids=["forty", "five", "ten and one", "two"],
+)
+def test_every_share_of_a_card_is_seen(
+    page: Page, height: int, memory: list[float], whole: float
+) -> None:
+    """A pixel of each as long as there are any, up to where their sum ends, and no gaps alone."""
+    rows = run(
+        page,
+        "fleet/paint.js",
+        """const [height, memory] = given, ground = 9, rows = Array(height).fill(0);
+        const painter = Object.create(m.Painter.prototype);
+        painter.colours = { ground, granted: [1], used: [2] };
+        painter.rect = (x, y, width, tall, colour) => rows.fill(colour, y, y + tall);
+        const running = memory.map(() => 1), start = [0, memory.length];
+        painter.shares({ state: [0], start, memory, running },
+          0, { x: 0, y: 0, width: 8, height, dim: 0, told: false });
+        return rows;""",
+        height,
+        memory,
+    )
+    drawn = [row for row in rows if row == 2]
+    assert len(drawn) >= min(height, len(memory)) - rows.count(9)
+    assert len(drawn) > 2 * rows.count(9)
+    held = height - (rows.index(2) if 9 not in rows else min(rows.index(2), rows.index(9)))
+    assert held == min(height, max(round(whole * height), len(memory)))
 
 
 @pytest.mark.parametrize(
@@ -90,6 +141,21 @@ def test_no_mark_hides_a_failure(page: Page) -> None:
     assert sorted(told) == ["failure", "failure +5 more"]
     _, _, apart = charted(page, [(60, "failure"), (120, "cordon")])
     assert sorted(apart) == ["cordon", "failure"]
+
+
+def test_failures_and_recoveries_of_one_mark_are_counted_apart(page: Page) -> None:
+    """Whatever the width makes one of them: a recovery is told in no colour of a failure."""
+    found = run(
+        page,
+        "marks.js",
+        """const { mount } = await import('/console/js/html.js');
+        const marks = ['broken', 'ok', 'broken', 'ok', 'ok'].map((look, at) =>
+          ({ ms: at, revision: at, sentence: 's', look, label: look }));
+        const [group] = m.grouped(marks, mark => mark.ms, 900);
+        const box = mount(document.createElement('div'), m.markButtons([group], 900));
+        return [...box.querySelectorAll('em')].map(each => [each.className, each.textContent]);""",
+    )
+    assert found == [["k-broken", "2"], ["k-ok", "3"]]
 
 
 KINDS = ("configuration", "failure", "uncordon")

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
+from apportion_schemas import NodeCordoned
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit
 from tests.support.facts import Facts
@@ -28,7 +29,8 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         async with running_bus(folder / "nats") as bus:
             facts = Facts(bus)
             await facts.open()
-            await facts.write(rack("n1", 2))
+            await facts.write(rack("n1", 2), rack("n2", 2))
+            await facts.write(NodeCordoned(node="n2", by="root@vm", reason="dust"))
             url = bus.server.url_for("gateway")
             options = ("--listen", "127.0.0.1:0", "--tokens", str(people(folder)))
             async with ServiceProcess("gateway", url, *options) as process:
@@ -72,24 +74,114 @@ def test_a_token_is_asked_for_first(
         expect(page.locator("h1")).to_contain_text("live")
 
 
+def entered(page: Page, who: str) -> None:
+    """Log in; the token of each is his name."""
+    page.goto("/")
+    page.get_by_label("Token").fill(who)
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("granted")
+
+
 def test_who_may_cordons_a_node_with_a_reason(browser: Browser, gate: str) -> None:
-    """It stands there in his name, and he lifts it again; who may not is told so."""
+    """It stands there in his name, and he lifts it again; who may not is told so, and how else."""
     with opened(browser, gate) as page:
-        page.goto("/")
-        page.get_by_label("Token").fill("olga")
-        page.keyboard.press("Enter")
-        expect(page.locator("h1")).to_contain_text("granted")
+        entered(page, "olga")
         visit(page, "#/fleet?card=n1:0")
-        page.get_by_role("button", name="Cordon…").click()
-        page.get_by_label("Why").fill("fan replaced on Monday")
+        page.get_by_role("button", name="Cordon n1…").click()
+        expect(page.locator("#dialog h2")).to_have_text("Cordon n1, all of its cards")
+        page.get_by_label("Reason", exact=True).fill("fan replaced on Monday")
         page.keyboard.press("Enter")
         expect(page.locator("#panel")).to_contain_text("fan replaced on Monday (olga")
-        page.get_by_role("button", name="Lift my cordon").click()
+        expect(page.locator("#panel .mini")).to_contain_text("node n1 cordoned by olga")
+        page.get_by_role("button", name="Lift my cordon of n1").click()
         page.get_by_role("button", name="Lift", exact=True).click()
-        expect(page.get_by_role("button", name="Cordon…")).to_be_visible()
-        page.get_by_role("button", name="olga: log out").click()
+        expect(page.get_by_role("button", name="Cordon n1…")).to_be_visible()
+        page.get_by_role("button", name="olga: Log out…").click()
+        page.get_by_role("button", name="Cancel").click()
+        page.get_by_role("button", name="olga: Log out…").click()
+        page.get_by_role("button", name="Log out", exact=True).click()
         expect(page.locator("h1")).to_have_text("Who are you?")
         page.get_by_label("Token").fill("mei")
         page.keyboard.press("Enter")
         visit(page, "#/fleet?card=n1:0")
-        expect(page.get_by_role("button", name="Cordon…")).to_be_disabled()
+        expect(page.get_by_role("button", name="Cordon n1…")).to_be_disabled()
+        expect(page.locator("#panel")).to_contain_text("mei may not cordon.")
+        expect(page.locator(".cmds")).to_contain_text("apportion cordon n1 --reason")
+        assert offences(page) == []
+
+
+def test_a_card_is_cordoned_by_keyboard_alone(browser: Browser, gate: str) -> None:
+    """The node that was gone to is where the arrows begin; Escape closes one thing at a time."""
+    with opened(browser, gate) as page:
+        entered(page, "olga")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("n2")
+        expect(page.locator("#pal-rows a").first).to_contain_text("n2")
+        page.keyboard.press("Enter")
+        panel = page.locator("#panel")
+        expect(panel.locator(".hc-h")).to_contain_text("n2 node")
+        expect(page.locator("#cards")).to_be_focused()
+        for _ in range(2):
+            page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")
+        expect(panel.locator(".hc-h")).to_contain_text("n2 card 1")
+        button = page.get_by_role("button", name="Cordon card 1…")
+        expect(button).to_be_visible()
+        page.keyboard.press("Tab")
+        while not button.evaluate("each => each === document.activeElement"):
+            assert panel.evaluate("each => each.contains(document.activeElement)")
+            page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(page.locator("#dialog h2")).to_have_text("Cordon card 1 of n2")
+        page.keyboard.press("Escape")
+        expect(page.locator("#dialog")).to_be_hidden()
+        expect(panel).to_be_visible()
+        expect(button).to_be_focused()
+        page.keyboard.press("Enter")
+        for blank in ("", "  "):
+            page.get_by_label("Reason", exact=True).fill(blank)
+            page.keyboard.press("Enter")
+            expect(page.locator("#refused")).to_have_text("Say why: whoever asks later will ask.")
+        page.get_by_label("Reason", exact=True).fill("XID 79")
+        page.keyboard.press("Enter")
+        expect(panel).to_contain_text("Cordoned: XID 79 (olga")
+        expect(page.get_by_role("button", name="Lift my cordon of card 1")).to_be_focused()
+        assert "2 cordoned" in page.locator("h1").inner_text()  # those of n2, by root@vm
+        page.keyboard.press("Escape")
+        expect(panel).to_be_hidden()
+        expect(page.locator("#cards")).to_be_focused()
+
+
+def test_a_cordon_of_somebody_else_names_the_command_that_lifts_it(
+    browser: Browser, gate: str
+) -> None:
+    """And what moves those who run there, which no button does."""
+    with opened(browser, gate) as page:
+        entered(page, "olga")
+        visit(page, "#/node/n2")
+        expect(page.locator(".cmds")).to_contain_text("apportion uncordon n2 --of root@vm")
+        expect(page.locator(".cmds")).to_contain_text("apportion drain n2 --reason")
+        expect(page.get_by_role("button", name="Cordon n2…")).to_be_enabled()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_phone_has_what_the_side_has(browser: Browser, gate: str, theme: str) -> None:
+    """Going to a name, the theme, the keys and the way out; and no panel lies over its card."""
+    with opened(browser, gate, size=NARROW, theme=theme) as page:
+        entered(page, "olga")
+        page.get_by_role("button", name="More").click()
+        assert offences(page) == []
+        page.get_by_role("button", name="Light or dark").click()
+        other = "dark" if theme == "light" else "light"
+        expect(page.locator("html")).to_have_attribute("data-theme", other)
+        page.get_by_role("button", name="More").click()
+        page.get_by_role("button", name="Go to…").click()
+        page.keyboard.type("n1")
+        expect(page.locator("#pal-rows a").first).to_contain_text("n1")
+        page.keyboard.press("Enter")
+        expect(page.locator("#panel .holders li")).to_have_count(2)
+        assert offences(page) == []
+        page.get_by_role("button", name="More").click()
+        page.get_by_role("button", name="olga: Log out…").click()
+        page.get_by_role("button", name="Log out", exact=True).click()
+        expect(page.locator("h1")).to_have_text("Who are you?")

@@ -197,7 +197,8 @@ def test_templates_escape_what_is_put_in(page: Page) -> None:
 ROW = [
     "n1", "8 x H100", 1, "", [["H100", 1000]], [0, 0, 0, 1, 0, 1, 3, 0, 2],
     {"1": "XID 79"},
-    [["a", "x", "allocated", [0, 250, 0, 1, 1000, 100]], ["b", "y", "placed", [0, 500, 0]]],
+    [["a", "x", "allocated", [0, 250, 0, 1, 1000, 100], "a/ring"],
+     ["b", "y", "placed", [0, 500, 0]]],
     {"2": "fan"},
 ]  # fmt: skip
 
@@ -317,6 +318,10 @@ def test_use_that_is_told_is_shown_until_it_is_not(page: Page) -> None:
         ("state:granted", "broken", [0, 1, 0]),
         ("node:n", "all", [0, 0, 0]),
         ("n1", "all", [1, 1, 1]),
+        ("gang:ring", "all", [1, 1, 0]),
+        ("gang:x", "all", [0, 0, 0]),
+        ("state:fine", "all", [0, 0, 0]),
+        ("colour:red", "all", [0, 0, 0]),
     ],
 )
 def test_a_filter_means_cards(page: Page, text: str, show: str, cards: list[int]) -> None:
@@ -341,7 +346,8 @@ def test_all_cards_have_a_place_of_their_own_and_are_found_there(page: Page, nod
           { name: 'big', width: 8, nodes: [] }, { name: 'small', width: 4, nodes: [] }];
         for (let at = 0; at < count; at += 1) {
           const pool = pools[at % 5 ? 0 : 1];
-          pool.nodes.push({ home: pool, place: pool.nodes.length, count: pool.width });
+          const place = pool.nodes.length;
+          pool.nodes.push({ name: `n-${at}`, home: pool, place, count: pool.width });
         }
         const used = pools.filter(pool => pool.nodes.length);
         const layout = new m.Layout(used, 1104, 588, 1);
@@ -372,7 +378,8 @@ def test_zooming_keeps_what_is_under_the_pointer(page: Page) -> None:
         page,
         "fleet/layout.js",
         """const pool = { name: 'p', width: 8, nodes: [] };
-        for (let at = 0; at < 500; at += 1) pool.nodes.push({ home: pool, place: at, count: 8 });
+        for (let at = 0; at < 500; at += 1)
+          pool.nodes.push({ name: `n-${at}`, home: pool, place: at, count: 8 });
         const layout = new m.Layout([pool], 1104, 588, 1);
         const [x, y] = [403, 301];
         const before = layout.at(x, y).node.place;

@@ -69,6 +69,49 @@ def test_an_address_that_can_mean_but_one_page_leads_there(
         expect(page.locator("h1")).not_to_contain_text("No such page")
 
 
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("#/fleet?card=t4-9:0", "No node is called “t4-9”."),
+        ("#/node/t4-9", "No node is called “t4-9”."),
+        ("#/fleet?card=t4-1:77", "t4-1 has no card 77; its cards are 0, 1, 2, 3."),
+        ("#/fleet?show=blue", "No state to show is called “blue”; all, free"),
+        ("#/fleet?by=size", "Cards are not coloured by “size”"),
+        ("#/fleet?q=state:fine", "No state is called “fine”; free, granted"),
+        ("#/fleet?q=colour:red", "No words begin with “colour:”; node:, pool:"),
+        ("#/events?hide=wrong", "No kind of events is called “wrong”; pod, placement"),
+        ("#/events?rev=abc", "“abc” is no revision"),
+        ("#/events?rev=99999", "There is no event at revision 99999"),
+    ],
+)
+def test_what_an_address_asks_in_vain_is_said(
+    browser: Browser, base: str, address: str, words: str
+) -> None:
+    """With what there is instead; the page that it names answers all the same."""
+    with opened(browser, base) as page:
+        visit(page, address)
+        expect(page.locator("#main")).to_contain_text(words)
+        expect(page.locator("h1")).to_contain_text(re.compile("granted|events since"))
+        expect(page.locator("#main")).not_to_contain_text("asking…")
+        if "q=state" in address or "q=colour" in address:
+            expect(page.locator("#matches-count")).to_have_text("No card")
+        assert offences(page) == []
+
+
+def test_a_recovery_looks_like_no_failure(browser: Browser, base: str, cluster: Standalone) -> None:
+    """Among the events as on the bar: both are of health, and one is well."""
+    [card, *_] = cluster.json("get", "devices", "--node", "t4-1")["items"]
+    for verb in (("fail", card["device"], "--reason", "XID 31"), ("recover", card["device"])):
+        assert cluster.run("simulate", *verb).returncode == 0
+    with opened(browser, base) as page:
+        visit(page, f"#/events?q={card['device']}")
+        rows = page.locator("tr.k-health")
+        well = rows.filter(has_text="recovered").first
+        expect(well.locator(".kd")).to_have_css("background-color", "rgb(0, 115, 79)")
+        failed = rows.filter(has_text="XID 31").first
+        expect(failed.locator(".kd")).to_have_css("background-color", "rgb(199, 62, 10)")
+
+
 @pytest.mark.parametrize(("count", "words"), [(1, "1 wants what"), (2, "2 want what")])
 def test_who_wants_what_no_node_has_is_counted_in_a_sentence(
     browser: Browser, base: str, count: int, words: str

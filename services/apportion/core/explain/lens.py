@@ -107,7 +107,7 @@ def _evicted(item: Any, sees: Sees) -> bool:
 def fleet_seen(answer: dict[str, Any], sees: Sees) -> dict[str, Any]:
     """A `FleetAnswer`, whose rows are arrays: see `packed`."""
     for row in answer["nodes"]:
-        row[7] = [pod if sees(pod[0]) else [OTHERS, "", *pod[2:]] for pod in row[7]]
+        row[7] = [pod if sees(pod[0]) else [OTHERS, "", *pod[2:4], ""] for pod in row[7]]
     for row in answer["used"]:
         row[1] = [use for use in row[1] if sees(use[0].partition("/")[0])]
     return answer

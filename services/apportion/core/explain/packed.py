@@ -40,12 +40,14 @@ class PackedPod(Struct, frozen=True, array_like=True):
     """A pod that holds devices of the node.
 
     `shares` are triples, one behind the other: which card (its place in the row), MiB, cores.
+    `gang` is its `namespace/name`, where the pod is of one.
     """
 
     namespace: str
     name: str
     phase: str
     shares: tuple[int, ...]
+    gang: str = ""
 
 
 class PackedNode(Struct, frozen=True, array_like=True):
@@ -154,7 +156,9 @@ def _pods(node: NodeState, place: dict[str, int]) -> Iterable[PackedPod]:
                 shares += (place[share.device], share.memory_mib, share.cores)
         if shares:
             submitted = pod.submitted
-            yield PackedPod(submitted.namespace, submitted.name, pod.phase.value, tuple(shares))
+            yield PackedPod(
+                submitted.namespace, submitted.name, pod.phase.value, tuple(shares), submitted.group
+            )
 
 
 _encode = msgspec.json.Encoder().encode

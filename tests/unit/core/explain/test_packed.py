@@ -2,12 +2,20 @@
 
 import msgspec
 
-from apportion.core.explain.packed import CardState, PackedNode, packed_node, packed_row, pool_of
+from apportion.core.explain.lens import fleet_seen
+from apportion.core.explain.packed import (
+    CardState,
+    PackedNode,
+    packed_node,
+    packed_row,
+    pool_of,
+    whole_fleet,
+)
 from apportion.core.explain.views import device_answers
 from apportion_schemas import DeviceCordoned, DeviceHealthChanged, Host, NodeCordoned, NodeReported
 from tests.support.fleet import gpu, node, observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, pod
+from tests.support.pods import ask, gang, pod
 
 
 def test_a_row_says_what_the_long_answer_says() -> None:
@@ -25,6 +33,23 @@ def test_a_row_says_what_the_long_answer_says() -> None:
         for holder in device.holders
     }
     assert len(held) == 2
+
+
+def test_a_row_names_gangs_to_whoever_sees_their_pods() -> None:
+    """And no gang of another namespace to a tenant."""
+    ledger = Ledger(
+        rack("n1", 3),
+        gang("ml/ring", 1),
+        pod("a", ask(4000), namespace="ml", group="ml/ring"),
+        pod("b", ask(4000), namespace="ml"),
+    ).settle()
+    answer = msgspec.json.decode(msgspec.json.encode(whole_fleet(ledger.state)))
+    assert {(held[1], held[4]) for held in answer["nodes"][0][7]} == {("a", "ml/ring"), ("b", "")}
+    hidden = fleet_seen(answer, lambda namespace: namespace != "ml")
+    assert "ring" not in str(hidden)
+    assert {tuple(map(type, held)) for held in hidden["nodes"][0][7]} == {
+        (str, str, str, list, str)
+    }
 
 
 def test_a_row_says_what_is_wrong() -> None:

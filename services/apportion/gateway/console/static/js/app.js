@@ -175,12 +175,29 @@ function setTheme(name) {
   bar.draw();
   page?.theme?.();
 }
+
+/** On a phone the foot of the side has no room: what it offers stands in a dialog. */
+function openMore() {
+  const dialog = $("#dialog");
+  const offered = ["#goto span", "#me", "#theme", "#help"].map(each => $(each)).filter(each => !each.hidden);
+  dialog.setAttribute("aria-label", "More");
+  mount(dialog, html`<h2>More</h2><div class="more">${offered.map((each, at) => html`<button class="cmd" data-at="${at}">${each.getAttribute("aria-label") ?? each.textContent}</button>`)}</div>`);
+  dialog.showModal();
+  for (const button of $$("[data-at]", dialog)) {
+    button.addEventListener("click", () => {
+      dialog.close();
+      offered[button.dataset.at].click();
+    });
+  }
+}
+
 const flipTheme = () => setTheme(root.dataset.theme === "dark" ? "light" : "dark");
 
 mount($("#nav"), PAGES.map(([path, words], at) => html`<a href="#/${path}" data-page="${path}">${
   ICONS[path]}<span>${words}</span><kbd>${at + 1}</kbd></a>`));
 mount($("#theme"), ICONS.sun).addEventListener("click", flipTheme);
 $("#gotokey").textContent = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘K" : "Ctrl K";
+mount($("#more"), html`${ICONS.more}<span>More</span>`).addEventListener("click", openMore);
 $("#goto").addEventListener("click", () => openPalette(PAGES));
 openKeys({ pages: PAGES, bar, flipTheme, main });
 

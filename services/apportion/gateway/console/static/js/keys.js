@@ -6,7 +6,7 @@ import { go, href } from "./route.js";
 const KEYS = [
   ["1 – 7", "the pages"], ["Ctrl K", "go to a pod, a node or a page"], ["/", "find on this page"],
   ["[  ]", "the mark before, the next mark"], ["shift ← →", "one minute back, one on"],
-  ["space", "play"], ["n", "now"], ["j  k  ↵", "down, up, open"], ["+  −  0", "zoom the fleet, fit it"],
+  ["space", "play"], ["n", "now"], ["j  k  ↵", "down, up, open"], ["← → ↑ ↓  ↵", "in the picture of the fleet: card to card, open one; tab goes into it"], ["+  −  0", "zoom the fleet, fit it"],
   ["r", "show what is new"], ["t", "light or dark"], ["esc", "close"], ["?", "these keys"],
 ];
 const WRITING = 'input:not([type="range"]), textarea, select, dialog';
@@ -16,7 +16,7 @@ export function openKeys({ pages, bar, flipTheme, main }) {
   const dialog = $("#dialog");
   const help = () => {
     dialog.setAttribute("aria-label", "Keys");
-    mount(dialog, html`<h2>Keys</h2><dl class="keys">${KEYS.map(([key, words]) => html`<dt><kbd>${key}</kbd></dt><dd>${words}</dd>`)}</dl><p class="foot faint">Where two moments are compared, whatever goes to another moment moves the later of them.</p>`);
+    mount(dialog, html`<h2>Keys</h2><dl class="keys">${KEYS.map(([key, words]) => html`<dt><kbd>${key}</kbd></dt><dd>${words}</dd>`)}</dl><p class="foot faint">A mark is an event: at one the address has its revision, as in at=1200. Where two moments are compared, whatever goes to another moment moves the later of them.</p>`);
     dialog.showModal();
   };
   $("#help").addEventListener("click", help);
@@ -46,7 +46,7 @@ export function openKeys({ pages, bar, flipTheme, main }) {
       return;
     }
     if (event.key === "Escape") {
-      if (event.target.closest("[popover]")) return; // it closes by itself
+      if (dialog.open || event.target.closest("[popover]")) return; // it closes by itself, and nothing below it
       $(".x", main)?.click();
       if (event.target.closest(WRITING)) event.target.blur();
       return;

@@ -59,10 +59,20 @@ function showMe() {
   if (!me.login) return;
   const button = $("#me");
   button.hidden = false;
-  button.textContent = me.name.split(":").pop();
+  mount(button, html`<span>${me.name.split(":").pop()}</span><em>Log out…</em>`);
   button.title = `${me.name}: log out`;
-  button.setAttribute("aria-label", `${me.name}: log out`);
-  button.addEventListener("click", async () => {
+  button.setAttribute("aria-label", `${me.name}: Log out…`);
+  button.addEventListener("click", leave);
+}
+
+/** Nobody leaves by a slip: it takes the token to come back. */
+function leave() {
+  const dialog = $("#dialog");
+  dialog.setAttribute("aria-label", "Log out");
+  mount(dialog, html`<h2>Log out ${me.name}?</h2><p class="faint">This browser forgets the token; it is asked for again.</p><div class="acts"><button class="btn pri" id="logout">Log out</button><button class="btn" id="stay">Cancel</button></div>`);
+  dialog.showModal();
+  $("#stay").addEventListener("click", () => dialog.close());
+  $("#logout").addEventListener("click", async () => {
     await send("logout", {});
     location.reload();
   });

@@ -13,7 +13,8 @@ export const LOOK_OF = { failure: "broken", recovery: "ok", cordon: "cordon", un
 const LETTER_ROOM = 6.2;
 const GAP = 4;
 const DOT = 12;
-const PILL_ENDS = 11; // of the shape around a count: padding and border, as in frame.css
+const PILL_ENDS = 8; // of the shape around a count: its padding, as in frame.css
+const PILL_BORDER = 3;
 const COUNT_MOST = 999;
 
 /** Marks by place, as `{x, marks, look, kinds, side}`; without a `side` there is no room for words. */
@@ -26,7 +27,7 @@ export function grouped(marks, x, width) {
   }
   merged(groups);
   for (const group of groups) {
-    group.look = LOOKS.find(look => group.marks.some(mark => mark.look === look));
+    [[group.look]] = partsOf(group);
     group.kinds = [...Map.groupBy(group.marks, mark => mark.label)].map(([label, alike]) => [label, alike.length]);
   }
   labelled(groups, width);
@@ -39,10 +40,13 @@ export const markButtons = (groups, width) => groups.map((group, at) => markButt
 /** What opens where several are one: each with its time, and leading to it. */
 export const markList = ({ marks }) => html`<b>${spanWords(marks)}</b><ol>${marks.map((mark, at) => html`<li><button data-revision="${mark.revision}" ${at ? "" : trusted("autofocus")}><time>${clock(mark.ms)}</time><i class="k-${mark.look}"></i><span>${mark.sentence}</span></button></li>`)}</ol>`;
 
-const countWords = ({ marks }) => (marks.length > COUNT_MOST ? `${COUNT_MOST}+` : String(marks.length));
+const countWords = count => (count > COUNT_MOST ? `${COUNT_MOST}+` : String(count));
 
-/** Half of what is seen of a mark: a count of many is wider than a finger. */
-const shapeOf = group => (group.marks.length > 1 ? (PILL_ENDS + LETTER_ROOM * countWords(group).length) / 2 : DOT / 2);
+/** How many of a group look how: failures are not told as recoveries, nor these as failures. */
+const partsOf = ({ marks }) => LOOKS.map(look => [look, marks.filter(mark => mark.look === look).length]).filter(([, count]) => count);
+
+/** Half of what is seen of a mark: a count of many is wider than a finger, and one of each look stands beside the others. */
+const shapeOf = group => (group.marks.length < 2 ? DOT : partsOf(group).reduce((sum, [, count]) => sum + PILL_ENDS + LETTER_ROOM * countWords(count).length, PILL_BORDER)) / 2;
 
 /** Half of what it takes. */
 const halfOf = group => Math.max(MARK_ROOM / 2, shapeOf(group));
@@ -81,6 +85,6 @@ function labelled(groups, width) {
 function markButton(group, at, width) {
   const { marks, look, side } = group;
   const opens = marks.length > 1 ? trusted('popovertarget="t-list"') : "";
-  const shown = marks.length > 1 ? html`<em>${countWords(group)}</em>` : "";
+  const shown = marks.length > 1 ? partsOf(group).map(([each, count]) => html`<em class="k-${each}">${countWords(count)}</em>`) : "";
   return html`<button class="mk k-${look} ${shown ? "several" : ""}" data-at="${at}" data-revision="${marks[0].revision}" data-s="left:${group.x / width * 100}%" aria-label="${groupWords(group)}" ${opens}><i>${shown}</i>${side === undefined ? "" : html`<b data-s="${side || "right"}:auto;${side ? "right" : "left"}:${MARK_ROOM / 2 + shapeOf(group) + GAP}px">${groupLabel(group)}</b>`}</button>`;
 }

@@ -20,6 +20,11 @@ export function openPalette(pages) {
   let chosen = 0;
   let rows = [];
 
+  /** The keyboard goes where the page is, and there to what was asked for. */
+  const leave = () => {
+    dialog.close();
+    $("#main").focus();
+  };
   const draw = () => {
     const wanted = field.value.trim().toLowerCase();
     rows = [...places, ...(wanted ? known.rows : [])].filter(row => row.name.toLowerCase().includes(wanted)).slice(0, SHOWN);
@@ -34,11 +39,11 @@ export function openPalette(pages) {
       chosen += event.key === "ArrowDown" ? 1 : -1;
       draw();
     } else if (event.key === "Enter" && rows[chosen]) {
-      dialog.close();
+      leave();
       go(rows[chosen].address);
     }
   });
-  $("#pal-rows").addEventListener("click", () => dialog.close());
+  $("#pal-rows").addEventListener("click", leave);
   draw();
   learn().then(draw, () => {});
 }

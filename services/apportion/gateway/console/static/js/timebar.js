@@ -15,6 +15,7 @@ const SPEEDS = [30, 120, 600, 3600];
 const REFRESH_MS = 4000;
 const REDRAW_MS = 10_000;
 const RED = /Failed|Refused|Voided|Evicted|NodeGone|NodeSilent|HealthChanged/; // what people look for
+const RECOVERED = /^device .* recovered$/; // of the type that tells failures
 const LIST_WIDTH = 340; // as in frame.css
 const TICK_ROOM = 70;
 
@@ -227,11 +228,14 @@ export class TimeBar {
   }
 }
 
-/** The answer, with times as milliseconds and counts as quiet and red ones. */
+/** The answer, with times as milliseconds and counts as quiet and red ones: a type tells a recovery from no failure, marks do. */
 function read(answer) {
+  const recovered = answer.marks.filter(mark => mark.kind === "recovery" && RECOVERED.test(mark.sentence)).map(mark => mark.revision);
   const bins = answer.bins.map(bin => {
     let [quiet, red] = [0, 0];
     for (const [kind, n] of Object.entries(bin.counts)) { if (RED.test(kind)) red += n; else quiet += n; }
+    const well = recovered.filter(revision => bin.first_revision <= revision && revision <= bin.last_revision).length;
+    [quiet, red] = [quiet + well, red - well];
     return { from: Date.parse(bin.from_time), to: Date.parse(bin.to_time), last: bin.last_revision, quiet, red };
   });
   const marks = answer.marks.map(mark => ({

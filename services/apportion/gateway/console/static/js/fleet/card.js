@@ -1,40 +1,90 @@
-// What is said about one card: while it is pointed at, and in the panel once it is chosen.
-import { cordonButton } from "../act.js";
+// What is said about one card or one node: while it is pointed at, and in the panel once it is chosen.
+import { actNotes, cardTarget, cordonButtons, nodeTarget } from "../act.js";
 import { get, path, Problem } from "../api.js";
-import { between, clock, duration, instant, num, percent, shortId, shortModel, when } from "../format.js";
+import { between, clock, duration, instant, many, num, percent, shortId, shortModel, when } from "../format.js";
 import { html } from "../html.js";
 import { ICONS } from "../icons.js";
+import { kindOf } from "../kinds.js";
 import { link, podLink, receipt } from "../links.js";
-import { shownTime } from "../moment.js";
+import { isLive, moment, shownTime } from "../moment.js";
 import { problemNote } from "../parts.js";
+import { href } from "../route.js";
 import { linked } from "../sentence.js";
-import { ABSENT, FAILED, granted, stateOf, stateWords, UNREADY, used } from "./model.js";
+import { ABSENT, FAILED, granted, isFree, stateOf, stateWords, UNREADY, used, WHOLE } from "./model.js";
 
 const HOLDERS_SHOWN = 6;
+const EVENTS_SHOWN = 9;
+const OF_ITS_NODE = new Set(["NodeCordoned", "NodeUncordoned", "NodeCordonLifted", "NodeSilent", "NodeHeard", "NodeGone"]);
+const OF_A_NODE = new Set(["health", "node", "operator"]); // kinds; who came and went stands with its cards
+const stories = new Map(); // by what was asked, the oldest first: a ledger only grows
 
-/** The facts that the picture itself knows; `more` is what was asked besides, or null. */
-export function facts(node, card, more = null) {
-  const [model, mib] = node.model[card];
+/** The facts that the picture itself knows. */
+export const facts = (node, card) => html`${head(node, card)}${notes(node, card)}${amounts(node, card)}`;
+
+function head(node, card, more = null) {
+  if (card === WHOLE) {
+    const models = [...Map.groupBy(node.model, ([model]) => model)].map(([model, { length }]) => `${length} × ${shortModel(model)}`);
+    return html`<div class="hc-h"><b>${node.name}</b> <span>node</span><span class="chip s-${nodeLook(node)}">${nodeWords(node)}</span></div>
+    <div class="hc-m"><span>${models.join(", ")}</span></div>`;
+  }
   const state = stateOf(node, card);
+  const name = more ? html`<a href="${cardAddress(node, WHOLE)}" data-choose="${node.name}">${node.name}</a>` : node.name;
+  return html`<div class="hc-h"><b>${name}</b> <span>card ${node.index[card]}</span><span class="chip s-${state}">${stateWords(node, card)}</span></div>
+    <div class="hc-m"><span>${shortModel(node.model[card][0])}${more?.device ? ` · ${more.device.mode}` : ""}</span><span class="m">${more?.device ? shortId(more.device.device) : ""}</span></div>`;
+}
+
+const nodeLook = node => (!node.ready ? "broken" : node.cordon ? "cordoned" : "");
+const nodeWords = node => (!node.ready ? "not ready" : node.cordon ? "cordoned" : "ready");
+
+/** A card in an address; a node where there is no number. */
+export const cardName = (node, card) => (card === WHOLE ? node.name : `${node.name}:${node.index[card]}`);
+const cardAddress = (node, card) => href("fleet", { card: cardName(node, card) });
+
+function amounts(node, card, more = null) {
+  if (card === WHOLE) return nodeAmounts(node, more);
+  const mib = node.model[card][1];
   const held = Math.min(1, granted(node, card));
   const use = used(node, card);
-  return html`<div class="hc-h"><b>${node.name}</b> <span>card ${node.index[card]}</span><span class="chip s-${state}">${stateWords(node, card)}</span></div>
-    <div class="hc-m"><span>${shortModel(model)}${more?.device ? ` · ${more.device.mode}` : ""}</span><span class="m">${more?.device ? shortId(more.device.device) : ""}</span></div>
-    ${notes(node, card)}
-    <div class="membar" aria-hidden="true">${bars(node, card)}</div>
+  const { device } = more ?? {};
+  return html`<div class="membar" aria-hidden="true">${bars(node, card)}</div>
     <div class="hc-m"><span><b>${num(mib * held)}</b> of ${num(mib)} MiB granted</span><span>${use >= 0 ? `${percent(use / Math.max(held, 1e-6))} used` : ""}</span></div>
+    ${device ? html`<div class="hc-m"><span><b>${num(device.cores - device.cores_free)}</b> of ${many(device.cores, "core")}</span><span><b>${num(device.slots - device.slots_free)}</b> of ${many(device.slots, "slot")}</span></div>` : ""}
     ${holders(node, card, mib, more)}`;
 }
 
-function notes(node, card) {
-  const bits = node.state[card];
+function nodeAmounts(node, more) {
+  const cards = Array.from({ length: node.count }, (_, card) => card);
+  const all = cards.reduce((sum, card) => sum + node.model[card][1], 0);
+  const held = cards.reduce((sum, card) => sum + node.model[card][1] * Math.min(1, granted(node, card)), 0);
+  const taken = cards.filter(card => granted(node, card) > 0).length;
+  const free = cards.filter(card => isFree(node, card)).length;
+  const told = more?.node;
+  return html`<div class="hc-m"><span><b>${num(taken)}</b> of ${many(node.count, "card")} granted</span><span>${num(free)} free</span></div>
+    <div class="hc-m"><span><b>${num(held)}</b> of ${num(all)} MiB granted</span></div>
+    ${told ? html`<div class="hc-m"><span><b>${num(told.cpu_used_milli / 1000)}</b> of ${num(told.cpu_milli / 1000)} CPU</span><span><b>${num(told.memory_used_mib / 1024)}</b> of ${num(told.memory_mib / 1024)} GiB</span><span><b>${num(told.pods)}</b> of ${many(told.pods_max, "pod")}</span></div>
+    <ul class="holders">${cards.map(card => html`<li><a class="m" href="${cardAddress(node, card)}" data-choose="${cardName(node, card)}">card ${node.index[card]}</a><span>${stateWords(node, card)}${heldWords(node, card)}</span></li>`)}</ul>` : ""}`;
+}
+
+function heldWords(node, card) {
+  const shares = node.start[card + 1] - node.start[card];
+  return shares ? `, ${percent(Math.min(1, granted(node, card)))} · ${many(shares, "share")}` : "";
+}
+
+function notes(node, card, more = null) {
   const said = [];
-  if (bits & UNREADY) said.push(["bad", "broken", "The node is not ready"]);
+  const bits = card === WHOLE ? (node.ready ? 0 : UNREADY) : node.state[card];
+  if (bits & UNREADY) said.push(["bad", "broken", unready(more)]);
   if (bits & ABSENT) said.push(["bad", "broken", "The node's agent no longer reports it"]);
   if (bits & FAILED) said.push(["bad", "broken", node.notes[card] || "It failed; nobody says why"]);
   if (node.cordons[card]) said.push(["warn", "soon", `Cordoned: ${node.cordons[card]}`]);
   if (node.cordon) said.push(["warn", "soon", `Node cordoned: ${node.cordon}`]);
   return said.map(([look, icon, words]) => html`<p class="note ${look}">${ICONS[icon]}<span>${words}</span></p>`);
+}
+
+/** As the page of a pod there says it. */
+function unready(more) {
+  const silent = instant(more?.node.silent);
+  return silent === null ? "The node is not ready" : `The node is not ready: its agent is not heard, found silent at ${when(silent, shownTime())}`;
 }
 
 function bars(node, card) {
@@ -61,40 +111,57 @@ function holders(node, card, mib, more) {
   return html`<ul class="holders">${rows}${left > 0 ? html`<li class="faint">and ${num(left)} more</li>` : ""}</ul>`;
 }
 
-/** What the gateway knows besides: the device's id and mode, since when it is held. */
+/** What the gateway knows besides: the node, the device's id and mode, since when it is held, what happened. */
 export async function ask(node, card) {
-  const [detail, placements] = await Promise.all([
-    get(`nodes/${path(node.name)}`), get("placements", { node: node.name, limit: 1000 }),
+  const whole = card === WHOLE;
+  const [detail, placements, ofNode] = await Promise.all([
+    get(`nodes/${path(node.name)}`), whole ? null : get("placements", { node: node.name, limit: 1000 }), story("nodes", node.name),
   ]);
+  if (whole) return { node: detail.node, story: told(ofNode, item => OF_A_NODE.has(kindOf(item.type))) };
   const device = detail.devices.find(each => each.index === node.index[card]) ?? null;
   const since = new Map(placements.items.map(item => [`${item.namespace}/${item.name}`, item.placed_time]));
-  return { device, since, node: detail.node, story: device ? await story(device.device) : null };
+  const own = device ? await story("devices", device.device) : [];
+  return { device, since, node: detail.node, story: own instanceof Problem ? own : once([...own, ...told(ofNode, item => OF_ITS_NODE.has(item.type), [])]) };
 }
 
-async function story(device) {
+const once = items => [...new Map(items.map(item => [item.revision, item])).values()];
+
+const told = (items, test, none = items) => (items instanceof Problem ? none : items.filter(test));
+
+/** What happened up to the moment that is shown; only what is new is asked for. */
+async function story(kind, name) {
+  const about = `history/${kind}/${path(name)}`;
+  const upto = isLive() ? Infinity : moment.revision;
+  if (!stories.has(about)) stories.set(about, []);
+  const known = stories.get(about);
+  const last = () => known.at(-1)?.revision ?? 0;
   try {
-    return (await get(`history/devices/${path(device)}`, { limit: 1000 })).items;
+    for (let more = last() < upto; more;) {
+      const page = await get(about, { limit: 1000, continue: last() ? String(last()) : "" });
+      known.push(...page.items.filter(item => item.revision > last()));
+      more = Boolean(page.continue);
+    }
   } catch (problem) {
     if (!(problem instanceof Problem)) throw problem;
     return problem;
   }
+  return known.filter(item => item.revision <= upto);
 }
 
-/** The panel of a chosen card. */
+/** The panel of a chosen card, or of a node: what can be done stands above what is long. */
 export function panel(node, card, more) {
-  const told = !more ? html`<p class="faint">asking…</p>`
-    : html`${happened(more.story)}
-      <div class="acts">${more.device ? html`${link("whatif", "What if it is lost?", { lose: more.device.device }, "btn")} ${link("whatif", "What if its node is lost?", { lose: node.name }, "btn")}` : ""}
-      ${cordonButton(more.node)}</div>`;
-  return html`<button class="x" aria-label="Close">${ICONS.close}</button>${facts(node, card, more)}${told}`;
+  const targets = more ? [...(more.device ? [cardTarget(more.device)] : []), nodeTarget(more.node)] : [];
+  return html`<button class="x" aria-label="Close">${ICONS.close}</button>${head(node, card, more)}${notes(node, card, more)}
+    ${more ? html`<div class="acts">${cordonButtons(targets)}${more.device ? link("whatif", "What if it is lost?", { lose: more.device.device }, "btn") : ""}${link("whatif", card === WHOLE ? "What if it is lost?" : "What if its node is lost?", { lose: node.name }, "btn")}</div>` : ""}
+    ${amounts(node, card, more)}
+    ${more ? html`${actNotes(targets)}${happened(more.story, node.name)}` : html`<p class="faint">asking…</p>`}`;
 }
 
-function happened(items) {
-  if (items === null) return "";
+function happened(items, name) {
   if (items instanceof Problem) return html`<h3>What happened to it</h3>${problemNote(items, "what happened to a card")}`;
   if (!items.length) return html`<h3>What happened to it</h3><p class="faint">Nothing since the ledger's beginning.</p>`;
-  const newest = items.toSorted((a, b) => b.revision - a.revision).slice(0, 9);
-  return html`<h3>What happened to it</h3><ol class="mini">${newest.map(item => html`<li><time title="${item.time}">${said(item.time)}</time><span>${linked(item.sentence)}</span>${receipt(item.revision)}</li>`)}</ol>`;
+  const newest = items.toSorted((a, b) => b.revision - a.revision).slice(0, EVENTS_SHOWN);
+  return html`<h3>What happened to it</h3><ol class="mini">${newest.map(item => html`<li><time title="${item.time}">${said(item.time)}</time><span>${linked(item.sentence)}</span>${receipt(item.revision)}</li>`)}</ol><p class="hint">${link("events", `All events that name ${name}`, { q: name })}</p>`;
 }
 
 function said(time) {

@@ -1,16 +1,30 @@
 // Which cards are meant: words as in `node:h100-115 ns:serving state:broken`, and one state to show.
 // Pure. A node keeps the answer for its cards until it or the filter changes.
+import { listed } from "../parts.js";
 import { BROKEN, CORDONED, FAILED, isFree, isIdle } from "./model.js";
 
 export const STATES = ["all", "free", "granted", "idle", "broken", "cordoned"];
-const KINDS = new Set(["node", "pool", "model", "state", "ns", "pod"]);
+export const KINDS = ["node", "pool", "model", "state", "ns", "pod", "gang"];
+const OTHER_STATES = ["failed", "unreached"];
 
 /** The words of a filter, as pairs of what they are about and what is wanted. */
 export function words(text) {
   return text.trim().toLowerCase().split(/\s+/).filter(Boolean).map(word => {
     const [kind, ...rest] = word.split(":");
-    return KINDS.has(kind) && rest.length ? [kind, rest.join(":")] : ["", word];
+    return KINDS.includes(kind) && rest.length ? [kind, rest.join(":")] : ["", word];
   });
+}
+
+/** What of a text means no card by itself: a kind or a state that there is not. In sentences. */
+export function odd(text, show = "all") {
+  const said = [];
+  const states = [...STATES.slice(1), ...OTHER_STATES];
+  for (const [kind, wanted] of words(text)) {
+    if (kind === "state" && !states.includes(wanted)) said.push(`No state is called “${wanted}”; ${listed(states)} are.`);
+    if (!kind && wanted.includes(":")) said.push(`No words begin with “${wanted.split(":")[0]}:”; ${listed(KINDS.map(each => `${each}:`))} do.`);
+  }
+  if (!STATES.includes(show)) said.push(`No state to show is called “${show}”; ${listed(STATES)} are.`);
+  return said;
 }
 
 export class Filter {
@@ -47,7 +61,7 @@ function inState(node, card, state) {
     case "free": return isFree(node, card);
     case "granted": return node.start[card] < node.start[card + 1];
     case "idle": return isIdle(node, card);
-    default: return true;
+    default: return state === "all";
   }
 }
 
@@ -64,6 +78,7 @@ function meets(node, card, kind, wanted) {
     case "model": return node.model[card][0].toLowerCase().includes(wanted);
     case "state": return inState(node, card, wanted);
     case "ns": return held(node, card, pod => pod.namespace === wanted);
+    case "gang": return held(node, card, pod => pod.gang.includes(wanted));
     case "pod": return held(node, card, pod => `${pod.namespace}/${pod.name}`.includes(wanted));
     default:
       return name.includes(wanted) || node.pool.toLowerCase().includes(wanted)

@@ -3,6 +3,7 @@
 // All lengths are pixels of the canvas. Zooming takes another width of a card from the list, so that
 // cards keep whole pixels and sharp edges; `fitted` is the width at which the whole fleet is seen.
 import { poolCounts, poolWords } from "../format.js";
+import { WHOLE } from "./model.js";
 
 const WIDTHS = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 29, 35, 42, 50];
 const SHELVES_MAX = 9;
@@ -12,7 +13,8 @@ const LETTER_ROOM = 6.7;
 const SMALL_LETTER_ROOM = 5.8;
 const PERCENT_ROOM = 42;
 const ROOM_MOST = 190; // not half of a phone
-const LABEL_ROOM = 60; // a node's name is written where its cards take as much: four on a phone do
+const NAME_LETTER_ROOM = 6.1; // of a node's name, which is written where all names of its pool fit above their cards
+const LABEL_ROOM = 60; // longer ones are cut to as much: four cards of a phone take it
 
 /** A pool is as wide as its name with the first model of its cards, where these are short, and as its counts with how much is granted. */
 function nameRoom(pool) {
@@ -20,6 +22,9 @@ function nameRoom(pool) {
   const letters = poolWords(name).length + (model ? model.length + 1 : 0);
   return Math.min(ROOM_MOST, Math.max(LETTER_ROOM * letters, SMALL_LETTER_ROOM * poolCounts(pool).length + PERCENT_ROOM));
 }
+
+/** What a pool's nodes are wide for their names to be written. */
+const nodeNameRoom = pool => Math.min(LABEL_ROOM, NAME_LETTER_ROOM * Math.max(...pool.nodes.map(node => node.name.length)));
 
 const gapOf = width => (width < 2 ? 0 : width < 12 ? 1 : 2);
 const nodeGapOf = width => (width < 2 ? 1 : width < 4 ? 3 : Math.min(12, width));
@@ -34,6 +39,7 @@ export class Layout {
     this.head = Math.round(30 * scale);
     this.poolGap = Math.round(14 * scale);
     this.rooms = new Map(pools.map(pool => [pool, Math.round(nameRoom(pool) * scale)]));
+    this.nameRooms = new Map(pools.map(pool => [pool, nodeNameRoom(pool) * scale]));
     this.pad = Math.round((width < NARROW * scale ? 14 : 24) * scale); // as the words above have it
     this.fit();
   }
@@ -89,10 +95,12 @@ export class Layout {
     return height < Math.max(3, width * 1.5) ? null : { rows, height, area: width * height };
   }
 
-  /** The height of the names of nodes on a shelf; none where cards are too small for them. */
+  /** Whether the cards of a pool's nodes are wide enough for names above them. */
+  isNamed(pool, width) { return nodeWidth(pool, width) - nodeGapOf(width) >= this.nameRooms.get(pool); }
+
+  /** The height of the names of nodes on a shelf; none where no pool of it has room for them. */
   labelOf(pools, width) {
-    const least = Math.min(...pools.map(pool => pool.width)) * width;
-    return least > LABEL_ROOM * this.scale ? Math.round(15 * this.scale) : 0;
+    return pools.some(pool => this.isNamed(pool, width)) ? Math.round(15 * this.scale) : 0;
   }
 
   shelfWidth(pools, width, rows) {
@@ -125,7 +133,7 @@ export class Layout {
       for (const pool of pools) {
         const columns = Math.ceil(pool.nodes.length / rows);
         const width = this.poolWidth(pool, this.cardWidth, rows);
-        this.groups.push({ pool, x, y, columns, rows, width, label, rowHeight, nodeWidth: nodeWidth(pool, this.cardWidth) });
+        this.groups.push({ pool, x, y, columns, rows, width, label, named: this.isNamed(pool, this.cardWidth), rowHeight, nodeWidth: nodeWidth(pool, this.cardWidth) });
         x += width + this.poolGap;
       }
       y += this.head + rows * rowHeight;
@@ -146,7 +154,7 @@ export class Layout {
     this.top = Math.round(y - after.y - this.head - down * after.rowHeight);
   }
 
-  /** Bring a card to the middle, large enough to be read. */
+  /** Bring a card, or the first one of a node, to the middle, large enough to be read. */
   centre(node, card) {
     if (this.cardWidth < 12) this.zoomTo(WIDTHS.indexOf(12));
     const box = this.boxOf(node, card);
@@ -163,15 +171,16 @@ export class Layout {
     };
   }
 
-  /** Where a card stands. */
+  /** Where a card stands, or all of a node's. */
   boxOf(node, card) {
     const group = this.groups.find(each => each.pool === node.home);
     if (!group) return null;
     const { x, y } = this.nodeAt(group, node.place);
+    if (card === WHOLE) return { x, y, width: node.count * (this.cardWidth + this.gap) - this.gap, height: this.cardHeight };
     return { x: x + card * (this.cardWidth + this.gap), y, width: this.cardWidth, height: this.cardHeight };
   }
 
-  /** The card at a point: `{node, card}`, or null. */
+  /** The card at a point: `{node, card}`, or null; the node as a whole where its name stands. */
   at(x, y) {
     for (const group of this.groups) {
       const across = x - this.left - group.x;
@@ -181,6 +190,7 @@ export class Layout {
       if (across < 0 || down < 0 || column >= group.columns || row >= group.rows) continue;
       const node = group.pool.nodes[column * group.rows + row];
       if (!node) continue;
+      if (group.named && down - row * group.rowHeight < group.label) return { node, card: WHOLE };
       const card = Math.min(node.count - 1, Math.floor((across - column * group.nodeWidth) / (this.cardWidth + this.gap)));
       return card >= 0 ? { node, card } : null;
     }

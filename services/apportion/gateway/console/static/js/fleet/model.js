@@ -11,6 +11,8 @@ export const CORDONED = 2;
 export const ABSENT = 4;
 export const UNREADY = 8;
 export const BROKEN = FAILED | ABSENT | UNREADY;
+/** In the place of a card: its node as a whole. */
+export const WHOLE = -1;
 const IDLE_BELOW = 0.05;
 const EXAMPLE_CHARS = 26;
 
@@ -37,7 +39,7 @@ export function unpack([name, pool, ready, cordon, models, cards, notes, pods, c
   for (let card = 0; card < count; card += 1) start[card + 1] += start[card];
   return {
     name, pool, ready: Boolean(ready), cordon, notes, cordons, count, state, index, model, start,
-    pods: pods.map(([namespace, pod, phase]) => ({ namespace, name: pod, phase })),
+    pods: pods.map(([namespace, pod, phase, , gang = ""]) => ({ namespace, name: pod, phase, gang })), // an older gateway tells no gang
     memory: found.map(share => share[1]), // parts of the card
     holder: found.map(share => share[2]), // places in `pods`
     colour: found.map(share => share[3]), // places among the namespaces' colours

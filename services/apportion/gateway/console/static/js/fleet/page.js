@@ -6,11 +6,11 @@ import { many, num, percent } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { count, link } from "../links.js";
 import { isLive, moment } from "../moment.js";
-import { searchField, segments } from "../parts.js";
-import { ask, facts, panel } from "./card.js";
-import { Filter, STATES } from "./filter.js";
+import { copyFrom, searchField, segments } from "../parts.js";
+import { ask, cardName, facts, panel } from "./card.js";
+import { Filter, odd, STATES } from "./filter.js";
 import { Layout } from "./layout.js";
-import { Fleet, stateWords } from "./model.js";
+import { Fleet, stateWords, WHOLE } from "./model.js";
 import { Painter, palette } from "./paint.js";
 
 const HOVER_WIDTH = 312;
@@ -58,7 +58,9 @@ class FleetPage {
     this.filter = new Filter(parameters.get("q") ?? "", parameters.get("show") ?? "all");
     this.text = parameters.get("q") ?? "";
     this.by = parameters.get("by") === "namespace" ? "namespace" : "state";
+    this.wrong = { show: parameters.get("show") ?? "all", by: parameters.get("by") ?? "" }; // of the address, until it is another
     this.card = parameters.get("card") ?? "";
+    this.addressed = true;
     this.pointed = null;
     this.chosen = null;
     this.drag = null;
@@ -107,14 +109,14 @@ class FleetPage {
   // ---- the page ----
 
   show() {
-    mount(this.main, html`<div class="page wide fleet"><header class="answer"><h1 id="answer"></h1><div class="subrow"><p class="sub" id="notes"></p><div class="legend" id="legend"></div></div></header>
+    mount(this.main, html`<div class="page wide fleet"><header class="answer"><h1 id="answer"></h1><div class="subrow"><p class="sub" id="notes"></p><div class="legend" id="legend"></div></div><p class="odd" id="odd" role="status"></p></header>
       <div class="bar">${searchField(this.text, this.fleet.example(), "Find cards by node, pool, model, ns, pod or state")}
       ${segments("show", "Show only", STATES.map(state => [state, state]), this.filter.show)}
       ${segments("by", "Colour by", [["state", "by state"], ["namespace", "by namespace"]], this.by)}<span class="grow"></span>
       <div class="seg" role="group" aria-label="Zoom"><button data-zoom="-1" aria-label="Zoom out">−</button><button data-zoom="0">fit</button><button data-zoom="1" aria-label="Zoom in">+</button></div>
       <details class="matches" id="matches" hidden><summary id="matches-count"></summary><ul id="matches-list"></ul></details></div>
-      <div class="stage" id="stage"><canvas id="pixels"></canvas><canvas id="cards" tabindex="0" role="application" aria-roledescription="picture of all cards" aria-label="Every card of the fleet, by pool. Arrows go from card to card, Enter opens one." aria-describedby="hover"></canvas>
-      <div class="hcard" id="hover" role="status" hidden></div><section class="panel" id="panel" aria-label="The chosen card" hidden></section>
+      <div class="stage" id="stage"><canvas id="pixels"></canvas><canvas id="cards" tabindex="0" role="application" aria-roledescription="picture of all cards" aria-label="Every card of the fleet, by pool. Arrows go from card to card, Enter opens one, Tab goes into what is open." aria-describedby="hover"></canvas>
+      <div class="hcard" id="hover" role="status" hidden></div><section class="panel" id="panel" aria-label="What is chosen" tabindex="-1" hidden></section>
       <p class="nothing" id="nothing" hidden></p></div></div>`);
     this.stage = $("#stage");
     this.painter = new Painter($("#pixels"), $("#cards"));
@@ -129,6 +131,7 @@ class FleetPage {
   }
 
   lay() {
+    this.aside = null;
     this.layout = new Layout(this.fleet.pools, this.painter.width, this.painter.height, this.painter.scale);
   }
 
@@ -158,19 +161,44 @@ class FleetPage {
 
   // ---- what the address asks for ----
 
-  /** The card or the node that the address names, brought into the middle. */
+  /** The card or the node that the address names, brought into the middle; the keyboard goes on from there. */
   find() {
-    const [name, index] = this.card.split(/:(?=\d+$)/);
+    const { node, card } = this.card ? this.named() : { node: this.onlyNode(), card: WHOLE };
+    this.tellOdd();
+    if (!node || card === undefined) return;
+    this.chosen = { node, card };
+    this.layout.centre(node, Math.max(0, card));
+    this.showPanel(true);
+    if ([document.body, this.main].includes(document.activeElement)) $("#cards").focus({ preventScroll: true });
+  }
+
+  /** What `card` of the address is called, and is here: without a `node` or a `card` there is no such thing. */
+  named() {
+    const [, name, index] = /^(.*?)(?::(\d+))?$/.exec(this.card);
     const node = this.fleet.nodes.get(name);
-    const card = node ? node.index.indexOf(Number(index)) : -1;
-    if (card >= 0) {
-      this.chosen = { node, card };
-      this.layout.centre(node, card);
-      this.showPanel(true);
-    } else if (this.filter.words.length === 1 && this.filter.words[0][0] === "node") {
-      const wanted = [...this.fleet.nodes.values()].find(each => each.name.toLowerCase() === this.filter.words[0][1]);
-      if (wanted?.count) this.layout.centre(wanted, 0);
+    const place = node?.index.indexOf(Number(index));
+    return { name, index, node, card: index === undefined ? WHOLE : place < 0 ? undefined : place };
+  }
+
+  /** The node of an address that asks for the cards of one alone. */
+  onlyNode() {
+    const [[kind, wanted] = [], ...others] = this.filter.words;
+    if (kind !== "node" || others.length) return undefined;
+    return [...this.fleet.nodes.values()].find(each => each.name.toLowerCase() === wanted);
+  }
+
+  /** What of the address means nothing here is said, and what would. */
+  tellOdd() {
+    const said = odd(this.text, this.wrong.show);
+    if (!["", "state", "namespace"].includes(this.wrong.by)) said.push(`Cards are not coloured by “${this.wrong.by}”; by=state and by=namespace are there.`);
+    const { name, index, node, card } = this.named();
+    if (this.addressed) { // and not written just now, when most names are not whole yet
+      const called = new Set([...this.fleet.nodes.keys()].map(each => each.toLowerCase()));
+      for (const [kind, wanted] of this.filter.words) if (kind === "node" && !called.has(wanted)) said.push(`No node is called “${wanted}”.`);
     }
+    if (name && !node) said.push(`No node is called “${name}”${isLive() ? "" : " at this moment"}.`);
+    else if (node && card === undefined) said.push(`${name} has no card ${index}; its cards are ${node.index.join(", ")}.`);
+    $("#odd").textContent = said.join(" ");
   }
 
   /** Rows were replaced: what is pointed at and chosen is found again by name. */
@@ -181,6 +209,9 @@ class FleetPage {
       const node = this.fleet.nodes.get(had.node.name);
       this[what] = node && had.card < node.count ? { node, card: had.card } : null;
     }
+    const { node, card } = this.named();
+    if (!this.chosen && node && card !== undefined) this.chosen = { node, card }; // it is there again
+    if (!this.chosen) $("#panel").hidden = true;
   }
 
   // ---- drawing ----
@@ -236,7 +267,7 @@ class FleetPage {
     on(canvas, "pointerleave", () => this.point(null));
     on(canvas, "wheel", event => { event.preventDefault(); this.zoom(event.deltaY < 0 ? 1 : -1, ...this.spot(event)); }, { passive: false });
     on(canvas, "keydown", event => this.key(event));
-    on($("#panel"), "click", event => { if (event.target.closest(".x")) this.choose(null); });
+    on($("#panel"), "click", event => this.press_panel(event));
     on($("#matches"), "toggle", () => this.list());
     on(this.main, "click", event => this.press_button(event));
     on($("#q"), "input", event => this.setFilter(event.target.value, this.filter.show));
@@ -252,20 +283,33 @@ class FleetPage {
     if (!button) return;
     if (button.dataset.show) this.setFilter(this.text, button.dataset.show);
     else if (button.dataset.by) this.colourBy(button.dataset.by);
-    else if (button.dataset.zoom === "0") { this.layout.fit(); this.draw(); }
+    else if (button.dataset.zoom === "0") { this.aside = null; this.layout.fit(); this.draw(); }
     else if (button.dataset.zoom) this.zoom(Number(button.dataset.zoom));
+  }
+
+  press_panel(event) {
+    const other = event.target.closest("[data-choose]");
+    if (event.target.closest(".x")) this.choose(null);
+    else if (other && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+      event.preventDefault();
+      const { node } = this.chosen;
+      this.choose({ node, card: Array.from({ length: node.count }, (_, card) => card).find(card => cardName(node, card) === other.dataset.choose) ?? WHOLE });
+    } else copyFrom(event);
   }
 
   setFilter(text, show) {
     this.text = text;
+    this.wrong.show = show;
+    this.addressed = false;
     this.filter.set(text, show);
     this.setParameters({ q: text.trim(), show: this.filter.show === "all" ? "" : this.filter.show });
     for (const button of $$("[data-show]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.show === this.filter.show));
+    this.tellOdd();
     this.draw();
   }
 
   colourBy(by) {
-    this.by = by;
+    this.by = this.wrong.by = by;
     this.painter.byNamespace = by === "namespace";
     this.setParameters({ by: by === "state" ? "" : by });
     for (const button of $$("[data-by]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.by === by));
@@ -273,7 +317,7 @@ class FleetPage {
     this.draw();
   }
 
-  zoom(steps, x, y) { this.layout.zoomBy(steps, x, y); this.draw(); }
+  zoom(steps, x, y) { this.aside = null; this.layout.zoomBy(steps, x, y); this.draw(); }
 
   /** Where the pointer is, in pixels of the canvas. */
   spot(event) {
@@ -294,6 +338,7 @@ class FleetPage {
     if (this.drag) {
       this.drag.moved ||= Math.hypot(x - this.drag.x, y - this.drag.y) > 4 * this.painter.scale;
       if (!this.drag.moved) return;
+      this.aside = null;
       this.layout.left = Math.round(this.drag.left + x - this.drag.x);
       this.layout.top = Math.round(this.drag.top + y - this.drag.y);
       this.point(null);
@@ -340,27 +385,67 @@ class FleetPage {
   }
 
   choose(at) {
+    const within = $("#panel").contains(document.activeElement);
     this.chosen = at;
-    this.setParameters({ card: at ? `${at.node.name}:${at.node.index[at.card]}` : "" });
+    this.card = at ? cardName(at.node, at.card) : "";
+    this.setParameters({ card: this.card });
     $("#hover").hidden = true;
+    this.tellOdd();
+    if (!at) this.uncover(null);
     this.overlay();
     this.showPanel(true);
+    if (within && !at) $("#cards").focus({ preventScroll: true });
   }
 
   /** `anew`: another card; else what is known of the same one is drawn again. */
   async showPanel(anew) {
-    const element = $("#panel");
     const { chosen } = this;
-    element.hidden = !chosen;
+    $("#panel").hidden = !chosen;
     if (!chosen) return;
     if (anew) this.more = null;
-    mount(element, panel(chosen.node, chosen.card, this.more));
-    if (this.more?.revision === (moment.revision || this.fleet.revision)) return;
-    const more = await ask(chosen.node, chosen.card);
-    more.revision = moment.revision || this.fleet.revision;
+    this.drawPanel(anew);
+    const revision = isLive() ? this.fleet.revision : moment.revision;
+    if (this.more?.revision === revision) return;
+    const more = { ...await ask(chosen.node, chosen.card), revision };
     if (this.stop.signal.aborted || this.chosen?.node.name !== chosen.node.name || this.chosen.card !== chosen.card) return;
     this.more = more;
-    mount(element, panel(this.chosen.node, this.chosen.card, more));
+    this.drawPanel(anew);
+  }
+
+  /** The panel as it is known now; the keyboard stays on the control that it holds, or where that was. */
+  drawPanel(anew) {
+    const element = $("#panel");
+    const controls = () => $$("a, button:not(:disabled)", element);
+    const had = document.activeElement;
+    const at = controls().indexOf(had);
+    mount(element, panel(this.chosen.node, this.chosen.card, this.more));
+    if (at >= 0) (controls().find(each => had.id && each.id === had.id) ?? controls()[Math.min(at, controls().length - 1)]).focus({ preventScroll: true });
+    if (!anew) return;
+    if (!this.more) element.scrollTop = 0;
+    this.uncover(element);
+  }
+
+  /** A panel lies over no card that it tells of: the picture moves away below it, and back when it closes. */
+  uncover(element) {
+    const { layout, painter: { scale } } = this;
+    if (this.aside) {
+      layout.left -= this.aside[0];
+      layout.top -= this.aside[1];
+      this.aside = null;
+    }
+    const box = element && layout.boxOf(this.chosen.node, this.chosen.card);
+    if (box) {
+      const margin = 12 * scale;
+      const [left, top] = [element.offsetLeft * scale - margin, element.offsetTop * scale - margin];
+      const [across, down] = [box.x + box.width - left, box.y + box.height - top];
+      const wide = element.offsetLeft > this.stage.clientWidth / 2;
+      if (across > 0 && down > 0 && box.y < top + element.offsetHeight * scale + margin) this.aside = wide ? [-Math.round(across), 0] : [0, -Math.round(down)];
+      if (this.aside) {
+        layout.left += this.aside[0];
+        layout.top += this.aside[1];
+      }
+    }
+    this.draw();
   }
 
   key(event) {
@@ -384,11 +469,11 @@ class FleetPage {
     if (!from) return first?.count ? { node: first, card: 0 } : null;
     const { node } = from;
     let place = node.place + down;
-    let card = from.card + across;
-    if (card < 0) { place -= 1; card = Infinity; }
+    let card = from.card === WHOLE && !across ? 0 : from.card + across;
+    if (card < 0 && from.card !== WHOLE) { place -= 1; card = Infinity; }
     if (card >= node.count && across > 0) { place += 1; card = 0; }
     const next = node.home.nodes[place] ?? null;
-    return next?.count ? { node: next, card: Math.min(card, next.count - 1) } : from;
+    return next?.count ? { node: next, card: Math.max(0, Math.min(card, next.count - 1)) } : from;
   }
 
   close() {

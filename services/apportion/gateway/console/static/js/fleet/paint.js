@@ -6,10 +6,11 @@
 // is granted and used differs in height.
 import { NAMESPACE_COLOURS } from "../colours.js";
 import { midCut, num, percent, poolCounts, poolHeading, poolWords } from "../format.js";
-import { BROKEN, CORDONED } from "./model.js";
+import { BROKEN, CORDONED, WHOLE } from "./model.js";
 
 const DIMMED = 0.82;
 const CROSS_FROM = 5;
+const LINED_FROM = 3;
 const WORD_GAP = 7;
 
 /** #rrggbb as the buffer wants it: alpha, blue, green, red. */
@@ -98,16 +99,20 @@ export class Painter {
 
   /**
    * What is held of a card, from its foot upwards: granted pale, used (or running) strong. What is
-   * cordoned is pale alone, so that its stripes can be told from what they lie over.
+   * cordoned is pale alone, so that its stripes can be told from what they lie over. A share has a
+   * line above it where it stays the larger part of itself; small ones are one block that ends where
+   * their sum does, and every share has a pixel of a card that has as many.
    */
   shares(node, card, { x, y, width, height, dim, told }) {
     const { colours } = this;
     const cordoned = node.state[card] & CORDONED;
     let foot = y + height;
+    let sum = 0;
     for (let at = node.start[card]; at < node.start[card + 1]; at += 1) {
-      let tall = Math.max(1, Math.round(node.memory[at] * height));
-      if (foot - tall < y) tall = foot - y;
-      if (tall <= 0) return;
+      sum += node.memory[at];
+      if (foot <= y) return;
+      const most = Math.max(1, foot - y - (node.start[card + 1] - at - 1));
+      const tall = Math.min(most, Math.max(1, foot - y - height + Math.round(sum * height)));
       const [pale, strong] = this.byNamespace
         ? [colours.namespaceGranted[node.colour[at]][dim], colours.namespaceUsed[node.colour[at]][dim]]
         : [colours.granted[dim], colours.used[dim]];
@@ -117,7 +122,7 @@ export class Painter {
       this.rect(x, foot - tall, width, tall, pale);
       if (full) this.rect(x, foot - full, width, full, strong);
       foot -= tall;
-      if (height >= 8 && foot > y) this.rect(x, foot, width, 1, colours.ground);
+      if (height >= 8 && tall >= LINED_FROM && foot > y) this.rect(x, foot, width, 1, colours.ground);
     }
   }
 
@@ -168,11 +173,9 @@ export class Painter {
     words.clearRect(0, 0, this.width, this.height);
     words.textBaseline = "alphabetic";
     this.poolNames(layout);
-    for (const group of layout.groups) if (group.label) this.nodeNames(layout, group);
+    for (const group of layout.groups) if (group.named) this.nodeNames(layout, group);
     if (pointed) {
-      const first = layout.boxOf(pointed.node, 0);
-      const wide = pointed.node.count * (first.width + layout.gap) - layout.gap;
-      this.outline({ ...first, width: wide }, colours.css("--muted"), 1);
+      this.outline(layout.boxOf(pointed.node, WHOLE), colours.css("--muted"), 1);
       this.outline(layout.boxOf(pointed.node, pointed.card), colours.css("--text"), Math.max(1.5, scale));
     }
     if (chosen) this.outline(layout.boxOf(chosen.node, chosen.card), colours.css("--accent"), 2 * scale);

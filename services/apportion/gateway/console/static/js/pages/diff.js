@@ -16,6 +16,7 @@ const ROWS = 40;
 const FIRST = 1; // of a whole ledger: there is no state before that
 const UNSEEN = [403, 404];
 const MARKS_SHOWN = 6;
+const HEADED = ["waiting", "placement"]; // what the heading of their list says
 const BEFORE_MS = 300_000;
 const AFTER_MS = 900_000;
 
@@ -71,10 +72,10 @@ function draw(main, { from, to, diff, before, after, line, begun }) {
     ${group("placement", "Placements", diff.placements, diff.more.placements, podNamed)}</div>`, { from, to });
 }
 
-/** A moment of which nothing is known stands in its field, to be mended there; what a field takes is said below it. */
+/** A moment of which nothing is known stands in its field, to be mended there; beside it is said how, in the forms of this page. */
 function drawRefused(main, { from, to, problem }) {
   const read = { from, to }[problem.field].read;
-  show(main, html`${answer(sentence(problem.message), [read && problem.fix ? sentence(problem.fix) : "", link("events", "all events")])}${form({ from, to })}`, { from, to });
+  show(main, html`${answer(sentence(problem.message), [read && problem.fix ? sentence(problem.fix) : "Write it as 14:20, 2026-11-20T14:20, -10m, now or #1,200.", link("events", "all events")])}${form({ from, to })}`, { from, to });
   $(`#moments [name="${problem.field}"]`).setAttribute("aria-invalid", "true");
 }
 
@@ -156,5 +157,5 @@ function group(kind, words, rows, more = 0, named = name => html`<span class="m"
 function diffRow(row, named) {
   const ms = instant(row.time);
   const said = row.before && row.after ? `${row.before} → ${row.after}` : row.after || `no more: ${row.before}`;
-  return html`<li><time title="${row.time}">${ms === null ? "" : when(ms, Date.now())}</time><span>${named(row.name)} ${row.what ? html`<span class="faint">${row.what}</span> ` : ""}${said}${row.cause || row.by ? html` <span class="faint">${row.cause || `by ${row.by}`}</span>` : ""}</span>${receipt(row.revision)}</li>`;
+  return html`<li><time title="${row.time}">${ms === null ? "" : when(ms, Date.now())}</time><span>${named(row.name)} ${row.what && !HEADED.includes(row.what) ? html`<span class="faint">${row.what}</span> ` : ""}${said}${row.cause || row.by ? html` <span class="faint">${row.cause || `written by ${row.by}`}</span>` : ""}</span>${receipt(row.revision)}</li>`;
 }

@@ -7,7 +7,7 @@ import { ICONS } from "../icons.js";
 import { chipsOf, countKinds, kindOf } from "../kinds.js";
 import { link, receipt } from "../links.js";
 import { isLive, moment, shownTime } from "../moment.js";
-import { answer, copyFrom, searchField, second } from "../parts.js";
+import { answer, copyFrom, listed, problemNote, searchField, second } from "../parts.js";
 import { linked } from "../sentence.js";
 import { openDiff } from "./diff.js";
 
@@ -33,7 +33,10 @@ class EventsPage {
     Object.assign(this, { main, context });
     this.text = parameters.get("q") ?? "";
     this.hidden = new Set((parameters.get("hide") ?? "").split(",").filter(Boolean));
-    this.chosen = Number(parameters.get("rev")) || 0;
+    const rev = parameters.get("rev") ?? "";
+    this.chosen = /^\d{1,15}$/.test(rev) ? Number(rev) : 0;
+    this.odd = [...this.hidden].filter(kind => !chipsOf({ other: 1 }).includes(kind)).map(kind => `No kind of events is called “${kind}”; ${listed(chipsOf({}))} are.`);
+    if (rev && !this.chosen) this.odd.push(`“${rev}” is no revision, which is a number such as 1200.`);
     this.held = false;
     this.asked = 0;
     this.closed = false;
@@ -93,6 +96,7 @@ class EventsPage {
       ? html`${many(this.total, "event")} since ${when(instant(this.first) ?? 0, shownTime(), true)}${last ? html`; the newest, at ${when(instant(last.time) ?? 0, shownTime())}, is ${receipt(last.revision)}` : ""}.`
       : "Nothing has happened yet.";
     mount($("#answer"), answer(sentence, [
+      ...this.odd,
       this.chosen ? link("events", "all events", {}) : "",
       this.counts.refusal ? many(this.counts.refusal, "refusal") : "",
       this.counts.health ? `${num(this.counts.health)} of health` : "", this.text ? html`<span role="status">${num(this.shown().length)}${this.next ? " and more" : ""} match</span>` : ""]));
@@ -116,8 +120,16 @@ class EventsPage {
     if (this.detailed === revision) return;
     this.detailed = revision;
     if (!box.childElementCount) mount(box, html`<p class="faint">asking…</p>`);
-    const { row, event } = await getNow(`log/${revision}`);
+    let found;
+    try {
+      found = await getNow(`log/${revision}`);
+    } catch (problem) {
+      if (this.closed || this.detailed !== revision) return;
+      mount(box, html`<button class="x" aria-label="Close">${ICONS.close}</button><h2>No event <small class="m">#${num(revision)}</small></h2>${problemNote(problem, "one event")}`);
+      return;
+    }
     if (this.closed || this.detailed !== revision) return;
+    const { row, event } = found;
     const ms = instant(row.time);
     mount(box, html`<button class="x" aria-label="Close">${ICONS.close}</button><h2>${row.type || "No event"} <small class="m">#${num(revision)}</small></h2><p class="say">${linked(row.sentence, row.subject)}.</p>
       <div class="kv"><span>at</span><b class="m">${ms === null ? row.time : new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC")}</b><span>written by</span><b class="m">${row.source}</b><span>subject</span><b class="m">${subjectWords(row.subject)}</b></div>
@@ -208,6 +220,9 @@ class EventsPage {
   close() { this.closed = true; }
 }
 
+/** What is well again, which is of the kind that failures are of. */
+const isRecovery = ({ type, sentence }) => type === "NodeHeard" || (type === "DeviceHealthChanged" && sentence.endsWith(" recovered"));
+
 /** Neighbours that say the same of cards of one node become one row that counts them. */
 function folded(rows) {
   const found = [];
@@ -222,7 +237,7 @@ function folded(rows) {
 
 function eventRow({ row, count, first }, chosen) {
   const ms = instant(row.time);
-  return html`<tr data-row tabindex="0" data-revision="${row.revision}" data-first="${first}" class="k-${kindOf(row.type)} ${first <= chosen && chosen <= row.revision ? "sel" : ""}"><td class="num hide-s">${receipt(row.revision)}</td><td class="m" title="${row.time}">${ms === null ? "" : when(ms, shownTime())}${second([receipt(row.revision)])}</td><td><i class="kd"></i><span class="say">${linked(row.sentence, row.subject)}${count > 1 ? html` <em>×${count}</em>` : ""}</span></td></tr>`;
+  return html`<tr data-row tabindex="0" data-revision="${row.revision}" data-first="${first}" class="k-${kindOf(row.type)} ${isRecovery(row) ? "well" : ""} ${first <= chosen && chosen <= row.revision ? "sel" : ""}"><td class="num hide-s">${receipt(row.revision)}</td><td class="m" title="${row.time}">${ms === null ? "" : when(ms, shownTime())}${second([receipt(row.revision)])}</td><td><i class="kd"></i><span class="say">${linked(row.sentence, row.subject)}${count > 1 ? html` <em>×${count}</em>` : ""}</span></td></tr>`;
 }
 
 /** The pod that an event is about, by the name that stands in it or in its sentence. */
