@@ -323,7 +323,7 @@ def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str
         ("many", ("'many' cannot be read",)),
         ("4xA100-40GB:vnpu", ("mode 'vnpu' is not one",)),
         ("no/fleet.yaml", ("there is no file no/fleet.yaml",)),
-        ("FILE", ("nodes[0]: node 'a': devices: model", "nodes[1]: Object contains unknown field",
+        ("FILE", ("nodes[0]: node 'a': devices: model", "nodes[1]: node 'b': 'gpus' is no field",
                   "nodes[3]: node 'c' comes twice")),
     ],
 )  # fmt: skip

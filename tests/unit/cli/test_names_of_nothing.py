@@ -70,6 +70,16 @@ def test_a_pod_that_waits_is_said_to_wait_where_it_cannot_be_resized() -> None:
     assert "default/p is waiting: only a pod that is bound can be resized" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("gpu-1a2b3c4d", "GPU-1a2b3c4d"), (CARD.lower(), CARD)]
+)
+def test_a_device_in_other_letters_is_found_as_tables_show_it(name: str, meant: str) -> None:
+    """Who writes gpu- for GPU- is shown what to write, of a cut id as of a whole one."""
+    with answering(answers_of(FLEET)) as url:
+        done = CliRunner().invoke(root, ["cordon", name, "--reason", "fan", "--gateway", url])
+    assert f"; did you mean {meant}?\n" in done.stderr
+
+
 @pytest.mark.parametrize("typed", ["top --json", "get devices"])
 @pytest.mark.parametrize(
     ("name", "said"), [("t4-11", "did you mean t4-1?"), ("zzz", "the nodes are t4-1")]

@@ -11,6 +11,7 @@ from typing import Final
 
 from apportion.core.explain.lines import listed
 from apportion.core.explain.natural import natural
+from apportion.core.explain.words import device_words
 
 OFFERED_MAX: Final = 3
 _ALIKE: Final = str.maketrans("oil", "011")
@@ -46,6 +47,10 @@ def named(what: str, known: Iterable[str]) -> str:
 
 
 def target_meant(name: str, nodes: Iterable[str], devices: Iterable[str]) -> str:
-    """What may be meant by a name of no node or device, or else which verbs list them."""
+    """What may be meant by a name of no node or device, or else which verbs list them. The ids of
+    devices are as tables show them, where the name is as short.
+    """
     listing = "`apportion get nodes` and `apportion get devices` list those that are there"
-    return did_you_mean(name, [*nodes, *devices]) or listing
+    shown = [(each, device_words(each)) for each in devices]
+    ids = [short if len(name) <= len(short) else each for each, short in shown]
+    return did_you_mean(name, [*nodes, *ids]) or listing
