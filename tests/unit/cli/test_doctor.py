@@ -1,11 +1,13 @@
-"""What `doctor` says where it can look at nothing."""
+"""What `doctor` says where it can look at nothing, and how it shows what it found."""
 
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
-from apportion.cli.doctor import command
+from apportion.cli.doctor import _show, command
 from apportion.cli.exits import UNREACHABLE
+from apportion.core.explain.doctor_answers import CheckAnswer, DoctorAnswer
 
 
 def test_that_nothing_runs_is_said_once(tmp_path: Path) -> None:
@@ -19,3 +21,11 @@ def test_that_nothing_runs_is_said_once(tmp_path: Path) -> None:
     url = "http://127.0.0.1:1"
     named = CliRunner().invoke(command, ["--gateway", url], env=env)
     assert (named.exit_code, url in named.output) == (UNREACHABLE, True)
+
+
+def test_what_is_told_in_lines_is_shown_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """As cordons are, each with its reason; whatever else a terminal would obey is not obeyed."""
+    check = CheckAnswer(id="cordons", state="ok", words="cordoned: n1: fan;\nn2: \x1b[2Jhot")
+    _show(DoctorAnswer(revision=9, checks=(check,)))
+    rows = [line.split(maxsplit=2)[-1].strip() for line in capsys.readouterr().out.splitlines()]
+    assert rows[1:3] == ["cordoned: n1: fan;", "n2: �[2Jhot"]

@@ -75,6 +75,19 @@ def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None
     assert saved(answer) == words
 
 
+def test_what_is_saved_is_the_difference_of_what_is_shown() -> None:
+    """The closing line and the table beside it say one figure."""
+    course = Meter(State(), 0.0, 1.0).measured()
+    before, after = (structs.replace(course, gpu_hours_waited=each) for each in (0.3449, 0.4251))
+    span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=before, replayed=after, gpus_saved=0,
+        gpu_hours_waited_saved=before.gpu_hours_waited - after.gpu_hours_waited,
+    )  # fmt: skip
+    assert difference(0.3449, 0.4251, "") == "+0.09"
+    assert saved(answer).endswith(", 0.09 GPU hours more waited")
+
+
 @pytest.mark.parametrize(
     ("happened", "replayed", "words"),
     [(0, 2, ", 2 pods more evicted"), (2, 1, ", 1 pod fewer evicted"), (3, 3, " waited")],
