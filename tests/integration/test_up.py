@@ -78,6 +78,10 @@ def test_a_login_takes_a_token_for_up_as_well(
         lines = [line.strip() for line in up.lines]
         [activate] = [line for line in lines if line.startswith(". ")]
         monkeypatch.delenv("APPORTION_TOKEN")
+        told = json.loads(up.run("doctor", "--json").stdout)["checks"]
+        [gateway] = [each for each in told if each["id"] == "gateway"]
+        assert gateway["state"] == "soon", "it answers, and does not let everybody in"
+        assert gateway["words"].startswith("answers, and not this: who asks is not known")
         for what in ("apportion get pods", "curl "):
             [command] = [line for line in lines if what in line]
             done = subprocess.run(

@@ -19,7 +19,7 @@ import click
 import msgspec
 
 from apportion.cli.connection import GATEWAY_TLS, TOKEN_ENV
-from apportion.cli.exits import NotFound, Unreachable, Wrong
+from apportion.cli.exits import NotFound, NotLetIn, Unreachable, Wrong
 from apportion.core.explain.answers import Answer, ErrorAnswer, Page
 from apportion.core.explain.printable import escaped
 from apportion.runtime.process.config import ConfigError
@@ -33,6 +33,7 @@ LINES = "application/x-ndjson"
 REQUEST_BYTES_MAX = 1 << 20  # the gateway takes no larger ones
 HTTP_OK, HTTP_NOT_FOUND = 200, 404
 HTTP_WRONG = (400, 413)
+HTTP_NOT_LET_IN = (401, 403)
 HTTP_LATER = (429, 503)
 TOKEN_CHARS_MAX = 8_000
 PATIENCE_S = 60.0
@@ -248,4 +249,6 @@ def refused(said: ErrorAnswer, status: int) -> NotFound | Wrong | Unreachable:
     text = f"{said.error}; {said.fix}" if said.fix else said.error
     if status == HTTP_NOT_FOUND:
         return NotFound(text)
+    if status in HTTP_NOT_LET_IN:
+        return NotLetIn(text)
     return Wrong(text) if status in HTTP_WRONG else Unreachable(text)

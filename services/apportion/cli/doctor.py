@@ -13,7 +13,7 @@ from rich.text import Text
 
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import CONNECTION, GATEWAY_ENV, Where, asks_both
-from apportion.cli.exits import REFUSED, Unreachable, Wrong
+from apportion.cli.exits import REFUSED, NotLetIn, Unreachable, Wrong
 from apportion.cli.output import console, plain, print_json, table
 from apportion.core.doctor.checks import CHECKS, examined
 from apportion.core.doctor.facts import Facts, KubeFacts, LedgerFacts
@@ -66,7 +66,8 @@ def command(
         monitor = monitor and monitor_url("--monitor", monitor)
     except ConfigError as error:
         raise Wrong(str(error)) from None
-    theirs, gateway_problem = _of_gateway(where)
+    theirs, silence = _of_gateway(where)
+    gateway_problem = silence.message if silence is not None else ""
     ledger, ledger_problem = asyncio.run(_of_ledger(where, monitor))
     if theirs is None and ledger is None:
         raise Unreachable(_both(where, ledger_problem, gateway_problem))
@@ -74,6 +75,7 @@ def command(
         ledger=ledger,
         ledger_problem=ledger_problem,
         gateway_problem=gateway_problem,
+        not_let_in=isinstance(silence, NotLetIn),
         archives=archive_facts(archives, now=SystemClock().now()) if archives else None,
         receipts=receipt_facts(receipts, now=SystemClock().now()) if receipts else None,
         kube=asyncio.run(_of_kubernetes(kube_choice(**kube))),
@@ -94,12 +96,12 @@ def _both(where: Where, ledger_problem: str, gateway_problem: str) -> str:
     return f"{ledger_problem}; the gateway too: --gateway URL or {GATEWAY_ENV}"
 
 
-def _of_gateway(where: Where) -> tuple[DoctorAnswer | None, str]:
+def _of_gateway(where: Where) -> tuple[DoctorAnswer | None, click.ClickException | None]:
     """What the gateway found, or why it says nothing."""
     try:
-        return Gateway(where.gateway_url()).ask("doctor", answer=DoctorAnswer), ""
+        return Gateway(where.gateway_url()).ask("doctor", answer=DoctorAnswer), None
     except click.ClickException as error:
-        return None, error.message
+        return None, error
 
 
 async def _of_ledger(where: Where, monitor: str) -> tuple[LedgerFacts | None, str]:

@@ -47,6 +47,10 @@ class Unreachable(click.ClickException):
     exit_code = UNREACHABLE
 
 
+class NotLetIn(Unreachable):
+    """The gateway answers, and wants to know who asks, or says that he may not."""
+
+
 class Outdated(click.ClickException):
     """The ledger holds events of a newer build, and the answer hangs on them."""
 

@@ -157,11 +157,14 @@ class KubeFacts(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """All that was gathered; what could not be reached is in the two problems."""
+    """All that was gathered; what could not be reached is in the two problems. `not_let_in`: the
+    gateway's is that it does not let in who asks.
+    """
 
     ledger: LedgerFacts | None = None
     ledger_problem: str = ""
     gateway_problem: str = ""
+    not_let_in: bool = False
     archives: ArchiveFacts | None = None
     receipts: ReceiptFacts | None = None
     fold: FoldFacts | None = None

@@ -27,12 +27,15 @@ CURES: Final[dict[str, str]] = {
     "unknown-format": "upgrade the intakes, which come before the agents",
 }
 """What to do about a report that an intake refuses, by its cause."""
+LET_IN: Final = "ask with the token of somebody who may read the doctor, or everything"
 OLDEST_DRIVER: Final = 450
 """The first branch of NVIDIA's driver that knows MIG."""
 
 
 def gateway(facts: Facts) -> Found | None:
     """Whether the gateway answers this verb at all."""
+    if facts.not_let_in:
+        return soon(f"answers, and not this: {facts.gateway_problem}", LET_IN)
     if facts.gateway_problem:
         fix = "start one, or tell where it is: --gateway URL or APPORTION_GATEWAY"
         return broken(facts.gateway_problem, fix)

@@ -128,6 +128,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "signed up to revision 480, 1 day ago, and 20 events since",
     ),
     ("gateway", "broken", others(fold=None, gateway_problem="it is away"), "it is away"),
+    ("gateway", "soon", others(fold=None, gateway_problem="who?", not_let_in=True), "answers, and"),
     (
         "folds",
         "broken",
