@@ -158,6 +158,25 @@ def test_failures_and_recoveries_of_one_mark_are_counted_apart(page: Page) -> No
     assert found == [["k-broken", "2"], ["k-ok", "3"]]
 
 
+def test_a_recovered_card_is_no_red_on_the_bar(page: Page) -> None:
+    """Its event is of the type that tells failures; its mark tells which it is."""
+    time = "2026-11-20T14:20:07Z"
+    span = {"from_time": time, "to_time": time, "first_revision": 1, "last_revision": 9}
+    mark = {
+        "time": time,
+        "revision": 3,
+        "kind": "recovery",
+        "sentence": "device g0 of n1 recovered",
+    }
+    answer = {
+        "bins": [{**span, "counts": {"DeviceHealthChanged": 4, "PodPlaced": 5}}],
+        "marks": [mark, {**mark, "revision": 12}],
+        "first_time": time, "last_time": time, "first_revision": 1,
+    }  # fmt: skip
+    code = "return m.read(given[0]).bins.map(({ quiet, red }) => [quiet, red]);"
+    assert run(page, "timebar.js", code, answer) == [[6, 3]]
+
+
 KINDS = ("configuration", "failure", "uncordon")
 
 

@@ -226,6 +226,103 @@ def test_cordoned_cards_are_said_to_be_what_they_are(
         cluster.run("uncordon", held[0]["device"])
 
 
+COVERED = """() => {
+  const panel = document.getElementById("panel");
+  const stage = document.getElementById("stage").getBoundingClientRect();
+  const box = panel.getBoundingClientRect(), over = document.getElementById("cards");
+  const copy = new OffscreenCanvas(over.width, over.height).getContext("2d");
+  copy.drawImage(over, 0, 0);
+  const { data } = copy.getImageData(0, 0, over.width, over.height);
+  const accent = [0x0b, 0x5c, 0xad];
+  let [seen, hidden] = [0, 0];
+  for (let at = 0; at < data.length; at += 4) {
+    if (accent.some((part, place) => data[at + place] !== part) || data[at + 3] < 255) continue;
+    const x = stage.left + (at / 4 % over.width) * stage.width / over.width;
+    const y = stage.top + Math.floor(at / 4 / over.width) * stage.height / over.height;
+    const inside = x >= box.left && x < box.right && y >= box.top && y < box.bottom;
+    if (inside) hidden += 1; else seen += 1;
+  }
+  return [seen > 20, hidden];
+}"""
+"""Whether the line around what is chosen is seen, and how much of it a panel lies over."""
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("name", ["t4-1", "h100-10"])
+def test_a_panel_lies_over_no_card_of_its_own(
+    browser: Browser, base: str, size: tuple[int, int], name: str
+) -> None:
+    """Also one at the foot of a phone, or at the right; what can be done stands in sight."""
+    with opened(browser, base, size=size) as page:
+        for address in (f"#/fleet?card={name}:3", f"#/fleet?card={name}"):
+            visit(page, address)
+            expect(page.locator("#panel .mini")).to_be_attached()
+            page.wait_for_function(f"() => ({COVERED})()[0]")
+            assert page.evaluate(COVERED) == [True, 0], address
+            buttons = page.locator("#panel > .acts > *")
+            for button in buttons.all():
+                expect(button).to_be_in_viewport(ratio=1)
+            assert offences(page) == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_node_has_a_panel_with_its_cards(
+    browser: Browser, base: str, cluster: Standalone, theme: str
+) -> None:
+    """By its name in the picture, in an address, or from a card; each leads to the other."""
+    [node] = [each for each in cluster.json("get", "nodes")["items"] if each["node"] == "h100-1"]
+    with opened(browser, base, theme=theme) as page:
+        visit(page, "#/node/h100-1")
+        panel = page.locator("#panel")
+        expect(panel.locator(".hc-h")).to_contain_text(re.compile("h100-1 node ?ready"))
+        expect(panel.locator(".holders li")).to_have_count(8)
+        used, all_ = (f"{node[each] / 1000:.0f}" for each in ("cpu_used_milli", "cpu_milli"))
+        expect(panel).to_contain_text(f"{used} of {all_} CPU")
+        expect(panel).to_contain_text("To cordon here needs a login.")
+        expect(panel).to_contain_text("apportion cordon h100-1 --reason")
+        assert offences(page) == []
+        panel.get_by_role("link", name="card 0").click()
+        expect(panel.locator(".hc-h")).to_contain_text("h100-1 card 0")
+        assert page.url.endswith("card=h100-1:0")
+        panel.get_by_role("link", name="h100-1", exact=True).click()
+        expect(panel.locator(".hc-h")).to_contain_text("h100-1 node")
+        page.keyboard.press("Escape")
+        visit(page, "#/fleet")
+        page.mouse.click(*page.evaluate(NAMED_AT))
+        expect(panel.locator(".hc-h")).to_contain_text("h100-1 node")
+        assert page.url.endswith("card=h100-1")
+
+
+NAMED_AT = """() => {
+  const { left, top } = document.getElementById("stage").getBoundingClientRect();
+  return [left + 28, top + 24 + 30 + 7];
+}"""
+"""Where the name of the first node stands: as fleet/layout.js has it."""
+
+
+def test_the_panel_tells_cores_slots_and_what_the_node_went_through(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """That all cores are held can be checked there, and why nothing new comes."""
+    [card] = [
+        each for each in cluster.json("get", "devices")["items"]
+        if (each["node"], each["index"]) == ("h100-1", 0)
+    ]  # fmt: skip
+    assert cluster.run("cordon", "h100-1", "--reason", "dust").returncode == 0
+    try:
+        with opened(browser, base) as page:
+            visit(page, "#/fleet?card=h100-1:0")
+            panel = page.locator("#panel")
+            held = card["cores"] - card["cores_free"]
+            expect(panel).to_contain_text(f"{held} of {card['cores']} cores")
+            taken = card["slots"] - card["slots_free"]
+            expect(panel).to_contain_text(f"{taken} of {card['slots']} slots")
+            expect(panel.locator(".mini")).to_contain_text("node h100-1 cordoned by")
+            expect(panel.locator(".mini")).to_contain_text(": dust")
+    finally:
+        cluster.run("uncordon", "h100-1")
+
+
 WRITTEN = """() => {
   window.written = new Set();
   const { fillText } = CanvasRenderingContext2D.prototype;

@@ -229,7 +229,7 @@ export class TimeBar {
 }
 
 /** The answer, with times as milliseconds and counts as quiet and red ones: a type tells a recovery from no failure, marks do. */
-function read(answer) {
+export function read(answer) {
   const recovered = answer.marks.filter(mark => mark.kind === "recovery" && RECOVERED.test(mark.sentence)).map(mark => mark.revision);
   const bins = answer.bins.map(bin => {
     let [quiet, red] = [0, 0];

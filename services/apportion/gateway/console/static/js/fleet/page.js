@@ -110,7 +110,7 @@ class FleetPage {
 
   show() {
     mount(this.main, html`<div class="page wide fleet"><header class="answer"><h1 id="answer"></h1><div class="subrow"><p class="sub" id="notes"></p><div class="legend" id="legend"></div></div><p class="odd" id="odd" role="status"></p></header>
-      <div class="bar">${searchField(this.text, this.fleet.example(), "Find cards by node, pool, model, ns, pod or state")}
+      <div class="bar">${searchField(this.text, this.fleet.example(), "Find cards by node, pool, model, ns, pod, gang or state")}
       ${segments("show", "Show only", STATES.map(state => [state, state]), this.filter.show)}
       ${segments("by", "Colour by", [["state", "by state"], ["namespace", "by namespace"]], this.by)}<span class="grow"></span>
       <div class="seg" role="group" aria-label="Zoom"><button data-zoom="-1" aria-label="Zoom out">−</button><button data-zoom="0">fit</button><button data-zoom="1" aria-label="Zoom in">+</button></div>
