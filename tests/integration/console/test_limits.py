@@ -42,6 +42,7 @@ def test_a_limit_is_named_and_no_node_is_counted(
         expect(page.locator("h1")).to_have_text(
             re.compile(rf"^Waits for [^:]+: {re.escape(SAID)}\.$")
         )
+        expect(page.locator(".answer")).to_contain_text("queue shut")
         expect(heading(page, "Why it waits and what would unblock it")).to_have_count(1)
         expect(page.locator(".stack .causes > li")).to_contain_text(SAID)
         expect(page.locator("#main")).not_to_contain_text("0 nodes")
@@ -50,6 +51,7 @@ def test_a_limit_is_named_and_no_node_is_counted(
         line = page.locator(".line", has_text=SAID)
         expect(line.get_by_role("heading", name="Why not yet")).to_have_count(1)
         expect(line.locator(".causes b")).to_have_count(0)
+        expect(page.locator(".answer")).not_to_contain_text("what no node has")
         visit(page, "#/whatif?pod=default/kept-out")
         expect(heading(page, "Why it waits a limit keeps it out")).to_have_count(1)
         visit(page, "#/whatif?pod=default/kept-out&add=1x4xT4")
@@ -83,6 +85,11 @@ def test_the_headline_says_how_much_of_a_gang_is_missing(
     with opened(browser, base) as page:
         visit(page, "#/pod/default/half-0")
         expect(page.locator("h1")).to_have_text(re.compile(rf"^Waits for [^:]+: {said}\.$"))
+        visit(page, "#/waiting")
+        line = page.locator(".line", has_text="half-0")
+        expect(line.locator(".line-h")).to_contain_text("gang default/half needs 3, has 1")
+        expect(line.locator(".causes")).to_contain_text(said)
+        assert offences(page) == []
     assert cluster.run("delete", "half-0").returncode == 0
 
 
@@ -97,6 +104,59 @@ def test_the_headline_of_a_gang_that_nobody_declared(
         expect(page.locator("h1")).to_contain_text("lone is not declared yet")
         expect(page.locator("h1")).not_to_contain_text("of the gang")
     cluster.json("delete", "lone-0")
+
+
+LARGE = GANG.replace("half", "large").replace("minMember: 3", "minMember: 200")
+
+
+def test_of_a_gang_that_is_too_large_its_line_says_that_first(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Nodes are not what keeps it out; and of who would wait all of it is counted."""
+    declared, _, member = LARGE.partition("---\n")
+    members = [member.replace("large-0", f"large-{number}") for number in range(200)]
+    cluster.run("submit", "--wait", "-f", "-", stdin="---\n".join([declared, *members]).encode())
+    with opened(browser, base) as page:
+        visit(page, "#/waiting")
+        line = page.locator(".line", has_text="large-0")
+        expect(line.locator(".why")).to_contain_text(
+            re.compile("Its gang needs 200 places together, and this fleet has [0-9]+ with")
+        )
+        expect(line.locator(".line-h")).to_contain_text("gang default/large needs 200, has 200")
+        visit(page, "#/whatif?policy=spread")
+        would = page.locator("section", has=page.get_by_role("heading", name="Who would wait"))
+        expect(would).to_contain_text("default/large-0 and 199 more")
+        assert offences(page) == []
+    cluster.run("delete", "-f", "-", stdin="---\n".join([declared, *members]).encode())
+
+
+GATED = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: gated}
+spec:
+  schedulerName: apportion
+  schedulingGates: [{name: example.com/hold}]
+  containers:
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 1}}}
+"""
+
+
+def test_a_pod_with_gates_waits_for_these_and_stands_in_no_line(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Nobody is to look at it before, so nobody is missed, and nothing is offered that helps."""
+    cluster.run("submit", "-f", "-", stdin=GATED.encode())
+    with opened(browser, base) as page:
+        visit(page, "#/pod/default/gated")
+        expect(page.locator("h1")).to_have_text(
+            re.compile(r"^Waits for [\d. a-z]+ until its gates are taken away: example.com/hold\.$")
+        )
+        expect(page.locator("#main")).not_to_contain_text(re.compile("nobody has looked|number"))
+        expect(heading(page, "Why it waits no scheduler looks at it before")).to_have_count(1)
+        expect(page.locator("a", has_text="Try a change")).to_have_count(0)
+        assert offences(page) == []
+    cluster.json("delete", "gated")
 
 
 QUOTA = """\

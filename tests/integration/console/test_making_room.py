@@ -23,29 +23,31 @@ metadata: {name: NAME}
 spec:
   priority: PRIORITY
   containers:
-  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 2}}}
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: CARDS}}}
 """
 
 
-def pod(name: str, priority: int) -> bytes:
-    """The manifest of one that wants both cards."""
-    return POD.replace("NAME", name).replace("PRIORITY", str(priority)).encode()
+def pod(name: str, priority: int, cards: int = 2) -> bytes:
+    """The manifest of one that wants so many cards, of which there are two."""
+    text = POD.replace("NAME", name).replace("PRIORITY", str(priority))
+    return text.replace("CARDS", str(cards)).encode()
 
 
 @pytest.fixture(scope="module")
 def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A node whose two cards `low` holds, which is to go for `high`; nobody ends it."""
+    """A node whose two cards two pods hold, which are to go for `high`; nobody ends them."""
     skip_unless_here()
     data = Path(tmp_path_factory.mktemp("room")) / "data"
     options = ("--no-samples", "--fleet", "2xA100-80GB", "--nodes", "1")
     with Standalone(data, *options) as running:
         up = running.up()
-        up.json("submit", "-f", "-", "--wait", stdin=pod("low", 0))
+        for name in ("low-a", "low-b"):
+            up.json("submit", "-f", "-", "--wait", stdin=pod(name, -10, cards=1))
         watcher = up.processes()["watcher"]
         os.kill(watcher, signal.SIGSTOP)
         try:
             up.json("submit", "-f", "-", stdin=pod("high", 9))
-            wait_until(lambda: bool(up.json("why", "high")["evicts"]), "low to be evicted")
+            wait_until(lambda: bool(up.json("why", "high")["evicts"]), "them to be evicted")
             yield str(json.loads((data / "connection.json").read_text())["gateway"])
         finally:
             os.kill(watcher, signal.SIGCONT)
@@ -60,15 +62,26 @@ def test_who_waits_shows_that_room_is_made(
         visit(page, "#/waiting")
         expect(page.locator(".answer")).to_contain_text("room is made for 1")
         row = page.locator(".line tbody tr", has_text="high")
-        expect(row.get_by_text("once 1 pod left").locator("visible=true")).to_have_attribute(
+        expect(row.get_by_text("once 2 pods left").locator("visible=true")).to_have_attribute(
             "title",
-            "room is made for it on node-1, where it goes once these have left: default/low",
+            "room is made for it on node-1, where it goes once these have left: "
+            "default/low-a, default/low-b",
         )
+        expect(row).to_contain_text("priority 9")
         assert offences(page) == []
         visit(page, "#/pod/default/high")
         headings = page.locator(".stack h2").all_inner_texts()
         assert headings[0] == "Room is made for it"
         assert headings[1].startswith("Why none fits")
         fact = page.locator(".tl li", has_text="Room is made")
-        expect(fact).to_contain_text("default/low (priority 0) is evicted from node-1")
+        expect(fact).to_have_count(1)
+        for name in ("low-a", "low-b"):
+            said = f"default/{name} (priority -10) is evicted from node-1"
+            expect(fact).to_contain_text(said)
+            expect(fact.locator(".rev")).to_have_count(2)
+        assert offences(page) == []
+        visit(page, "#/pod/default/low-a")
+        expect(page.locator(".tl li", has_text="Evicted")).to_contain_text(
+            "It, of priority -10, is evicted from node-1 for default/high (priority 9)"
+        )
         assert offences(page) == []

@@ -67,6 +67,11 @@ def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
         ("['node-10', 'node-2', 'node-1'].sort(m.byName).join()", "node-1,node-2,node-10"),
         ("String(m.between('2026-11-20T14:20:07Z', '2026-11-20T14:20:09Z'))", "2"),
         ("String(m.between('', '2026-11-20T14:20:09Z'))", "null"),
+        ("m.behindWords(75.86, 75.84)", "\N{MINUS SIGN}0.1"),
+        ("m.behindWords(75.84, 75.76)", "\N{MINUS SIGN}<0.1"),
+        ("m.behindWords(88.349, 88.151)", "\N{MINUS SIGN}0.1"),
+        ("m.behindWords(88.2, 88.2)", "tie"),
+        ("m.behindWords(1, 2.5)", "+1.5"),
     ],
 )
 def test_numbers_and_times_as_people_read_them(page: Page, call: str, words: str) -> None:
@@ -176,6 +181,23 @@ def test_how_far_an_answer_is_is_heard_line_by_line(page: Page) -> None:
     )
     first, second = ({"step": "with", "done": done, "of": 9} for done in (1, 2))
     assert found == [[first], [first, second], {"revision": 7}]
+
+
+def test_a_narrow_chart_tells_below_it_what_has_no_room_in_it(page: Page) -> None:
+    """Whose colour is whose, and of the marks those that matter most, in their order."""
+    code = """const marks = given[0].map(([ms, look, words]) => ({ ms, look, words, kind: look }));
+        const drawn = width => m.stackNotes({ width, times: [0], end: 100, marks,
+          series: [{ name: "research", colour: "#4477AA", values: [1] }] });
+        const box = document.createElement("div");
+        const { mount } = await import("/console/js/html.js");
+        mount(box, drawn(390));
+        return [drawn(900), [...box.querySelectorAll("span")].map(each => each.textContent)];"""
+    marks = [[at, "policy", f"policy {at}"] for at in range(10, 60, 10)]
+    wide, narrow = run(page, "chart.js", code, [*marks, [5, "broken", "fan"], [200, "ok", "later"]])
+    assert wide == ""
+    assert narrow == [
+        "research", "fan", "policy 30", "policy 40", "policy 50", "and 2 more marks",
+    ]  # fmt: skip
 
 
 def test_templates_escape_what_is_put_in(page: Page) -> None:

@@ -37,3 +37,6 @@ def test_the_wait_is_that_of_the_newest_of_the_name(browser: Browser, tmp_path: 
             visit(page, "#/pod/default/low")
             expect(page.locator(".answer")).to_contain_text("since it was submitted anew at")
             expect(page.locator(".tl b", has_text="Evicted")).to_have_count(1)
+            visit(page, "#/pod/default/high")
+            expect(page.locator(".tl b", has_text="Waiting")).not_to_have_count(0)
+            expect(page.locator(".answer")).not_to_contain_text("after no wait")

@@ -282,6 +282,10 @@ def test_each_cause_has_a_line_and_a_cure_of_its_own(
             expect(row).to_contain_text(cause["words"])
             words = re.compile(re.escape(cause["unblocked_by"]), re.IGNORECASE)
             expect(row.locator(".cure")).to_contain_text(words)
+            said, bar = (row.locator(part).bounding_box() for part in (".cz > span", ".cz > i"))
+            assert said is not None
+            assert bar is not None
+            assert bar["y"] >= said["y"] + said["height"], "words lie on no bar"
         visit(page, "#/pod/default/two-causes")
         expect(page.locator(".stack .causes > li")).to_have_count(count)
         nearest = page.locator("section", has=page.get_by_role("heading", name="Nearest"))
@@ -311,6 +315,48 @@ def test_a_report_is_that_of_the_command_line(
         page.locator('[data-by="node"]').click()
         expect(page.locator("table").first).to_contain_text("t4-1")
         assert page.url.endswith("#/reports?by=node")
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_a_report_is_there_as_files_and_says_whose_colour_is_whose(
+    browser: Browser, base: str, cluster: Standalone, size: tuple[int, int]
+) -> None:
+    """Each file is called what it holds; a narrow chart has below it what has no room in it."""
+    cluster.json("cordon", "t4-1", "--reason", "dust", "--by", "ann")
+    cluster.json("uncordon", "t4-1", "--by", "ann")
+    with opened(browser, base, size=size) as page:
+        visit(page, "#/reports?by=queue")
+        for words, name in (("CSV", "usage-by-queue.csv"), ("JSON", "usage-by-queue.json")):
+            with page.expect_download() as download:
+                page.get_by_role("link", name=words, exact=True).click()
+            assert download.value.suggested_filename == name
+        expect(page.get_by_role("link", name="FOCUS")).to_have_count(0)
+        expect(page.locator("#main")).to_contain_text("apportion report cost --prices FILE")
+        expect(page.locator("#main")).not_to_contain_text("`")
+        visit(page, "#/reports")
+        spoken = page.locator("#chart")
+        expect(spoken.get_by_text("default").locator("visible=true").first).to_be_visible()
+        if size == NARROW:
+            expect(spoken.locator("li").first).to_be_visible()
+        assert offences(page) == []
+
+
+def test_differences_are_those_of_what_is_shown(browser: Browser, base: str) -> None:
+    """Amounts that are rounded each by itself: their difference is that of the rounded ones."""
+
+    def rounded(route: Route) -> None:
+        headers = {**route.request.headers, "accept": "application/json"}
+        answer = route.fetch(headers=headers).json()
+        for when, gib in (("before", 16_217.6), ("after", 17_492.4)):
+            totals = answer[when]
+            totals["memory_mib"] = totals["memory_free_mib"] + gib * 1024
+        route.fulfill(json=answer)
+
+    with opened(browser, base) as page:
+        page.route(re.compile("/api/v1/plan"), rounded)
+        visit(page, "#/whatif?policy=spread")
+        row = page.locator(".cmp tr", has_text="Memory granted")
+        assert row.locator("td").all_inner_texts() == ["16,218", "17,492", "▲ 1,274"]
 
 
 def test_a_report_of_nothing_says_so(browser: Browser, base: str) -> None:
@@ -399,6 +445,23 @@ def test_the_doctor_counts_in_a_whole_sentence(browser: Browser, base: str) -> N
         visit(page, "#/doctor")
         counted = r"(Nothing is|1 thing is|\d+ things are) broken, \d+ may soon be; \d+ are as they"
         expect(page.locator("h1")).to_contain_text(re.compile(counted))
+
+
+def test_what_the_doctor_names_is_a_link(browser: Browser, base: str, cluster: Standalone) -> None:
+    """A node leads to its cards, and what is broken to where it is seen."""
+    [card, *_] = cluster.json("get", "devices", "--node", "t4-1")["items"]
+    assert cluster.run("simulate", "fail", card["device"]).returncode == 0
+    try:
+        with opened(browser, base) as page:
+            visit(page, "#/doctor")
+            found = page.locator(".checks li", has_text="failed, on 1 node")
+            node = found.get_by_role("link", name="t4-1", exact=True)
+            expect(node).to_have_attribute("href", "#/fleet?q=node:t4-1")
+            shown = found.get_by_role("link", name="the broken cards")
+            expect(shown).to_have_attribute("href", "#/fleet?show=broken")
+            assert offences(page) == []
+    finally:
+        cluster.run("simulate", "recover", card["device"])
 
 
 def test_a_plan_is_told_as_before_and_after(browser: Browser, base: str) -> None:

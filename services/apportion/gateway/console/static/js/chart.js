@@ -17,6 +17,8 @@ const MARK_GAP = 4; // of a mark's word to its line
 const MARK_FOOT = 15; // below the words
 const LINE_ROOM = 12;
 const TIME_ROOM = 90;
+const NARROW = 500; // from which width on names and words of marks have room in the drawing
+const MARKS_TOLD = 4;
 
 const short = value => (value >= 1000 ? `${Math.round(value / 100) / 10}k` : value < 10 && value % 1 ? value.toFixed(1) : num(value));
 
@@ -26,8 +28,8 @@ const short = value => (value >= 1000 ? `${Math.round(value / 100) / 10}k` : val
  * `{ms, kind, words, look}`.
  */
 export function stackChart({ width, times, end, series, line, off, marks, label }) {
-  const height = width < 500 ? 190 : 236;
-  const right = width < 500 ? 8 : LABELS;
+  const height = width < NARROW ? 190 : 236;
+  const right = width < NARROW ? 8 : LABELS;
   const all = line.map((value, at) => value + off[at]);
   const highest = Math.max(1e-9, ...all, ...times.map((_, at) => series.reduce((sum, each) => sum + each.values[at], 0)));
   const grid = numberTicks(highest);
@@ -35,7 +37,8 @@ export function stackChart({ width, times, end, series, line, off, marks, label 
   const x = ms => LEFT + (ms - times[0]) / Math.max(1, end - times[0]) * (width - LEFT - right);
   const y = value => height - AXIS_FOOT - value / top * (height - AXIS_FOOT - AXIS_HEAD);
   const inside = marks.filter(mark => mark.ms > times[0] && mark.ms < end);
-  const words = width < 500 ? [] : named(inside, x);
+  const words = width < NARROW ? [] : named(inside, x);
+  const ticks = timeTicks(times[0], end, (width - LEFT - right) / TIME_ROOM).filter(({ ms }) => x(ms) < width - TIME_ROOM / 4);
   return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="${label}">
     ${grid.map(value => html`<line class="gl" x1="${LEFT}" x2="${width - right}" y1="${y(value)}" y2="${y(value)}"/><text class="ax" x="${LEFT - 6}" y="${y(value) + 3}" text-anchor="end">${short(value)}</text>`)}
     ${areas(series, times, end, { x, y })}
@@ -43,8 +46,24 @@ export function stackChart({ width, times, end, series, line, off, marks, label 
     <path class="cap" d="${steps(line, times, end, { x, y })}"/>
     ${apart(inside, x, LINE_ROOM).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="${words.some(each => each.left <= x(mark.ms) && x(mark.ms) <= each.right) ? MARK_FOOT : 4}" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
     ${words.map(each => html`<text class="ax mkw k-${each.mark.look}" x="${each.before ? each.right : each.left}" y="11" text-anchor="${each.before ? "end" : "start"}">${markWords(each)}${each.of.length > 1 ? html`<title>${sayings(each.of)}</title>` : ""}</text>`)}
-    ${timeTicks(times[0], end, (width - LEFT - right) / TIME_ROOM).filter(({ ms }) => x(ms) < width - TIME_ROOM / 4).map(({ ms, words }) => html`<line class="gl" x1="${x(ms)}" x2="${x(ms)}" y1="${height - AXIS_FOOT}" y2="${height - AXIS_FOOT + 4}"/><text class="ax" x="${x(ms)}" y="${height - 6}" text-anchor="middle">${words}</text>`)}
+    ${beginning(ticks, { from: times[0], end, x, foot: height - 6 })}
+    ${ticks.map(({ ms, words }) => html`<line class="gl" x1="${x(ms)}" x2="${x(ms)}" y1="${height - AXIS_FOOT}" y2="${height - AXIS_FOOT + 4}"/><text class="ax" x="${x(ms)}" y="${height - 6}" text-anchor="middle">${words}</text>`)}
     ${right > 40 ? labels(series, times.length - 1, { y, x: width - right + 8, foot: height - AXIS_FOOT }) : ""}</svg>`;
+}
+
+/** When it begins, where no tick near it says so. */
+function beginning([tick], { from, end, x, foot }) {
+  if (tick && x(tick.ms) - LEFT < TIME_ROOM) return "";
+  return html`<text class="ax" x="${LEFT}" y="${foot}" text-anchor="start">${when(from, end, true)}</text>`;
+}
+
+/** What a narrow drawing has no room for: whose colour is whose, and what its marks say. */
+export function stackNotes({ width, times, end, series, marks }) {
+  if (width >= NARROW) return "";
+  const inside = byWeight(marks.filter(mark => mark.ms > times[0] && mark.ms < end));
+  const told = inside.slice(0, MARKS_TOLD).toSorted((one, other) => one.ms - other.ms);
+  return html`<div class="legend foot">${series.map(each => html`<span><i class="sw" data-s="background:${each.colour}"></i>${each.name}</span>`)}</div>
+    ${told.length ? html`<ul class="mini">${told.map(mark => html`<li><time>${when(mark.ms, end, true)}</time><span>${mark.words}</span></li>`)}${inside.length > told.length ? html`<li class="faint"><span>and ${num(inside.length - told.length)} more marks</span></li>` : ""}</ul>` : ""}`;
 }
 
 /** Those that matter most first: failures, then what people did; of a kind the newest. */

@@ -47,6 +47,17 @@ export function duration(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor(whole / 3600) % 24} h`;
 }
 
+/**
+ * How far a score is behind the best, as whoever subtracts what is shown of both: −0.1, −<0.1 where only digits differ that
+ * are not shown, and a tie where none does.
+ */
+export function behindWords(best, score) {
+  const shown = Number(best.toFixed(1)) - Number(score.toFixed(1));
+  if (Math.abs(shown) > 0.05) return `${shown > 0 ? "−" : "+"}${Math.abs(shown).toFixed(1)}`;
+  if (best === score) return "tie";
+  return `${best > score ? "−" : "+"}<0.1`;
+}
+
 /** Milliseconds of what an event says about its time; null where it says nothing. */
 export function instant(text) {
   const ms = Date.parse(text ?? "");

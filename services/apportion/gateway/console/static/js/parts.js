@@ -5,13 +5,16 @@ import { Problem } from "./api.js";
 import { num } from "./format.js";
 import { link } from "./links.js";
 
+/** A text whose commands stand between backticks, as the gateway writes them; what is no text stays. */
+export const withCode = text => (typeof text === "string" ? text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part)) : text);
+
 /** The sentence that answers the page's question, and what qualifies it. */
-export const answer = (sentence, notes = []) => html`<header class="answer"><h1>${sentence}</h1>${
-  notes.length ? html`<p class="sub">${notes.filter(Boolean).map(note => html`<span>${note}</span>`)}</p>` : ""}</header>`;
+export const answer = (sentence, notes = []) => html`<header class="answer"><h1>${withCode(sentence)}</h1>${
+  notes.length ? html`<p class="sub">${notes.filter(Boolean).map(note => html`<span>${withCode(note)}</span>`)}</p>` : ""}</header>`;
 
 /** A page that only says one thing, and where to go from there. */
 export const onlySays = (sentence, more = "", links = []) => html`<div class="page">${answer(sentence)}${
-  more || links.length ? html`<section class="card">${more ? html`<p class="lead">${more}</p>` : ""}${
+  more || links.length ? html`<section class="card">${more ? html`<p class="lead">${withCode(more)}</p>` : ""}${
     links.length ? html`<div class="acts">${links}</div>` : ""}</section>` : ""}</div>`;
 
 /** What a page says instead of its answer when the gateway has none. */
@@ -29,7 +32,7 @@ export function problemPage(problem, about) {
 export function problemNote(problem, about) {
   if (!(problem instanceof Problem)) throw problem;
   const said = problem.unknown ? `This gateway does not answer ${about}.` : sentence(problem.message);
-  return html`<p class="faint">${said}${problem.fix && !problem.unknown ? ` ${sentence(problem.fix)}` : ""}</p>`;
+  return html`<p class="faint">${withCode(`${said}${problem.fix && !problem.unknown ? ` ${sentence(problem.fix)}` : ""}`)}</p>`;
 }
 
 /** With a capital letter, unless it begins with a name. */
@@ -42,15 +45,15 @@ export const sentence = text => `${sentenceCase(text)}${/[.!?]$/.test(text) ? ""
 export const causeList = (causes, nodes) => html`<ul class="causes">${causes.map(cause => html`<li>${causeBar(cause, nodes)}${cause.unblocked_by ? cure(cause.unblocked_by) : ""}</li>`)}</ul>`;
 
 function causeBar(cause, nodes) {
-  if (!cause.nodes) return html`<div class="cz"><span>${cause.words}</span></div>`; // a limit: nobody looked at nodes
+  if (!cause.nodes) return html`<div class="cz"><span>${withCode(cause.words)}</span></div>`; // a limit: nobody looked at nodes
   const look = /cordon|unhealthy|not ready|not in the cluster/.test(cause.words) ? "warn" : "bad";
-  return html`<div class="cz"><span>${cause.words}</span><i class="${look}" data-s="width:${100 * cause.nodes / Math.max(1, nodes)}%"></i><b class="m">${num(cause.nodes)}</b></div>`;
+  return html`<div class="cz"><span>${withCode(cause.words)}</span><b class="m">${num(cause.nodes)}</b><i class="${look}"><i data-s="width:${100 * cause.nodes / Math.max(1, nodes)}%"></i></i></div>`;
 }
 
 /** A command, with a button that copies it where it is whole, and what it is about; else words. */
 function cure(words) {
   const [, said, about] = /^((?:apportion|kubectl) [^(]*[^( ])(?: \((.*)\))?$/s.exec(words) ?? [];
-  if (!said) return html`<p class="cure">${sentenceCase(words)}.</p>`;
+  if (!said) return html`<p class="cure">${withCode(sentenceCase(words))}.</p>`;
   const shown = /\b(NODE|DEVICE)\b/.test(said) ? html`<code>${said}</code>` : command(said);
   return html`<div class="cure">${shown}${about ? html`<span>${about}</span>` : ""}</div>`;
 }

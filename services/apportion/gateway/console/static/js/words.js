@@ -1,6 +1,11 @@
 // Words that pages share for what a pod wants and holds. What happened is always said by the gateway.
 import { instant, many, num } from "./format.js";
+import { html } from "./html.js";
+import { nodeLink, podLink } from "./links.js";
 import { PHASES } from "./vocabulary.js";
+
+const OTHERS = "another namespace"; // as the gateway calls all that the reader may not see
+const NOT_TOLD = "-";
 
 /** What a pod asks for, as in `2 × 3,000 MiB, 50 % cores` or `8 whole cards`. */
 export function wants(asks) {
@@ -35,6 +40,15 @@ function piece({ memory_mib: mib, cores, template }) {
 
 /** The gateway's `8 x nvidia whole, of H100` as a heading: `8 × nvidia, whole, of H100`. */
 export const lineWords = said => said.replaceAll(" x ", " × ").replace(/ whole\b/g, ", whole");
+
+/** Whether a name is told to this reader: of pods of others there is none. */
+export const isTold = name => Boolean(name) && name !== NOT_TOLD;
+
+/** A pod as a link to its page; one of a namespace that the reader may not see has neither name nor page. */
+export const podName = (namespace, name) => (namespace === OTHERS || !isTold(name) ? html`<span class="faint">a pod of ${OTHERS}</span>` : podLink(namespace, name));
+
+/** A node as a link, where it is told. */
+export const nodeName = node => (isTold(node) ? nodeLink(node) : html`<span class="faint">–</span>`);
 
 /** Seconds since a time, at the moment that is shown; null where nobody said when. */
 export function since(time, now) {

@@ -1,14 +1,22 @@
 // Doctor: what is broken, what soon will be, what is not known, and what is as it must be; each with
 // its fix.
-import { getNow } from "../api.js";
+import { getNow, Problem } from "../api.js";
 import { many, num } from "../format.js";
 import { html, mount } from "../html.js";
 import { ICONS } from "../icons.js";
+import { link, nodeLink } from "../links.js";
 import { isLive } from "../moment.js";
-import { answer, command, copyFrom, sentenceCase } from "../parts.js";
+import { answer, command, copyFrom, sentenceCase, withCode } from "../parts.js";
 import { ListPage } from "./list_page.js";
 
 const STATES = { broken: "bad", unknown: "warn", soon: "warn", ok: "ok" };
+const NODES_KNOWN = 1000; // whose names in a check are links
+const NAME = /([A-Za-z0-9][\w.-]*\w)/;
+/** Where what a check is about is seen, while it is not as it must be. */
+const SHOWN = {
+  devices: ["fleet", "the broken cards", { show: "broken" }], agents: ["fleet", "the cards out of reach", { q: "state:unreached" }],
+  cordons: ["fleet", "the cordoned cards", { show: "cordoned" }], "refused-events": ["events", "the events", {}], prices: ["reports", "the reports", {}],
+};
 const COMMAND = /^(apportion|kubectl|systemctl|helm|nats|nvidia-smi|docker)\b/;
 
 /** See app.js. */
@@ -16,8 +24,8 @@ export const open = (main, context) => new DoctorPage(main, context).start();
 
 class DoctorPage extends ListPage {
   async load() {
-    const found = await getNow("doctor");
-    this.checks = found.checks;
+    const [found, nodes] = await Promise.all([getNow("doctor"), nodesKnown()]);
+    this.checks = found.checks.map(check => ({ ...check, nodes }));
     this.revision = found.revision;
   }
 
@@ -38,15 +46,25 @@ class DoctorPage extends ListPage {
   clicked(event) { copyFrom(event); }
 }
 
+/** The names of nodes; none where the gateway has no answer but the doctor's. */
+async function nodesKnown() {
+  try {
+    return new Set((await getNow("nodes", { limit: NODES_KNOWN })).items.map(({ node }) => node));
+  } catch (problem) {
+    if (problem instanceof Problem) return new Set();
+    throw problem;
+  }
+}
+
+/** The words of a check with its nodes as links, and where what it is about is seen. */
+const saidOf = ({ id, state, words, nodes }) => html`${words.split(NAME).map((part, at) => (at % 2 && nodes.has(part) ? nodeLink(part) : part))}${state !== "ok" && SHOWN[id] ? html` · ${link(...SHOWN[id])}` : ""}`;
+
 function checkRow(check) {
   const icon = { broken: ICONS.broken, unknown: ICONS.soon, soon: ICONS.soon, ok: ICONS.ok }[check.state];
   const words = { broken: "broken", unknown: "not known", soon: "soon", ok: "good" }[check.state];
   const fix = !check.fix ? "" : COMMAND.test(check.fix) ? command(check.fix) : html`<span class="cure">${withCode(sentenceCase(check.fix))}</span>`;
-  return html`<li class="d-${STATES[check.state]}"><span class="ic" role="img" aria-label="${words}">${icon}</span><div><b>${nameOf(check)}</b><span>${check.words}${/^(#|https?:)/.test(check.link) ? html` · <a href="${check.link}">show</a>` : check.link ? html` · <span class="m">${check.link}</span>` : ""}</span>${fix}</div></li>`;
+  return html`<li class="d-${STATES[check.state]}"><span class="ic" role="img" aria-label="${words}">${icon}</span><div><b>${nameOf(check)}</b><span>${saidOf(check)}${/^(#|https?:)/.test(check.link) ? html` · <a href="${check.link}">show</a>` : check.link ? html` · <span class="m">${check.link}</span>` : ""}</span>${fix}</div></li>`;
 }
-
-/** What stands between backticks as code. */
-const withCode = text => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
 
 /** nodes-without-agent as Nodes without agent. */
 const nameOf = check => (check.id === "rbac" ? "RBAC" : sentenceCase(check.id.replaceAll("-", " ")));

@@ -2,20 +2,21 @@
 // Where none has the name, which may be meant.
 import { get, getNow, orNone, path, Problem } from "../api.js";
 import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
-import { between, byName, clock, duration, instant, many, num, shortId, shortModel, when } from "../format.js";
+import { behindWords, between, byName, clock, duration, instant, many, num, shortId, shortModel, when } from "../format.js";
 import { html, mount } from "../html.js";
 import { ICONS } from "../icons.js";
 import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
 import { mayBeMeant, namespacesOf, nonePage, otherKinds, severalPage } from "../meant.js";
 import { isLive, shownTime } from "../moment.js";
-import { answer, causeList, clauses, copyFrom, problemNote, sentenceCase } from "../parts.js";
+import { answer, causeList, clauses, copyFrom, problemNote, sentenceCase, withCode } from "../parts.js";
 import { href, setCanonical } from "../route.js";
 import { linked } from "../sentence.js";
 import { STORY } from "../vocabulary.js";
-import { phaseWord, wants } from "../words.js";
+import { phaseWord, podName, wants } from "../words.js";
 import { ListPage } from "./list_page.js";
 
 const LONG_WAIT_S = 60;
+const LEAST_S = 0.1; // of a wait that its story shows
 const ENDED = "ended";
 const ENDED_BECAUSE = /^\S+ ended at revision [\d,]+, [^ ]+: (.*?)\. As of revision [\d,]+: /s;
 const PART_COLOURS = ["--p1", "--p2", "--p3", "--p4"];
@@ -58,12 +59,15 @@ class PodPage extends ListPage {
     const live = why && !this.hasEnded(); // of others nothing is known but why and their story
     const held = why?.placed?.node;
     const then = this.whenHeld();
-    const [pod, node, beside] = await Promise.all([
+    const submitted = why?.history[0]?.revision; // what it asked for then, its queue too, stands in that event alone
+    const [pod, entry, node, beside] = await Promise.all([
       live ? orNone(get(`pods/${name}`)) : null,
+      submitted ? this.orProblem(getNow(`log/${submitted}`)) : null,
       held ? this.orProblem(get(`nodes/${path(held)}`, then)) : null,
       held ? this.orProblem(get("placements", { node: held, limit: 1000, ...then })) : null,
     ]);
-    Object.assign(this, { pod: pod?.pod ?? null, node, beside });
+    const { data } = entry?.event ?? {};
+    Object.assign(this, { pod: pod?.pod ?? null, queue: why?.gang?.queue || data?.queue || data?.submitted?.queue || "", node, beside });
   }
 
   /** The moment at which it held what it held last, as a parameter: of one that ended, just before its end. */
@@ -109,7 +113,8 @@ class PodPage extends ListPage {
     const waited = this.waited();
     const lead = waited === null ? "Waits" : `Waits for ${duration(waited)}`;
     if (why.refused) return html`${lead}: ${this.reason()}.`;
-    return html`${lead}: ${why.sentence.replace(`${this.namespace}/${this.name} `, "").replace(/^of the gang \S+ /, "")}.`;
+    const [, until, rest] = /^(?:of the gang \S+ )?(?:waits (until )?)?(.*)$/s.exec(why.sentence.replace(`${this.namespace}/${this.name} `, ""));
+    return html`${lead}${until ? " until " : ": "}${rest}.`;
   }
 
   hasEnded() { return this.why.phase === ENDED; }
@@ -158,7 +163,8 @@ class PodPage extends ListPage {
   waitWords() {
     const waited = this.waited();
     if (waited === null) return "";
-    const words = waited < 2 ? ", after no wait" : `, after ${duration(waited)} of waiting`;
+    const looked = this.history?.items?.some(({ type }) => type === "PodRefused"); // its story has it waiting, however short
+    const words = waited < 2 && !looked ? ", after no wait" : `, after ${duration(Math.max(LEAST_S, waited))} of waiting`;
     const anew = this.history?.uids?.length > 1; // the story tells of those that had the name before
     return anew ? `${words} since it was submitted anew at ${clock(instant(this.why.history[0].time))}` : words;
   }
@@ -168,7 +174,7 @@ class PodPage extends ListPage {
     const { refused } = this.why ?? {};
     if (!refused || this.hasEnded()) return "";
     const said = [refused.spared, refused.since.length ? `Since then ${refused.since.join("; ")}` : ""].filter(Boolean);
-    return said.map(words => html`<p class="note warn">${ICONS.soon}<span>${words}.</span></p>`);
+    return said.map(words => html`<p class="note warn">${ICONS.soon}<span>${withCode(words)}.</span></p>`);
   }
 
   notes() {
@@ -177,6 +183,7 @@ class PodPage extends ListPage {
       pod?.asks.length ? wants(pod.asks) : "",
       link("pods", this.namespace, { q: `${this.namespace}/` }),
       pod?.group ? html`gang ${link("pods", pod.group, { q: pod.group }, "m")}` : "",
+      this.queue ? html`queue <span class="m">${this.queue}</span>` : "",
       this.why?.failed_devices?.length && !this.hasEnded() ? html`<span class="c-bad">it cannot rely on what it holds</span>` : "",
       html`<button class="newer" hidden></button>`,
     ];
@@ -187,14 +194,24 @@ class PodPage extends ListPage {
   story() {
     const steps = this.steps();
     const open = this.why && !this.why.placed && !this.why.rejected && !this.hasEnded();
-    return html`<ol class="tl">${steps.map((step, at) => stepRow(step, steps[at + 1]))}${open ? html`<li class="open"><div class="tl-t"><time>now</time></div><div class="tl-b"><b>Waiting</b><span>${this.why.waiting ? `number ${num(this.why.waiting.position)} of ${num(this.why.waiting.pending)}; ` : ""}${link("waiting", "see the lines")}</span></div></li>` : ""}</ol>`;
+    return html`<ol class="tl">${steps.map((step, at) => stepRow(step, steps[at + 1]))}${open ? html`<li class="open"><div class="tl-t"><time>now</time></div><div class="tl-b"><b>Waiting</b><span>${this.standing()}</span></div></li>` : ""}</ol>`;
+  }
+
+  /** Whether it stands in no line: nobody looks at a pod before its gates are taken away. */
+  isGated() { return !this.why.refused && !this.why.waiting; }
+
+  /** Where it stands among those that wait. */
+  standing() {
+    const { waiting } = this.why;
+    if (this.isGated()) return "in no line yet";
+    return html`${waiting ? `number ${num(waiting.position)} of ${num(waiting.pending)}; ` : ""}${link("waiting", "see the lines")}`;
   }
 
   steps() {
     if (this.history?.items) {
-      return this.history.items.map(item => ({
+      return this.rooms(this.history.items).map(([item, ...others]) => ({
         look: LOOKS[item.type] ?? "submitted", title: this.titled(item), time: item.time, revision: item.revision,
-        words: this.told(item),
+        words: others.length ? [item, ...others].map(each => html`<span class="clause">${this.told(each)} ${each === item ? "" : receipt(each.revision)}</span>`) : this.told(item),
       }));
     }
     return this.why.history.map(step => ({
@@ -202,17 +219,28 @@ class PodPage extends ListPage {
     }));
   }
 
-  /** What a fact is headed with: the eviction of another pod, for this one, is no eviction of it. */
-  titled({ type, sentence }) {
-    const another = type === "PodEvicted" && !sentence.startsWith(`${this.namespace}/${this.name} `);
-    return another ? "Room is made" : STORY[type] ?? type;
+  /** Facts one by one, but of several that go for this pod one after the other all together: it is one decision. */
+  rooms(items) {
+    const groups = [];
+    for (const item of items) {
+      if (groups.length && this.makesRoom(item) && this.makesRoom(groups.at(-1)[0])) groups.at(-1).push(item);
+      else groups.push([item]);
+    }
+    return groups;
   }
+
+  /** The eviction of another pod, for this one, is no eviction of it. */
+  makesRoom({ type, sentence }) { return type === "PodEvicted" && !sentence.startsWith(`${this.namespace}/${this.name} `); }
+
+  /** What a fact is headed with. */
+  titled(item) { return this.makesRoom(item) ? "Room is made" : STORY[item.type] ?? item.type; }
 
   /** The sentence without what its title and the page say already. */
   told({ sentence, subject }) {
     const own = `${this.namespace}/${this.name}`;
     const rest = sentence.startsWith(own) ? sentence.slice(own.length).replace(/^:? /, "") : sentence;
-    return clauses(sentenceCase(rest.replace(/^(submitted|waits|rejected): /, "").replace(/^(placed|bound|adopted) /, "")), text => linked(text, subject));
+    const said = rest.replace(/^(submitted|waits|rejected): /, "").replace(/^(placed|bound|adopted) /, "").replace(/^\((priority -?\d+)\) is evicted /, "it, of $1, is evicted ");
+    return clauses(sentenceCase(said), text => linked(text, subject));
   }
 
   stepWords(phase) {
@@ -310,13 +338,25 @@ class PodPage extends ListPage {
     const causes = refused?.causes ?? [];
     const leaving = this.why.evicts;
     const ended = this.hasEnded();
-    const limited = refused && !refused.nodes; // nobody looked at nodes
-    return html`${leaving.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${leaving.map(each => html`<li><span>${podLink(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}
-      <section class="card"><h2>${limited ? `Why it ${ended ? "waited" : "waits"}` : `Why none ${ended ? "fitted" : "fits"}`} <small>${refused ? `${limited ? "" : `of ${many(refused.nodes, "node")}, `}and what would ${ended ? "have unblocked" : "unblock"} it` : ended ? "nobody had looked" : "nobody has looked yet"}</small></h2>
-      ${causes.length ? causeList(causes, refused.nodes) : html`<p>${sentenceCase(this.why.sentence)}.</p>`}
-      ${ended ? "" : html`<div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div>`}</section>
+    const limited = refused ? !refused.nodes : this.isGated(); // nobody looked at nodes
+    return html`${leaving.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${leaving.map(each => html`<li><span>${podName(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}
+      <section class="card"><h2>${limited ? `Why it ${ended ? "waited" : "waits"}` : `Why none ${ended ? "fitted" : "fits"}`} <small>${this.unblockWords(limited)}</small></h2>
+      ${causes.length ? html`${this.limitWords()}${causeList(causes, refused.nodes)}` : html`<p>${withCode(sentenceCase(this.why.sentence))}.</p>`}
+      ${ended || this.isGated() ? "" : html`<div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div>`}</section>
       ${nearest(refused?.nearest ?? [])}
       ${this.history instanceof Problem && !this.history.unknown ? problemNote(this.history, "what happened to a pod") : ""}`;
+  }
+
+  unblockWords(limited) {
+    const { refused } = this.why;
+    if (!refused) return this.hasEnded() ? "nobody had looked" : this.isGated() ? "no scheduler looks at it before" : "nobody has looked yet";
+    return `${limited ? "" : `of ${many(refused.nodes, "node")}, `}and what would ${this.hasEnded() ? "have unblocked" : "unblock"} it`;
+  }
+
+  /** The limit, or the gang, that keeps it out: the causes below it are of nodes. */
+  limitWords() {
+    const { limit, causes } = this.why.refused;
+    return limit && !causes.some(({ words }) => words === limit) ? html`<p>${withCode(sentenceCase(limit))}.</p>` : "";
   }
 
   clicked(event) { copyFrom(event); }
@@ -336,20 +376,18 @@ function timeWords(ms) {
 }
 
 function runRow(row, at, { rows, parts, most }) {
-  const behind = rows[0].total - row.total;
   const said = parts.map(part => `${part} ${(row.parts[part] ?? 0).toFixed(1)}`).join(", ");
-  return html`<div class="run ${at ? "" : "won"}"><span class="m">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="${said}">${parts.map((part, place) => html`<i title="${part} ${(row.parts[part] ?? 0).toFixed(1)}" data-s="width:${Math.max(0, row.parts[part] ?? 0) / most * 100}%;background:var(${PART_COLOURS[place % 4]})"></i>`)}</span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? behind < 0.05 ? "tie" : `−${behind.toFixed(1)}` : ""}</em></div>`;
+  return html`<div class="run ${at ? "" : "won"}"><span class="m">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="${said}">${parts.map((part, place) => html`<i title="${part} ${(row.parts[part] ?? 0).toFixed(1)}" data-s="width:${Math.max(0, row.parts[part] ?? 0) / most * 100}%;background:var(${PART_COLOURS[place % 4]})"></i>`)}</span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? behindWords(rows[0].total, row.total) : ""}</em></div>`;
 }
 
 // Nodes that nearly fitted: what was wanted and what is there, or who holds it; no column stands empty.
 function nearest(misses) {
-  const shown = misses.filter(miss => miss.needed_words || miss.holders);
-  if (!shown.length) return "";
+  if (!misses.length) return "";
   const columns = [
     ["Wanted", miss => miss.needed_words, "nw"], ["There", miss => miss.available_words, ""],
-    ["Missing", miss => miss.missing, "nw"], ["Held by", holdersOf, ""],
-  ].map(([words, of, look]) => ({ words, look, cells: shown.map(of) })).filter(({ cells }) => cells.some(Boolean));
-  return html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th>${columns.map(({ words }) => html`<th scope="col">${words}</th>`)}</tr></thead><tbody>${shown.map((miss, at) => html`<tr data-row tabindex="0"><td class="node">${nodeLink(miss.node)}</td>${columns.map(({ look, cells }) => html`<td class="${look}">${cells[at]}</td>`)}</tr>`)}</tbody></table></section>`;
+    ["Missing", miss => miss.missing || miss.words, ""], ["Held by", holdersOf, ""],
+  ].map(([words, of, look]) => ({ words, look, cells: misses.map(of) })).filter(({ cells }) => cells.some(Boolean));
+  return html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th>${columns.map(({ words }) => html`<th scope="col">${words}</th>`)}</tr></thead><tbody>${misses.map((miss, at) => html`<tr data-row tabindex="0"><td class="node">${nodeLink(miss.node)}</td>${columns.map(({ look, cells }) => html`<td class="${look}">${cells[at]}</td>`)}</tr>`)}</tbody></table></section>`;
 }
 
 function holdersOf({ held_by: names, holders }) {

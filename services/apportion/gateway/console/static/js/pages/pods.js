@@ -2,11 +2,11 @@
 import { all, get } from "../api.js";
 import { duration, many, num } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
-import { link, namespaceDot, nodeLink, phaseChip, podLink } from "../links.js";
+import { link, namespaceDot, nodeLink, phaseChip } from "../links.js";
 import { meetNamespaces } from "../colours.js";
 import { shownTime } from "../moment.js";
 import { answer, searchField, second, segments } from "../parts.js";
-import { holds, phaseWord, since, wants } from "../words.js";
+import { holds, phaseWord, podName, since, wants } from "../words.js";
 import { ListPage } from "./list_page.js";
 
 const PODS_MOST = 10_000;
@@ -20,7 +20,8 @@ class PodsPage extends ListPage {
   constructor(main, context) {
     super(main, context);
     this.text = context.parameters.get("q") ?? "";
-    this.phase = phaseWord(context.parameters.get("phase") ?? "");
+    this.said = context.parameters.get("phase") ?? "";
+    this.phase = PHASES.includes(phaseWord(this.said)) ? phaseWord(this.said) : "";
   }
 
   async load() {
@@ -39,7 +40,9 @@ class PodsPage extends ListPage {
     const sentence = live
       ? html`${num(live)} ${live === 1 ? "pod is" : "pods are"} live: ${num(phases.allocated ?? 0)} hold their shares, ${link("waiting", `${num(waits)} wait`)}${phases.rejected ? html`; ${link("pods", `${num(phases.rejected)} cannot be read`, { phase: "rejected" }, "c-bad")}` : ""}.`
       : "No pod is live.";
-    mount(this.main, html`<div class="page">${answer(sentence, [html`<span id="matching" role="status"></span>`, html`<button class="newer" hidden></button>`])}
+    mount(this.main, html`<div class="page">${answer(sentence, [
+      this.said && !this.phase ? html`<span class="c-warn" id="no-phase">no phase is called ${this.said}: pods of all are shown</span>` : "",
+      html`<span id="matching" role="status"></span>`, html`<button class="newer" hidden></button>`])}
       <div class="bar">${searchField(this.text, "name, namespace, node or ask", "Find pods")}${segments("phase", "Phase", PHASES.map(phase => [phase, phase || "all"]), this.phase)}</div>
       <div class="tablebox"><table class="t"><caption class="unseen">Live pods, the newest first</caption><thead><tr><th scope="col">Pod</th><th scope="col">Phase</th><th scope="col" class="hide-s">Wants or holds</th><th scope="col" class="hide-s">Node</th><th scope="col" class="hide-s num">Since</th></tr></thead><tbody id="rows"></tbody></table></div></div>`);
     $("#q").addEventListener("input", event => {
@@ -65,6 +68,7 @@ class PodsPage extends ListPage {
     const button = event.target.closest("[data-phase]");
     if (!button) return;
     this.phase = button.dataset.phase;
+    $("#no-phase")?.remove();
     this.context.setParameters({ phase: this.phase });
     for (const each of $$("[data-phase]", this.main)) each.setAttribute("aria-pressed", String(each.dataset.phase === this.phase));
     this.list();
@@ -85,5 +89,5 @@ function row(pod, now) {
   const trouble = troubles(pod);
   const said = trouble ? html`<span class="c-bad">${trouble}</span>` : "";
   const age = seconds === null ? "" : duration(seconds);
-  return html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([has, node, age, said])}</td><td>${phaseChip(phaseWord(pod.phase))}</td><td class="hide-s ${pod.rejection || trouble ? "" : "nw"}">${has}${said ? html`; ${said}` : ""}</td><td class="hide-s">${node || html`<span class="faint">–</span>`}</td><td class="num m hide-s">${age}</td></tr>`;
+  return html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podName(pod.namespace, pod.name)}${second([has, node, age, said])}</td><td>${phaseChip(phaseWord(pod.phase))}</td><td class="hide-s ${pod.rejection || trouble ? "" : "nw"}">${has}${said ? html`; ${said}` : ""}</td><td class="hide-s">${node || html`<span class="faint">–</span>`}</td><td class="num m hide-s">${age}</td></tr>`;
 }

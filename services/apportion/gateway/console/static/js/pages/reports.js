@@ -1,13 +1,15 @@
 // Reports: how many hours of cards were granted and used, what they cost, and what did nothing.
 import { getNow, Problem } from "../api.js";
-import { stackChart } from "../chart.js";
+import { stackChart, stackNotes } from "../chart.js";
 import { meetNamespaces, namespaceColour, namespacePlace, NAMESPACE_COLOURS, OTHER } from "../colours.js";
 import { decimal, instant, many, num, percent, when } from "../format.js";
 import { $, html, mount } from "../html.js";
-import { link, podLink } from "../links.js";
+import { link } from "../links.js";
+import { me } from "../login.js";
 import { LOOK_OF } from "../marks.js";
 import { isLive, shownTime } from "../moment.js";
 import { answer, problemNote, second, segments } from "../parts.js";
+import { podName } from "../words.js";
 import { ListPage } from "./list_page.js";
 
 const BYS = [["namespace", "namespace"], ["queue", "queue"], ["user", "user"], ["node", "node"]];
@@ -18,7 +20,8 @@ const LEAST_MS = 2000; // the first second of a ledger has a report too
 const SERIES = 7;
 const ROWS = 12;
 const NO_PRICES = 404;
-let unpriced = null; // the gateway's word that it has no prices: it has them from its start or never, so it is asked once
+const UNPRICED = /has no prices/; // of a file that is wrong the next report may be right
+let unpriced = null; // the gateway's word that it has no price file: it has one from its start or never, so it is asked once
 
 /** See app.js. */
 export const open = (main, context) => new ReportsPage(main, context).start();
@@ -27,14 +30,15 @@ class ReportsPage extends ListPage {
   constructor(main, context) {
     super(main, context);
     this.by = context.parameters.get("by") ?? "namespace";
-    this.span = context.parameters.get("span") ?? "1d";
+    this.said = context.parameters.get("span") ?? "1d";
+    this.span = SPANS.some(([name]) => name === this.said) ? this.said : "1d";
   }
 
   async load() {
     const line = await getNow("timeline", { bins: 1 });
     this.marks = line.marks;
     const end = isLive() ? Date.now() : shownTime();
-    const wanted = (SPANS.find(([name]) => name === this.span) ?? SPANS[2])[2] * 1000;
+    const wanted = SPANS.find(([name]) => name === this.span)[2] * 1000;
     const from = Math.max(instant(line.first_time) ?? 0, end - wanted);
     const seconds = STEPS_S.find(each => (end - from) / 1000 / each <= STEPS_WANTED) ?? STEPS_S.at(-1);
     const period = { by: this.by, from: iso(from, Math.ceil), ...(isLive() ? {} : { to: iso(Math.max(end, from + LEAST_MS), Math.floor) }) };
@@ -43,7 +47,7 @@ class ReportsPage extends ListPage {
       getNow("report/usage", { ...period, step: `${seconds / 60}m` }), this.orProblem(getNow("report/idle", period)),
     ]);
     const cost = unpriced ?? await this.orProblem(getNow("report/cost", period));
-    if (cost.status === NO_PRICES) unpriced = cost;
+    if (cost.status === NO_PRICES && UNPRICED.test(cost.message)) unpriced = cost;
     Object.assign(this, { usage, idle, cost });
     this.revision = usage.revision;
     if (this.by === "namespace") meetNamespaces(usage.rows.map(row => row.key));
@@ -59,21 +63,33 @@ class ReportsPage extends ListPage {
   draw() {
     const { usage } = this;
     const { total } = usage;
+    const began = when(this.began(), shownTime(), true);
     const sentence = total.granted_gpu_hours
-      ? html`${decimal(total.granted_gpu_hours)} GPU hours were granted since ${when(instant(usage.from), shownTime(), true)}, ${percent(total.granted_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of what there was${total.reported_gpu_hours ? html`; where nodes tell, ${percent(total.used_gpu_hours / total.reported_gpu_hours)} of them did something` : ""}.`
-      : html`Nothing was granted since ${when(instant(usage.from), shownTime(), true)}.`;
+      ? html`${decimal(total.granted_gpu_hours)} GPU hours were granted since ${began}, ${percent(total.granted_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of what there was${total.reported_gpu_hours ? html`; where nodes tell, ${percent(total.used_gpu_hours / total.reported_gpu_hours)} of them did something` : ""}.`
+      : html`Nothing was granted since ${began}.`;
     const money = this.cost?.total?.cost;
     mount(this.main, html`<div class="page">${answer(sentence, [
+      this.span === this.said ? "" : html`<span class="c-warn">this page has no span ${this.said}: it has ${SPANS.map(([name]) => name).join(", ")}, and shows ${this.span}</span>`,
       money === undefined || money === null ? "" : `${amount(money, this.cost.currency)} at list price`,
       total.reported_gpu_hours ? "" : "no node has told yet what was used",
       this.idle?.found ? html`<span class="c-warn">${many(this.idle.found, "share")} did nothing for an hour or more</span>` : "",
       html`<button class="newer" hidden></button>`])}
-      <section class="card"><div class="ch-h"><h2>Cards granted, by ${this.by} <small>means of ${stepWords(usage.step_s)}; the line is what was granted or free</small></h2><div class="acts">${segments("span", "Over the last", SPANS, this.span)}${segments("by", "By", BYS, this.by)}<a class="btn" download href="/api/v1/report/usage?${new URLSearchParams({ ...this.period, format: "csv" })}">CSV</a></div></div><div class="chart" id="chart"></div>${this.offWords()}</section>
+      <section class="card"><div class="ch-h"><h2>Cards granted, by ${this.by} <small>means of ${stepWords(usage.step_s)}; the line is what was granted or free</small></h2><div class="acts">${segments("span", "Over the last", SPANS, this.span)}${segments("by", "By", BYS, this.by)}</div></div><div class="chart" id="chart"></div>${this.offWords()}</section>
       <div class="cols rep">${this.rows()}${this.idleCard()}</div></div>`);
     this.chart();
     this.sizes?.disconnect();
     this.sizes = new ResizeObserver(() => this.chart());
     this.sizes.observe($("#chart"));
+  }
+
+  /** The first moment that counts: of a ledger that is younger than what is asked, its own beginning. */
+  began() { return instant(this.usage.begins) ?? instant(this.usage.from); }
+
+  /** The figures as files; who sees some namespaces only has them as JSON alone. */
+  files(report) {
+    const file = (words, format, name) => html`<a class="btn" download="${name}" href="/api/v1/report/${report}?${new URLSearchParams({ ...this.period, format })}">${words}</a>`;
+    const name = `${report}-by-${this.by.replace(/\W+/g, "-")}`;
+    return html`<div class="acts">${me.all ? file("CSV", "csv", `${name}.csv`) : ""}${file("JSON", "json", `${name}.json`)}${me.all && report === "cost" ? file("FOCUS", "focus", `${name}-focus.csv`) : ""}</div>`;
   }
 
   // ---- the chart ----
@@ -92,11 +108,12 @@ class ReportsPage extends ListPage {
     const width = box?.clientWidth ?? 0;
     if (!width || width === this.drawn) return;
     const { usage } = this;
-    const times = [...new Set(usage.steps.map(step => step.from))].sort().map(instant);
+    const begins = [...new Set(usage.steps.map(step => step.from))].sort().map(instant);
+    const times = begins.map(ms => Math.max(ms, this.began())); // the first step may begin before there is anything
     if (!times.length) { mount(box, html`<p class="faint">No step is over yet.</p>`); return; }
     const end = instant(usage.to);
     const lengths = times.map((ms, at) => ((times[at + 1] ?? end) - ms) / 3_600_000);
-    const place = new Map(times.map((ms, at) => [ms, at]));
+    const place = new Map(begins.map((ms, at) => [ms, at]));
     const own = usage.rows.filter(row => row.granted_gpu_hours && (this.by !== "namespace" || namespacePlace(row.key) < OTHER));
     const named = own.slice(0, SERIES).map(row => ({ name: row.key || "(none)", key: row.key, colour: this.colour(row.key, usage.rows.indexOf(row)), values: times.map(() => 0) }));
     const left = usage.rows.filter(row => row.granted_gpu_hours && !named.some(each => each.key === row.key));
@@ -114,7 +131,7 @@ class ReportsPage extends ListPage {
     const series = others.values.some(value => value > 1e-6) ? [...named, others] : named;
     const marks = this.marks.filter(mark => mark.kind !== "recovery")
       .map(mark => ({ ms: instant(mark.time), kind: mark.kind, words: mark.sentence, look: LOOK_OF[mark.kind] ?? "policy" }));
-    mount(box, stackChart({ width, times, end, series, line, off, marks, label: `Cards granted over time by ${this.by}. ${usableWords(line)}. The table below has the figures.` }));
+    mount(box, html`${stackChart({ width, times, end, series, line, off, marks, label: `Cards granted over time by ${this.by}. ${usableWords(line)}. The table below has the figures.` })}${stackNotes({ width, times, end, series, marks })}`);
     this.drawn = width;
   }
 
@@ -131,7 +148,7 @@ class ReportsPage extends ListPage {
     const part = each => (each.granted_gpu_hours ? percent(each.granted_gpu_hours / whole.granted_gpu_hours) : "–");
     const none = html`<tr><td colspan="5" class="faint">Nothing was granted here in this time.</td></tr>`;
     const row = (each, at) => html`<tr data-row tabindex="0"><td class="name"><i class="nsdot" data-s="background:${this.by === "namespace" || at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"></i>${this.keyLink(each.key)}${second([each.granted_gpu_hours ? `${part(each)} of all` : ""])}</td><td class="num m">${each.granted_gpu_hours ? decimal(each.granted_gpu_hours) : NOTHING}</td><td class="num m hide-s">${part(each)}</td>${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${100 * each.used_gpu_hours / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}</tr>`;
-    return html`<section class="card"><h2>${priced ? "Cost" : "Hours"} <small>by ${this.by}</small></h2><table class="t tight"><thead><tr><th scope="col">${this.by[0].toUpperCase() + this.by.slice(1)}</th><th scope="col" class="num">GPU hours</th><th scope="col" class="num hide-s">Of all</th>${told ? html`<th scope="col" class="num">Used</th>` : ""}${priced ? html`<th scope="col" class="num">Cost</th>` : ""}</tr></thead><tbody>${usage.rows.length ? usage.rows.slice(0, ROWS).map(row) : none}${usage.rows.length > ROWS ? html`<tr class="more"><td colspan="5">and ${num(usage.rows.length - ROWS)} more in the CSV</td></tr>` : ""}</tbody>
+    return html`<section class="card"><div class="ch-h"><h2>${priced ? "Cost" : "Hours"} <small>by ${this.by}</small></h2>${this.files(priced ? "cost" : "usage")}</div><table class="t tight"><thead><tr><th scope="col">${this.by[0].toUpperCase() + this.by.slice(1)}</th><th scope="col" class="num">GPU hours</th><th scope="col" class="num hide-s">Of all</th>${told ? html`<th scope="col" class="num">Used</th>` : ""}${priced ? html`<th scope="col" class="num">Cost</th>` : ""}</tr></thead><tbody>${usage.rows.length ? usage.rows.slice(0, ROWS).map(row) : none}${usage.rows.length > ROWS ? html`<tr class="more"><td colspan="5">and ${num(usage.rows.length - ROWS)} more in the files</td></tr>` : ""}</tbody>
       <tfoot><tr><td>All</td><td class="num m">${whole.granted_gpu_hours ? decimal(whole.granted_gpu_hours) : NOTHING}</td><td class="num m hide-s">${part(whole)}</td>${told ? html`<td class="num m">${percent(whole.used_gpu_hours / whole.reported_gpu_hours)}</td>` : ""}${priced ? html`<td class="num m">${amount(cost.total.cost, cost.currency)}</td>` : ""}</tr>
       ${[["Free", whole.free_gpu_hours], ["Cordoned", whole.cordoned_gpu_hours], ["Broken", whole.broken_gpu_hours]].map(([words, value]) => html`<tr class="faint"><td><i class="sw ${words.toLowerCase()}"></i>${words}</td><td class="num m">${decimal(value ?? 0)}</td><td class="hide-s"></td>${told ? html`<td></td>` : ""}${priced ? html`<td></td>` : ""}</tr>`)}</tfoot></table>${cost instanceof Problem ? html`<div class="foot">${problemNote(cost, "what it cost")}</div>` : ""}</section>`;
   }
@@ -146,14 +163,14 @@ class ReportsPage extends ListPage {
     const { idle } = this;
     if (idle instanceof Problem) return html`<section class="card"><h2>Idle shares</h2>${problemNote(idle, "what did nothing")}</section>`;
     if (!idle.found) return html`<section class="card"><h2>Idle shares</h2><p class="faint">${idle.reported ? "No share did nothing for an hour." : "Nodes tell once an hour what was used; none has yet."}</p></section>`;
-    return html`<section class="card"><h2>Idle shares <small>did nothing for an hour or more</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col" class="num">Idle</th><th scope="col" class="num">GPU hours</th></tr></thead><tbody>${idle.shares.slice(0, ROWS).map(share => html`<tr data-row tabindex="0"><td class="name">${podLink(share.namespace, share.pod)}</td><td class="num m">${decimal(share.hours)} h</td><td class="num m">${decimal(share.gpu_hours)}</td></tr>`)}${idle.found > ROWS ? html`<tr class="more"><td colspan="3">and ${num(idle.found - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
+    return html`<section class="card"><h2>Idle shares <small>did nothing for an hour or more</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col" class="num">Idle</th><th scope="col" class="num">GPU hours</th></tr></thead><tbody>${idle.shares.slice(0, ROWS).map(share => html`<tr data-row tabindex="0"><td class="name">${podName(share.namespace, share.pod)}</td><td class="num m">${decimal(share.hours)} h</td><td class="num m">${decimal(share.gpu_hours)}</td></tr>`)}${idle.found > ROWS ? html`<tr class="more"><td colspan="3">and ${num(idle.found - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
   }
 
   clicked(event) {
     const { dataset } = event.target.closest("button") ?? {};
     if (!dataset?.by && !dataset?.span) return;
     if (dataset.by) this.by = dataset.by;
-    if (dataset.span) this.span = dataset.span;
+    if (dataset.span) this.span = this.said = dataset.span;
     this.context.setParameters({ by: this.by === "namespace" ? "" : this.by, span: this.span === "1d" ? "" : this.span });
     this.drawn = 0;
     this.reload();

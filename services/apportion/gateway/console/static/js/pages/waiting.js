@@ -1,18 +1,20 @@
 // Waiting: how many pods, for how many cards, since when; and for each line why, and what would help.
-import { get } from "../api.js";
+import { get, orNone, path } from "../api.js";
 import { meetNamespaces, namespaceColour } from "../colours.js";
 import { duration, instant, many, num, when } from "../format.js";
 import { html, mount } from "../html.js";
-import { link, namespaceDot, nodeLink, podLink } from "../links.js";
+import { link, namespaceDot } from "../links.js";
 import { shownTime } from "../moment.js";
-import { answer, causeList, copyFrom, second, sentenceCase } from "../parts.js";
+import { answer, causeList, copyFrom, second, sentenceCase, withCode } from "../parts.js";
 import { href } from "../route.js";
-import { lineWords, since } from "../words.js";
+import { isTold, lineWords, nodeName, podName, since } from "../words.js";
 import { ListPage } from "./list_page.js";
 
 const ASKED = 90;
 const ROWS_FIRST = 6;
 const ROWS_OTHERS = 3;
+const GANGS_NAMED = 20;
+const OF_NODES = /^(none of|can never fit)/; // else the sentence of a line is that of a limit, or of a gang
 
 /** See app.js. */
 export const open = (main, context) => new WaitingPage(main, context).start();
@@ -21,7 +23,17 @@ class WaitingPage extends ListPage {
   async load() {
     this.lines = await get("lines", { limit: ASKED });
     this.revision = this.lines.revision;
+    await this.nameGangs();
     meetNamespaces(this.lines.lines.flatMap(line => line.first.map(pod => pod.namespace)));
+  }
+
+  /** Of lines that wait as a gang, which that is and how much of it is there: the line does not tell it. */
+  async nameGangs() {
+    const gangs = this.lines.lines.filter(line => line.sentence.startsWith("its gang ") && isTold(line.first[0]?.name)).slice(0, GANGS_NAMED);
+    await Promise.all(gangs.map(async line => {
+      const [{ namespace, name }] = line.first;
+      line.gang = (await orNone(get(`pods/${path(namespace, name)}/why`)))?.gang;
+    }));
   }
 
   draw() {
@@ -31,7 +43,7 @@ class WaitingPage extends ListPage {
       ? html`${many(all.pods, "pod")} ${all.pods === 1 ? "waits" : "wait"} for ${many(all.devices, "card")} in ${many(all.lines_count, "line")}${since_ms === null ? "" : `; the longest since ${when(since_ms, shownTime())}`}.`
       : "Nobody waits.";
     mount(this.main, html`<div class="page">${answer(sentence, [
-      all.lasting ? html`<span class="c-bad">${num(all.lasting)} ${all.lasting === 1 ? "wants" : "want"} what no node has</span>` : "",
+      all.lasting ? html`<span class="c-bad">${num(all.lasting)} can never have a place</span>` : "",
       all.making_room ? `room is made for ${num(all.making_room)}` : "",
       all.gated ? `${num(all.gated)} more ${all.gated === 1 ? "waits for its" : "wait for their"} gates` : "",
       all.rejected ? link("pods", `${num(all.rejected)} cannot be read`, { phase: "rejected" }, "c-bad") : "",
@@ -49,34 +61,49 @@ function lineCard(line, at) {
   const now = shownTime();
   const oldest = since(line.oldest_time, now);
   const rows = at ? ROWS_OTHERS : ROWS_FIRST;
-  return html`<section class="card line"><div class="line-h"><div><h2>${lineWords(line.wants)}${line.lasting ? html` <span class="chip s-broken">no node has it</span>` : ""}</h2>
-    <p><b>${num(line.pods)}</b> ${line.pods === 1 ? "pod" : "pods"}${oldest === null ? "" : ` · oldest ${duration(oldest)}`} · ${many(line.devices, "card")} each</p></div>${dots(line, now)}</div>
+  return html`<section class="card line"><div class="line-h"><div><h2>${lineWords(line.wants)}${line.lasting ? html` <span class="chip s-broken">never</span>` : ""}</h2>
+    <p><b>${num(line.pods)}</b> ${line.pods === 1 ? "pod" : "pods"}${oldest === null ? "" : ` · oldest ${duration(oldest)}`} · ${many(line.devices, "card")} each${gangWords(line)}</p></div>${dots(line, now)}</div>
     <div class="line-b"><div class="why">${reasons(line)}</div>
     <table class="t tight"><caption class="unseen">The first in line</caption><thead><tr><th scope="col" class="num">#</th><th scope="col">Pod</th><th scope="col">Waits</th><th scope="col" class="hide-s">Nearest</th><th scope="col" class="hide-s">Missing</th></tr></thead>
-    <tbody>${line.first.slice(0, rows).map(pod => podRow(pod, now))}${line.pods > rows ? html`<tr class="more"><td></td><td colspan="4">${link("pods", `and ${num(line.pods - Math.min(rows, line.first.length))} more`, { phase: "waiting" })}</td></tr>` : ""}</tbody></table></div></section>`;
+    <tbody>${line.first.slice(0, rows).map(pod => podRow(pod, line, now))}${line.pods > rows ? html`<tr class="more"><td></td><td colspan="4">${link("pods", `and ${num(line.pods - Math.min(rows, line.first.length))} more`, { phase: "waiting" })}</td></tr>` : ""}</tbody></table></div></section>`;
 }
 
 /** The line as a picture: a bar for each pod, as high as it has waited, in its namespace's colour. */
 function dots(line, now) {
   const waits = line.first.map(pod => since(pod.since_time, now) ?? 0);
   const most = Math.max(1, ...waits);
-  return html`<div class="dots" role="img" aria-label="${many(line.pods, "pod")} in line">${line.first.map((pod, at) => html`<a href="${href(`pod/${pod.namespace}/${pod.name}`)}" tabindex="-1" data-s="background:${namespaceColour(pod.namespace)};height:${Math.max(4, Math.round(30 * waits[at] / most))}px" title="${pod.position}. ${pod.namespace}/${pod.name}, ${duration(waits[at])}"></a>`)}</div>`;
+  const style = (pod, at) => `background:${namespaceColour(pod.namespace)};height:${Math.max(4, Math.round(30 * waits[at] / most))}px`;
+  const bar = (pod, at) => (isTold(pod.name)
+    ? html`<a href="${href(`pod/${pod.namespace}/${pod.name}`)}" tabindex="-1" data-s="${style(pod, at)}" title="${pod.position}. ${pod.namespace}/${pod.name}, ${duration(waits[at])}"></a>`
+    : html`<a tabindex="-1" data-s="${style(pod, at)}" title="${pod.position}. a pod of ${pod.namespace}, ${duration(waits[at])}"></a>`);
+  return html`<div class="dots" role="img" aria-label="${many(line.pods, "pod")} in line">${line.first.map(bar)}</div>`;
 }
 
+/** The gang that the line is, or begins with: how many must have a place together, and how many are there. */
+const gangWords = ({ gang }) => (gang ? html` · gang ${link("pods", gang.group, { q: gang.group }, "m")} needs ${num(gang.min_available)}, has ${num(gang.pods)}${gang.queue ? ` · queue ${gang.queue}` : ""}` : "");
+
 function reasons(line) {
-  if (!line.causes.length) return html`<h3>Why not yet</h3><p>${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}</p>`;
-  return html`<h3>${line.nodes ? `Why none of ${many(line.nodes, "node")}` : "Why not yet"}, and what would unblock it</h3>${causeList(line.causes, line.nodes)}<p class="try">${link("whatif", "Try a change →", line.first.length ? { pod: `${line.first[0].namespace}/${line.first[0].name}` } : {})}</p>`;
+  const [first] = line.first;
+  const whole = line.sentence && !OF_NODES.test(line.sentence) ? html`<p>${withCode(sentenceCase(line.sentence))}.</p>` : "";
+  if (!line.causes.length) return html`<h3>Why not yet</h3>${whole || html`<p>${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}</p>`}`;
+  // Nodes are not what one limit is about: its sentence has the numbers that its cause has not.
+  const causes = whole && !line.nodes && line.causes.length === 1 ? [{ ...line.causes[0], words: line.sentence }] : line.causes;
+  return html`<h3>${line.nodes ? `Why none of ${many(line.nodes, "node")}` : "Why not yet"}, and what would unblock it</h3>${causes === line.causes ? whole : ""}${causeList(causes, line.nodes)}<p class="try">${link("whatif", "Try a change →", first && isTold(first.name) ? { pod: `${first.namespace}/${first.name}` } : {})}</p>`;
 }
 
 const NONE = html`<span class="faint">–</span>`;
 
-function podRow(pod, now) {
+/** What its nearest node lacks is as the line has it: an amount, or else what is the matter there. */
+function podRow(pod, line, now) {
   const waited = since(pod.since_time, now);
   const near = pod.nominated || pod.nearest;
-  const node = near ? nodeLink(near) : "";
-  const missing = pod.room ? roomWords(pod) : pod.missing;
-  const narrow = pod.room ? [html`${node} ${missing}`] : [node ? html`nearest ${node}` : "", missing ? `${missing} missing` : ""];
-  return html`<tr data-row tabindex="0"><td class="num m">${num(pod.position)}</td><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second(narrow)}</td><td class="m">${waited === null ? "" : duration(waited)}</td><td class="hide-s">${node || NONE}</td><td class="hide-s nw">${missing || NONE}</td></tr>`;
+  const node = near ? nodeName(near) : "";
+  const miss = line.nearest.find(each => each.node === pod.nearest);
+  const amount = miss?.missing || pod.missing;
+  const missing = pod.room ? roomWords(pod) : amount || miss?.words || "";
+  const narrow = pod.room ? [html`${node} ${missing}`] : [node ? html`nearest ${node}` : "", amount ? `${amount} missing` : missing];
+  const priority = pod.priority ? html` <span class="chip">priority ${pod.priority}</span>` : "";
+  return html`<tr data-row tabindex="0"><td class="num m">${num(pod.position)}</td><td class="name">${namespaceDot(pod.namespace)}${podName(pod.namespace, pod.name)}${priority}${second(narrow)}</td><td class="m">${waited === null ? "" : duration(waited)}</td><td class="hide-s">${node || NONE}</td><td class="hide-s">${missing || NONE}</td></tr>`;
 }
 
 /** In short; the whole sentence is the gateway's. */

@@ -3,14 +3,15 @@
 // The gateway decides on a copy of its state, with the scheduler's own engine. Nothing is changed by
 // it, so nothing here needs a login; what acts is left to the command line.
 import { all, get, NODES_MOST, path, post, Problem } from "../api.js";
-import { byName, many, num, shortId, shortModel } from "../format.js";
+import { behindWords, byName, many, num, shortId, shortModel } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
-import { link, namespaceDot, nodeLink, podLink, receipt } from "../links.js";
+import { link, namespaceDot, podLink, receipt } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
-import { answer, causeList, clauses, command, copyFrom, second, segments, sentence, sentenceCase } from "../parts.js";
+import { answer, causeList, clauses, command, copyFrom, second, segments, sentence, sentenceCase, withCode } from "../parts.js";
 import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
 import { nodeOf } from "../sentence.js";
 import { OUTCOMES } from "../vocabulary.js";
+import { isTold, nodeName, podName } from "../words.js";
 import { Working } from "../working.js";
 import { compared } from "./diff.js";
 
@@ -21,6 +22,7 @@ const ROWS = 12;
 const NAMES_OFFERED = 20;
 const CARDS_OFFERED = 50;
 const HTTP_LATER = 429; // too many ask, and from 500 on what is the gateway's own trouble
+const ADDED = /^added-\d+$/; // as a plan calls the nodes that it adds
 const LINKED_MOST = 4000; // of an address as it is copied: mail and chat cut longer ones
 
 /** See app.js. The page is there at once; what is known of the queue, and the answer, come when they come. */
@@ -106,6 +108,7 @@ class WhatIfPage {
 
   /** What stands above as long as nothing is asked. */
   question() {
+    if (this.pod && !this.why) return answer(`There is no pod ${this.pod.join("/")} to help.`, ["Its address may be mistyped, or it is not there at this moment.", link("pods", "All pods")]);
     return this.pod ? answer(html`What would help ${podLink(...this.pod)}${this.first ? ", the first in the queue" : ""}?`, ["Add nodes, choose a policy, or write another manifest."])
       : answer("What would happen? Write a manifest, or name a node or a card.");
   }
@@ -116,7 +119,7 @@ class WhatIfPage {
     if (!this.pod) {
       return html`<section class="card"><h2>Nothing is asked yet</h2><ul class="hints"><li><b>Paste a manifest</b>: does it fit, where, beside whom, and what is ahead of it?</li><li><b>Name a node or a card to lose</b>: whose pods are hit, and where would they go?</li><li><b>Add nodes</b>, or choose a <b>policy</b>: who of those that wait would have a place?</li></ul></section>`;
     }
-    if (!why?.refused) return why ? html`<section class="card"><p>${sentenceCase(why.sentence)}.</p></section>` : "";
+    if (!why?.refused) return why ? html`<section class="card"><p>${withCode(sentenceCase(why.sentence))}.</p></section>` : "";
     return html`<section class="card"><h2>Why it waits <small>${why.refused.nodes ? `none of ${many(why.refused.nodes, "node")} fits` : "a limit keeps it out"}, and what would unblock it</small></h2>${causeList(why.refused.causes, why.refused.nodes)}</section>`;
   }
 
@@ -252,7 +255,7 @@ class WhatIfPage {
   /** Why there is no answer; where the same question may well have one later, it can be asked again. */
   refused(problem) {
     const words = problem.unknown ? "This gateway does not answer what if." : sentence(problem.message);
-    const fix = !problem.unknown && problem.fix ? html`<p>${sentence(problem.fix)}</p>` : "";
+    const fix = !problem.unknown && problem.fix ? html`<p>${withCode(sentence(problem.fix))}</p>` : "";
     this.unanswered(words, fix, !problem.status || problem.status >= HTTP_LATER);
   }
 
@@ -265,14 +268,14 @@ class WhatIfPage {
 
   unanswered(words, more, again) {
     mount($("#answer"), answer(words));
-    mount($("#result"), html`<p class="again" aria-hidden="true">${words}</p>${more || again ? html`<section class="card">${more}${again ? html`<div class="acts"><button class="btn" data-again>Ask again</button></div>` : ""}</section>` : ""}`);
+    mount($("#result"), html`<p class="again" aria-hidden="true">${withCode(words)}</p>${more || again ? html`<section class="card">${more}${again ? html`<div class="acts"><button class="btn" data-again>Ask again</button></div>` : ""}</section>` : ""}`);
     this.end(words, false);
   }
 
   /** The nodes that the plan is about, as they are; one that would be added is not there yet. */
   async nodes(plan) {
     const lost = await Promise.all(this.lose.map(name => this.nodeNamed(name)));
-    const names = [...new Set([...lost, ...plan.moved.map(pod => pod.was), ...plan.pods.map(pod => pod.node), ...plan.moved.map(pod => pod.node), ...plan.helped.map(pod => pod.node)])].filter(Boolean);
+    const names = [...new Set([...lost, ...plan.moved.map(pod => pod.was), ...plan.pods.map(pod => pod.node), ...plan.moved.map(pod => pod.node), ...plan.helped.map(pod => pod.node)])].filter(name => isTold(name) && !this.isAdded(name));
     const asked = names.slice(0, NODES_DRAWN).map(async name => {
       const [node, placed] = await Promise.all([
         this.or(null, get(`nodes/${path(name)}`)), this.or({ items: [] }, get("placements", { node: name, limit: 1000 })),
@@ -281,6 +284,11 @@ class WhatIfPage {
     });
     return (await Promise.all(asked)).filter(Boolean);
   }
+
+  /** Whether the name is that of a node which the plan adds: there is no page of it. */
+  isAdded(name) { return this.add.length > 0 && ADDED.test(name); }
+
+  nodeName(name) { return this.isAdded(name) ? html`<span class="m">${name}</span>` : nodeName(name); }
 
   /** A node that is lost, or that of a card: of one that was not offered here its story tells. Ids of cards have capitals, names of nodes none. */
   async nodeNamed(name) {
@@ -295,23 +303,38 @@ class WhatIfPage {
   unread(problems) {
     const words = problems.length === 1 ? sentence(problems[0]) : `${many(problems.length, "document")} cannot be used.`;
     mount($("#answer"), answer(words));
-    mount($("#result"), html`<p class="again" aria-hidden="true">${words}</p>${problems.length > 1 ? unusable(problems) : ""}`);
+    mount($("#result"), html`<p class="again" aria-hidden="true">${withCode(words)}</p>${problems.length > 1 ? unusable(problems) : ""}`);
     this.end(words);
   }
 
   draw(plan, nodes, took) {
-    mount($("#answer"), answer(sentence(plan.sentence), [
-      `as of ${revisionWords(plan.revision)}`, plan.changes.join(", "), `answered in ${num(took)} ms on a copy`, plan.when]));
-    mount($("#result"), html`<p class="again" aria-hidden="true">${sentenceCase(plan.sentence)}</p>${plan.problems.length ? unusable(plan.problems) : ""}
-      ${plan.warnings.length ? html`<section class="card"><h2>Probably not meant so</h2>${plan.warnings.map(words => html`<p class="note warn"><span>${words}</span></p>`)}</section>` : ""}
+    const about = this.helped() ? this.helpWords(plan) : "";
+    const said = about || sentence(plan.sentence);
+    mount($("#answer"), answer(said, [
+      about && sentenceCase(plan.sentence), `as of ${revisionWords(plan.revision)}`, plan.changes.join(", "), `answered in ${num(took)} ms on a copy`, plan.when]));
+    mount($("#result"), html`<p class="again" aria-hidden="true">${said}</p>${plan.problems.length ? unusable(plan.problems) : ""}
+      ${plan.warnings.length ? html`<section class="card"><h2>Probably not meant so</h2>${plan.warnings.map(words => html`<p class="note warn"><span>${withCode(words)}</span></p>`)}</section>` : ""}
       ${plan.passed_over.length ? html`<p class="note"><span>Passed over: ${plan.passed_over.join(", ")}</span></p>` : ""}
       ${this.beforeAfter(plan, nodes)}
       ${plan.pods.map(pod => this.planned(pod))}
       ${this.table("Who is hit", plan.moved, "held a place on what is lost")}
       ${this.table("Who is helped", plan.helped, "wait now, and would have a place")}
-      ${plan.evicted.length ? html`<section class="card"><h2>Who would go <small>${many(plan.evicted.length, "pod")} of lower priority</small></h2><ol class="mini">${plan.evicted.slice(0, ROWS).map(pod => html`<li><span>${podLink(pod.namespace, pod.pod)} leaves ${nodeLink(pod.node)} for <span class="m">${pod.beneficiary}</span>${pod.to ? html`, and goes to ${nodeLink(pod.to)}` : ""}${pod.budgets.length ? html` <span class="c-warn">(exceeds ${pod.budgets.join(", ")})</span>` : ""}</span></li>`)}</ol></section>` : ""}
+      ${plan.evicted.length ? html`<section class="card"><h2>Who would go <small>${many(plan.evicted.length, "pod")} of lower priority</small></h2><ol class="mini">${plan.evicted.slice(0, ROWS).map(pod => html`<li><span>${podName(pod.namespace, pod.pod)} leaves ${this.nodeName(pod.node)} for <span class="m">${pod.beneficiary}</span>${pod.to ? html`, and goes to ${this.nodeName(pod.to)}` : ""}${pod.budgets.length ? html` <span class="c-warn">(exceeds ${pod.budgets.join(", ")})</span>` : ""}</span></li>`)}</ol></section>` : ""}
       ${waiters(plan)}`);
-    this.end(sentence(plan.sentence));
+    this.end($("#answer h1").textContent);
+  }
+
+  /** What the change is to the pod that the page is about, which is asked for before all else. */
+  helpWords({ helped, waiting }) {
+    const [namespace, name] = this.pod;
+    const { why } = this;
+    const whose = podLink(namespace, name);
+    if (!why) return html`There is no pod ${whose} to help.`;
+    if (why.placed || why.rejected || why.phase === "ended") return html`${whose} does not wait: ${withCode(why.sentence)}.`;
+    const pod = helped.find(each => each.namespace === namespace && each.name === name);
+    if (pod) return html`${whose} would have a place, on ${this.nodeName(pod.node)}.`;
+    const cause = waiting.find(each => each.namespace === namespace && each.pod === name)?.cause;
+    return html`${whose} would still wait${cause ? html`: ${withCode(cause)}` : ""}.`;
   }
 
   beforeAfter(plan, nodes) {
@@ -320,11 +343,11 @@ class WhatIfPage {
     const loses = ({ node, devices }) => lost.has(node.node) || devices.some(device => isLost(device, lost));
     const ordered = nodes.toSorted((a, b) => loses(b) - loses(a) || byName(a.node.node, b.node.node));
     // A pod of the manifest that loses its node is among those that move as well.
-    const coming = [...plan.pods.filter(each => each.outcome !== "unchanged" && !each.was), ...plan.moved, ...plan.helped].flatMap(pod => pod.placed?.shares ?? []);
+    const coming = [...plan.pods.filter(each => each.outcome !== "unchanged" && !each.was), ...plan.moved, ...plan.helped].flatMap(pod => pod.placed?.shares ?? []).filter(({ share }) => share?.device);
     const cards = { before: cardsOf(ordered), after: cardsOf(ordered, { lost, coming, going: plan.evicted }) };
     const seen = Object.values(cards).flat().flatMap(node => node.cards);
     const { before, after } = plan;
-    const gib = totals => (totals.memory_mib - totals.memory_free_mib) / 1024;
+    const gib = totals => Math.round((totals.memory_mib - totals.memory_free_mib) / 1024); // so that the difference is that of what is shown
     const rows = [
       ["Nodes", before.nodes, after.nodes, 1], ["Cards", before.devices, after.devices, 1],
       ...(before.devices_broken || after.devices_broken ? [["Cards broken", before.devices_broken, after.devices_broken, -1]] : []),
@@ -339,16 +362,16 @@ class WhatIfPage {
     const runners = pod.placed?.runners_up ?? [];
     const best = pod.placed ? [{ node: pod.placed.node, total: pod.placed.score.total ?? 0 }, ...runners] : [];
     const most = Math.max(1e-9, ...best.map(row => row.total));
-    return html`<section class="card"><h2><span class="m">${pod.namespace}/${pod.name}</span> ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${outcomeWords(pod.without)}</small>` : ""}</h2><p>${pod.refused ? "" : `${sentenceCase(pod.sentence)}.`}${pod.refused && pod.pending_since ? html`Waits already, since ${receipt(pod.pending_since)}.` : ""}</p>
-      ${best.length ? html`<div class="runs">${best.map((row, at) => html`<div class="run ${at ? "" : "won"}"><span class="m">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"><i data-s="width:${Math.max(0, row.total) / most * 100}%;background:var(--p1)"></i></span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? best[0].total - row.total < 0.05 ? "tie" : `−${(best[0].total - row.total).toFixed(1)}` : ""}</em></div>`)}</div>` : ""}
-      ${pod.beside.length ? html`<h3>Beside</h3><ol class="mini">${pod.beside.slice(0, 5).map(each => html`<li><span>${podLink(each.namespace, each.pod)} <span class="faint">${num(each.memory_mib)} MiB</span></span></li>`)}</ol>` : ""}
+    return html`<section class="card"><h2><span class="m">${pod.namespace}/${pod.name}</span> ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${outcomeWords(pod.without)}</small>` : ""}</h2><p>${pod.refused ? "" : withCode(`${sentenceCase(pod.sentence)}.`)}${pod.refused && pod.pending_since ? html`Waits already, since ${receipt(pod.pending_since)}.` : ""}</p>
+      ${best.length ? html`<div class="runs">${best.map((row, at) => html`<div class="run ${at ? "" : "won"}"><span class="m">${this.nodeName(row.node)}</span><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"><i data-s="width:${Math.max(0, row.total) / most * 100}%;background:var(--p1)"></i></span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? behindWords(best[0].total, row.total) : ""}</em></div>`)}</div>` : ""}
+      ${pod.beside.length ? html`<h3>Beside</h3><ol class="mini">${pod.beside.slice(0, 5).map(each => html`<li><span>${podName(each.namespace, each.pod)} <span class="faint">${num(each.memory_mib)} MiB</span></span></li>`)}</ol>` : ""}
       ${pod.refused ? html`<h3>${pod.outcome === "never" ? pod.refused.never ? "What an empty fleet lacks" : "Why it can never have a place" : "Why it would wait"}</h3>${causeList(pod.refused.causes, pod.refused.nodes)}` : ""}
       ${pod.ahead ? html`<p class="faint">${many(pod.ahead, "pod")} would have their turn before it: ${link("waiting", "the lines")}.</p>` : ""}</section>`;
   }
 
   table(words, pods, about) {
     if (!pods.length) return "";
-    return html`<section class="card"><h2>${words} <small>${many(pods.length, "pod")} that ${about}</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col">From</th><th scope="col">Would go to</th><th scope="col" class="num hide-s">Score</th></tr></thead><tbody>${pods.slice(0, ROWS).map(pod => html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}${second([pod.placed?.score.total ? `score ${pod.placed.score.total.toFixed(1)}` : ""])}</td><td>${pod.was ? nodeLink(pod.was) : html`<span class="faint">waits</span>`}</td><td>${pod.node ? nodeLink(pod.node) : html`<span class="c-bad">${pod.outcome === "never" ? "nowhere" : "waits"}${lackWords(pod)}</span>`}</td><td class="num m hide-s">${pod.placed?.score.total?.toFixed(1) ?? "–"}</td></tr>`)}${pods.length > ROWS ? html`<tr class="more"><td colspan="4">and ${num(pods.length - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
+    return html`<section class="card"><h2>${words} <small>${many(pods.length, "pod")} that ${about}</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col">From</th><th scope="col">Would go to</th><th scope="col" class="num hide-s">Score</th></tr></thead><tbody>${pods.slice(0, ROWS).map(pod => html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podName(pod.namespace, pod.name)}${second([pod.placed?.score?.total ? `score ${pod.placed.score.total.toFixed(1)}` : ""])}</td><td>${pod.was ? nodeName(pod.was) : html`<span class="faint">waits</span>`}</td><td>${pod.node ? this.nodeName(pod.node) : html`<span class="c-bad">${pod.outcome === "never" ? "nowhere" : "waits"}${lackWords(pod)}</span>`}</td><td class="num m hide-s">${pod.placed?.score?.total?.toFixed(1) ?? "–"}</td></tr>`)}${pods.length > ROWS ? html`<tr class="more"><td colspan="4">and ${num(pods.length - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
   }
 
   async update(live) { if (!live) await this.run(); }
@@ -362,14 +385,14 @@ class WhatIfPage {
 /** Whether all that was asked could not be read. */
 const isUnread = ({ problems, pods, changes }) => problems.length > 0 && !pods.length && !changes.length;
 
-const unusable = problems => html`<section class="card"><h2>What cannot be used</h2>${problems.map(words => html`<p class="note bad"><span>${words}</span></p>`)}</section>`;
+const unusable = problems => html`<section class="card"><h2>What cannot be used</h2>${problems.map(words => html`<p class="note bad"><span>${withCode(words)}</span></p>`)}</section>`;
 
 const LOOKS = { fits: "allocated", "not-now": "waiting", never: "never", unchanged: "allocated" };
 
 /** What keeps a pod from a place: the limit or its gang, else what the nearest node lacks. */
 function lackWords({ refused }) {
   if (refused?.limit) return `: ${refused.limit}`;
-  const near = refused?.nearest.find(miss => miss.missing);
+  const near = refused?.nearest?.find(miss => miss.missing);
   return near ? `: ${near.missing} missing` : "";
 }
 
@@ -379,14 +402,16 @@ function outcomeChip(outcome) {
   return html`<span class="chip p-${LOOKS[outcome] ?? ""}">${outcomeWords(outcome)}</span>`;
 }
 
-/** Those that would wait, by what they wait for: the first of each line, and how many more. */
+/** Those that would wait, by what they wait for: the first of each line, and how many more of all that would wait. */
 function waiters({ waiting: pods, after, ...plan }) {
   if (!pods.length) return "";
   const above = new Set([...plan.pods, ...plan.moved].filter(pod => !pod.node).map(pod => `${pod.namespace}/${pod.name}`));
-  const left = (after?.waiting ?? 0) - above.size - pods.length;
-  const lines = Map.groupBy(pods, pod => pod.cause);
-  return html`<section class="card"><h2>Who would wait <small>in their order, by what for</small></h2><ol class="mini">${[...lines].slice(0, ROWS).map(([cause, [first, ...others]]) => html`<li><span>${podLink(first.namespace, first.pod)}${others.length ? ` and ${num(others.length)} more` : ""}: ${clauses(cause)}</span></li>`)}${lines.size > ROWS ? html`<li class="faint">and ${num(lines.size - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">and ${many(left, "pod")} behind them</li>` : ""}</ol></section>`;
+  const lines = [...Map.groupBy(pods, pod => `${pod.priority} ${pod.cause}`).values()].map(line => ({ first: line[0], count: line[0].alike || line.length }));
+  const left = (after?.waiting ?? 0) - above.size - lines.reduce((sum, { count }) => sum + count, 0);
+  return html`<section class="card"><h2>Who would wait <small>in their order, by what for</small></h2><ol class="mini">${lines.slice(0, ROWS).map(waiterRow)}${lines.length > ROWS ? html`<li class="faint">and ${num(lines.length - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">and ${many(left, "pod")} in lines behind them</li>` : ""}</ol></section>`;
 }
+
+const waiterRow = ({ first, count }) => html`<li><span>${podName(first.namespace, first.pod)}${count > 1 ? ` and ${num(count - 1)} more` : ""}${first.priority ? html` <span class="faint">of priority ${first.priority}</span>` : ""}${isTold(first.cause) ? html`: ${clauses(first.cause, withCode)}` : ""}</span></li>`;
 
 /** Whether a card is named among what is lost: whole, or as pages cut its id. */
 const isLost = ({ device }, lost) => lost.has(device) || lost.has(shortId(device));
