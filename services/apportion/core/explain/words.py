@@ -213,7 +213,7 @@ WORDS: dict[RefusalCode, Words] = {
         "more devices of one node are freed, or smaller asks",
     ),
     _C.NODE_NOMINATED: Words(
-        "the node is kept for a pod of higher priority, for which others leave",
+        "the node is kept for a pod that others leave for, of the same priority or more",
         Unit.NOTHING,
         "that pod has its place, or a higher priority",
     ),
