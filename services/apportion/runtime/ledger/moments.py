@@ -52,7 +52,10 @@ def parse_moment(text: str, now: datetime) -> Moment:
     if text.isascii() and text.isdecimal():
         revision = int(text)
         if not 1 <= revision <= REVISION_MAX:
-            raise MomentError(f"revision {revision} cannot be", f"from 1 to {REVISION_MAX}")
+            raise MomentError(
+                f"revision {revision} cannot be",
+                "revisions are counted from 1, the beginning of the ledger, to now",
+            )
         return Moment(revision=revision)
     try:
         time = _time(text, now)
