@@ -106,6 +106,8 @@ def test_the_headline_of_a_gang_that_nobody_declared(
     cluster.json("delete", "lone-0")
 
 
+DISPLAYED = "each => each.map(row => getComputedStyle(row).display)"
+LINES = "each => each.map(name => name.getClientRects().length)"
 LARGE = GANG.replace("half", "large").replace("minMember: 3", "minMember: 200")
 
 
@@ -123,9 +125,14 @@ def test_of_a_gang_that_is_too_large_its_line_says_that_first(
             re.compile("Its gang needs 200 places together, and this fleet has [0-9]+ with")
         )
         expect(line.locator(".line-h")).to_contain_text("gang default/large needs 200, has 200")
+        rows = line.locator("tbody tr").evaluate_all(DISPLAYED)
+        assert set(rows) == {"table-row"}, "the last, which counts the others, as well"
         visit(page, "#/whatif?policy=spread")
         would = page.locator("section", has=page.get_by_role("heading", name="Who would wait"))
         expect(would).to_contain_text("default/large-0 and 199 more")
+        for width in range(360, 420, 4):  # somewhere a name would lie across the end of a line
+            page.set_viewport_size({"width": width, "height": 800})
+            assert set(would.locator("a").evaluate_all(LINES)) == {1}
         assert offences(page) == []
     cluster.run("delete", "-f", "-", stdin="---\n".join([declared, *members]).encode())
 

@@ -384,10 +384,10 @@ function runRow(row, at, { rows, parts, most }) {
 function nearest(misses) {
   if (!misses.length) return "";
   const columns = [
-    ["Wanted", miss => miss.needed_words, "nw"], ["There", miss => miss.available_words, ""],
-    ["Missing", miss => miss.missing || miss.words, ""], ["Held by", holdersOf, ""],
+    ["Wanted", miss => miss.needed_words, "nw"], ["There", miss => miss.available_words, "hide-s"],
+    ["Missing", miss => (miss.missing ? html`<span class="nw">${miss.missing}</span>` : miss.words), ""], ["Held by", holdersOf, ""],
   ].map(([words, of, look]) => ({ words, look, cells: misses.map(of) })).filter(({ cells }) => cells.some(Boolean));
-  return html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th>${columns.map(({ words }) => html`<th scope="col">${words}</th>`)}</tr></thead><tbody>${misses.map((miss, at) => html`<tr data-row tabindex="0"><td class="node">${nodeLink(miss.node)}</td>${columns.map(({ look, cells }) => html`<td class="${look}">${cells[at]}</td>`)}</tr>`)}</tbody></table></section>`;
+  return html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th>${columns.map(({ words, look }) => html`<th scope="col" class="${look}">${words}</th>`)}</tr></thead><tbody>${misses.map((miss, at) => html`<tr data-row tabindex="0"><td class="node">${nodeLink(miss.node)}</td>${columns.map(({ look, cells }) => html`<td class="${look}">${cells[at]}</td>`)}</tr>`)}</tbody></table></section>`;
 }
 
 function holdersOf({ held_by: names, holders }) {
