@@ -237,7 +237,8 @@ def _show_waiting(out: Console, answer: PlanAnswer) -> None:
     """Who waits before a pod of the manifest, or else who does for the sake of the plan: since no
     revision of the ledger. Those for whom nothing changes are counted.
 
-    Those that wait for the same are one row, with the first of them.
+    Those that wait for the same are one row, with the first of them; of all before the pod that row
+    counts those that are not named, too.
     """
     before_it = any(pod.ahead for pod in answer.pods)
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
@@ -246,8 +247,11 @@ def _show_waiting(out: Console, answer: PlanAnswer) -> None:
     lines: dict[tuple[int, str], list[Ahead]] = {}
     for pod in shown:
         lines.setdefault((pod.priority, pod.cause), []).append(pod)
-    for (priority, cause), (first, *others) in lines.items():
-        more = f" and {len(others):,} more" if others else ""
+    counted = 0
+    for (priority, cause), alike in lines.items():
+        first, count = alike[0], max(len(alike), alike[0].alike if before_it else 0)
+        counted += count
+        more = f" and {count - 1:,} more" if count > 1 else ""
         since = str(first.submitted_revision)
         made.add_row(
             plain(f"{first.namespace}/{first.pod}{more}"), str(priority),
@@ -256,7 +260,7 @@ def _show_waiting(out: Console, answer: PlanAnswer) -> None:
         )  # fmt: skip
     if made.row_count:
         out.print(made)
-    if said := _others_wait(answer, len(shown)):
+    if said := _others_wait(answer, counted):
         out.print(said, style="dim")
 
 
@@ -270,7 +274,7 @@ def _others_wait(answer: PlanAnswer, shown: int) -> str:
     if waiting <= shown:
         return ""
     if waiting > len(answer.waiting):
-        behind = " behind them" if shown == len(answer.waiting) else ""
+        behind = " behind them" if shown >= len(answer.waiting) else ""
         return f"and {many(waiting - shown, 'pod')}{behind or ' more would wait'}"
     return f"{many(waiting - shown, 'pod')} would go on waiting, as now"
 

@@ -76,6 +76,15 @@ LONG = Ahead("default", "long", 0, 6, "room")
 MOVED = Ahead("default", "moved", 9, 8, "room")
 
 
+def test_of_all_before_it_a_row_counts_those_that_are_not_named() -> None:
+    """The names are the first so many; those of one row and those behind come to all that wait."""
+    row = Ahead("default", "g-0", 0, 6, "gang", alike=50)
+    pods = (structs.replace(waits("new", "gang"), ahead=60),)
+    lines = shown(after(61, row, structs.replace(row, pod="g-1"), pods=pods))
+    assert lines[1].startswith("default/g-0 and 49 more 0 6 gang")
+    assert lines[-1] == "and 10 pods behind them"
+
+
 def after(waiting: int, *named: Ahead, pods: tuple[PlannedPod, ...] = ()) -> PlanAnswer:
     """A plan at revision 7 with which so many wait, of whom these are named."""
     totals = structs.replace(AFTER, waiting=waiting)

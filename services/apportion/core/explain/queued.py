@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from apportion.core.explain import limit_words, wishes, words
-from apportion.core.explain.answers import Answer, CauseRow, MissRow
+from apportion.core.explain.answers import Answer, CauseRow, GangAnswer, MissRow
 from apportion.core.explain.causes import refusal_words, refused_rows
 from apportion.core.explain.lines import ask_words, room_made
 from apportion.core.explain.room import Explained, Room
+from apportion.core.explain.views import gang_answer
+from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion_schemas import PodEvicted, PodRefused, RefusalCode
@@ -72,9 +74,9 @@ class Line(Answer, frozen=True):
     """Pods that ask for the same. `devices` is of one pod; `pods` counts all of the line.
 
     `sentence` says why the first does not go; it is empty while nobody has looked. `lasting`: no
-    end of a pod would help, for no node has such devices, or so much on them. `causes` count
-    `nodes`, and none for a limit. All this is said of a pod of the namespace `whose`: limits are
-    not for every reader.
+    end of a pod would help, for no node has such devices, or so much on them, or no limit allows
+    it. `causes` count `nodes`, and none for a limit. All this is said of a pod of the namespace
+    `whose`: limits are not for every reader; so is its `queue`, and the `gang` that it waits for.
     """
 
     wants: str
@@ -84,6 +86,8 @@ class Line(Answer, frozen=True):
     oldest_time: str
     lasting: bool = False
     whose: str = ""
+    queue: str = ""
+    gang: GangAnswer | None = None
     sentence: str = ""
     nodes: int = 0
     causes: tuple[CauseRow, ...] = ()
@@ -228,12 +232,22 @@ def _line(
         oldest_time=oldest.submitted_time,
         lasting=_lasts(explained),
         whose=about.submitted.namespace,
+        queue=queue_of(state, about),
+        gang=_gang(state, about, explained),
         sentence=refusal_words(explained, shape) if explained else "",
         nodes=explained.refused.nodes if explained else 0,
         causes=causes,
         nearest=nearest,
         first=tuple(_queued(state, room, position, pod) for position, pod in pods[:shown]),
     )
+
+
+def _gang(state: State, pod: PodState, explained: Explained | None) -> GangAnswer | None:
+    """The gang of a pod that waits for the rest of it."""
+    name = pod.submitted.group
+    if explained is None or not explained.refused.gang or name not in state.groups:
+        return None
+    return gang_answer(state, name, state.groups[name])
 
 
 def _about(pods: list[tuple[int, PodState]]) -> PodState:
@@ -247,7 +261,9 @@ def _explained(room: Room, pod: PodState) -> Explained | None:
 
 
 def _lasts(explained: Explained | None) -> bool:
-    return explained is not None and (explained.never or lasting(explained.refused))
+    if explained is None:
+        return False
+    return explained.never or bool(explained.limit) or lasting(explained.refused)
 
 
 def lasting(refusal: PodRefused) -> bool:

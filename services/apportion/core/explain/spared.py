@@ -71,7 +71,7 @@ def _with_lower(
 def _rule(state: State, pod: PodState, other: PodState) -> str:
     """What spares the other; empty where it could be evicted for the pod."""
     if not pod.submitted.preempts:
-        return "its preemptionPolicy is Never"
+        return "preemptionPolicy of the pod that waits is Never"
     if not other.submitted.evictable:
         return "they say that they may not be evicted (volcano.sh/preemptable: false)"
     queue = queue_of(state, pod)

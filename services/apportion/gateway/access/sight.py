@@ -101,7 +101,9 @@ def _lines(answer: Any, sees: Sees) -> Any:
         if not sees(line["whose"]):
             own = (pod["sentence"] for pod in line["first"] if pod["namespace"] != OTHERS)
             sentence = line["sentence"] and next(filter(None, own), OF_OTHERS)
-            line.update(whose=OTHERS, sentence=sentence, nodes=0, causes=[], nearest=[])
+            line.update(
+                whose=OTHERS, queue="", gang=None, sentence=sentence, nodes=0, causes=[], nearest=[]
+            )
     return shown
 
 

@@ -127,6 +127,9 @@ def test_who_waits_for_another_reason_stands_in_another_line() -> None:
     said = {tuple(each.name for each in line.first): line.sentence for line in lines}
     assert said.keys() == {("half",), ("zone",), ("fpga",), ("later", "last")}
     assert said["half",].startswith("its gang needs 2 pods together")
+    gangs = {line.gang and (line.gang.group, line.gang.min_available, line.gang.pods)
+             for line in lines_answer(ledger.state).lines}  # fmt: skip
+    assert gangs == {None, ("team/job", 2, 1)}, "the line names the gang that it waits for"
     assert "zone=z9" in said["zone",]
     assert "x.io/fpga" in said["fpga",]
     assert {line.wants for line in lines} == {lines[0].wants}

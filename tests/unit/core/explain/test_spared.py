@@ -37,8 +37,8 @@ def test_a_pod_that_preempts_nobody() -> None:
     """Its preemptionPolicy is Never."""
     said = sentence(pod("a", ask(70_000)), pod("b", ask(60_000), priority=9, preempts=False))
     assert said.endswith(
-        ". On n1 1 pod of lower priority holds what it lacks, and stays: its preemptionPolicy is "
-        "Never"
+        ". On n1 1 pod of lower priority holds what it lacks, and stays: preemptionPolicy of the "
+        "pod that waits is Never"
     )
 
 

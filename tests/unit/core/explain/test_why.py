@@ -260,7 +260,7 @@ def test_what_a_queue_or_a_quota_never_holds_waits_for_nobody(*, in_gang: bool) 
     assert cause.words == said
     assert " end" not in cause.unblocked_by
     (line,) = lines_answer(ledger.state).lines
-    assert (line.sentence, line.lasting) == (said, False), "what lasts is what nodes have not"
+    assert (line.sentence, line.lasting) == (said, True), "as `why` says that it is never"
 
 
 def test_a_closed_queue_is_said_to_be_closed_whatever_it_may_hold() -> None:

@@ -81,6 +81,7 @@ def test_a_limit_of_another_namespace_is_told_to_nobody_else() -> None:
     theirs, mine = shown["lines"]
     assert (theirs["whose"], theirs["sentence"]) == (OTHERS, OF_OTHERS)
     assert (theirs["causes"], theirs["nearest"], theirs["nodes"]) == ([], [], 0)
+    assert (theirs["queue"], theirs["gang"]) == ("", None)
     assert (theirs["wants"], theirs["pods"]) == (whole.lines[0].wants, 1)
     assert mine["sentence"].startswith("none of 1 node fits")
     assert msgspec.convert(shown, LinesAnswer).lines[1].whose == "ml"

@@ -1,5 +1,5 @@
 // Waiting: how many pods, for how many cards, since when; and for each line why, and what would help.
-import { get, orNone, path } from "../api.js";
+import { get } from "../api.js";
 import { meetNamespaces, namespaceColour } from "../colours.js";
 import { duration, instant, many, num, when } from "../format.js";
 import { html, mount } from "../html.js";
@@ -13,7 +13,7 @@ import { ListPage } from "./list_page.js";
 const ASKED = 90;
 const ROWS_FIRST = 6;
 const ROWS_OTHERS = 3;
-const GANGS_NAMED = 20;
+const DEFAULT_QUEUE = "default";
 const OF_NODES = /^(none of|can never fit)/; // else the sentence of a line is that of a limit, or of a gang
 
 /** See app.js. */
@@ -23,17 +23,7 @@ class WaitingPage extends ListPage {
   async load() {
     this.lines = await get("lines", { limit: ASKED });
     this.revision = this.lines.revision;
-    await this.nameGangs();
     meetNamespaces(this.lines.lines.flatMap(line => line.first.map(pod => pod.namespace)));
-  }
-
-  /** Of lines that wait as a gang, which that is and how much of it is there: the line does not tell it. */
-  async nameGangs() {
-    const gangs = this.lines.lines.filter(line => line.sentence.startsWith("its gang ") && isTold(line.first[0]?.name)).slice(0, GANGS_NAMED);
-    await Promise.all(gangs.map(async line => {
-      const [{ namespace, name }] = line.first;
-      line.gang = (await orNone(get(`pods/${path(namespace, name)}/why`)))?.gang;
-    }));
   }
 
   draw() {
@@ -62,7 +52,7 @@ function lineCard(line, at) {
   const oldest = since(line.oldest_time, now);
   const rows = at ? ROWS_OTHERS : ROWS_FIRST;
   return html`<section class="card line"><div class="line-h"><div><h2>${lineWords(line.wants)}${line.lasting ? html` <span class="chip s-broken">never</span>` : ""}</h2>
-    <p><b>${num(line.pods)}</b> ${line.pods === 1 ? "pod" : "pods"}${oldest === null ? "" : ` · oldest ${duration(oldest)}`} · ${many(line.devices, "card")} each${gangWords(line)}</p></div>${dots(line, now)}</div>
+    <p><b>${num(line.pods)}</b> ${line.pods === 1 ? "pod" : "pods"}${oldest === null ? "" : ` · oldest ${duration(oldest)}`} · ${many(line.devices, "card")} each${gangWords(line)}${queueWords(line)}</p></div>${dots(line, now)}</div>
     <div class="line-b"><div class="why">${reasons(line)}</div>
     <table class="t tight"><caption class="unseen">The first in line</caption><thead><tr><th scope="col" class="num">#</th><th scope="col">Pod</th><th scope="col">Waits</th><th scope="col" class="hide-s">Nearest</th><th scope="col" class="hide-s">Missing</th></tr></thead>
     <tbody>${line.first.slice(0, rows).map(pod => podRow(pod, line, now))}${line.pods > rows ? html`<tr class="more"><td></td><td colspan="4">${link("pods", `and ${num(line.pods - Math.min(rows, line.first.length))} more`, { phase: "waiting" })}</td></tr>` : ""}</tbody></table></div></section>`;
@@ -80,7 +70,10 @@ function dots(line, now) {
 }
 
 /** The gang that the line is, or begins with: how many must have a place together, and how many are there. */
-const gangWords = ({ gang }) => (gang ? html` · gang ${link("pods", gang.group, { q: gang.group }, "m")} needs ${num(gang.min_available)}, has ${num(gang.pods)}${gang.queue ? ` · queue ${gang.queue}` : ""}` : "");
+const gangWords = ({ gang }) => (gang ? html` · gang ${link("pods", gang.group, { q: gang.group }, "m")} needs ${num(gang.min_available)}, has ${num(gang.pods)}` : "");
+
+/** A queue that somebody chose: most pods are of the one that is there without it. */
+const queueWords = ({ queue }) => (queue && queue !== DEFAULT_QUEUE ? html` · queue <span class="m">${queue}</span>` : "");
 
 function reasons(line) {
   const [first] = line.first;
