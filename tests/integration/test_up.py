@@ -260,14 +260,19 @@ def test_other_fleet_on_the_same_ledger(tmp_path: Path) -> None:
 
 
 def test_a_folder_goes_on_with_its_fleet(tmp_path: Path) -> None:
-    """Also where the file of it is gone, and nobody names it; its agent tells of the same nodes."""
+    """Also where the file of it is gone, and nobody names it; its agent tells of the same nodes.
+
+    So it does without samples: they would be among the pods of whoever left them out.
+    """
     fleet = tmp_path / "mine.yaml"
     fleet.write_text("nodes:\n- {node: rack-7, devices: 1xT4}\n")
     with Standalone(tmp_path / "data", "--no-samples", "--fleet", str(fleet)) as up:
         up.up()
     fleet.unlink()
-    with Standalone(tmp_path / "data", "--no-samples") as up:
+    with Standalone(tmp_path / "data") as up:
         up.up()
+        assert "without sample pods, as it was begun" in up.output
+        assert up.json("get", "pods")["items"] == []
         assert f"it goes on with its fleet: {fleet}" in up.output
         assert [(node["node"], node["ready"]) for node in up.json("get", "nodes")["items"]] == [
             ("rack-7", True)

@@ -1,7 +1,8 @@
 """The fleet of a ledger, kept in its folder: known by its nodes, not by the name of a file.
 
 Invariant: an `up` simulates the nodes that its ledger was begun with, or begins nothing. A node of
-the ledger that nobody simulates any more would stand there as ready, without an agent.
+the ledger that nobody simulates any more would stand there as ready, without an agent. A ledger
+that was begun without samples gets none later, among what somebody else submitted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ KEPT: Final = "kept-fleet"
 """A folder of ours alone: people keep files of their own in the data folder, as `fleet.yaml`."""
 _NAME: Final = "name"
 _NODES: Final = "nodes.yaml"
+_NO_SAMPLES: Final = "no-samples"
 
 
 class Fleet(msgspec.Struct, frozen=True):
@@ -73,17 +75,26 @@ def kept(data: Path) -> Fleet | None:
         ) from None
 
 
-def keep(data: Path, fleet: Fleet) -> None:
+def without_samples(data: Path) -> bool:
+    """Whether the ledger of this folder was begun without samples."""
+    return (data / KEPT / _NO_SAMPLES).exists()
+
+
+def keep(data: Path, fleet: Fleet, *, samples: bool = True) -> None:
     """Keep it for the next runs; the name last, without which there is none.
 
-    What is kept stays as it is: what goes on with it has the same nodes. Raises OSError,
-    Unreachable.
+    What is kept stays as it is: what goes on with it has the same nodes, and `samples` says of a
+    new ledger alone whether it has any. Raises OSError, Unreachable.
     """
     before = kept(data)
     (data / KEPT).mkdir(exist_ok=True)
     if fleet.text and not (before and before.text):
         _write(nodes_file(data), fleet.text)
     if before is None:
+        if samples:
+            (data / KEPT / _NO_SAMPLES).unlink(missing_ok=True)  # of a run killed before the name
+        else:
+            _write(data / KEPT / _NO_SAMPLES, b"")
         _write(data / KEPT / _NAME, fleet.name.encode())
 
 

@@ -42,6 +42,7 @@ from apportion.runtime.ledger.port import LedgerError
 
 PRICES_ENV = "APPORTION_PRICES"
 """The gateway's own variable; its price file is looked at here too."""
+NO_SAMPLES = "and without sample pods, as it was begun; `apportion submit -f FILE` adds pods"
 
 
 def stand(wanted: Wanted, fork_server: ForkServer) -> int:
@@ -96,7 +97,7 @@ class Up:
         self._say(f"all services ready after {self._elapsed():.1f} s")
         self._start_service("watcher", ("--by-hand",))  # nobody needs it before one is evicted
         code = 0
-        if self._wanted.samples:
+        if self._wanted.samples and not kept_fleet.without_samples(self._wanted.data):
             samples = await submit_samples(self._where, self._out)
             show(self._out, samples)
             self._tell_never_fit(samples)
@@ -117,7 +118,7 @@ class Up:
         check_ports(self._gateway, wanted.nats_port)
         goes_on = kept_fleet.kept(wanted.data) is not None
         await supervisor.start_server(remove=wanted.ephemeral)
-        kept_fleet.keep(wanted.data, wanted.fleet)
+        kept_fleet.keep(wanted.data, wanted.fleet, samples=wanted.samples)
         server = supervisor.server
         ledger = await jetstream.connect(server.reach_for("bootstrap"), name="apportion up")
         try:
@@ -127,6 +128,8 @@ class Up:
         self._say(f"ledger at 127.0.0.1:{server.port}, kept in {wanted.data}")
         if goes_on:
             self._say(f"it goes on with its fleet: {wanted.fleet.name}")
+            if wanted.samples and kept_fleet.without_samples(wanted.data):
+                self._say(NO_SAMPLES)
         past, monitor = str(wanted.data / "past"), server.monitor_url
         gateway = ("--listen", self._gateway, "--past", past, "--monitor", monitor)
         for name, arguments in (

@@ -62,7 +62,8 @@ SERVICES = tuple(
 @click.option("--library", type=click.Path(dir_okay=False, exists=True, path_type=Path),
               metavar="FILE", help="With --gpus local: HAMi-core's libvgpu.so, which holds "
               "commands to their shares.")  # fmt: skip
-@click.option("--no-samples", is_flag=True, help="Submit no sample pods.")
+@click.option("--no-samples", is_flag=True,
+              help="Submit no sample pods; a ledger begun so gets none later.")  # fmt: skip
 @click.option("--exit-after-samples", is_flag=True, help="End when the samples are decided.")
 def command(
     *, data: Path | None, ephemeral: bool, nats_port: int, port: int, fleet: tuple[str, ...],

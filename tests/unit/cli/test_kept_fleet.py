@@ -18,6 +18,7 @@ from apportion.cli.kept_fleet import (
     of_file,
     of_nodes,
     refusal,
+    without_samples,
 )
 from apportion.cli.wanted import Wanted
 from apportion.runtime.files.fleets import numbered_nodes, read_fleet
@@ -125,6 +126,27 @@ def test_what_is_kept_and_cannot_be_read_is_told(tmp_path: Path) -> None:
     assert "cannot be read: kept-fleet/nodes.yaml: " in refusal(
         tmp_path, written(tmp_path / "one.yaml")
     )
+
+
+def test_a_ledger_begun_without_samples_stays_without(tmp_path: Path) -> None:
+    """And one begun with them keeps them: what a later run says is of that run alone."""
+    fleet = of_nodes([("a", "1xT4")], "1xT4")
+    for begun, later in ((False, True), (True, False)):
+        data = tmp_path / f"{begun}"
+        data.mkdir()
+        assert not without_samples(data)
+        keep(data, fleet, samples=begun)
+        keep(data, fleet, samples=later)
+        assert without_samples(data) is not begun
+
+
+def test_what_a_killed_run_left_says_nothing_of_samples(tmp_path: Path) -> None:
+    """Without a name nothing is kept, and the next run begins the ledger."""
+    fleet = of_nodes([("a", "1xT4")], "1xT4")
+    keep(tmp_path, fleet, samples=False)
+    (tmp_path / KEPT / "name").unlink()
+    keep(tmp_path, fleet)
+    assert not without_samples(tmp_path)
 
 
 def test_up_without_a_fleet_goes_on_with_the_one_of_the_folder(
