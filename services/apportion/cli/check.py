@@ -21,7 +21,7 @@ from apportion.core.explain.limit_words import of_resource
 from apportion.core.explain.lines import ask_words
 from apportion.core.manifests import PodDraft
 from apportion.core.manifests.checking import Checked, checked
-from apportion.core.manifests.others import nothing_taken_words, passed_over_words
+from apportion.core.manifests.others import found_as, nothing_taken_words, passed_over_words
 from apportion.core.manifests.priority_classes import with_classes
 from apportion.core.manifests.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.runtime.files.manifests import (
@@ -158,7 +158,7 @@ def _look(document: Document, config: ManifestConfig, report: Report) -> None:
         if not each.known:
             report.unknown.append(_row(document, each))
         elif each.passed_over:
-            report.passed_over.append(each.name)
+            report.passed_over.append(found_as(each.name, document.place))
         else:
             report.documents.append(_row(document, each))
 

@@ -99,7 +99,7 @@ class Choice(msgspec.Struct, frozen=True):
 )
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
               help="Manifests: Pod, Job, Deployment, Volcano Job, PodGroup, Queue, "
-              "ResourceQuota.")  # fmt: skip
+              "ResourceQuota; a folder without those below it.")  # fmt: skip
 @click.option("--trace", type=click.Path(path_type=Path, dir_okay=False, exists=True),
               metavar="CSV", help="A trace in the columns of the openb traces.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The trace's first N pods.")

@@ -34,7 +34,7 @@ ALONE = "a PriorityClass counts for the pods that are given with it alone"
         (SERVICE, ["Service lab/web"], ""),
         (LIST.replace("ITEM", SERVICE), ["Service lab/web"], ""),
         ("{apiVersion: v1, kind: ConfigMap, metadata: {}}", ["ConfigMap"], ""),
-        ("{replicas: 3, image: {tag: x}}", ["a document without a kind"], ""),
+        ("{replicas: 3, image: {tag: x}}", ["a document without a kind in FILE:6"], ""),
         (CLASS, [], ""),
         (CLASS.replace("7", "abc"), [], "value: 'abc' is no priority: write a whole number"),
         (CLASS.replace("7", "2000000000"), [], "value: 2000000000 is no priority"),
@@ -62,6 +62,7 @@ def test_both_verbs_take_pass_over_and_refuse_the_same(
     """A pod beside it is taken, whatever it is."""
     file = tmp_path / "all.yaml"
     file.write_text(f"{POD}---\n{beside}\n")
+    passed_over = [name.replace("FILE", str(file)) for name in passed_over]
     wish, problems = reading.read_manifests([str(file)])
     said = json.loads(CliRunner().invoke(check.command, ["-f", str(file), "--json"]).stdout)
     assert [pod.name for pod in wish.pods] == ["a"]

@@ -64,6 +64,11 @@ def called(document: object) -> str:
     return f"{kind} {'/'.join(named)}".strip()[:512]
 
 
+def found_as(name: str, where: str) -> str:
+    """What is passed over so that it is found: by its name, or else by where it stands."""
+    return f"{name} in {where}" if name == _NAMELESS else name
+
+
 def passed_over_words(names: Collection[str]) -> str:
     """The line that tells of them."""
     first = list(names)[:LISTED]

@@ -36,6 +36,11 @@ class Document:
         """What the document holds, as JSON-like values."""
         return self.parsed.content
 
+    @property
+    def place(self) -> str:
+        """Where it begins, as in `values.yaml:1`."""
+        return f"{self.source}:{self.parsed.line}"
+
     def problem(self, error: ManifestError) -> "Problem":
         """What a reader of manifests found wrong with the document."""
         line = self.parsed.line_of(error.field)

@@ -18,7 +18,12 @@ from apportion.core.manifests import Manifest, ManifestConfig, PodDraft, read_do
 from apportion.core.manifests.document import items_of
 from apportion.core.manifests.elsewhere import left_elsewhere
 from apportion.core.manifests.limits import limit_of
-from apportion.core.manifests.others import is_other, nothing_taken_words, others_in
+from apportion.core.manifests.others import (
+    found_as,
+    is_other,
+    nothing_taken_words,
+    others_in,
+)
 from apportion.core.manifests.priority_classes import with_classes
 from apportion.core.manifests.queues import queues_named
 from apportion.core.manifests.reading import errors_below
@@ -109,7 +114,8 @@ class _Reader:
 
     def read(self, document: Document) -> None:
         """Add what the document says, which is one problem for each part that cannot be used."""
-        self.wish.passed_over += others_in(document.content)
+        others = others_in(document.content)
+        self.wish.passed_over += (found_as(name, document.place) for name in others)
         items, error = items_of(document.content)
         for prefix, item in items:
             try:
