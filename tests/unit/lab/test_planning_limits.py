@@ -108,7 +108,7 @@ def test_a_limit_that_depends_on_the_device_is_named_all_the_same() -> None:
     ledger = Ledger(rack("n1", 4)).play(cards_of)
     answer = planned(ledger, draft("p", ask(1000), queue="ml"))
     assert only(answer).outcome == "never"
-    assert "can never have a place: its queue ml may hold 0 more of " in only(answer).sentence
+    assert "can never have a place: its queue ml allows 0 of " in only(answer).sentence
     ledger.submit(pod("huge", ask(900_000)))
     both = planned(ledger, draft("p", ask(1000), queue="ml"), draft("q", ask(900_000)))
     assert both.sentence == "of 2 pods, 2 can never fit"

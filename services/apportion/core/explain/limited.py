@@ -9,14 +9,18 @@ quotas costs nothing here.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
+from msgspec import structs
+
+from apportion.core.devices.catalogue import type_matches
 from apportion.core.dialects.configured import dialect_config
-from apportion.core.dialects.resource import DEVICE_MEMORY
+from apportion.core.dialects.resource import DEVICE_MEMORY, SHARES
 from apportion.core.explain import limit_words
 from apportion.core.explain.answers import QueueAnswer, QuotaAnswer
 from apportion.core.explain.natural import natural
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.manifests.resource_quota import OF_CLAIMS
+from apportion.core.placement.filters import refused_kind
 from apportion.core.placement.limits.quotas import (
     EXTENDED,
     Amount,
@@ -26,7 +30,7 @@ from apportion.core.placement.limits.quotas import (
     of_devices,
     of_shares,
 )
-from apportion_schemas import PodRefused, Shape, Share
+from apportion_schemas import Device, PodRefused, QueueObserved, Shape, Share
 
 Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
 
@@ -120,7 +124,7 @@ def _used(counted: Mapping[str, tuple[Amount, int]], held: Amounts) -> dict[str,
 
 def never_within(state: State, pod: PodState, refused: PodRefused) -> str:
     """The limit of this refusal if it could never hold the pod, or its gang, with nobody else in
-    it; empty where it could, or that depends on the devices that are chosen.
+    it; empty where it could, or that depends on the devices that are chosen beyond their models.
     """
     if refused.queue is not None and not refused.queue.resource:
         return ""  # the queue is closed, and may be opened
@@ -138,11 +142,60 @@ def never_within(state: State, pod: PodState, refused: PodRefused) -> str:
     for whose, most, counted in limits:
         for name, needed in sorted(_used(counted, much).items()):
             if needed > most[name]:
-                amounts = (limit_words.of_resource(name, each) for each in (most[name], needed))
-                allowed, wanted = amounts
-                needs = f"its gang needs {wanted} together" if together else f"it needs {wanted}"
-                return f"{whose} allows {allowed} of {name} in all, and {needs}"
+                return _allows(whose, most[name], needed, name, together=together)
+    if queue is not None and queue.cards:
+        needed = sum(count for (what, *_), count in much.items() if what == SHARES)
+        cards, most_cards = _cards_allowed(
+            state, queue, _members(state, pod) if together else [pod]
+        )
+        if needed > most_cards:
+            of = " and ".join(cards) or (refused.queue.resource if refused.queue else "")
+            return _allows(f"its queue {queue.queue}", most_cards, needed, of, together=together)
     return ""
+
+
+def _allows(whose: str, most: int, needed: int, resource: str, *, together: bool) -> str:
+    allowed, wanted = (limit_words.of_resource(resource, each) for each in (most, needed))
+    needs = f"its gang needs {wanted} together" if together else f"it needs {wanted}"
+    return f"{whose} allows {allowed} of {resource} in all, and {needs}"
+
+
+def _cards_allowed(
+    state: State, queue: QueueObserved, pods: Iterable[PodState]
+) -> tuple[list[str], int]:
+    """The cards of the quota that would do for some of the pods, and how many shares it allows of
+    them together, at most: parts of a card are counted with its model here.
+    """
+    models = _models_for(state, {each.shape_key: each.submitted.shape for each in pods}.values())
+    cards = [
+        card
+        for card in sorted(queue.cards)
+        if any(type_matches(card.partition("/")[0], model) for model in models)
+    ]
+    return cards, sum(queue.cards[card] for card in cards)
+
+
+def _models_for(state: State, shapes: Iterable[Shape]) -> set[str]:
+    """The models of the devices of this fleet that are of the kind that one of the shapes wants,
+    whichever of them it names.
+    """
+    sorts: dict[tuple[str, str, str], Device] = {}
+    for node in state.nodes.values():
+        for held in node.devices:
+            found = held.device
+            sorts.setdefault((found.family, found.model, found.mode), found)
+    models = set[str]()
+    for shape in shapes:
+        wanted = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
+        for device in sorts.values():
+            if any(refused_kind(ask, wanted, device) is None for ask in shape.asks):
+                models.add(device.model)
+    return models
+
+
+def _members(state: State, pod: PodState) -> Iterable[PodState]:
+    """All of its gang."""
+    return state.groups[pod.submitted.group].pods.values()
 
 
 def holders_of(state: State, pod: PodState, refused: PodRefused) -> list[PodState]:

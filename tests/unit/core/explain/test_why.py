@@ -263,6 +263,36 @@ def test_what_a_queue_or_a_quota_never_holds_waits_for_nobody(*, in_gang: bool) 
     assert (line.sentence, line.lasting) == (said, True), "as `why` says that it is never"
 
 
+@pytest.mark.parametrize(("wants", "fits"), [(6, False), (4, True)])
+def test_a_gang_beyond_the_cards_of_its_queue_never_has_a_place(wants: int, *, fits: bool) -> None:
+    """The quota is named, and no card that it does not have, which the engine came to last."""
+    ledger = Ledger(rack("a1", 16), rack("t1", 16, model=T4), gang("team/job", wants, queue="ml"))
+    ledger.play(QueueObserved(queue="ml", cards={"A100": 16}))
+    ledger.submit(*(member(f"m{number}", cards(4)) for number in range(wants))).settle()
+    if fits:
+        assert explained(ledger, "m0").placed is not None
+        return
+    answer = explained(ledger, "m0")
+    said = "its queue ml allows 16 of A100 in all, and its gang needs 24 together"
+    assert answer.sentence.endswith(f": {said}")
+    assert pod_answer(ledger.state, ledger.pod("m0")).cause == said
+    assert answer.refused is not None
+    (cause,) = (each for each in answer.refused.causes if each.code.value == "QueueCardsExceeded")
+    assert cause.unblocked_by == "a greater volcano.sh/card.quota of the queue"
+    (line,) = lines_answer(ledger.state).lines
+    assert (line.sentence, line.lasting) == (said, True)
+
+
+def test_what_others_hold_of_the_cards_of_a_queue_may_end() -> None:
+    """Its quota is large enough for the pod alone, so nobody says that it never is."""
+    ledger = Ledger(rack("a1", 16), rack("a2", 16))
+    ledger.play(QueueObserved(queue="ml", cards={"A100": 16}))
+    ledger.submit(pod("runs", cards(8), queue="ml")).settle()
+    ledger.submit(pod("p1", cards(12), queue="ml"))
+    said = explained(ledger.settle(), "p1").sentence
+    assert "its queue ml may hold 8 more of A100, and 12 would be needed" in said
+
+
 def test_a_closed_queue_is_said_to_be_closed_whatever_it_may_hold() -> None:
     """Somebody opens it, or nobody does: its size is not what keeps the pod out."""
     ledger = Ledger(rack("n1", 1))
