@@ -7,6 +7,7 @@ could be held there.
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from msgspec import structs
 
@@ -17,7 +18,7 @@ from apportion.core.explain.limited import holders_of
 from apportion.core.explain.lines import listed
 from apportion.core.explain.meant import fleet_words, kind_words
 from apportion.core.explain.natural import natural
-from apportion.core.explain.room import Explained, Room
+from apportion.core.explain.room import NODES_WEIGHED, Explained, Room
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion_schemas import NearMiss, RefusalCode, Shape
@@ -30,6 +31,7 @@ LIFTED = "nothing: it is lifted since then"
 """The causes are of the decision: nobody is to be sent to lift what is lifted."""
 LEFT = "nothing: what is cordoned is not there any more"
 AND_END = ", and pods there end"
+AND_ELSE = ", and what else keeps it off offer is mended"
 """What is off offer is full as well, wherever the pod could be held."""
 CORDONS = (
     RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
@@ -135,7 +137,8 @@ def _with_people(state: State, row: CauseRow, pod: PodState, room: Room) -> Caus
         cordons = state.device_cordons[name] if of_device else state.nodes[name].cordons
         people.append(f"{name}: {cordon_words(cordons)}")
     more = len(names) - len(people)
-    people += [f"and {more:,} more"] if more > 0 else []
+    count = "" if len(names) == NODES_WEIGHED else f"{more:,} "  # no more of them are looked at
+    people += [f"and {count}more"] if more > 0 else []
     return structs.replace(row, unblocked_by=f"{row.unblocked_by} ({', '.join(people)})")
 
 
@@ -152,12 +155,12 @@ def _cause_row(
     cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     if code is RefusalCode.DEVICE_UNHEALTHY and not explained.never and _unnamed(state, shape):
         cure += ", or pods of another scheduler that hold such devices there end"
-    cure += fleet_words(state, code, shape)
     near = [miss for miss in explained.refused.nearest if miss.code is code]
     if code in CORDONS and not explained.never:
         cure = _uncordoned(cure, state, code, near, _liftable(state, code, pod, room))
     elif near:
         cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
+    cure += fleet_words(state, code, shape)  # last: labels may have these words, too
     if code is RefusalCode.DEVICE_UNHEALTHY and not explained.never:
         cure += _full_too(state, pod, room)
     if limited and not explained.limit:
@@ -170,12 +173,12 @@ def _cause_row(
 
 def _uncordoned(
     cure: str, state: State, code: RefusalCode, near: list[NearMiss],
-    liftable: tuple[list[str], bool],
+    liftable: tuple[list[str], str],
 ) -> str:  # fmt: skip
     """The cure for a cordon: of what is cordoned now and could hold the pod the nearest, or else
     the first by name; if it can, of what would then take it at once.
     """
-    names, alone = liftable
+    names, besides = liftable
     if not names:
         if next(_cordoned(state, code), None) is not None:
             return NO_CURE
@@ -183,21 +186,26 @@ def _uncordoned(
         return LEFT if stands else LIFTED
     nearest = {name for miss in near for name in (miss.node, miss.device)}
     first = next((name for name in names if name in nearest), names[0])
-    return re.sub("NODE|DEVICE", first, cure) + ("" if alone else AND_END)
+    return re.sub("NODE|DEVICE", first, cure) + besides
 
 
-def _liftable(state: State, code: RefusalCode, pod: PodState, room: Room) -> tuple[list[str], bool]:
-    """What is cordoned and could hold the pod, by name, and whether to lift the cordon is enough;
-    where it is for some of them, these alone.
+def _liftable(state: State, code: RefusalCode, pod: PodState, room: Room) -> tuple[list[str], str]:
+    """What is cordoned and could hold the pod, by name, and what would have to be besides; where to
+    lift one cordon is enough for some of them, these alone.
     """
     return room.once((code.value, pod.shape_key), lambda: _lifting(state, code, pod, room))
 
 
-def _lifting(state: State, code: RefusalCode, pod: PodState, room: Room) -> tuple[list[str], bool]:
+def _lifting(state: State, code: RefusalCode, pod: PodState, room: Room) -> tuple[list[str], str]:
     shape = pod.submitted.shape
-    could = [each for each in _cordoned(state, code) if room.holds(shape, each[1])]
-    alone = [name for name, node in could if room.fits_on_offer(shape, node)]
-    return sorted(alone or (name for name, _ in could), key=natural), bool(alone)
+    holds = (each for each in _cordoned(state, code) if room.holds(shape, each[1]))
+    could = list(islice(holds, NODES_WEIGHED))
+    alone = [name for name, node in could if room.fits_uncordoned(shape, node, code, name)]
+    if alone:
+        return sorted(alone, key=natural), ""
+    well = [name for name, node in could if room.fits_on_offer(shape, node)]
+    names = sorted(well or (name for name, _ in could), key=natural)
+    return names, AND_ELSE if well else AND_END
 
 
 def _full_too(state: State, pod: PodState, room: Room) -> str:
@@ -206,7 +214,7 @@ def _full_too(state: State, pod: PodState, room: Room) -> str:
     failed = (node for node in nodes if any(not held.healthy for held in node.devices))
     enough = room.once(
         ("recovered", pod.shape_key),
-        lambda: any(room.fits_on_offer(shape, node) for node in failed),
+        lambda: any(room.fits_on_offer(shape, node) for node in islice(failed, NODES_WEIGHED)),
     )
     return "" if enough else AND_END
 

@@ -11,6 +11,7 @@ from msgspec import structs
 from apportion.core.devices.shares import release
 from apportion.core.ledger.hosting import release_host
 from apportion.core.ledger.state import NodeState, PodState
+from apportion_schemas import RefusalCode
 
 
 def without(node: NodeState, pods: Iterable[PodState]) -> NodeState:
@@ -27,6 +28,20 @@ def without(node: NodeState, pods: Iterable[PodState]) -> NodeState:
             release(by_id[share.device], share)
         release_host(copy(pod), left)
     return left
+
+
+def uncordoned(node: NodeState, code: RefusalCode, device: str = "") -> NodeState:
+    """A copy of the node without the one cordon that this cause speaks of; all else is as it is."""
+    if code is RefusalCode.DEVICE_CORDONED:
+        devices = [copy(held) for held in node.devices]
+        for held in devices:
+            if held.device.id == device:
+                held.cordon, held.cordons = "", ()
+        return structs.replace(node, devices=devices)
+    if code is RefusalCode.NODE_CORDONED:
+        return structs.replace(node, cordon="", cordons=())
+    observed = node.observed and structs.replace(node.observed, unschedulable=False)
+    return structs.replace(node, observed=observed)
 
 
 def on_offer(node: NodeState) -> NodeState:

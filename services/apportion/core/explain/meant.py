@@ -26,12 +26,14 @@ _MODES: Final[Callable[[Device], str]] = lambda device: device.mode  # noqa: E73
 
 
 def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, str] | None:
-    """What is wanted and what the node has, where its cause is of kinds and not of amounts."""
-    if code is _C.TYPE_MISMATCH:
+    """What is wanted and what the node has, where its cause is of kinds and not of amounts; of a
+    gang the cause may be that of another pod, whose wishes this one has not.
+    """
+    if code is _C.TYPE_MISMATCH and wishes.types(shape):
         return wishes.types(shape), " or ".join(_there([node], shape, _MODELS))
-    if code is _C.MODE_MISMATCH:
+    if code is _C.MODE_MISMATCH and wishes.modes(shape):
         return wishes.modes(shape), " or ".join(_there([node], shape, _MODES))
-    if code is _C.INDEX_MISMATCH:
+    if code is _C.INDEX_MISMATCH and shape.devices.indexes:
         has = _there([node], shape, lambda device: str(device.index))
         return wishes.indexes(shape.devices), f"cards {listed(has, NAMED)}"
     if code is _C.NODE_LABELS_MISMATCH:

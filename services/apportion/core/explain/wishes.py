@@ -85,4 +85,4 @@ def _all(names: Iterable[str]) -> str:
     more = len(known) - CARDS_NAMED
     if more > 0:
         return f"{', '.join(known[:CARDS_NAMED])} and {more:,} more"
-    return " and ".join(filter(None, (", ".join(known[:-1]), known[-1])))
+    return " and ".join(filter(None, (", ".join(known[:-1]), *known[-1:])))

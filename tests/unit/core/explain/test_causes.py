@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.explain.answers import Why
-from apportion.core.explain.room import SORTS_LISTED, Room
+from apportion.core.explain.room import Room
 from apportion.core.explain.views import pod_answer
 from apportion.core.explain.why import why
 from apportion_schemas import (
@@ -14,6 +14,7 @@ from apportion_schemas import (
     DeviceHealthChanged,
     NodeConstraints,
     NodeCordoned,
+    NodeGone,
     PodSubmitted,
     QueueObserved,
     QuotaObserved,
@@ -165,14 +166,52 @@ def test_of_a_limit_who_holds_it_is_named_and_no_node(kind: str) -> None:
     assert answer.refused.spared
 
 
-def test_a_list_of_very_many_sorts_goes_by_the_events() -> None:
+def test_a_list_of_very_many_sorts_goes_by_the_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """To look at the whole fleet for each of them would keep the gateway from all else."""
-    ledger = Ledger(rack("n1", 1))
-    ledger.submit(*(pod(f"p{at}", ask(90_000 + at)) for at in range(SORTS_LISTED + 1))).settle()
+    monkeypatch.setattr("apportion.core.explain.room.LISTED_LOOKS", 20)
+    ledger = Ledger(rack("n1", 1), rack("n2", 1))
+    ledger.submit(*(pod(f"p{at}", ask(90_000 + at)) for at in range(11))).settle()
     room = Room(ledger.state)
     causes = [pod_answer(ledger.state, each, room).cause for each in ledger.state.pods.values()]
-    assert causes[:-1] == ["can never fit: not enough memory on the device (1 node)"] * SORTS_LISTED
-    assert causes[-1] == "not enough memory free on the device (1 node)"
+    assert causes[:-1] == ["can never fit: not enough memory on the device (2 nodes)"] * 10
+    assert causes[-1] == "not enough memory free on the device (2 nodes)"
+
+
+def test_to_lift_a_cordon_is_advised_where_that_alone_helps() -> None:
+    """Of two nodes the one that is well; where none is, it is said that more has to be mended."""
+    cordons = [NodeCordoned(node=name, by="ann", reason="fan") for name in ("n1", "n2")]
+    failed = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
+    both = answer_of(Ledger(rack("n1", 1), rack("n2", 1), *cordons, failed), pod("a", cards()))
+    assert cures(both)[RefusalCode.NODE_CORDONED].startswith("apportion uncordon n2 (n2: fan")
+    alone = answer_of(Ledger(rack("n1", 1), cordons[0], failed), pod("a", cards()))
+    cure = cures(alone)[RefusalCode.NODE_CORDONED]
+    assert cure.startswith("apportion uncordon n1, and what else keeps it off offer is mended")
+
+
+def test_a_label_may_be_called_as_what_a_cure_names() -> None:
+    """What is put in the place of NODE is put there before anything of a label is said."""
+    ledger = Ledger(rack("n1", 1), observed("n1", labels={"pool": "NODE-7"}))
+    answer = answer_of(ledger, wants("a", cards(), selector={"pool": "NODE-8"}))
+    assert "did you mean pool=NODE-7?" in cures(answer)[RefusalCode.NODE_LABELS_MISMATCH]
+
+
+def test_members_of_a_gang_that_want_different_cards() -> None:
+    """The refusal is of the first that does not fit, and each is explained with its own wishes."""
+    only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
+    ledger = Ledger(rack("n1", 2), gang("team/job", 2))
+    ledger.submit(member("a", cards()), member("b", shape=only)).settle()
+    answers = [why(ledger.state, ledger.pod(name)) for name in ("a", "b")]
+    assert "only card" not in answers[0].sentence
+    assert "only card 5 will do" in answers[1].sentence
+
+
+def test_where_no_node_is_left_nothing_can_never_fit() -> None:
+    """The next may come: nobody knows what it has."""
+    ledger = Ledger(rack("n1", 1)).submit(pod("a", cards(2))).settle().play(NodeGone(node="n1"))
+    answer = why(ledger.state, ledger.pod("a"))
+    assert answer.refused is not None
+    assert not answer.refused.never
+    assert "never" not in answer.sentence
 
 
 def test_a_gang_that_waits_for_pods_has_nobody_spared() -> None:
