@@ -145,9 +145,11 @@ arrivals = st.lists(
 """Seconds since the one before, how long it runs, what it wants, its priority, its namespace."""
 
 
-def lived(fleet: list[NodeReported], came: list[tuple[Any, ...]]) -> VirtualLedger:
+def lived(
+    fleet: list[NodeReported], came: list[tuple[Any, ...]], *, watched: bool
+) -> VirtualLedger:
     """A ledger in which these pods came to these nodes."""
-    ledger = VirtualLedger()
+    ledger = VirtualLedger(watched=watched)
     ledger.write(*fleet)
     at_s = 0.0
     for number, (after_s, runs_s, shape, priority, namespace) in enumerate(came):
@@ -175,14 +177,17 @@ def lived(fleet: list[NodeReported], came: list[tuple[Any, ...]]) -> VirtualLedg
     st.lists(reports(), min_size=1, max_size=3, unique_by=lambda each: each.node),
     arrivals,
     st.integers(0, 100),
+    st.booleans(),
 )
 def test_what_happened_is_replayed(
-    fleet: list[NodeReported], came: list[tuple[Any, ...]], begun: int
+    fleet: list[NodeReported], came: list[tuple[Any, ...]], begun: int, watched: bool
 ) -> None:
-    """From any moment on every pod has the place that it had, at the time at which it had it."""
+    """From any moment on every pod has the place that it had, at the time at which it had it: also
+    one that was evicted and came again.
+    """
     ids = [device.id for node in fleet for device in node.devices]
     assume(len(set(ids)) == len(ids))
-    ledger = lived(fleet, came)
+    ledger = lived(fleet, came, watched=watched)
     after = len(fleet) + begun * (ledger.state.revision - len(fleet)) // 100
     at_s = ledger.time_of(after) - BEGIN_S
     recorded = ledger.recorded(after=after, begin_s=at_s, end_s=ledger.now_s - BEGIN_S)

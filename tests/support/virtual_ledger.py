@@ -35,9 +35,13 @@ BEGIN_S = 1_800_000_000.0
 
 
 class VirtualLedger:
-    """Records so far, the state that they fold to, and where every pod was placed and when."""
+    """Records so far, the state that they fold to, and where every pod was placed and when.
 
-    def __init__(self) -> None:
+    With `watched` whoever is evicted comes again under its name, as the watcher makes it anew.
+    """
+
+    def __init__(self, *, watched: bool = False) -> None:
+        self._watched = watched
         self._fold = StateFold(quiet=True)
         self._engine = Engine(self._fold.state)
         self._ends: list[tuple[float, str]] = []
@@ -79,7 +83,14 @@ class VirtualLedger:
                 if isinstance(data, PodPlaced):
                     self._note(data)
             for gone in [each for each in events if isinstance(each, PodEvicted)]:
+                if self._watched:
+                    self._make_anew(gone.pod)
                 self.write(PodGone(uid=gone.pod))
+
+    def _make_anew(self, uid: str) -> None:
+        """The pod begins again, with all that it has to do."""
+        again = structs.replace(self.state.pods[uid].submitted, uid=f"{uid}-again")
+        self.submit(again, runs_s=self._runs_s.get(uid))
 
     def _note(self, data: PodPlaced) -> None:
         shares = tuple(share.device for share in data.shares)

@@ -22,6 +22,7 @@ from apportion.core.ledger.snapshot import restore, take
 from apportion.core.ledger.state import State
 from apportion.lab.course import TIME
 from apportion.lab.meter import Meter
+from apportion.lab.planning import comes_again
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import (
@@ -102,9 +103,11 @@ class Limits(Struct, frozen=True):
 
 class Recorded(NamedTuple):
     """A span of a ledger. `ran_s` is how long each pod ran that ended in it, by uid; `ends` are
-    the times of the ends of those that ran at the beginning. Who was evicted in the span stands in
-    neither: nobody knows how long the pods in `cut` would have run. Nor does who made way for a
-    newer pod of his name, as one that is drained: he goes when that comes.
+    the times of the ends of those that ran at the beginning. `cut` are those that were evicted in
+    the span, and `after` those of them that came again under their name, with their new uids: such
+    a pod ran as long as it and its successors in all. Of the others that were cut nobody knows how
+    long they would have run. Nor does who made way for a newer pod of his name stand there, as one
+    that is drained: he goes when that comes.
     """
 
     span: Span
@@ -115,6 +118,7 @@ class Recorded(NamedTuple):
     ran_s: dict[str, float]
     ends: dict[str, float]
     cut: frozenset[str]
+    after: dict[str, str]
     facts: Tape
 
     def beginning(self) -> State:
@@ -160,6 +164,9 @@ class Recording:
         self._ends: dict[str, float] = {}
         self._old: set[str] = set()
         self._cut: set[str] = set()
+        self._ran_until_cut_s: dict[str, float] = {}
+        self._coming: dict[tuple[str, str], str] = {}
+        self._after: dict[str, str] = {}
         self._newest: dict[tuple[str, str], str] = {}
 
     @property
@@ -196,6 +203,7 @@ class Recording:
         if self._meter is None:
             self._begin()
         assert self._meter is not None  # noqa: S101 - just begun
+        self._add_up()
         limits = self._limits
         return Recorded(
             span=Span(
@@ -205,7 +213,7 @@ class Recording:
             ),
             begin_s=limits.begin_s, end_s=limits.end_s, state=self._state,
             happened=self._meter.measured(), ran_s=self._ran_s, ends=self._ends,
-            cut=frozenset(self._cut), facts=self._tape,
+            cut=frozenset(self._cut), after=self._after, facts=self._tape,
         )  # fmt: skip
 
     def _begin(self) -> None:
@@ -219,6 +227,9 @@ class Recording:
         data: Payload = change.data
         if isinstance(data, PodSubmitted):
             self._newest[data.namespace, data.name] = data.uid
+            before = self._coming.pop((data.namespace, data.name), None)
+            if before is not None:
+                self._after[before] = data.uid
         elif isinstance(data, PodPlaced):
             self._running[data.pod] = at_s
             self._old.discard(data.pod)
@@ -226,7 +237,7 @@ class Recording:
             self._running.pop(data.pod, None)
             self._old.discard(data.pod)
         elif isinstance(data, PodEvicted):
-            self._cut.add(data.pod)
+            self._note_eviction(at_s, data, change)
         elif isinstance(data, PodGone) and data.uid not in self._cut:
             since = self._running.pop(data.uid, None)
             if self._makes_way(change):
@@ -240,6 +251,22 @@ class Recording:
                 raise RecordingFailed(f"more than {PODS_MAX} pods ended; replay a shorter span")
         if not isinstance(data, DECIDED):
             self._tape.write(Fact(at_s, data))
+
+    def _note_eviction(self, at_s: float, data: PodEvicted, change: Change) -> None:
+        """The pod has run so far, and the next of its name is itself where it is made anew."""
+        self._cut.add(data.pod)
+        self._ran_until_cut_s[data.pod] = at_s - self._running.pop(data.pod, at_s)
+        if change.pod is not None and comes_again(self._fold.state, change.pod.submitted):
+            self._coming[data.namespace, data.name] = data.pod
+
+    def _add_up(self) -> None:
+        """How long each pod that came again ran in all, from the last of its successors on."""
+        for before, again in reversed(self._after.items()):
+            if again in self._ran_s:
+                ran_s = self._ran_until_cut_s[before] + self._ran_s[again]
+                self._ran_s[before] = ran_s
+                if before in self._old:
+                    self._ends[before] = self._limits.begin_s + ran_s
 
     def _makes_way(self, gone: Change) -> bool:
         """Whether a newer pod of its name is there already, which has come in its place."""

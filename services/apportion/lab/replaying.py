@@ -3,7 +3,8 @@
     recording ──► its beginning, changed ──► facts in order of time, and ends of pods ──► figures
 
 A pod runs as long as it ran, from whenever it has a place. What came from outside comes at its
-time; whatever a scheduler decided then is decided here. Invariants: nothing is
+time; whatever a scheduler decided then is decided here. Whoever is evicted here comes again at once
+where somebody makes it anew, for as long as it had left. Invariants: nothing is
 appended; without changes the other course is that which happened, as far as decisions follow at
 once.
 """
@@ -23,10 +24,11 @@ from apportion.core.ledger.state import PLACED, State
 from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.lab import changes as lab_changes
-from apportion.lab.changes import Changes
+from apportion.lab.changes import Changes, submitted_again
 from apportion.lab.course import Course, CourseFailed
 from apportion.lab.losing import Lost, lost
 from apportion.lab.meter import Meter
+from apportion.lab.planning import comes_again
 from apportion.lab.recording import Fact, Recorded, time_of
 from apportion.runtime.files.fleets import SimulatedNode
 from apportion.runtime.solving.learning import learn
@@ -47,6 +49,8 @@ from apportion_schemas import (
     NodeUncordoned,
     PodAdopted,
     PodBound,
+    PodChanged,
+    PodEvicted,
     PodGone,
     PodGroupGone,
     PodGroupObserved,
@@ -124,6 +128,10 @@ class Replay:
         self._ends: list[tuple[float, str]] = []
         self._left_s: dict[str, float] = {}
         self._again: dict[str, str] = {}
+        self._came_again = frozenset(recorded.after.values())
+        self._first = {again: before for before, again in recorded.after.items()}
+        self._end_s = dict(recorded.ends)
+        self._evicted: list[PodSubmitted] = []
         self._lost = Lost()
         self._histogram: ShapeHistogram | None = None
         self._gangs = _Gangs(self._course)
@@ -190,7 +198,37 @@ class Replay:
 
     def _settle(self) -> None:
         for _ in self._course.settle():
-            pass
+            evicted, self._evicted = self._evicted, []
+            for pod in evicted:
+                self._come_again(pod)
+
+    def _come_again(self, pod: PodSubmitted) -> None:
+        """Whoever is evicted here is submitted anew for what it had left, as it was where it was
+        evicted then as well; else where somebody makes it anew.
+        """
+        recorded, uid = self._recorded, pod.uid
+        anew = recorded.after.get(uid, "")
+        if not anew and (uid in recorded.cut or not comes_again(self._course.state, pod)):
+            return
+        again = submitted_again(pod, anew or f"evicted-{len(self._first)}")
+        first = self._first_of(uid)
+        self._first[again.uid], self._again[first] = first, again.uid
+        if uid in self._end_s:
+            self._left_s[again.uid] = max(self._end_s[uid] - self._now_s, 0.0)
+        self._gangs.declare(again.group)
+        self._course.apply(again)
+        self._learn()
+
+    def _first_of(self, uid: str) -> str:
+        """The pod as it came first, before it was evicted however often, here or then."""
+        while uid in self._first:
+            uid = self._first[uid]
+        return uid
+
+    def _now_as(self, uid: str) -> str:
+        """The uid that the pod has in this course now."""
+        first = self._first_of(uid)
+        return self._again.get(first, first)
 
     def _observe(self, change: Change) -> None:
         self._meter.observe(change)
@@ -199,13 +237,16 @@ class Replay:
         data = change.data
         if isinstance(data, PodPlaced):
             self._note_place(data)
+        elif isinstance(data, PodEvicted) and change.pod is not None:
+            self._evicted.append(change.pod.submitted)
 
     def _note_place(self, data: PodPlaced) -> None:
         left_s = self._left_s.get(data.pod)
         if left_s is None:
             left_s = self._recorded.ran_s.get(data.pod)
         if left_s is not None:
-            heapq.heappush(self._ends, (self._now_s + left_s, data.pod))
+            self._end_s[data.pod] = self._now_s + left_s
+            heapq.heappush(self._ends, (self._end_s[data.pod], data.pod))
         if self._kept:
             devices = tuple(share.device for share in data.shares)
             self.placed.append(
@@ -219,8 +260,10 @@ class Replay:
         data = fact.data
         if self._is_other(data):
             return
-        if isinstance(data, PodGone):
-            data = PodGone(uid=self._again.get(data.uid, data.uid), reason=data.reason)
+        if isinstance(data, PodGone | PodChanged):
+            data = structs.replace(data, uid=self._now_as(data.uid))
+        elif isinstance(data, ResizeAsked):
+            data = structs.replace(data, pod=self._now_as(data.pod))
         try:
             if isinstance(data, PodAdopted) and (self._otherwise.fleet or self._lost.holds(data)):
                 self._course.apply(structs.replace(data.submitted, chooser=""))
@@ -252,7 +295,9 @@ class Replay:
         if isinstance(data, PodGone):
             if data.uid in self._recorded.ran_s or data.uid in self._recorded.cut:
                 return True  # it ends when it has run as long, or is evicted here as well
-            return self._again.get(data.uid, data.uid) not in self._course.state.pods
+            return self._now_as(data.uid) not in self._course.state.pods
+        if isinstance(data, PodSubmitted):
+            return data.uid in self._came_again  # it does here when it is evicted here
         if isinstance(data, PolicyChanged):
             return bool(self._otherwise.changes.policy)
         if isinstance(data, PricesLearnt):
@@ -296,7 +341,8 @@ class Replay:
         """A pod that began before the span runs as long as it had left, wherever it goes; where it
         made way for another, that is its end here as well.
         """
-        self._again[before] = again
+        first = self._first_of(before)
+        self._first[again], self._again[first] = first, again
         ran_s = self._recorded.ran_s.get(before)
         if ran_s is not None:
             self._left_s[again] = ran_s

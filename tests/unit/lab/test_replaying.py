@@ -7,6 +7,7 @@ from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.recording import DECIDED
 from apportion.lab.replaying import OF_NODES, Otherwise, Replay, replay
 from apportion.runtime.files.fleets import numbered_nodes
+from apportion.runtime.ledger.starting import PROCESS
 from apportion_schemas import CATALOGUE, NodeCordoned, PodBound, PodGone, ResizeAsked
 from tests.support.fleet import rack
 from tests.support.pods import ask, cards, gang, member, pod
@@ -226,6 +227,79 @@ def test_who_makes_way_for_one_of_its_name_goes_when_that_comes() -> None:
     elsewhere = Replay(recorded, Otherwise(changes=Changes(lose=("n1",))), kept=True)
     used = elsewhere.run().replayed.gpu_hours_used
     assert ([(each.name, each.node) for each in elsewhere.placed], used) == ([("a", "n2")], 1)
+
+
+def evicted(runs: dict[str, float | None]) -> VirtualLedger:
+    """Two cards and two pods, then one of higher priority: who is evicted comes again."""
+    ledger = VirtualLedger(watched=True)
+    ledger.write(rack("n1", 1), rack("n2", 1))
+    for name in ("a", "b"):
+        ledger.submit(pod(name, cards()), runs_s=runs[name])
+    ledger.settle()
+    ledger.until(HOUR)
+    ledger.submit(structs.replace(pod("high", cards()), priority=10), runs_s=runs["high"])
+    ledger.settle()
+    ledger.until(6 * HOUR)
+    return ledger
+
+
+def test_who_was_evicted_and_came_again_is_replayed_so() -> None:
+    """Once, not as what was recorded and as its own besides; from the beginning and from later."""
+    ledger = evicted({"a": 2 * HOUR, "b": 4 * HOUR, "high": HOUR})
+    recorded = ledger.recorded(end_s=6 * HOUR)
+    assert recorded.happened.evicted == 1
+    answer = replay(recorded, Otherwise())
+    assert answer.replayed == answer.happened
+    later = ledger.recorded(after=6, begin_s=HOUR / 2, end_s=6 * HOUR)
+    again = replay(later, Otherwise())
+    assert again.replayed == again.happened
+
+
+def test_who_was_evicted_then_and_is_not_here_comes_once() -> None:
+    """On a larger fleet nobody goes, and each runs as long as it and its successor did."""
+    recorded = evicted({"a": 2 * HOUR, "b": 4 * HOUR, "high": HOUR}).recorded(end_s=6 * HOUR)
+    answer = replay(recorded, Otherwise(changes=Changes(add=("1x1xA100-80GB",))))
+    assert (answer.happened.evicted, answer.replayed.evicted) == (1, 0)
+    assert (answer.happened.arrived, answer.replayed.arrived) == (4, 3)
+    used = (answer.happened.gpu_hours_used, answer.replayed.gpu_hours_used)
+    assert used[0] == pytest.approx(used[1])
+
+
+def test_who_is_evicted_only_here_comes_again() -> None:
+    """A smaller fleet does not look better for those that it turned out."""
+    ledger = VirtualLedger()
+    ledger.write(rack("n1", 1), rack("n2", 1))
+    ledger.submit(pod("a", cards()), runs_s=3 * HOUR)
+    ledger.settle()
+    ledger.until(HOUR)
+    ledger.submit(structs.replace(pod("high", cards()), priority=10), runs_s=HOUR)
+    ledger.settle()
+    ledger.until(5 * HOUR)
+    one = Replay(
+        ledger.recorded(end_s=5 * HOUR), Otherwise(changes=Changes(lose=("n1",))), kept=True
+    )
+    answer = one.run()
+    begin_s = one.placed[0].at_s
+    places = [(each.name, (each.at_s - begin_s) / HOUR) for each in one.placed]
+    assert places == [("a", 0), ("high", 1), ("a", 2)]
+    assert (answer.replayed.arrived, answer.replayed.evicted) == (3, 1)
+    assert answer.replayed.gpu_hours_waited == pytest.approx(1)
+    assert answer.replayed.gpu_hours_used == pytest.approx(4), "a runs what it had left"
+
+
+def test_a_command_that_is_evicted_does_not_come_again() -> None:
+    """Nobody makes it anew."""
+    ledger = VirtualLedger()
+    ledger.write(rack("n1", 1), rack("n2", 1))
+    ledger.submit(structs.replace(pod("a", cards()), owner=f"{PROCESS}/1"), runs_s=3 * HOUR)
+    ledger.settle()
+    ledger.until(HOUR)
+    ledger.submit(structs.replace(pod("high", cards()), priority=10), runs_s=HOUR)
+    ledger.settle()
+    ledger.until(5 * HOUR)
+    recorded = ledger.recorded(end_s=5 * HOUR)
+    answer = replay(recorded, Otherwise(changes=Changes(lose=("n1",))))
+    assert (answer.replayed.arrived, answer.replayed.evicted) == (2, 1)
 
 
 def test_who_was_deleted_while_waiting_leaves_at_that_time() -> None:
