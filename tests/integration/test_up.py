@@ -333,7 +333,7 @@ def test_who_watches_waits_for_an_up_that_begins_anew(tmp_path: Path, ports: str
         ("4xA100-40GB:vnpu", ("mode 'vnpu' is not one",)),
         ("no/fleet.yaml", ("there is no file no/fleet.yaml",)),
         ("FILE", ("nodes[0]: node 'a': devices: model", "nodes[1]: node 'b': 'gpus' is no field",
-                  "nodes[3]: node 'c' comes twice")),
+                  "nodes[3]: node 'c' comes twice", "nodes[4]: node: 'D_1' is no DNS name")),
     ],
 )  # fmt: skip
 def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, ...]) -> None:
@@ -342,7 +342,7 @@ def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, 
         fleet = str(tmp_path / "fleet.yaml")
         Path(fleet).write_text(
             "nodes:\n- {node: a, devices: 1xT5}\n- {node: b, gpus: 1xT4}\n"
-            "- {node: c, devices: 1xT4}\n- {node: c, devices: 1xT4}\n"
+            "- {node: c, devices: 1xT4}\n- {node: c, devices: 1xT4}\n- {node: D_1}\n"
         )
     with Standalone(tmp_path / "data", "--no-samples", "--fleet", fleet) as up:
         assert up.ended() == 2

@@ -162,6 +162,19 @@ def _check(make: Callable[[Any], object]) -> None:
         raise Wrong(f"--fleet: {lines}") from None
 
 
+def misnamed(node: str) -> str:
+    """Why no node may be called so in Kubernetes; empty if one may."""
+    from apportion.core.dialects import ManifestError  # with all readers, see _check
+    from apportion.core.dialects.errors import shown
+    from apportion.core.manifests.naming import subdomain
+
+    try:
+        subdomain(node, "node")
+    except ManifestError as error:
+        return f"{shown(error.value)} {error.problem}; {error.fix}"
+    return ""
+
+
 def _is_file(text: str) -> bool:
     """Whether this names a file. A description longer than the name of a file can be names none."""
     try:
@@ -196,7 +209,7 @@ def _simulated(fleet: tuple[str, ...], nodes: int | None, data: Path | None) -> 
                 f"--fleet: {path} is what the ledger in {data} keeps of its fleet; leave --fleet "
                 "out to go on with it, and write another fleet into a file of your own"
             )
-        _check(lambda fleets: fleets.read_fleet(path))
+        _check(lambda fleets: fleets.read_fleet(path, misnamed=misnamed))
         return of_file(path, SAMPLES_FLEET if path == FLEET else str(path))
     for spec in fleet:
         if Path(spec).suffix in {".csv", ".yaml", ".yml"}:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from apportion.cli.up import misnamed
 from apportion.runtime.files.fleets import FleetInvalid, numbered_nodes, read_fleet
 
 
@@ -118,6 +119,31 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, named: str
     with pytest.raises(FleetInvalid, match=named) as caught:
         read_fleet(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "lines"),
+    [
+        ("f.csv", "node,devices\ng 3,4xT4\nUPPER_x,2xX99\ng-1.rack,1xT4\n", (2, 3)),
+        ("f.yaml", "nodes:\n- node: g 3\n- node: UPPER_x\n  devices: 2xX99\n- node: g\n", (2, 3)),
+    ],
+)
+def test_a_new_fleet_has_names_that_nodes_may_have(
+    tmp_path: Path, file: str, text: str, lines: tuple[int, int]
+) -> None:
+    """Each that is none is told with its line and the fix, beside what else is wrong with it; a
+    ledger that was begun with such names goes on with them.
+    """
+    path = written(tmp_path, file, text)
+    with pytest.raises(FleetInvalid) as caught:
+        read_fleet(path, misnamed=misnamed)
+    first, second, model = str(caught.value).splitlines()
+    for said, line, name in ((first, lines[0], "g 3"), (second, lines[1], "UPPER_x")):
+        assert said.startswith(f"{path}: line {line}: ")
+        assert f"node: {name!r} is no DNS name; write at most 253 of a-z, 0-9, '-' and '.'" in said
+    assert "model 'X99'" in model
+    path.write_text(text.replace("X99", "T4"))
+    assert [node.name for node in read_fleet(path)][:2] == ["g 3", "UPPER_x"]
 
 
 def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:

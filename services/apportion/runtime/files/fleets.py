@@ -31,6 +31,7 @@ WRONG_MAX = 20
 """So many mistakes are named, and more are counted."""
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _AT = re.compile(r"`\$\.(\w+)")
+Judge = Callable[[str], str]
 PLACE = "{}"
 """Stands for the number of the node in a name pattern."""
 
@@ -98,11 +99,12 @@ def numbered_nodes(pattern: str, count: int, specs: Sequence[str]) -> list[Simul
     return _nodes(rows, wrong)
 
 
-def read_fleet(path: str | Path) -> list[SimulatedNode]:
+def read_fleet(path: str | Path, *, misnamed: Judge | None = None) -> list[SimulatedNode]:
     """The nodes of a fleet file: CSV with a header, or YAML with a list `nodes`.
 
     CSV columns: `node` (or `sn`), then `devices` or both of `gpu` (a count) and `model`;
-    `cpu_milli` and `memory_mib` of the host may be left out.
+    `cpu_milli` and `memory_mib` of the host may be left out. `misnamed` says of a node's name why
+    it cannot be, and nothing of one that can: what a ledger was begun with keeps its names.
 
     Raises:
         FleetInvalid: names file, line or entry, field, value and fix of all that is wrong.
@@ -115,13 +117,13 @@ def read_fleet(path: str | Path) -> list[SimulatedNode]:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise FleetInvalid(f"{path}: cannot be read as UTF-8 text: {error}") from None
-    return fleet_of(path, text)
+    return fleet_of(path, text, misnamed=misnamed)
 
 
-def fleet_of(path: Path, text: str) -> list[SimulatedNode]:
+def fleet_of(path: Path, text: str, *, misnamed: Judge | None = None) -> list[SimulatedNode]:
     """The nodes of a fleet file with this text; see `read_fleet`. Raises FleetInvalid."""
     wrong: list[str] = []
-    nodes = _nodes(_rows(path, text, wrong), wrong)
+    nodes = _nodes(_rows(path, text, wrong), wrong, misnamed)
     _refuse(wrong)
     if not nodes:
         raise FleetInvalid(f"{path}: no node; write one, or leave --fleet out")
@@ -222,7 +224,9 @@ def _in_yaml(path: Path, document: Parsed, number: int, field: str) -> str:
     return f"{path}: line {document.line_of(f'{at}.{field}')}: {at}"
 
 
-def _nodes(entries: Iterable[_Entry], wrong: list[str]) -> list[SimulatedNode]:
+def _nodes(
+    entries: Iterable[_Entry], wrong: list[str], misnamed: Judge | None = None
+) -> list[SimulatedNode]:
     """Those that can be made; of the others, what is wrong with them."""
     nodes: list[SimulatedNode] = []
     seen: set[str] = set()
@@ -233,6 +237,8 @@ def _nodes(entries: Iterable[_Entry], wrong: list[str]) -> list[SimulatedNode]:
         seen.add(name)
         if row is None:
             continue
+        if misnamed is not None and (why := misnamed(name)):
+            wrong.append(f"{where('node')}: node: {why}")
         if len(nodes) == NODES_MAX:
             wrong.append(f"{where('node')}: more than {NODES_MAX} nodes; start more agents")
             break
