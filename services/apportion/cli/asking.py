@@ -99,6 +99,13 @@ class Gateway:
                 "of this version?"
             ) from None
 
+    def text(self, *path: str, query: Mapping[str, object]) -> str:
+        """What is no JSON at this path, as it is. Raises as `ask`."""
+        status, body = self._get_in_time(path, query)
+        if status != HTTP_OK:
+            raise refusal(self._url, status, body)
+        return body.decode(errors="replace")
+
     def every(
         self, what: str, item: type[T], query: Mapping[str, object] | None = None
     ) -> Iterator[Page[T]]:
@@ -251,4 +258,13 @@ def refused(said: ErrorAnswer, status: int) -> NotFound | Wrong | Unreachable:
         return NotFound(text)
     if status in HTTP_NOT_LET_IN:
         return NotLetIn(text)
-    return Wrong(text) if status in HTTP_WRONG else Unreachable(text)
+    return Wrong(_of_option(said.field, text)) if status in HTTP_WRONG else Unreachable(text)
+
+
+def _of_option(field: str, text: str) -> str:
+    """What is wrong, said of the option that was given; as it is where the verb has none such."""
+    context, option = click.get_current_context(silent=True), f"--{field}"
+    if context is None or not any(option in param.opts for param in context.command.params):
+        return text
+    rest = text.removeprefix(field)
+    return f"{option}{rest}" if rest.startswith((" is ", ": ")) else f"{option}: {text}"

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+import click
 import msgspec
 import pytest
 
-from apportion.cli.asking import Gateway
+from apportion.cli.asking import Gateway, refused
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.core.explain.answers import (
     ErrorAnswer,
@@ -81,6 +82,27 @@ def test_refusals(gateway: Gateway, status: str, kind: type[Exception]) -> None:
     """The gateway's own error and fix, with the exit code of its kind."""
     with pytest.raises(kind, match="no; do y"):
         gateway.ask(status, answer=RevisionAnswer)
+
+
+@pytest.mark.parametrize(
+    ("error", "field", "said"),
+    [
+        ("add is '0x8xT4': no node", "add", "--add is '0x8xT4': no node; do y"),
+        ("at: 'noon' is no moment", "at", "--at: 'noon' is no moment; do y"),
+        ("devices: model 'X'", "add", "--add: devices: model 'X'; do y"),
+        ("address is 7", "add", "--add: address is 7; do y"),
+        ("limit is 'x'", "limit", "limit is 'x'; do y"),
+        ("no", "", "no; do y"),
+    ],
+)
+def test_what_is_wrong_is_said_of_the_option(error: str, field: str, said: str) -> None:
+    """Who wrote `--add` knows of no field; a field that is no option of the verb stays one."""
+    options = [click.Option(["--add"]), click.Option(["--at"])]
+    answer = ErrorAnswer(error=error, field=field, fix="do y")
+    with click.Context(click.Command("plan", params=[*options])):
+        assert refused(answer, 400).message == said
+        assert refused(answer, 404).message == f"{error}; do y"
+    assert refused(answer, 400).message == f"{error}; do y"
 
 
 def test_answer_that_is_none_of_ours(gateway: Gateway) -> None:
