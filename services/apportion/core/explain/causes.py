@@ -14,12 +14,11 @@ from msgspec import structs
 from apportion.core.devices.cordons import cordon_words
 from apportion.core.explain import limit_words, words
 from apportion.core.explain.answers import CauseRow, MissRow, WhyRefused
-from apportion.core.explain.limited import holders_of
+from apportion.core.explain.lens import HELD_BY
 from apportion.core.explain.lines import listed
 from apportion.core.explain.meant import fleet_words, kind_words
 from apportion.core.explain.natural import natural
 from apportion.core.explain.room import NODES_WEIGHED, Explained, Room
-from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion_schemas import NearMiss, RefusalCode, Shape
 
@@ -164,7 +163,7 @@ def _cause_row(
     if code is RefusalCode.DEVICE_UNHEALTHY and not explained.never:
         cure += _full_too(state, pod, room)
     if limited and not explained.limit:
-        cure += _held_words(state, pod, explained, room)
+        cure += _held_words(pod, explained, room)
     cure += could if code in words.FREED else ""
     never = explained.never
     said = _limit_words(explained) if limited else words.named(code, shape, never=never)
@@ -219,16 +218,14 @@ def _full_too(state: State, pod: PodState, room: Room) -> str:
     return "" if enough else AND_END
 
 
-def _held_words(state: State, pod: PodState, explained: Explained, room: Room) -> str:
+def _held_words(pod: PodState, explained: Explained, room: Room) -> str:
     """Who holds what the limit counts; empty where nobody does."""
     refused = explained.refused
-    resource = refused.queue.resource if refused.queue else refused.quota and refused.quota.resource
-    whose = f"{limit_words.of_what(refused)} {queue_of(state, pod)} {pod.submitted.namespace}"
-    held = room.once(
-        (f"held of {whose} {resource}", b""),
-        lambda: [each.full_name for each in holders_of(state, pod, refused)],
+    said = room.once(
+        (f"holders of {room.limit_of(pod, refused)}", b""),
+        lambda: listed([each.full_name for each in room.holders(pod, refused)], HOLDERS_NAMED),
     )
-    return f"; held by {listed(held, HOLDERS_NAMED)}" if held else ""
+    return f"{HELD_BY}{said}" if said else ""
 
 
 def _limit_words(explained: Explained) -> str:

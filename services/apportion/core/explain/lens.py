@@ -38,6 +38,8 @@ OTHERS: Final = "another namespace"
 OF_OTHERS: Final = "(of another namespace)"
 """What stands in the place of a name, or of words about it."""
 NOT_TOLD: Final = "-"
+HELD_BY: Final = "; held by "
+"""Before the pods that hold what a limit allows: who sees some of them learns not how many."""
 UNKNOWN: Final = ""
 """The namespace of something of which nobody knows whose it is: it is seen by nobody."""
 
@@ -153,7 +155,10 @@ def _blanked(text: str, sees: Sees) -> str:
         number = match[1].isdigit() and match[2].isdigit()  # a part of so many, as in 6/21
         return match[0] if number or sees(match[1]) else OF_OTHERS
 
-    return _NAMED.sub(blank, text)
+    told = _NAMED.sub(blank, text)
+    if told != text and HELD_BY in told:
+        return f"{told.partition(HELD_BY)[0]}{HELD_BY}pods of several namespaces"  # and no count
+    return told
 
 
 def _texts(answer: Any) -> Iterator[str]:

@@ -30,7 +30,7 @@ from apportion.core.explain.capacity import (
     most_pods,
 )
 from apportion.core.explain.lifted import on_offer, uncordoned, without
-from apportion.core.explain.limited import never_within
+from apportion.core.explain.limited import holders_of, never_within
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
@@ -100,7 +100,7 @@ class Room:
         no node, those of the event that could hold it will do; of many sorts of pods, all of them.
         """
         if refused.queue or refused.quota:
-            limit = self._never_within(pod, refused)
+            limit = self.never_within(pod, refused)
             return Explained(structs.replace(refused, nearest=()), never=False, limit=limit)
         if refused.gang:
             return Explained(refused, never=False, limit=self._never_together(pod, refused.gang))
@@ -146,7 +146,21 @@ class Room:
             self._whole[pod.shape_key] = self._with_nothing_there(pod.submitted.shape, refused)
         return Explained(self._whole[pod.shape_key], never=True)
 
-    def _never_within(self, pod: PodState, refused: PodRefused) -> str:
+    def holders(self, pod: PodState, refused: PodRefused) -> list[PodState]:
+        """Who holds what the limit of the refusal counts; see `limited`, and as there once for all
+        whom it keeps out.
+        """
+        key = f"held of {self.limit_of(pod, refused)}"
+        return self.once((key, b""), lambda: holders_of(self._state, pod, refused))
+
+    def limit_of(self, pod: PodState, refused: PodRefused) -> str:
+        """Which limit keeps the pod out: the same words for all whom it does."""
+        if refused.queue is not None:
+            return f"queue {queue_of(self._state, pod)} {refused.queue.resource}"
+        resource = refused.quota.resource if refused.quota is not None else ""
+        return f"quota {pod.submitted.namespace} {resource}"
+
+    def never_within(self, pod: PodState, refused: PodRefused) -> str:
         """See `limited`: it counts all of a gang, so that is done once for all of its pods."""
         submitted = pod.submitted
         group = self._state.groups.get(submitted.group)

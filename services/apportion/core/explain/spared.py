@@ -3,18 +3,20 @@
 Whoever gives a pod a high priority expects that others make room. The rules that spare them are
 those of `placement.preemption`. Invariants: it is said only of a node where those pods hold what is
 lacking, and a rule spares some of them, so the rule is the reason; and of those it tells how many
-they are and no more, for they may be anybody's.
+they are and no more, for they may be anybody's, and of a queue, whose pods are counted to nobody
+else, not even that.
 """
 
 from collections.abc import Iterator
 from itertools import islice
 
-from apportion.core.explain.limited import holders_of, never_within
 from apportion.core.explain.room import NODES_WEIGHED, Explained, Room
 from apportion.core.explain.words import many
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion_schemas import PodRefused
+
+LIMITED = "nobody is evicted for what a limit keeps out"
 
 
 def spared_words(state: State, pod: PodState, room: Room) -> str:
@@ -22,7 +24,7 @@ def spared_words(state: State, pod: PodState, room: Room) -> str:
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
     if Explained(pod.refusal, never=False).of_limits:
-        return _within_limit(state, pod, pod.refusal)
+        return _within_limit(pod, pod.refusal, room)
     for node, lower in islice(_with_lower(state, pod, room), NODES_WEIGHED):
         rules = [rule for each in lower if (rule := _rule(state, pod, each))]
         others = [each for each in lower if not _rule(state, pod, each)]
@@ -37,20 +39,18 @@ def spared_words(state: State, pod: PodState, room: Room) -> str:
     return ""
 
 
-def _within_limit(state: State, pod: PodState, refused: PodRefused) -> str:
+def _within_limit(pod: PodState, refused: PodRefused, room: Room) -> str:
     """That nobody goes for what a limit keeps out, where that is others' to free."""
-    if never_within(state, pod, refused):
+    held = room.holders(pod, refused)
+    lower = sum(each.submitted.priority < pod.submitted.priority for each in held)
+    if not lower or room.never_within(pod, refused):
         return ""
-    priority = pod.submitted.priority
-    held = holders_of(state, pod, refused)
-    lower = sum(each.submitted.priority < priority for each in held)
-    if not lower:
-        return ""
+    if refused.queue:  # of other namespaces as well, whose pods are counted to nobody
+        return f"Pods of lower priority hold what the queue allows, and stay: {LIMITED}"
     holds, stays = ("holds", "stays") if lower == 1 else ("hold", "stay")
-    limit = "queue" if refused.queue else "quota"
     return (
-        f"{many(lower, 'pod')} of lower priority {holds} what the {limit} allows, and {stays}: "
-        "nobody is evicted for what a limit keeps out"
+        f"{many(lower, 'pod')} of lower priority {holds} what the quota allows, and {stays}: "
+        f"{LIMITED}"
     )
 
 

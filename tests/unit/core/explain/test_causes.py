@@ -159,8 +159,9 @@ def test_of_a_limit_who_holds_it_is_named_and_no_node(kind: str) -> None:
     assert "nearest" not in answer.sentence
     assert "none of" not in answer.sentence
     assert answer.refused.causes[0].unblocked_by.endswith("; held by default/large, default/small")
+    who = "Pods" if kind == "queue" else "2 pods"  # a queue has those of others, whom nobody counts
     assert answer.sentence.endswith(
-        f". 2 pods of lower priority hold what the {kind} allows, and stay: nobody is evicted for "
+        f". {who} of lower priority hold what the {kind} allows, and stay: nobody is evicted for "
         "what a limit keeps out"
     )
     assert answer.refused.spared

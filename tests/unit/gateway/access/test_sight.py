@@ -11,6 +11,7 @@ from apportion.core.explain.limited import queue_answers
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
 from apportion.core.explain.plans import PlanAnswer
 from apportion.core.explain.queued import LinesAnswer, lines_answer
+from apportion.core.explain.why import why
 from apportion.core.reports.answers import ReportAnswer, ReportRow
 from apportion.gateway.access.sight import is_shown, look_at
 from apportion.lab.changes import Changes
@@ -198,3 +199,18 @@ def test_a_plan_tells_where_others_would_go_in_a_form_that_can_be_read() -> None
     assert (placed.node, moved["fits"].node) == ("added-1", "added-1")
     assert placed.shares[0].share.memory_mib > 0
     assert moved["not-now"].refused is not None
+
+
+def test_how_many_hold_a_queue_is_told_to_nobody_else() -> None:
+    """Neither by names with a number of more behind them, nor by a count of lower priority."""
+    ledger = Ledger(rack("n1", 8))
+    ledger.play(QueueObserved(queue="all", capability={"volcano.sh/vgpu-number": 7}))
+    for number in range(7):
+        ledger.submit(pod(f"s{number}", cards(1), namespace="ops", queue="all")).settle()
+    ledger.submit(pod("m", cards(1), namespace="ml", queue="all", priority=9)).settle()
+    answer = why(ledger.state, ledger.pod("m"))
+    assert "held by ops/s0" in str(answer)
+    shown = seen_by_ml("pods/ml/m/why", answer)
+    [cause] = shown["refused"]["causes"]
+    assert cause["unblocked_by"].endswith("; held by pods of several namespaces")
+    assert "Pods of lower priority hold what the queue allows" in shown["sentence"]
