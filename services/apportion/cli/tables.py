@@ -292,17 +292,21 @@ def quotas(items: Iterable[QuotaAnswer], look: Look = PLAIN) -> Rows:
     return made
 
 
+def _named(resource: str, much: int) -> str:
+    """As in `4 CPU` or `8 of nvidia.com/gpu`."""
+    said = of_resource(resource, much)
+    return said if resource == "cpu" else f"{said} of {resource}"
+
+
 def _limits(most: Mapping[str, int], used: Mapping[str, int] | None) -> list[str]:
     """How much of each is held, of how much; of what is of no device, that it is not counted.
 
     What is held of a queue is not told to everybody.
     """
     if used is None:
-        return [
-            f"at most {of_resource(name, much)} of {name}" for name, much in sorted(most.items())
-        ]
+        return [f"at most {_named(name, much)}" for name, much in sorted(most.items())]
     return [
-        f"{of_resource(name, used[name])}/{of_resource(name, much)} of {name}"
+        f"{of_resource(name, used[name]).partition(' ')[0]}/{_named(name, much)}"
         if name in used else f"{name}: of no device, so nothing is limited"
         for name, much in sorted(most.items())
     ]  # fmt: skip

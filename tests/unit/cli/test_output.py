@@ -100,6 +100,17 @@ def test_queues_on_other_cards_look_other() -> None:
     assert lines[3].split() == ["free", "open", "0", "0", "no", "limit"]
 
 
+def test_a_unit_is_said_once() -> None:
+    """Of what is held and of the limit alike: `0 CPU/512 CPU of cpu` said it three times."""
+    queue = QueueAnswer(
+        queue="ml", weight=1, open=True,
+        capability={"cpu": 512_000, "memory": 4096, "nvidia.com/gpu": 8},
+        used={"cpu": 1500, "memory": 1024, "nvidia.com/gpu": 2},
+    )  # fmt: skip
+    line = printed(tables.queues([queue]), width=160).splitlines()[-1]
+    assert line.endswith("1.5/512 CPU, 1,024/4,096 MiB of memory, 2/8 of nvidia.com/gpu")
+
+
 def test_what_a_tenant_is_not_told_of_a_queue_is_no_zero() -> None:
     """A limit stands without what is held of it, and none is said to be of no device."""
     queue = QueueAnswer(
@@ -107,7 +118,7 @@ def test_what_a_tenant_is_not_told_of_a_queue_is_no_zero() -> None:
         used=None, devices=None, pods=None, waiting=None,
     )  # fmt: skip
     line = printed(tables.queues([queue]), width=160).splitlines()[-1]
-    assert line.split("  ")[-1].strip() == "at most 4 CPU of cpu, at most 2 of A100"
+    assert line.split("  ")[-1].strip() == "at most 4 CPU, at most 2 of A100"
     assert line.split()[:6] == ["ml", "1", "open", "-", "-", "-"]
 
 
