@@ -31,7 +31,7 @@ from apportion.core.explain.answers import (
 from apportion.core.explain.lines import listed, share_words
 from apportion.core.explain.near import near
 from apportion.core.explain.past_answers import PodNames
-from apportion.core.explain.vocabulary import PHASES, WAITING
+from apportion.core.explain.vocabulary import PHASES
 from apportion.core.explain.words import device_words, many
 
 
@@ -291,7 +291,8 @@ def _held_by(miss: MissRow) -> str:
 
 
 def _step(phase: str) -> str:
-    return f"{WAITING} since" if phase == "refused" else f"{phase} at"
+    """A pod waits since its submission, so of its refusal it is told that it is the newest."""
+    return "last found no place at" if phase == "refused" else f"{phase} at"
 
 
 def _history(out: Console, why: Why) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 from apportion.core.explain import limit_words, wishes, words
 from apportion.core.explain.answers import Answer, CauseRow, GangAnswer, MissRow
 from apportion.core.explain.causes import refusal_words, refused_rows
+from apportion.core.explain.frequent import LASTING
 from apportion.core.explain.lines import ask_words, room_made
 from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.views import gang_answer
@@ -30,13 +31,6 @@ LINES_SHOWN: Final = 100
 """How many lines an answer describes; those whose turn comes first."""
 
 _C = RefusalCode
-LASTING: Final = frozenset((
-    _C.NO_SUCH_DEVICE, _C.MODE_MISMATCH, _C.TYPE_MISMATCH, _C.UUID_MISMATCH, _C.INDEX_MISMATCH,
-    _C.MIG_NO_PROFILE, _C.TEMPLATE_NONE_FITS, _C.NODE_LABELS_MISMATCH,
-))  # fmt: skip
-"""Causes that no end of any pod takes away: they speak of what nodes and devices are."""
-
-
 OF_NODES: Final = frozenset((
     _C.NODE_LABELS_MISMATCH, _C.TAINT_NOT_TOLERATED, _C.CPU_INSUFFICIENT,
     _C.HOST_MEMORY_INSUFFICIENT, _C.EXTENDED_RESOURCE_INSUFFICIENT, _C.VOLUME_NODE_MISMATCH,
@@ -213,8 +207,9 @@ def _kept_out(pod: PodState) -> tuple[str, ...]:
         return (pod.submitted.group,)
     if Explained(refused, never=False).of_limits:
         return (pod.submitted.namespace, limit_words.of_what(refused))
-    first = next((code for code, _ in words.ranked(words.without_gone(refused))), None)
-    return (first.value,) if first in OF_NODES else ()
+    reasons = words.without_gone(refused).reasons
+    most = max(reasons, key=reasons.__getitem__, default=None)
+    return (most.value,) if most in OF_NODES else ()
 
 
 def _line(

@@ -5,7 +5,8 @@ the revision: which nodes could hold the pod if nothing ran there (`room`). Noth
 afterwards, so the answer next week is the answer of today.
 """
 
-from typing import NamedTuple
+import re
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
@@ -40,6 +41,7 @@ from apportion_schemas import (
 
 ENDED = "ended"
 """The phase of a pod that is gone."""
+_PAST: Final = {"is": " was ", "waits": " waited "}
 
 
 def why(
@@ -125,8 +127,8 @@ def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, 
     """
     because = f": {reason}" if reason else ""
     said = f"{before.namespace}/{before.name} ended at revision {step.revision}, "
-    said += f"{moment(step.time)}{because}. As of revision {before.revision}: it was said that "
-    said += before.sentence
+    said += f"{moment(step.time)}{because}. At revision {before.revision} "
+    said += _past(before.sentence)
     late = tuple(each for each in failed if each.revision > step.revision)
     said += f". Since then: {failed_words(late)}" if late else ""
     return structs.replace(
@@ -156,7 +158,9 @@ def _sentence(
         going = words.eviction(evicted, in_vain=_in_vain(state, pod))
         return f"{said}. It is to go: {going}{_who_ends(state, 1)}"
     if isinstance(stands, Explained):
-        said = f"{name} is waiting since revision {pod.refused_revision}: "
+        since = f"since revision {pod.submitted_revision}"
+        since = "again since it lost its place" if pod.last_failure else since
+        said = f"{name} is waiting {since}: "
         said += ("it " if stands.never else "") + refusal_words(stands, pod.submitted.shape)
     elif pod.submitted.gates:
         said = f"{name} waits {gates_words(pod.submitted.gates)}"
@@ -178,6 +182,13 @@ def _sentence(
     if pod.last_failure:
         said += f". Its last placement came to nothing: {pod.last_failure}"
     return said
+
+
+def _past(sentence: str) -> str:
+    """What was said of a pod as it was: its verb is the first after its name, which has no blanks
+    but before its gang's.
+    """
+    return re.sub(r" (is|waits) ", lambda verb: _PAST[verb[1]], sentence, count=1)
 
 
 def _name(pod: PodState) -> str:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from apportion.core.explain import limit_words, wishes
+from apportion.core.explain.frequent import LASTING, frequent
 from apportion_schemas import (
     GangShortage,
     NearMiss,
@@ -418,11 +419,11 @@ def limit_of(refused: PodRefused) -> str:
 def _of_gang(refused: PodRefused, found: GangShortage, said: str) -> str:
     """What keeps the next of a gang out; a limit counts those that have found places already."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
-    return f"{gang(found)}; {'with these' if counted else 'for the first that does not'}, {said}"
+    return f"{gang(found)}; {'with these' if counted else 'for one more'}, {said}"
 
 
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
-    """The first cause of a refusal, for a list: with its count of nodes, or the limit.
+    """The first cause of a refusal, for a list: the most frequent with its nodes, or the limit.
 
     As in `not enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`.
     """
@@ -432,7 +433,7 @@ def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = Fals
     if limits:
         return limits[0]
     refused = without_gone(refused)
-    for code, count in ranked(refused):
+    for code, count in frequent(refused):
         of = f"{count:,} of " if count < refused.nodes else ""
         said = f"{named(code, shape, never=never)} ({of}{nodes(refused.nodes)})"
         said += "; ".join(("", *_certain_cards((code,), shape)))
@@ -532,14 +533,12 @@ def gang(shortage: GangShortage) -> str:
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     """The causes: a limit first, and what the nearest miss lacks, for that is worth mending; then
-    the most frequent, and equal ones in the order of the codes.
+    as they are `frequent`.
     """
-    order = list(RefusalCode)
     near = refused.nearest[0].code if refused.nearest else None
-    first = (*limit_words.LIMIT_CODES, near)
     return sorted(
-        refused.reasons.items(),
-        key=lambda row: (row[0] not in first, -row[1], order.index(row[0])),
+        frequent(refused),
+        key=lambda row: (row[0] not in limit_words.LIMIT_CODES, row[0] in LASTING, row[0] != near),
     )
 
 

@@ -108,9 +108,15 @@ def test_of_a_pod_that_has_ended_it_is_said_what_was() -> None:
     before = explained(ledger, "p1")
     step = Step(phase="ended", revision=9, time="2026-01-01T00:00:00.000000Z")
     assert why_ended(before, step, "deleted", ()).sentence == (
-        "default/p1 ended at revision 9, 2026-01-01T00:00:00Z: deleted. As of revision "
-        f"{before.revision}: it was said that {before.sentence}"
+        "default/p1 ended at revision 9, 2026-01-01T00:00:00Z: deleted. At revision "
+        f"{before.revision} {before.sentence.replace(' is waiting ', ' was waiting ')}"
     )
+    ran = explained(Ledger(rack("n1", 1), pod("p1", ask(1_000))).settle(), "p1")
+    said = why_ended(ran, step, "", ()).sentence
+    assert f". At revision {ran.revision} default/p1 was placed on n1 (score " in said
+    waited = explained(Ledger(pod("p1")), "p1")
+    said = why_ended(waited, step, "", ()).sentence
+    assert f". At revision {waited.revision} default/p1 waited for a decision: " in said
 
 
 def test_only_node_that_fits_is_said_so() -> None:
@@ -299,6 +305,20 @@ def test_a_closed_queue_is_said_to_be_closed_whatever_it_may_hold() -> None:
     ledger.play(QueueObserved(queue="ml", open=False, capability={"volcano.sh/vgpu-memory": 900}))
     ledger.submit(pod("p1", ask(1000), queue="ml")).settle()
     assert explained(ledger, "p1").sentence.endswith(": its queue ml is closed")
+
+
+def test_a_pod_waits_since_its_submission_however_often_it_is_decided() -> None:
+    """A cordon makes the scheduler look again, and the pod waits no shorter for that."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("p1", ask(100_000))).settle()
+    waits = ledger.pod("p1")
+    since = f"default/p1 is waiting since revision {waits.submitted_revision}: "
+    assert waits.refused_revision > waits.submitted_revision
+    assert explained(ledger, "p1").sentence.startswith(since)
+
+    ledger = Ledger(rack("n1", 1), pod("p1", cards())).settle().voided("p1", "node lost")
+    ledger.submit(pod("p0", cards(), priority=9)).settle()
+    said = explained(ledger, "p1").sentence
+    assert said.startswith("default/p1 is waiting again since it lost its place: none of 1 node")
 
 
 def test_voided_placement_is_remembered() -> None:

@@ -160,7 +160,7 @@ def test_gang_that_lacks_places() -> None:
     """A gang that is complete says how many of it fit, and then what stopped the next one."""
     shortage = GangShortage(needed=4, present=4, fitting=3)
     said = words.refusal(refused({RefusalCode.DEVICES_TOO_FEW: 2}, gang=shortage))
-    assert said.startswith("its gang needs 4 places together and finds 3; for the first ")
+    assert said.startswith("its gang needs 4 places together and finds 3; for one more, none ")
     assert words.phrase(RefusalCode.DEVICES_TOO_FEW) in said
 
 
@@ -202,12 +202,26 @@ def test_an_extended_resource_has_its_name_and_amounts() -> None:
     [
         (refused({RefusalCode.NODE_CORDONED: 2, RefusalCode.MEMORY_INSUFFICIENT: 1},
                  miss(RefusalCode.MEMORY_INSUFFICIENT, 9, 5)),
-         "not enough memory free on the device (1 of 3 nodes)"),
+         "node is cordoned (2 of 3 nodes)"),
+        (refused({RefusalCode.NODE_LABELS_MISMATCH: 7, RefusalCode.NODE_CORDONED: 1},
+                 miss(RefusalCode.NODE_LABELS_MISMATCH, 1, 0)),
+         "node is cordoned (1 of 8 nodes)"),
+        (refused({RefusalCode.NODE_LABELS_MISMATCH: 7, RefusalCode.NO_SUCH_DEVICE: 1}),
+         "node labels do not match the pod's selector or affinity (7 of 8 nodes)"),
         (refused({RefusalCode.GANG_INCOMPLETE: 1}, gang=GangShortage(4, 1, 0)),
          "its gang needs 4 pods together and has 1"),
         (refused({}), "there is no node yet"),
     ],
 )  # fmt: skip
-def test_the_cause_in_a_list_is_the_first_of_the_sentence(what: PodRefused, said: str) -> None:
-    """What the nearest lacks, or what keeps the pod from every node."""
+def test_the_cause_in_a_list_is_the_most_frequent_that_can_change(
+    what: PodRefused, said: str
+) -> None:
+    """What nodes are is a cause only where there is no other; whatever the nearest lacks."""
     assert words.cause(what) == said
+
+
+def test_what_nodes_are_is_the_last_cause_of_a_sentence() -> None:
+    """A cordon can be lifted; that others have other labels helps nobody, even of the nearest."""
+    labels = RefusalCode.NODE_LABELS_MISMATCH
+    one = refused({labels: 7, RefusalCode.NODE_CORDONED: 1}, miss(labels, 1, 0))
+    assert words.refusal(one).startswith("none of 8 nodes fits: node is cordoned (1 node); ")
