@@ -218,7 +218,7 @@ async def _decided(
     pods = [*report.submitted, *live]
     with _bar("deciding", len(pods)) as advance:
         awaited = Awaited(pods, lambda: advance(1))
-        await awaited.recall(ledger, [pod.refused_revision for pod in waiting if pod.reasons])
+        await awaited.recall(ledger, [at for pod in waiting if (at := pod.refused_revision)])
         newest = await ledger.last_revision()
         awaited.set_aside(
             await asyncio.to_thread(unlooked, gateway, wish.pods, pods, at_least=newest)

@@ -144,8 +144,9 @@ def test_names_are_near_as_on_the_command_line(page: Page, seed: int) -> None:
     chance = random.Random(seed)
     parts = ("hami", "pod", "worker", "gpu", "train", "0", "1", "12", "a", "llm")
     known = ["-".join(chance.choices(parts, k=chance.randint(1, 4))) for _ in range(80)]
+    known += ["gpu-1", "GPU-1", "gpu-l", "p0d", "Worker-O"]  # some look the same
     asked = ["".join(chance.sample(name, len(name))) for name in known[:10]]
-    asked += [name[1:] + name[:1] for name in known[:20]] + ["", "x", *known[:5]]
+    asked += [name[1:] + name[:1] for name in known[:20]] + ["", "x", "gpu-I", "WORKER-0", *known[:5], *known[-5:]]
     code = "return given[0].map(name => m.near(name, given[1]));"
     assert run(page, "near.js", code, asked, known) == [near(name, known) for name in asked]
 

@@ -29,11 +29,21 @@ def near(name: str, known: Iterable[str], *, alike: float = ALIKE) -> list[str]:
     """The few known names that are most like it, and at least so much, the nearest first; letters
     that look like digits are taken for these.
     """
-    by_look: dict[str, str] = {}
+    by_look: dict[str, list[str]] = {}
     for each in sorted(set(known), key=natural):
-        by_look.setdefault(_look(each), each)
+        by_look.setdefault(_look(each), []).append(each)
     found = get_close_matches(_look(name), list(by_look), n=OFFERED_MAX, cutoff=alike)
-    return [by_look[look] for look in found]
+    same = [each for look in found for each in _as_written(name, by_look[look])]
+    return same[:OFFERED_MAX]
+
+
+def _as_written(name: str, alike: list[str]) -> list[str]:
+    """Those that look the same, the ones with most letters as they were written first."""
+
+    def same(each: str) -> int:
+        return sum(one == other for one, other in zip(name, each, strict=False))
+
+    return sorted(alike, key=lambda each: (-same(each), each))
 
 
 def _look(name: str) -> str:

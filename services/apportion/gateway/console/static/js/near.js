@@ -10,14 +10,14 @@ const DIGITS = { o: "0", i: "1", l: "1" };
 
 /** The few known names that are most like it, the nearest first; letters that look like digits are taken for these. */
 export function near(name, known) {
-  const byLook = new Map();
-  for (const each of [...new Set(known)].sort(byName)) {
-    if (!byLook.has(look(each))) byLook.set(look(each), each);
-  }
-  return [...byLook].map(([seen, each]) => [likeness(seen, look(name)), seen, each]).filter(([like]) => like >= LIKE)
+  const byLook = Map.groupBy([...new Set(known)].sort(byName), look);
+  return [...byLook].map(([seen, alike]) => [likeness(seen, look(name)), seen, alike]).filter(([like]) => like >= LIKE)
     .sort(([one, first], [other, second]) => other - one || (first < second ? 1 : -1))
-    .slice(0, OFFERED).map(([, , each]) => each);
+    .slice(0, OFFERED).flatMap(([, , alike]) => alike.toSorted((one, other) => asWritten(other, name) - asWritten(one, name) || (one < other ? -1 : 1))).slice(0, OFFERED);
 }
+
+/** How many letters of those that look the same are as they were written. */
+const asWritten = (each, name) => [...each].filter((letter, at) => letter === name[at]).length;
 
 const look = name => name.toLowerCase().replace(/[oil]/g, letter => DIGITS[letter]);
 
