@@ -17,6 +17,8 @@ _QUANTITY = re.compile(
     r"(?:[eE](?P<exponent>[+-]?\d{1,2})|(?P<suffix>[numkMGTPE]|[KMGTPE]i)?)",
     re.ASCII,
 )
+_WITH_UNIT = re.compile(r"(?P<number>\d{1,15})\s*(?P<unit>[Mm][Ii]?[Bb]|%)", re.ASCII)
+"""Of names that count MiB or percent; whoever counts in others is told that it is too much."""
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
@@ -48,7 +50,7 @@ def whole(value: object, field: str, *, limit: int, least: str = "write 0 or mor
     """
     amount = _exact(value)
     if amount is None:
-        raise ManifestError(field, value, "is not a quantity", 'write a whole number, as in "2"')
+        raise ManifestError(field, value, "is not a quantity", _as_number(value))
     if amount < 0:
         raise ManifestError(field, value, "is negative", least)
     if amount.denominator != 1:
@@ -56,6 +58,14 @@ def whole(value: object, field: str, *, limit: int, least: str = "write 0 or mor
     if amount > limit:
         raise ManifestError(field, value, "is absurdly large", f"write at most {limit}")
     return int(amount)
+
+
+def _as_number(value: object) -> str:
+    """The fix of what is no quantity; of a number with its unit, as in `4000MB`, the number."""
+    parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
+    if parts is None:
+        return 'write a whole number, as in "2"'
+    return f'write a whole number without "{parts["unit"]}", as in "{parts["number"]}"'
 
 
 def _exact(value: object) -> Fraction | None:

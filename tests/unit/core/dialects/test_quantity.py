@@ -65,6 +65,24 @@ def test_whole_number(written: object, meant: int) -> None:
     assert whole(written, "field", limit=10_000) == meant
 
 
+@pytest.mark.parametrize(
+    ("written", "fix"),
+    [
+        ("4000MB", 'write a whole number without "MB", as in "4000"'),
+        ("4000 MiB", 'write a whole number without "MiB", as in "4000"'),
+        ("50%", 'write a whole number without "%", as in "50"'),
+        ("4GB", 'write a whole number, as in "2"'),
+        ("many", 'write a whole number, as in "2"'),
+        (None, 'write a whole number, as in "2"'),
+    ],
+)
+def test_a_number_with_its_unit_is_the_fix(written: object, fix: str) -> None:
+    """Of memory and of cores, whose names have the unit; that of 4 GB is not 4."""
+    with pytest.raises(ManifestError) as caught:
+        whole(written, "field", limit=10_000)
+    assert caught.value.fix == fix
+
+
 @pytest.mark.parametrize("written", ["1.5", "100m", 0.25])
 def test_fraction_of_a_device(written: object) -> None:
     """Half a device is asked for by memory or cores, not by half a count."""
