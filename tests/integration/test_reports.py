@@ -211,6 +211,10 @@ async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -
         status, body = await get(at, f"report/cost?{query}&format=focus")
         [record] = csv.DictReader(io.StringIO(body))
         assert tuple(record) == COLUMNS
+        for form in ("csv", "focus"):  # the gateway's prices do for the verb, too
+            _, body = await get(at, f"report/cost?{query}&format={form}")
+            again = await said_by("report", "cost", *asked[:4], *asked[5:], "--format", form)
+            assert list(csv.reader(again.splitlines())) == list(csv.reader(body.splitlines()))
         assert float(record["BilledCost"]) == pytest.approx(row["cost"], abs=0.001)
         for path, code, field in (
             ("report/usage?by=colour", 400, "by"), ("report/usage?from=soon", 400, "from"),

@@ -28,6 +28,7 @@ from apportion.core.reports.prices import EXAMPLE, lacking_words
 from apportion.core.reports.rows import NOBODY, WrongBy, by_of
 
 FORMATS = ("table", "csv", "json", "focus")
+ACCOUNT = "apportion"
 IDLE_LISTED = 40
 DIGITS = (2, 4, 6)
 """Behind the point, as many as are needed; answers have no more than the last."""
@@ -51,8 +52,9 @@ _OPTIONS = (
     click.option("--archive", "archives", type=_FILE, multiple=True,
                  help="What the ledger has dropped, as `apportion ledger archive` wrote it; of "
                  "several, the oldest first."),
-    click.option("--account", default="apportion", show_default=True, metavar="NAME",
-                 help="BillingAccountId of --format focus: the cluster's name."),
+    click.option("--account", default=ACCOUNT, show_default=True, metavar="NAME",
+                 help="BillingAccountId of --format focus: the cluster's name; another than the "
+                 "default needs --prices."),
     click.option("--format", "form", type=click.Choice(FORMATS), default="table",
                  show_default=True, help="focus is CSV in the columns of FOCUS 1.0."),
 )  # fmt: skip
@@ -64,7 +66,7 @@ def command() -> None:
 
     A share counts as the part of its card's memory that it holds. Granted, free, cordoned and
     broken hours add up to the capacity that there was. The gateway makes it, where there is one;
-    with --prices, --archive, and as CSV it is made here, from the ledger itself.
+    with --prices, --archive, and as CSV without money it is made here, from the ledger itself.
 
     Exit codes: 0 done; 1 the period is not in the ledger, or prices or an archive cannot be used;
     2 wrong usage; 3 the ledger cannot be reached; 4 a newer build wrote in it.
@@ -86,8 +88,9 @@ def usage(**given: Any) -> None:
 
 
 @command.command(
-    help="What the granted hours cost, by a price file (TOML) such as\n\n\b\n"
-    + indent(EXAMPLE, "  "),
+    help="What the granted hours cost, by the gateway's prices or those of a file (TOML), such "
+    "as:\n\n\b\n" + indent(EXAMPLE, "  "),
+    short_help="What the granted hours cost, by prices of cards.",
     epilog="Example:  apportion report cost --by label:team --prices prices.toml",
 )
 @_report
@@ -128,12 +131,18 @@ def _answer(
 ) -> ReportAnswer | IdleAnswer | str:
     """The gateway's answer, or one that is made here; text where the form is csv or focus."""
     url = "" if given["prices"] or given["archives"] else _gateway(where)
-    if url and form in {"table", "json"}:
-        return _asked(url, report, given)
+    if url and (form in {"table", "json"} or _of_its_prices(report, form, given)):
+        return _asked(url, report, form, given)
     # The ledger's client alone is most of what it takes to ask a gateway.
     from apportion.cli.report_ledger import read_report
 
     return read_report(where, report, form, given)
+
+
+def _of_its_prices(report: str, form: str, given: Mapping[str, Any]) -> bool:
+    """Whether only a gateway has the prices for it; whose account it bills, it cannot be told."""
+    money = report == "cost" or form == "focus"
+    return money and (form != "focus" or given["account"] == ACCOUNT)
 
 
 def _gateway(where: Where) -> str:
@@ -145,13 +154,17 @@ def _gateway(where: Where) -> str:
     return ""
 
 
-def _asked(url: str, report: str, given: Mapping[str, Any]) -> ReportAnswer | IdleAnswer:
+def _asked(
+    url: str, report: str, form: str, given: Mapping[str, Any]
+) -> ReportAnswer | IdleAnswer | str:
     """What the gateway says of it."""
     query = {
         "by": str(given["by"]), "from": given["start"], "to": given["end"], "step": given["step"],
     }  # fmt: skip
     query = {name: value for name, value in query.items() if value}
     gateway = Gateway(url, timeout_s=TIMEOUT_S)
+    if form in {"csv", "focus"}:
+        return gateway.text("report", report, query=query | {"format": form})
     if report == "idle":
         return gateway.ask("report", report, answer=IdleAnswer, query=query)
     return gateway.ask("report", report, answer=ReportAnswer, query=query)

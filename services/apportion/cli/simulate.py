@@ -74,7 +74,7 @@ def command() -> None:
 
     A failed device is told of at once, and is failed until it recovers, also when `up` begins anew.
     A lost node is not heard of any more: it is unready once the scheduler's --agent-grace has
-    passed, and hands out nothing until it returns, or `up` begins anew.
+    passed, and hands out nothing until it returns, or its agent (or `up`) begins anew.
 
     What is so already is said to be, and is no error.
 

@@ -241,6 +241,9 @@ def comes_again(state: State, pod: PodSubmitted) -> bool:
 
 
 def _totals(state: State) -> Totals:
+    """The cluster in numbers; what is broken is counted as the console's fleet shows it: a device
+    that failed, and all of a node that is not ready.
+    """
     there = [node for node in state.nodes.values() if node.present]
     devices = [device for node in there for device in node.devices if device.present]
     placed = sum(pod.placement is not None for pod in state.pods.values())
@@ -248,7 +251,11 @@ def _totals(state: State) -> Totals:
         nodes=len(there),
         devices=len(devices),
         devices_used=sum(not device.idle for device in devices),
-        devices_broken=sum(not device.healthy for device in devices),
+        devices_broken=sum(
+            device.present and not (device.healthy and node.ready)
+            for node in there
+            for device in node.devices
+        ),
         memory_mib=sum(device.device.memory_mib for device in devices),
         memory_free_mib=sum(device.memory_free_mib for device in devices),
         placed=placed,

@@ -137,6 +137,13 @@ def test_the_period_of_a_young_ledger_is_from_when_it_begins() -> None:
     assert not snapshot.begins, "read from a snapshot: what was before it is not known"
 
 
+def test_the_list_of_reports_ends_no_line_in_the_midst() -> None:
+    """The help of `cost` goes on with a price file, which its line in the list has not."""
+    said = CliRunner().invoke(command, ["--help"]).output
+    [line] = [line for line in said.splitlines() if line.startswith("  cost ")]
+    assert line.endswith("What the granted hours cost, by prices of cards.")
+
+
 def test_help_shows_a_price_file() -> None:
     """As it may be pasted, line by line."""
     said = CliRunner().invoke(command, ["cost", "--help"]).output

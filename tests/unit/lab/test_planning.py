@@ -242,6 +242,16 @@ def test_a_manifest_that_asks_for_something_else_takes_the_place_of_what_waits()
     assert (answer.after.placed, answer.after.waiting) == (2, 0), "it waits no more"
 
 
+def test_what_is_out_of_reach_is_broken_as_well() -> None:
+    """As the console's fleet counts: a card that failed, and all of a node that nobody hears."""
+    ledger = full()
+    ledger.play(NodeSilent(node="n1", grace_s=40))
+    ledger.play(DeviceHealthChanged(node="n2", device="n2-g0", healthy=False, reason="XID 79"))
+    before = planned(ledger, draft("new", cards())).before
+    assert before is not None
+    assert (before.devices, before.devices_broken) == (4, 3)
+
+
 def test_a_pod_of_the_manifest_that_loses_its_place_is_told_so() -> None:
     """On a lost node it moves or waits; for one of higher priority it goes."""
     lost = planned(full(), draft("n1-0", cards()), lose=("n1",))

@@ -89,8 +89,9 @@ def agents(facts: Facts) -> Found | None:
         return unknown(MUTE)
     if not cluster.silent:
         return ok(f"no agent is silent ({nodes(cluster.nodes)})")
-    first = min(each.time for each in cluster.silent)
-    since = ("the first was " if len(cluster.silent) > 1 else "") + found_silent(first)
+    first = min(cluster.silent, key=lambda each: each.time)
+    whose = f"the first was {first.node}, " if len(cluster.silent) > 1 else ""
+    since = whose + found_silent(first.time)
     pods = sum(each.pods for each in cluster.silent)
     said = f"not heard: {counted([each.node for each in cluster.silent], 'agent')}, {since}"
     held = [each.node for each in cluster.silent if each.pods]

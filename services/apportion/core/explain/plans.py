@@ -81,7 +81,8 @@ class Totals(Answer, frozen=True):
     """The cluster in a few numbers, once all is decided that can be.
 
     `devices` that are there; `devices_used` hold at least one share, and `devices_broken` are
-    unhealthy, whether they hold one or not; memory is of all these devices.
+    unhealthy or of a node that is not ready, whether they hold one or not; memory is of all these
+    devices.
     """
 
     nodes: int
