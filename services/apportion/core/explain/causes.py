@@ -117,8 +117,10 @@ def refused_rows(
 
 
 def _could_words(could: int, of: int) -> str:
-    """How many nodes it helps that something ends there; empty where all could hold the pod."""
-    return f" (only {could:,} of {words.nodes(of)} could hold it)" if 0 < could < of else ""
+    """How few nodes it helps that something ends there; empty where more than half could hold the
+    pod, which is no obstacle.
+    """
+    return f" (only {could:,} of {words.nodes(of)} could hold it)" if 0 < 2 * could <= of else ""
 
 
 def _with_people(state: State, row: CauseRow, pod: PodState, room: Room) -> CauseRow:
@@ -167,7 +169,17 @@ def _cause_row(
     cure += could if code in words.FREED else ""
     never = explained.never
     said = _limit_words(explained) if limited else words.named(code, shape, never=never)
+    said += _own_words(explained) if code in words.FREED else ""
     return CauseRow(code=code, words=said, nodes=count, unblocked_by=cure)
+
+
+def _own_words(explained: Explained) -> str:
+    """That on some of the nodes it is the gang itself that would hold the devices; empty where it
+    is not, or causes differ, so that nobody knows on which.
+    """
+    if not explained.own or len(words.FREED & explained.refused.reasons.keys()) != 1:
+        return ""
+    return f" (on {explained.own:,} of these by other pods of its gang)"
 
 
 def _uncordoned(

@@ -31,8 +31,9 @@ from apportion.core.explain.capacity import (
 )
 from apportion.core.explain.lifted import on_offer, uncordoned, without
 from apportion.core.explain.limited import holders_of, never_within
+from apportion.core.explain.natural import natural
 from apportion.core.ledger.belonging import queue_of
-from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.ledger.state import GroupState, NodeState, PodState, State
 from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
 from apportion.core.placement.filters import refused_node as refused_now
 from apportion_schemas import (
@@ -40,6 +41,7 @@ from apportion_schemas import (
     DeviceConstraints,
     GangShortage,
     NearMiss,
+    PodConstraints,
     PodRefused,
     RefusalCode,
     Shape,
@@ -63,11 +65,13 @@ class Explained(NamedTuple):
     """A refusal whose nearest nodes could hold the pod; `never`: none could, whatever ends.
 
     `limit` is in words the limit that could never hold it, whoever else ends; no node is at fault.
+    `own` counts the nodes that others of its gang would take, which the refusal counts as held.
     """
 
     refused: PodRefused
     never: bool
     limit: str = ""
+    own: int = 0
 
     @property
     def of_limits(self) -> bool:
@@ -95,15 +99,19 @@ class Room:
         """The refusal with the nearest among the nodes that could hold the pod; where none could,
         with what each lacks when empty.
 
-        Where a gang or volume is what keeps it out, the nodes stay as they are; where a queue or
-        quota is, none is near, for what a node lacks is not why. `brief`: for a list, which names
+        Where a volume is what keeps it out, the nodes stay as they are; where a gang is, those that
+        the others of it would take are left out; where a queue or quota is, none is near, for what
+        a node lacks is not why. `brief`: for a list, which names
         no node, those of the event that could hold it will do; of many sorts of pods, all of them.
         """
         if refused.queue or refused.quota:
             limit = self.never_within(pod, refused)
             return Explained(structs.replace(refused, nearest=()), never=False, limit=limit)
         if refused.gang:
-            return Explained(refused, never=False, limit=self._never_together(pod, refused.gang))
+            limit = self._never_together(pod, refused.gang)
+            if limit or brief:
+                return Explained(refused, never=False, limit=limit)
+            return self._of_gang(pod, refused, refused.gang)
         if refused.volume or not refused.nodes:
             return Explained(refused, never=False)
         reasons = tuple(refused.reasons.items())
@@ -136,6 +144,58 @@ class Room:
         nearest = sorted((*kept, *more), key=partial(self._devices_short, shape))
         return Explained(
             structs.replace(refused, nearest=tuple(nearest[:NEAREST_KEPT])), never=False
+        )
+
+    def _of_gang(self, pod: PodState, refused: PodRefused, found: GangShortage) -> Explained:
+        if not self._alike(pod) or self._looks >= LISTED_LOOKS or found.present < found.needed:
+            return Explained(refused, never=False)
+        about = f"places of {pod.submitted.group} {pod.refused_revision}"
+        own, lifted = self.once((about, b""), lambda: self._gang_places(pod, refused, found))
+        near = [miss for miss in refused.nearest if miss.node not in own]
+        if own and len(near) < NEAREST_KEPT:
+            there = {miss.node for miss in near}
+            more = self._nearest(pod.submitted.shape) or ()
+            near += [miss for miss in more if miss.node not in there]
+        if lifted:
+            node = self._state.nodes[lifted]
+            near = [miss for miss in near if miss.node != lifted]
+            near.insert(0, _near(node, "", Verdict(RefusalCode.NODE_CORDONED, 1, 0)))
+        refused = structs.replace(refused, nearest=tuple(near[:NEAREST_KEPT]))
+        return Explained(refused, never=False, own=len(own))
+
+    def _gang_places(
+        self, pod: PodState, refused: PodRefused, found: GangShortage
+    ) -> tuple[set[str], str]:
+        """The nodes that the others of the gang would take, and the node whose cordon alone keeps
+        all of it out; none where that is not so.
+        """
+        self._looks += len(self._state.nodes)
+        shape, nodes = pod.submitted.shape, self._state.nodes.values()
+        own = {
+            each.name for each in nodes if self.holds(shape, each) and not self._miss(shape, each)
+        }
+        if len(own) > found.fitting:
+            own = set()  # places that were not there when it was decided
+        code = RefusalCode.NODE_CORDONED
+        closed = (each for each in nodes if each.cordons and code in refused.reasons)
+        lifted = [
+            each.name for each in islice(closed, NODES_WEIGHED)
+            if self.holds(shape, each) and self.fits_uncordoned(shape, each, code)
+        ]  # fmt: skip
+        return own, min(lifted, key=natural) if len(lifted) >= found.needed - found.fitting else ""
+
+    def _alike(self, pod: PodState) -> bool:
+        """Whether all pods of its gang want the same of nodes, wherever others run."""
+        group = self._state.groups.get(pod.submitted.group)
+        if group is None or pod.submitted.shape.pods != PodConstraints():
+            return False
+        return self._sorts(pod, group) == 1
+
+    def _sorts(self, pod: PodState, group: GroupState) -> int:
+        """How many sorts of pods its gang has."""
+        return self.once(
+            (f"sorts of {pod.submitted.group}", b""),
+            lambda: len({each.shape_key for each in group.pods.values()}),
         )
 
     def _of_none(self, pod: PodState, refused: PodRefused) -> Explained:
@@ -179,11 +239,7 @@ class Room:
         group = self._state.groups.get(pod.submitted.group)
         if group is None or found.present < found.needed:
             return ""
-        sorts = self.once(
-            (f"sorts of {pod.submitted.group}", b""),
-            lambda: {each.shape_key for each in group.pods.values()},
-        )
-        if len(sorts) > 1:
+        if self._sorts(pod, group) > 1:
             return ""
         most = self.once(("most", pod.shape_key), lambda: self._most(pod.submitted.shape))
         if most >= found.needed or not any(each.present for each in self._state.nodes.values()):

@@ -236,3 +236,15 @@ def test_a_list_counts_as_why_does_and_says_what_never_fits() -> None:
     said = answer_of(ledger, pod("r", ask(1_000))).sentence.partition(": ")[2]
     assert pod_answer(ledger.state, ledger.pod("r")).cause == said
     assert "allows 900 of limits.nvidia.com/gpumem in all, and it needs 1,000" in said
+
+
+def test_how_few_nodes_could_hold_it_is_said_of_few_alone() -> None:
+    """That most could is no obstacle, and it was read as one."""
+    ledger = Ledger(
+        *(rack(f"n{number}", 1) for number in range(2)), rack("t", 1, memory_mib=15_360)
+    )
+    for number in range(2):
+        ledger.submit(pod(f"held-{number}", cards())).settle()
+    answer = why(ledger.submit(pod("p1", ask(60_000))).settle().state, ledger.pod("p1"))
+    assert answer.refused is not None
+    assert all("could hold it" not in cause.unblocked_by for cause in answer.refused.causes)

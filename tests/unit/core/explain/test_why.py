@@ -222,6 +222,42 @@ def test_gang_that_does_not_fit() -> None:
     assert "its gang needs 3 places together and finds 2" in answer.sentence
 
 
+def gang_beside_a_cordon(needs: int) -> Why:
+    """Why a gang of 8 cards each waits: of 6 nodes two are held, one is cordoned and three free."""
+    ledger = Ledger(*(rack(f"n{number}", 8) for number in range(6)), gang("team/job", needs))
+    ledger.play(NodeCordoned(node="n0", by="ann", reason="fan"))
+    ledger.submit(pod("h1", cards(8)), pod("h2", cards(8))).settle()
+    ledger.submit(*(member(f"m{number}", cards(8)) for number in range(needs)))
+    return explained(ledger.settle(), "m0")
+
+
+def test_nodes_that_its_gang_would_take_are_not_said_to_be_held() -> None:
+    """The refusal is of the first that finds no place, after the others took theirs: of the nearest
+    only those that somebody else holds are told, and the cordon comes first that alone is at fault.
+    """
+    answer = gang_beside_a_cordon(4)
+    said = (
+        "finds 3; for one more, none of 6 nodes fits: node is cordoned (1 node); device is in use"
+    )
+    assert said in answer.sentence
+    assert answer.refused is not None
+    cordon, in_use = answer.refused.causes
+    assert cordon.unblocked_by.startswith("apportion uncordon n0 (")
+    assert in_use.words.endswith("(on 3 of these by other pods of its gang)")
+    first, *others = answer.refused.nearest
+    assert (first.node, first.code) == ("n0", RefusalCode.NODE_CORDONED)
+    assert [miss.held_by for miss in others] == [("default/h1",), ("default/h2",)]
+    assert [miss.missing for miss in others] == ["8 devices", "8 devices"]
+
+
+def test_a_cordon_is_not_the_first_cause_where_its_gang_needs_more() -> None:
+    """One node more would not do, so what others hold is what is near."""
+    answer = gang_beside_a_cordon(5)
+    assert answer.refused is not None
+    assert answer.refused.causes[0].code is RefusalCode.DEVICE_IN_USE
+    assert answer.refused.nearest[0].held_by
+
+
 def test_gang_beyond_what_is_left_of_its_queue() -> None:
     """The limit has counted those of the gang that fitted; lists name it as well."""
     ledger = Ledger(rack("n1", 8), gang("team/job", 3, queue="ml"))
