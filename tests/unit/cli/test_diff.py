@@ -11,7 +11,7 @@ from apportion.core.explain.differences import SHOWN
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
 from tests.support.answering import answering
 
-CARDS = "GPU-1a2b3c4d+GPU-2b3c4d5e+GPU-3c4d5e6f+GPU-4d5e6f70 32,768 MiB 100 %"
+CARDS = "GPU-1a2b3c4d+GPU-2b3c4d5e+GPU-3c4d5e6f+GPU-4d5e6f70 32,768 MiB 100 % each"
 
 
 def shown(name: str, *rows: DiffRow, width: int) -> list[str]:

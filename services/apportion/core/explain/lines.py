@@ -133,11 +133,14 @@ def share_words(share: Share) -> str:
 
 
 def shares_words(shares: Iterable[Share]) -> str:
-    """What a pod holds; equal shares of several devices are said once: `GPU-1+GPU-2 16 MiB`."""
+    """What a pod holds; equal shares of several devices are said once: `GPU-1+GPU-2 5 MiB each`."""
     devices: dict[str, list[str]] = {}
     for share in shares:
         devices.setdefault(_piece(share), []).append(device_words(share.device))
-    held = [f"{_joined(names)} {piece}" for piece, names in devices.items()]
+    held = [
+        f"{_joined(names)} {piece}" + (" each" if len(names) > 1 else "")
+        for piece, names in devices.items()
+    ]
     return listed(held) or "no device"
 
 

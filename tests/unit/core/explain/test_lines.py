@@ -228,9 +228,12 @@ def test_shares_in_words(held: object, said: str) -> None:
 def test_equal_shares_are_said_once() -> None:
     """Two whole cards are one thing twice; a pod without a device says so."""
     whole = [share(f"g{number}", 81_920, 100) for number in range(2)]
-    assert shares_words(whole) == "g0+g1 81,920 MiB 100 %"
-    assert shares_words([*whole, share("g0", 5, 0)]) == "g0+g1 81,920 MiB 100 %, g0 5 MiB"
-    assert shares_words([share(f"g{n}", 1, 0) for n in range(6)]) == "g0+g1+g2+g3 and 2 more: 1 MiB"
+    assert shares_words(whole) == "g0+g1 81,920 MiB 100 % each"
+    assert shares_words([*whole, share("g0", 5, 0)]) == "g0+g1 81,920 MiB 100 % each, g0 5 MiB"
+    assert (
+        shares_words([share(f"g{n}", 1, 0) for n in range(6)])
+        == "g0+g1+g2+g3 and 2 more: 1 MiB each"
+    )
     assert shares_words([]) == "no device"
 
 
