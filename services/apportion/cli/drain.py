@@ -315,8 +315,7 @@ async def _anew(
             if time.monotonic() > deadline:
                 report.stopped = f"after {order.timeout_s:g} s"
                 break
-            submitted += await to_its_end(_move(anew, unit, report, basis=basis))
-            progress.tell(unit, stays=report.left.keys() >= set(unit.names))
+            submitted += await to_its_end(_move(anew, unit, report, progress, basis=basis))
     awaited = Awaited(submitted, lambda: None)
     try:
         await awaited.wait(ledger, max(deadline - time.monotonic(), LOOK_EVERY_S))
@@ -351,13 +350,19 @@ def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: 
     }  # fmt: skip
 
 
-async def _move(anew: Anew, unit: Unit, report: Report, *, basis: int) -> tuple[Submitted, ...]:
-    """The unit's pods under their new uids; none where it stays. The report says which."""
+async def _move(
+    anew: Anew, unit: Unit, report: Report, progress: Progress, *, basis: int
+) -> tuple[Submitted, ...]:
+    """The unit's pods under their new uids; none where it stays. The report says which, and what is
+    told on the way does also of the one after which a Ctrl-C comes.
+    """
     try:
         moved = await anew.move(unit, basis=basis)
     except Blocked as error:
         report.left |= dict.fromkeys(unit.names, str(error))
+        progress.tell(unit, stays=True)
         return ()
+    progress.tell(unit)
     for name in unit.names:
         report.left.pop(name, None)
         if name in moved.ended:
@@ -500,7 +505,9 @@ def _tell_plan(report: Report) -> None:
     finds = {name: what for name, what in report.left.items() if report.planned.get(name)}
     others = {name: what for name, what in report.left.items() if name not in finds}
     for name, what in (*finds.items(), *alike(others)):
-        out.print(plain(f"{name} {what}"), soft_wrap=True)
+        along = name in finds and name in report.with_gang
+        elsewhere = f", on {report.was[name]}," if along else ""
+        out.print(plain(f"{name}{elsewhere} {what}"), soft_wrap=True)
     if report.estimate:
         out.print("their controllers make them anew in an order of their own: where each goes "
                   "may differ", soft_wrap=True)  # fmt: skip

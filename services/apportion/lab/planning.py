@@ -40,7 +40,7 @@ from apportion.core.explain.spared import spared_words
 from apportion.core.explain.unlooked import unlooked
 from apportion.core.explain.wanted import otherwise
 from apportion.core.explain.why import placed_words, why
-from apportion.core.explain.words import eviction
+from apportion.core.explain.words import eviction, many
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.ledger.state import PENDING, PodState, State
@@ -307,7 +307,7 @@ class _Answering:
         return PlanAnswer(
             revision=self._before.revision,
             outcome=outcome,
-            sentence=_sentence(wish, pods, moved),
+            sentence=_sentence(wish, pods, moved) + self._parted(wish),
             changes=lab_changes.words(wish.changes, self._before),
             pods=pods,
             moved=moved,
@@ -321,6 +321,22 @@ class _Answering:
             warnings=wish.warnings,
             passed_over=wish.passed_over,
         )
+
+    def _parted(self, wish: Plan) -> str:
+        """That a drain would move more than what is lost, where a gang has places elsewhere too."""
+        groups = {each.before.submitted.group for each in self._displaced.values()}
+        gangs = {
+            name for name in groups
+            if (group := self._before.groups.get(name)) is not None and group.min_available > 1
+        }  # fmt: skip
+        there = Counter(
+            pod.submitted.group for uid, pod in self._before.pods.items()
+            if pod.submitted.group in gangs and pod.placement and uid not in self._displaced
+        )  # fmt: skip
+        if wish.changes.drain or not there:
+            return ""
+        more = many(there.total(), "pod")
+        return f"; a drain would move {listed(sorted(there))} whole, {more} more"
 
     def _planned(self, draft: PodDraft) -> PlannedPod:
         name = f"{draft.namespace}/{draft.name}"

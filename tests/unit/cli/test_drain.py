@@ -110,8 +110,15 @@ def test_pods_of_a_gang_elsewhere_are_not_counted_as_the_nodes(
 ) -> None:
     """They go with their gang; a command that stays is counted nowhere."""
     left = {**dict.fromkeys(planned, "would move"), "command": "would stay where it is"}
-    _tell(Report(target="n", planned=planned, with_gang=along, left=left), dry_run=True)
-    assert capsys.readouterr().out.splitlines()[0] == headline
+    report = Report(target="n", planned=planned, with_gang=along, left=left)
+    report.was = dict.fromkeys(planned, "n") | dict.fromkeys(along, "far")
+    _tell(report, dry_run=True)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == headline
+    finds = [name for name in along if planned[name]]
+    assert [line for line in said if "far" in line] == [
+        f"{name}, on far, would move" for name in finds
+    ]
 
 
 @pytest.mark.parametrize(

@@ -413,6 +413,21 @@ def test_a_gang_on_a_lost_node_moves_whole_or_not_at_all() -> None:
     assert [each.node for each in answer.moved] == ["added-1", "added-1"]
 
 
+def test_a_drain_would_move_a_gang_whole_of_which_a_part_is_lost() -> None:
+    """Whoever compares the plan with a dry run of `drain` knows why that has more pods."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("n3", 1))
+    ledger.play(gang(min_available=2))
+    ledger.submit(member("a", cards()), member("b", cards()))
+    ledger.decide()
+    place = ledger.pod("a").placement
+    assert place is not None
+    answer = planned(ledger, lose=(place.node,))
+    said = "the pod that loses its place would move; a drain would move team/job whole, 1 pod more"
+    assert answer.sentence == said
+    assert "whole" not in planned(ledger, drain=(place.node,)).sentence
+    assert "whole" not in planned(ledger, lose=("n1", "n2", "n3")).sentence
+
+
 def test_added_nodes_take_what_waits_and_are_like_their_like() -> None:
     """They have the labels that all nodes of the model have, and those that wait go there."""
     ledger = Ledger(rack("n1", 1, model=A100_80))

@@ -112,7 +112,7 @@ def disk(facts: Facts) -> Found | None:
         (
             ledger.store_bytes,
             ledger.store_max_bytes,
-            "; with all that is kept there {used} of {most} of its server's disk are used ({part:.0%})",
+            "; with all that is there {used} of {most} of its server's disk are used ({part:.0%})",
         ),
     ]
     limited = [part for part in parts if part[1] > 0]

@@ -269,12 +269,12 @@ def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first() -> None:
 
 
 def test_what_the_ledger_takes_is_told_apart_from_what_its_disk_has() -> None:
-    """`ledger check` says the one, in the same unit; the other has all else that the server keeps."""
+    """`ledger check` says the one, in the same unit; the other has all that is there."""
     kib = 1024
     words = found(
         ledger(size_bytes=216 * kib, store_bytes=420 * kib, store_max_bytes=1 << 33), "disk"
     ).words
-    assert words.startswith("the ledger takes 216.0 KiB; with all that is kept there ")
+    assert words.startswith("the ledger takes 216.0 KiB; with all that is there ")
     assert "420.0 KiB of 8.0 GiB of its server's disk" in words
     full = found(ledger(size_bytes=97 * kib, max_bytes=100 * kib), "disk").words
     assert full == "the ledger takes 97.0 KiB; it may take 100.0 KiB (97%)"
