@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from apportion.cli.submitting import (
 )
 from apportion.cli.submitting import replace as replace_pods
 from apportion.cli.usage import hinting
-from apportion.cli.waiting import alike, causes, unlooked, waits_for
+from apportion.cli.waiting import alike, causes, never_fitting, unlooked, waits_for
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.answers import PodAnswer, QueueAnswer, Why
 from apportion.core.explain.lines import limit_name, listed, shares_words
@@ -228,7 +228,8 @@ async def _decided(
     now = await wait_for_room(ledger, gateway, awaited, wish.pods, left)
     named = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods}
     shapes = {pod.uid: named[pod.full_name] for pod in pods}
-    _note_decisions(report, awaited, now, shapes)
+    never = await asyncio.to_thread(never_fitting, gateway, awaited)
+    _note_decisions(report, awaited, now, shapes, never)
 
 
 async def _say(
@@ -252,7 +253,11 @@ def _note_unchanged(wish: Wish, report: Report) -> None:
 
 
 def _note_decisions(
-    report: Report, awaited: Awaited, now: Mapping[str, Why], shapes: Mapping[str, Shape]
+    report: Report,
+    awaited: Awaited,
+    now: Mapping[str, Why],
+    shapes: Mapping[str, Shape],
+    never: Collection[str],
 ) -> None:
     for uid, said in awaited.decided.items():
         name, why = awaited.pods[uid].full_name, now.get(uid)
@@ -267,7 +272,7 @@ def _note_decisions(
         if uid not in awaited.decided:
             report.refused[awaited.pods[uid].full_name] = text
     still = [uid for uid, pod in awaited.pods.items() if pod.full_name in report.refused]
-    report.causes = causes(awaited, still, shapes)
+    report.causes = causes(awaited, still, shapes, never)
     report.undecided = [awaited.pods[uid].full_name for uid in awaited.undecided]
     report.evicted = {awaited.pods[uid].full_name: gone for uid, gone in awaited.evicted.items()}
 

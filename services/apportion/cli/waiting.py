@@ -8,7 +8,7 @@ names causes alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from msgspec import structs
@@ -18,7 +18,8 @@ from apportion.cli.awaiting import Awaited
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.submitting import Submitted
 from apportion.core.explain import limit_words, words
-from apportion.core.explain.answers import GangAnswer, Why
+from apportion.core.explain.answers import GangAnswer, PodAnswer, Why
+from apportion.core.explain.frequent import frequent
 from apportion.core.explain.unlooked import gates_words
 from apportion.core.manifests import PodDraft
 from apportion_schemas import PodRefused, Shape
@@ -69,6 +70,24 @@ def unlooked(
     return found
 
 
+def never_fitting(gateway: Gateway, awaited: Awaited) -> set[str]:
+    """The uids of those that were refused and can never fit, as `get pods` tells it; none where
+    nobody answers.
+    """
+    if not awaited.refused:
+        return set()
+    try:
+        _, pods = gateway.items("pods", PodAnswer, {"at_least": awaited.revision})
+    except (NotFound, Unreachable):
+        return set()
+    return never_of(pods).intersection(awaited.refused)
+
+
+def never_of(pods: Iterable[PodAnswer]) -> set[str]:
+    """The uids of those of which a list says that they can never fit."""
+    return {pod.uid for pod in pods if pod.cause.startswith(words.NEVER_LISTED)}
+
+
 def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None = None) -> str:
     """What the refused pod waits for; of `why` without its name and since when."""
     if why is not None and why.refused is not None:
@@ -88,8 +107,14 @@ def alike(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield f"{names[0]}{more}", text
 
 
-def causes(awaited: Awaited, pods: Iterable[str], shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """How many of these pods, by uid, wait for what, the most first; `shapes` are by uid.
+def causes(
+    awaited: Awaited,
+    pods: Iterable[str],
+    shapes: Mapping[str, Shape],
+    never: Collection[str] = (),
+) -> dict[str, int]:
+    """How many of these pods, by uid, wait for what, the most first; `shapes` are by uid, and
+    `never` has those that can never fit.
 
     In as few words as are the same for pods that were refused while the fleet was another.
     """
@@ -99,14 +124,15 @@ def causes(awaited: Awaited, pods: Iterable[str], shapes: Mapping[str, Shape]) -
         if said is None:
             found[awaited.unlooked[uid]] += 1
         elif said.refused is not None:
-            found[_first_cause(said.refused, shapes.get(uid))] += 1
+            found[_first_cause(said.refused, shapes.get(uid), never=uid in never)] += 1
     return dict(found.most_common())
 
 
-def _first_cause(refused: PodRefused, shape: Shape | None) -> str:
+def _first_cause(refused: PodRefused, shape: Shape | None, *, never: bool) -> str:
     if limits := limit_words.of_refusal(refused):
         return limits[0]
     if refused.gang is not None:
         return words.gang(refused.gang)
-    ranked = words.ranked(words.without_gone(refused))
-    return words.named(ranked[0][0], shape) if ranked else words.cause(refused)
+    codes = [code for code, _ in frequent(words.without_gone(refused))]
+    said = words.named(codes[0], shape, never=never) if codes else words.cause(refused)
+    return f"{words.NEVER_LISTED}: {said}" if never else said

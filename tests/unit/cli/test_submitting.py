@@ -7,7 +7,7 @@ from apportion.cli.awaiting import Awaited, Decided
 from apportion.cli.comparing import Compared, only_new
 from apportion.cli.submit import Report, counted, of_plan, of_replace, of_waiting
 from apportion.cli.submitting import BATCH, Submitted, _batched, _ordered
-from apportion.cli.waiting import causes
+from apportion.cli.waiting import causes, never_of
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.words import phrase
 from apportion.core.manifests import PodDraft
@@ -215,6 +215,22 @@ def test_the_cause_of_many_names_the_labels_that_no_node_has() -> None:
     awaited.decided["a"] = Decided(1, refused=refused(RefusalCode.NODE_LABELS_MISMATCH, nodes=4))
     wants = shape(node=NodeConstraints(selector={"pool": "tain"}))
     assert causes(awaited, "a", {"a": wants}) == {"no labels of the node meet pool=tain": 1}
+
+
+def test_the_cause_of_many_says_what_can_never_fit() -> None:
+    """As `get pods` does, by which it is known; nobody is to wait for these."""
+    memory = RefusalCode.MEMORY_INSUFFICIENT
+    awaited = Awaited([], lambda: None)
+    awaited.decided |= {uid: Decided(1, refused=refused(memory, nodes=4)) for uid in "abc"}
+    listed = [
+        structs.replace(pod, uid=uid, cause=cause)
+        for pod in live("x").values()
+        for uid, cause in {"a": "can never fit: x (4 nodes)", "b": "x (4 nodes)"}.items()
+    ]
+    assert causes(awaited, "abc", {}, never_of(listed)) == {
+        phrase(memory): 2,
+        "can never fit: not enough memory on the device": 1,
+    }
 
 
 def test_of_many_that_wait_the_causes_are_counted() -> None:

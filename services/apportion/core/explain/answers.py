@@ -91,8 +91,9 @@ class FailedDevice(Answer, frozen=True):
 
 class PodAnswer(Answer, frozen=True):
     """One live pod. `reasons` counts nodes per cause while the pod is refused, the
-    nearest cause first; `cause` is that one in words, or the limit that keeps the pod out; without
-    reasons it is a gate, its gang or another scheduler for which it waits.
+    nearest cause first; `cause` is in words that of most nodes that can change, or the limit that
+    keeps the pod out; without reasons it is a gate, its gang or another scheduler for which it
+    waits.
 
     A pod that cannot be read has the phase `rejected`, no revisions, and the words in `rejection`.
     `spec` is a digest of what it asks for, its labels, gang and queue: equal for equal manifests.
