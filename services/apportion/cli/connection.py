@@ -178,7 +178,7 @@ def _keep_token(_context: click.Context, _option: click.Parameter, path: str | N
 
 _GATEWAY_TOKEN: Option = click.option(
     "--token", metavar="FILE", callback=_keep_token, expose_value=False,
-    help=f"A gateway with a login: the token that says who you are.  [{TOKEN_ENV}]",
+    help=f"A gateway with a login: the token by which it knows who reads.  [{TOKEN_ENV}]",
 )  # fmt: skip
 _NATS_TLS: Option = client_tls_options("nats", NATS_TLS, "the ledger's")
 _GATEWAY_TLS: Option = client_tls_options("gateway", GATEWAY_TLS, "the gateway's")
