@@ -193,6 +193,45 @@ def _models_for(state: State, shapes: Iterable[Shape]) -> set[str]:
     return models
 
 
+def of_its_card(state: State, pod: PodState, refused: PodRefused) -> PodRefused:
+    """The refusal by the card of the quota that its queue has too little left of, where the engine
+    came last to a card that the quota does not have; as it is where several cards would do, or
+    enough is left.
+    """
+    short, queue = refused.queue, state.queues.get(queue_of(state, pod))
+    if short is None or queue is None or not queue.cards or short.available:
+        return refused
+    if any(type_matches(card.partition("/")[0], short.resource) for card in queue.cards):
+        return refused
+    cards, most = _cards_allowed(state, queue, [pod])
+    if len(cards) != 1:
+        return refused
+    fitting = refused.gang.fitting if refused.gang is not None else 0
+    others = (
+        each
+        for each in state.pods.values()
+        if queue_of(state, each) == queue.queue and each.placement is not None
+        and not (fitting and each.submitted.group == pod.submitted.group)
+    )  # fmt: skip
+    held = sum(
+        type_matches(cards[0].partition("/")[0], model) and count
+        for model, count in _shares_by_model(state, others).items()
+    )
+    left = max(most - held - fitting * short.needed, 0)
+    if left >= short.needed:
+        return refused
+    return structs.replace(refused, queue=structs.replace(short, resource=cards[0], available=left))
+
+
+def _shares_by_model(state: State, pods: Iterable[PodState]) -> Counter[str]:
+    return Counter(
+        state.nodes[pod.placement.node].by_id[share.device].device.model
+        for pod in pods
+        if pod.placement is not None
+        for share in pod.placement.shares
+    )
+
+
 def _members(state: State, pod: PodState) -> Iterable[PodState]:
     """All of its gang."""
     return state.groups[pod.submitted.group].pods.values()

@@ -30,7 +30,7 @@ from apportion.core.explain.capacity import (
     most_pods,
 )
 from apportion.core.explain.lifted import on_offer, uncordoned, without
-from apportion.core.explain.limited import holders_of, never_within
+from apportion.core.explain.limited import holders_of, never_within, of_its_card
 from apportion.core.explain.natural import natural
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import GroupState, NodeState, PodState, State
@@ -101,11 +101,12 @@ class Room:
 
         Where a volume is what keeps it out, the nodes stay as they are; where a gang is, those that
         the others of it would take are left out; where a queue or quota is, none is near, for what
-        a node lacks is not why. `brief`: for a list, which names
-        no node, those of the event that could hold it will do; of many sorts of pods, all of them.
+        a node lacks is not why. `brief`: for a list, which names no node, those of the event that
+        could hold it will do; of many sorts of pods, all of them.
         """
         if refused.queue or refused.quota:
             limit = self.never_within(pod, refused)
+            refused = refused if limit else self._of_its_card(pod, refused)
             return Explained(structs.replace(refused, nearest=()), never=False, limit=limit)
         if refused.gang:
             limit = self._never_together(pod, refused.gang)
@@ -145,6 +146,14 @@ class Room:
         return Explained(
             structs.replace(refused, nearest=tuple(nearest[:NEAREST_KEPT])), never=False
         )
+
+    def _of_its_card(self, pod: PodState, refused: PodRefused) -> PodRefused:
+        """See `limited`; of pods that are alike one looks at all that is held."""
+        about = f"card of {self.limit_of(pod, refused)} {refused.gang} {pod.submitted.group}"
+        found = self.once(
+            (about, pod.shape_key), lambda: of_its_card(self._state, pod, refused).queue
+        )
+        return structs.replace(refused, queue=found)
 
     def _of_gang(self, pod: PodState, refused: PodRefused, found: GangShortage) -> Explained:
         if not self._alike(pod) or self._looks >= LISTED_LOOKS or found.present < found.needed:

@@ -335,6 +335,19 @@ def test_what_others_hold_of_the_cards_of_a_queue_may_end() -> None:
     assert "its queue ml may hold 8 more of A100, and 12 would be needed" in said
 
 
+def test_the_card_of_the_quota_is_named_of_which_too_little_is_left() -> None:
+    """Another card is free, and the quota does not have it: that is not what the gang waits for."""
+    ledger = Ledger(rack("a1", 16), rack("t1", 16, model=T4), gang("team/job", 3, queue="ml"))
+    ledger.play(QueueObserved(queue="ml", cards={"A100": 14}))
+    ledger.submit(pod("runs", cards(5), queue="ml")).settle()
+    ledger.submit(*(member(f"m{number}", cards(4)) for number in range(3)))
+    answer = explained(ledger.settle(), "m0")
+    said = "finds 2; with these, its queue ml may hold 1 more of A100, and 4 would be needed"
+    assert said in answer.sentence
+    assert answer.refused is not None
+    assert answer.refused.causes[0].unblocked_by.endswith("held by default/runs")
+
+
 def test_a_closed_queue_is_said_to_be_closed_whatever_it_may_hold() -> None:
     """Somebody opens it, or nobody does: its size is not what keeps the pod out."""
     ledger = Ledger(rack("n1", 1))
