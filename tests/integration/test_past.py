@@ -444,7 +444,7 @@ async def test_a_difference_has_the_event_that_made_it(gateway: Gateway, facts: 
         for row in diff[name]
     }
     assert found == {
-        ("n1", "state"): ("ready", "not ready", 10),
+        ("n1", "state"): ("ready", "silent", 10),
         ("n2", "state"): ("", "joined, 1 card", 9),
         ("default/b", "placement"): ("", "n2: n2-g0 16 MiB", 13),
         ("default/bare", "placement"): ("", "n2: no device", 15),

@@ -196,7 +196,7 @@ def waiting(before: Picture, after: Picture) -> Iterator[Difference]:
 
 
 def nodes(before: Picture, after: Picture) -> Iterator[Difference]:
-    """Nodes that came, left, were cordoned, or are ready or not."""
+    """Nodes that came, left, were cordoned, are silent, or are ready or not."""
     yield from _sides(before.nodes, after.nodes)
 
 
@@ -326,7 +326,7 @@ def _node_state(node: NodeState) -> str:
     """Empty for one of which nobody has told yet, as for one that is not there."""
     if not node.present:
         return GONE if node.gone else ""
-    return READY if node.ready else "not ready"
+    return READY if node.ready else "silent" if node.silent else "not ready"
 
 
 def _is_there(node: dict[str, str] | None) -> bool:

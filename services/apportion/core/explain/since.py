@@ -30,7 +30,7 @@ def taken_since(
     found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
     out = [
-        f"{name} is not ready"
+        f"{name} is {'silent' if state.nodes[name].silent else 'not ready'}"
         for name in dict.fromkeys(miss.node for miss in nearest if miss.code not in _OUT)
         if name not in cordoned and name in state.nodes and not state.nodes[name].ready
     ]

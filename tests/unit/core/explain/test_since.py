@@ -3,7 +3,7 @@
 from apportion.core.explain.answers import Why
 from apportion.core.explain.since import NAMED
 from apportion.core.explain.why import why
-from apportion_schemas import DeviceCordoned, NodeCordoned, NodeUncordoned
+from apportion_schemas import DeviceCordoned, NodeCordoned, NodeHeard, NodeSilent, NodeUncordoned
 from tests.support.fleet import T4, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
@@ -61,6 +61,9 @@ def test_a_nearest_node_that_is_not_ready_any_more_is_told() -> None:
     assert answer.refused is not None
     assert [miss.node for miss in answer.refused.nearest] == ["n1"]
     assert answer.sentence.endswith(". Since then n1 is not ready")
+    ledger.play(observed("n1"), NodeSilent(node="n1", grace_s=40))
+    assert told(ledger).sentence.endswith(". Since then n1 is silent")
+    ledger.play(NodeHeard(node="n1"))
     ledger.play(observed("n1"))
     assert "Since then" not in told(ledger).sentence
 
