@@ -155,10 +155,10 @@ def _blanked(text: str, sees: Sees) -> str:
         number = match[1].isdigit() and match[2].isdigit()  # a part of so many, as in 6/21
         return match[0] if number or sees(match[1]) else OF_OTHERS
 
-    told = _NAMED.sub(blank, text)
-    if told != text and HELD_BY in told:
-        return f"{told.partition(HELD_BY)[0]}{HELD_BY}pods of several namespaces"  # and no count
-    return told
+    shown = _NAMED.sub(blank, text)
+    if shown != text and HELD_BY in shown:
+        return f"{shown.partition(HELD_BY)[0]}{HELD_BY}pods of several namespaces"  # and no count
+    return shown
 
 
 def _texts(answer: Any) -> Iterator[str]:
