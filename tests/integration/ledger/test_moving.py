@@ -1,14 +1,17 @@
 """Pods that are moved, replaced or ended while somebody else ends them: nobody comes back."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 
+from apportion.cli.drain import Progress, Report, _move
 from apportion.cli.exits import NotFound
 from apportion.cli.moving import Anew, Unit
 from apportion.cli.submitting import append_limits, end, replace
+from apportion.cli.writing import to_its_end
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.lines import limit_name
 from apportion.core.manifests import PodDraft
@@ -79,6 +82,28 @@ async def test_a_pod_that_was_deleted_meanwhile_is_not_submitted_anew(
     left = await live(ledger)
     assert [each.name for each in left.values()] == ["one"]
     assert "one" not in left, "it was ended, and submitted under another uid"
+
+
+async def test_a_pod_after_whose_move_a_ctrl_c_comes_is_told_of(
+    bus: Bus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was moved whole, so it is counted, and what was told on the way has as many pods."""
+    ledger = await bus.connect("operator")
+    one = pod("one")
+    await submit(ledger, one)
+    unit, report = Unit((answer(one),)), Report(target="n")
+
+    async def stopped(anew: Anew) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await to_its_end(_move(anew, unit, report, Progress([unit]), basis=0))
+
+    async with moving(ledger) as anew:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(stopped(anew))
+    assert list(report.waiting) == ["default/one"]
+    assert "1 of 1 pod: default/one\n" in capsys.readouterr().err
 
 
 async def test_two_who_drain_at_once_make_one_pod_of_one(bus: Bus) -> None:
