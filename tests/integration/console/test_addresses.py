@@ -23,7 +23,9 @@ def test_what_there_is_not_is_said(browser: Browser, base: str, size: tuple[int,
         page.locator("[data-span='6h']").click()
         expect(page.locator(".answer")).not_to_contain_text("no span")
         visit(page, "#/pods?phase=sleeping")
-        expect(page.locator(".answer")).to_contain_text("no phase is called sleeping")
+        expect(page.locator(".answer")).to_contain_text(
+            "no phase is called sleeping; waiting, placed, bound, allocated and rejected are."
+        )
         expect(page.locator("#rows td.name")).not_to_have_count(0)
         expect(page.locator("[data-phase='']")).to_have_attribute("aria-pressed", "true")
         assert offences(page) == []

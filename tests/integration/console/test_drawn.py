@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+import re
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
@@ -54,7 +55,8 @@ def test_what_a_pod_holds_is_told_whole(
 LAID = """const [widths, across] = given;
   const pools = widths.map((width, at) => ({ name: `pool ${at}`, width, cards: width }));
   for (const [at, pool] of pools.entries())
-    pool.nodes = [{ name: given[2] ?? `h100-${at}`, home: pool, place: 0, count: pool.width }];
+    pool.nodes = Array.from({ length: given[3] ?? 1 }, (_, place) => (
+      { name: given[2] ?? `h100-${at}`, home: pool, place, count: pool.width }));
   const layout = new m.Layout(pools, across, 470, 1);"""
 
 
@@ -66,12 +68,17 @@ def test_on_a_phone_nodes_of_four_cards_have_their_names(page: Page) -> None:
 
 
 def test_a_name_is_written_where_it_has_room(page: Page) -> None:
-    """Beside a pool of nodes too small for theirs, and not where it would be cut."""
+    """Also in a pool that is wider than its few cards are; and not where it would be cut."""
+    code = f"""{LAID} layout.zoomTo(4);
+      const at = (group, across) => Boolean(layout.at(layout.left + group.x + across,
+        layout.top + layout.head + group.label + 1));
+      return layout.groups.map(group => [group.named, group.label > 0, at(group, 1),
+        at(group, group.nodeWidth - 1)]);"""
+    found = run(page, "fleet/layout.js", code, [8, 2], 1104)
+    assert found == [[True, True, True, True], [True, True, True, False]]
     code = f"""{LAID} layout.zoomTo(4);
       return layout.groups.map(group => [group.named, group.label > 0]);"""
-    found = run(page, "fleet/layout.js", code, [8, 2], 1104)
-    assert found == [[True, True], [False, True]]
-    found = run(page, "fleet/layout.js", code, [8, 2], 1104, "gpu-node-of-row-7")
+    found = run(page, "fleet/layout.js", code, [8, 2], 1104, "gpu-node-of-row-7", 40)
     assert found == [[False, False]] * 2
 
 
@@ -210,3 +217,44 @@ def meet(one: list[float], other: list[float]) -> bool:
     """Whether two boxes have a point in common."""
     across = one[0] < other[1] and other[0] < one[1]
     return across and one[2] < other[3] and other[2] < one[3]
+
+
+def test_names_beside_a_chart_stay_in_it(page: Page) -> None:
+    """However thin the last of a full stack are, which would push each other over its head."""
+    text = run(
+        page,
+        "chart.js",
+        """const series = [90, 1, 1, 1, 1, 1, 1, 1].map((value, at) => (
+          { name: `n${at}`, colour: '#111111', values: [value] }));
+        return m.stackChart({ width: 800, times: [0], end: 3600000, line: [97], off: [0],
+          label: 'L', marks: [], series }).text;""",
+    )
+    places = [float(y) for y in re.findall(r'class="lb" x="[^"]*" y="([^"]*)"', text)]
+    assert len(places) == 8
+    assert min(places) > 8
+    assert all(lower - upper >= 12.9 for lower, upper in pairwise(places))
+
+
+def test_the_pods_own_card_is_outlined_when_it_has_failed(page: Page) -> None:
+    """What is cut through has no bars, and the outline that the legend names all the same."""
+    found = run(
+        page,
+        "cards.js",
+        """const { mount } = await import("/console/js/html.js");
+        const box = document.body.appendChild(document.createElement("div"));
+        const shares = [{ part: 0.5, state: "running", own: true },
+          { part: 0.2, state: "running", own: false }];
+        mount(box, m.gauge("broken", shares));
+        const bars = [...box.querySelectorAll(".gauge > i")].map(each => getComputedStyle(each));
+        const found = bars.map(style => [style.visibility, style.boxShadow !== "none"]);
+        box.remove();
+        return found;""",
+    )
+    assert found == [["visible", True], ["hidden", False]]
+
+
+def test_one_mark_more_is_one(page: Page) -> None:
+    """Not one marks."""
+    code = """const marks = [1, 2, 3, 4, 5].map(ms => ({ ms, look: "policy", words: "w" }));
+        return m.stackNotes({ width: 390, times: [0], end: 100, marks, series: [] }).text;"""
+    assert "and 1 more mark<" in run(page, "chart.js", code)

@@ -1,10 +1,12 @@
 """A pod that a limit keeps out: no page counts nodes, at which nobody looked."""
 
 import re
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from tests.integration.console.test_questions import NEVER
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import opened, visit
 from tests.support.standalone import Standalone
@@ -43,6 +45,7 @@ def test_a_limit_is_named_and_no_node_is_counted(
             re.compile(rf"^Waits for [^:]+: {re.escape(SAID)}\.$")
         )
         expect(page.locator(".answer")).to_contain_text("queue shut")
+        expect(page.locator(".tl-b > b").first).to_have_css("text-transform", "none")
         expect(heading(page, "Why it waits and what would unblock it")).to_have_count(1)
         expect(page.locator(".stack .causes > li")).to_contain_text(SAID)
         expect(page.locator("#main")).not_to_contain_text("0 nodes")
@@ -51,6 +54,10 @@ def test_a_limit_is_named_and_no_node_is_counted(
         line = page.locator(".line", has_text=SAID)
         expect(line.get_by_role("heading", name="Why not yet")).to_have_count(1)
         expect(line.locator(".causes b")).to_have_count(0)
+        expect(line.locator("h2")).to_contain_text("queue shut")
+        expect(page.locator(".answer")).to_contain_text(
+            "order: the queue with the least share for its weight, then priority"
+        )
         visit(page, "#/whatif?pod=default/kept-out")
         expect(heading(page, "Why it waits a limit keeps it out")).to_have_count(1)
         visit(page, "#/whatif?pod=default/kept-out&add=1x4xT4")
@@ -126,7 +133,7 @@ def test_of_a_gang_that_is_too_large_its_line_says_that_first(
         expect(line.locator(".line-h")).to_contain_text("gang default/large needs 200, has 200")
         rows = line.locator("tbody tr").evaluate_all(DISPLAYED)
         assert set(rows) == {"table-row"}, "the last, which counts the others, as well"
-        visit(page, "#/whatif?policy=spread")
+        visit(page, f"#/whatif?manifest={quote(NEVER)}")
         would = page.locator("section", has=page.get_by_role("heading", name="Who would wait"))
         expect(would).to_contain_text("default/large-0 and 199 more")
         for width in range(360, 420, 4):  # somewhere a name would lie across the end of a line

@@ -66,6 +66,9 @@ def test_a_token_is_asked_for_first(
         expect(page.locator("#refused")).to_have_text(
             "this token is nobody's here, or it has ended."
         )
+        page.get_by_label("Token").fill("")
+        page.keyboard.press("Enter")
+        expect(page.locator("#refused")).to_be_empty()
         page.get_by_label("Token").fill("mei")
         page.keyboard.press("Enter")
         expect(page.locator("h1")).to_contain_text("live")

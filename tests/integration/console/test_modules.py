@@ -146,7 +146,14 @@ def test_names_are_near_as_on_the_command_line(page: Page, seed: int) -> None:
     known = ["-".join(chance.choices(parts, k=chance.randint(1, 4))) for _ in range(80)]
     known += ["gpu-1", "GPU-1", "gpu-l", "p0d", "Worker-O"]  # some look the same
     asked = ["".join(chance.sample(name, len(name))) for name in known[:10]]
-    asked += [name[1:] + name[:1] for name in known[:20]] + ["", "x", "gpu-I", "WORKER-0", *known[:5], *known[-5:]]
+    asked += [name[1:] + name[:1] for name in known[:20]] + [
+        "",
+        "x",
+        "gpu-I",
+        "WORKER-0",
+        *known[:5],
+        *known[-5:],
+    ]
     code = "return given[0].map(name => m.near(name, given[1]));"
     assert run(page, "near.js", code, asked, known) == [near(name, known) for name in asked]
 
@@ -476,6 +483,24 @@ def test_a_chart_holds_its_values_and_its_axis_is_round(page: Page) -> None:
     assert ">failure</text>" in text
     assert "&lt;b&gt;" in text
     assert "<b>" not in text
+
+
+def test_a_pool_that_there_is_not_is_told_of(page: Page) -> None:
+    """With those that there are, by the names that the picture has; a part of a name is enough."""
+    code = "return m.odd(given[0], 'all', ['8 x NVIDIA H100 80GB HBM3', 'spare']);"
+    [said] = run(page, "fleet/filter.js", code, "pool:train")
+    assert said.startswith("No pool is called")
+    assert said.endswith(
+        "train\N{RIGHT DOUBLE QUOTATION MARK}; 8 \N{MULTIPLICATION SIGN} H100 80GB and spare are."
+    )
+    assert run(page, "fleet/filter.js", code, "pool:h100") == []
+
+
+def test_times_in_sentences_are_by_the_readers_clock(page: Page) -> None:
+    """As everywhere else on the page; the day stands there where it is another one."""
+    code = "return m.ownTimes(given[0]);"
+    said = run(page, "words.js", code, "found silent at 2020-11-26T12:55:32Z, n-1")
+    assert said == "found silent at 11-26 12:55:32, n-1"
 
 
 def test_sentences_get_links_for_their_subjects(page: Page) -> None:

@@ -78,6 +78,32 @@ def test_a_card_to_lose_is_offered_once_its_node_is_named(
         expect(cards).to_have_count(7)
 
 
+def test_a_card_is_named_by_its_node_and_number(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """As the addresses of the console have it; a word that is none stays, whole in the command."""
+    [card] = [
+        each["device"] for each in cluster.json("get", "devices", "--node", "h100-1")["items"]
+        if each["index"] == 2
+    ]  # fmt: skip
+    with opened(browser, base) as page:
+        visit(page, "#/whatif?lose=h100-1:2")
+        expect(page.locator("#result .cmp")).to_contain_text("Cards broken")
+        expect(page.locator("#same")).to_contain_text(f"apportion plan --lose {card}")
+        assert page.url.endswith(f"#/whatif?lose={card}")
+        visit(page, "#/whatif?lose=card%2099")
+        expect(page.locator("#same")).to_contain_text("apportion plan --lose 'card 99'")
+
+
+def test_who_waits_already_is_counted(browser: Browser, base: str) -> None:
+    """A lost node is not about them; what they wait for is told to whom they are before."""
+    with opened(browser, base) as page:
+        visit(page, "#/whatif?lose=t4-1")
+        section = page.locator("section", has_text="Who would wait")
+        expect(section).to_contain_text(re.compile(r"\d+ pods? would go on waiting, as now"))
+        expect(section.locator("li")).to_have_count(1)
+
+
 def test_on_a_phone_the_answer_comes_into_sight(browser: Browser, base: str) -> None:
     """It stands below a long form; names of nodes are completed but those that are lost already."""
     with opened(browser, base, size=NARROW) as page:
@@ -330,6 +356,10 @@ def test_a_report_is_there_as_files_and_says_whose_colour_is_whose(
             with page.expect_download() as download:
                 page.get_by_role("link", name=words, exact=True).click()
             assert download.value.suggested_filename == name
+        with page.expect_response("**/report/usage?by=namespace*") as told:
+            visit(page, "#/reports")
+        address = page.get_by_role("link", name="JSON", exact=True).get_attribute("href")
+        assert page.request.get(address or "").json()["to"] == told.value.json()["to"]
         expect(page.get_by_role("link", name="FOCUS")).to_have_count(0)
         expect(page.locator("#main")).to_contain_text("apportion report cost --prices FILE")
         expect(page.locator("#main")).not_to_contain_text("`")

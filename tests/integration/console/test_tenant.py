@@ -39,6 +39,43 @@ def shared(cluster: Standalone) -> Iterator[str]:
     cluster.json("delete", "theirs/runs", "theirs/waits")
 
 
+@pytest.mark.parametrize("sees", ["default", "nobodys"])
+def test_what_if_begins_with_no_pod_of_others(
+    browser: Browser, base: str, shared: str, sees: str
+) -> None:
+    """With one of his own that waits, or with none: those of others are nobody to help."""
+    with opened(browser, base) as page, seen_by_a_tenant(page, sees):
+        visit(page, "#/whatif")
+        expect(page.locator("h1")).to_contain_text("What would")
+        expect(page.locator("#main")).not_to_contain_text("another namespace/")
+        if sees == "nobodys":
+            expect(page.locator("h1")).to_contain_text("Write a manifest")
+
+
+def test_who_is_not_told_has_no_dangling_name(
+    browser: Browser, base: str, cluster: Standalone, shared: str
+) -> None:
+    """A holder in the panel of a card; and events of others, several in a row as one line."""
+    [device] = [
+        each for each in cluster.json("get", "devices", "--node", shared)["items"]
+        if any(holder["pod"] == "runs" for holder in each["holders"])
+    ]  # fmt: skip
+    with opened(browser, base) as page, seen_by_a_tenant(page, "nobodys"):
+        visit(page, f"#/fleet?card={shared}:{device['index']}")
+        panel = page.locator("#panel")
+        expect(panel).to_contain_text("a pod of another namespace")
+        expect(panel).not_to_contain_text("another namespace/")
+        visit(page, "#/events")
+        expect(
+            page.locator("#rows .say", has_text="events of another namespace")
+        ).not_to_have_count(0)
+        assert not page.locator("#rows .say").evaluate_all(
+            """rows => rows.some((row, at) => /another namespace/.test(row.textContent)
+              && /another namespace/.test(rows[at + 1]?.textContent))"""
+        )
+        assert offences(page) == []
+
+
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_a_plan_that_moves_pods_of_others_is_shown(
     browser: Browser, base: str, shared: str, size: tuple[int, int]

@@ -43,6 +43,7 @@ let leaving = new AbortController();
 let turn = 0;
 let shownAt = "";
 let shownPage = "";
+let missed = false; // the page that stands there could not be had, for the gateway did not answer
 
 /** Show the page that the address names, at the moment that it names. */
 async function show() {
@@ -54,6 +55,7 @@ async function show() {
   if (name === "pod") setCanonical();
   turn += 1;
   const mine = turn;
+  missed = false;
   leaving.abort();
   leaving = new AbortController();
   const left = leaving.signal;
@@ -69,19 +71,26 @@ async function show() {
   try {
     if (!Object.hasOwn(LOADERS, name)) { mount(main, noSuchPage(name)); return; }
     if (moment.problem && !isCompared(asked)) throw moment.problem; // Compare says of which of its moments that is
-    const loaded = await LOADERS[name]();
+    const loaded = await LOADERS[name]().catch(unreached);
     if (mine !== turn) return;
     const opened = await loaded.open(main, { ...asked, setParameters, left, alive: () => mine === turn });
     if (mine !== turn) opened?.close?.();
     else page = opened;
   } catch (problem) {
-    if (mine === turn) mount(main, problemPage(problem, ABOUT[name] ?? "that"));
+    if (mine !== turn) return;
+    mount(main, problemPage(problem, ABOUT[name] ?? "that"));
+    missed = problem.status === 0;
   } finally {
     if (mine === turn) {
       main.setAttribute("aria-busy", "false");
       main.dataset.shown = address;
     }
   }
+}
+
+/** A page's own module comes of the gateway too; what is wrong in one is no matter of that. */
+function unreached(error) {
+  throw error instanceof TypeError ? new Problem(0, null) : error;
 }
 
 /** An old or mistyped address shows no other page as if that were meant. */
@@ -157,14 +166,32 @@ function says(words, good) {
   $("#dot").classList.toggle("off", !good);
 }
 
+/** While there is no answer nothing is live, and the time bar says since when. */
+function silent(why) {
+  says(why, false);
+  moment.silent = { why, since: moment.silent?.since ?? Date.now() };
+  root.classList.add("silent");
+  bar.drawClock();
+}
+
+/** It answers again: a page that could not be had is asked for anew, with its module, which a browser may have noted as lost. */
+function answers() {
+  says(location.host, true);
+  if (!moment.silent) return;
+  moment.silent = null;
+  root.classList.remove("silent");
+  bar.drawClock();
+  if (missed) location.reload();
+}
+
 let asked = 0;
 const follow = () => listen(
   () => {
-    says(location.host, true);
+    answers();
     if (asked) return;
     asked = requestAnimationFrame(async () => { await news(); asked = 0; });
   },
-  why => says(why.length > 40 ? "not ready" : why, false),
+  why => silent(why.length > 40 ? "not ready" : why),
 );
 
 // ---- theme, navigation, keys ----

@@ -63,7 +63,7 @@ export function stackNotes({ width, times, end, series, marks }) {
   const inside = byWeight(marks.filter(mark => mark.ms > times[0] && mark.ms < end));
   const told = inside.slice(0, MARKS_TOLD).toSorted((one, other) => one.ms - other.ms);
   return html`<div class="legend foot">${series.map(each => html`<span><i class="sw" data-s="background:${each.colour}"></i>${each.name}</span>`)}</div>
-    ${told.length ? html`<ul class="mini">${told.map(mark => html`<li><time>${when(mark.ms, end, true)}</time><span>${mark.words}</span></li>`)}${inside.length > told.length ? html`<li class="faint"><span>and ${num(inside.length - told.length)} more marks</span></li>` : ""}</ul>` : ""}`;
+    ${told.length ? html`<ul class="mini">${told.map(mark => html`<li><time>${when(mark.ms, end, true)}</time><span>${mark.words}</span></li>`)}${inside.length > told.length ? html`<li class="faint"><span>and ${num(inside.length - told.length)} more ${inside.length - told.length === 1 ? "mark" : "marks"}</span></li>` : ""}</ul>` : ""}`;
 }
 
 /** Those that matter most first: failures, then what people did; of a kind the newest. */
@@ -125,7 +125,7 @@ function steps(values, times, end, { x, y }) {
   return `M${points.map(([ms, value]) => `${x(ms).toFixed(1)},${y(value).toFixed(1)}`).join("L")}`;
 }
 
-/** Names at the right of what they name, moved apart where they would meet. */
+/** Names at the right of what they name, moved apart where they would meet: upwards, and down again where that is out of sight. */
 function labels(series, last, { y, x, foot }) {
   let sum = 0;
   const places = series.map(each => {
@@ -136,6 +136,11 @@ function labels(series, last, { y, x, foot }) {
   for (const place of places) {
     place.at = Math.min(place.at, room);
     room = place.at - LABEL_HEIGHT;
+  }
+  let least = LABEL_HEIGHT;
+  for (const place of places.toReversed()) {
+    place.at = Math.max(place.at, least);
+    least = place.at + LABEL_HEIGHT;
   }
   return places.map(place => html`<rect x="${x}" y="${place.at - 9}" width="8" height="8" rx="1" fill="${place.colour}"/><text class="lb" x="${x + 13}" y="${place.at - 1}">${midCut(place.name, 14)}</text>`);
 }

@@ -40,6 +40,7 @@ function asked(main) {
   main.dataset.shown = "login";
   $("#token").focus();
   return new Promise(resolve => {
+    $("#token").addEventListener("invalid", () => { $("#refused").textContent = ""; }); // the browser says that it is empty
     $("#login").addEventListener("submit", async event => {
       event.preventDefault();
       try {

@@ -181,7 +181,7 @@ export class TimeBar {
     const live = isLive();
     $("#t-clock").textContent = moment.problem ? "––:––:––" : clock(time);
     const today = day(time) === day(Date.now());
-    $("#t-ago").textContent = moment.problem ? "no such moment" : live ? "live" : `${today ? "" : `${day(time)}, `}${duration((Date.now() - time) / 1000)} ago`;
+    $("#t-ago").textContent = moment.problem ? "no such moment" : live ? liveWords() : `${today ? "" : `${day(time)}, `}${duration((Date.now() - time) / 1000)} ago`;
     const revision = live ? moment.newest : moment.revision;
     const of = live || moment.eventTime === null || clock(moment.eventTime) === clock(time) ? "" : `, of ${when(moment.eventTime, time)}`;
     $("#t-rev").textContent = revision ? `rev ${num(revision)}${of}` : "";
@@ -227,6 +227,9 @@ export class TimeBar {
     tip.style.left = `${Math.max(tip.offsetWidth / 2, Math.min(box.width - tip.offsetWidth / 2, part * box.width))}px`;
   }
 }
+
+/** Now is live only while the gateway answers. */
+const liveWords = () => (moment.silent ? `${moment.silent.why} since ${clock(moment.silent.since)}` : "live");
 
 /** The answer, with times as milliseconds and counts as quiet and red ones: a type tells a recovery from no failure, marks do. */
 export function read(answer) {

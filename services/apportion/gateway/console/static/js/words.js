@@ -1,7 +1,8 @@
 // Words that pages share for what a pod wants and holds. What happened is always said by the gateway.
-import { instant, many, num } from "./format.js";
+import { instant, many, num, when } from "./format.js";
 import { html } from "./html.js";
 import { nodeLink, podLink } from "./links.js";
+import { shownTime } from "./moment.js";
 import { PHASES } from "./vocabulary.js";
 
 const OTHERS = "another namespace"; // as the gateway calls all that the reader may not see
@@ -49,6 +50,9 @@ export const podName = (namespace, name) => (namespace === OTHERS || !isTold(nam
 
 /** A node as a link, where it is told. */
 export const nodeName = node => (isTold(node) ? nodeLink(node) : html`<span class="faint">–</span>`);
+
+/** A sentence whose times are as pages have them: the ledger's own, 2026-11-26T12:55:32Z, by the reader's clock. */
+export const ownTimes = text => text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g, time => when(instant(time), shownTime()));
 
 /** Seconds since a time, at the moment that is shown; null where nobody said when. */
 export function since(time, now) {

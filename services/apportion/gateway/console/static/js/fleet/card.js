@@ -5,11 +5,12 @@ import { between, clock, duration, instant, many, num, percent, shortId, shortMo
 import { html } from "../html.js";
 import { ICONS } from "../icons.js";
 import { kindOf } from "../kinds.js";
-import { link, podLink, receipt } from "../links.js";
+import { link, receipt } from "../links.js";
 import { isLive, moment, shownTime } from "../moment.js";
 import { problemNote } from "../parts.js";
 import { href } from "../route.js";
 import { linked } from "../sentence.js";
+import { isTold, podName } from "../words.js";
 import { ABSENT, FAILED, granted, isFree, stateOf, stateWords, UNREADY, used, WHOLE } from "./model.js";
 
 const HOLDERS_SHOWN = 6;
@@ -103,7 +104,7 @@ function holders(node, card, mib, more) {
     const pod = node.pods[node.holder[at]];
     const since = more?.since.get(`${pod.namespace}/${pod.name}`);
     const seconds = since === undefined ? null : between(since, shownTime());
-    const name = more ? podLink(pod.namespace, pod.name) : html`<span class="m"><span class="ns">${pod.namespace}/</span>${pod.name}</span>`;
+    const name = more || !isTold(pod.name) ? podName(pod.namespace, pod.name) : html`<span class="m"><span class="ns">${pod.namespace}/</span>${pod.name}</span>`;
     rows.push(html`<li>${name}<span>${num(mib * node.memory[at])} MiB · ${seconds === null ? pod.phase : duration(seconds)}</span></li>`);
   }
   const left = node.start[card + 1] - node.start[card] - rows.length;

@@ -1,10 +1,12 @@
 // Which cards are meant: words as in `node:h100-115 ns:serving state:broken`, and one state to show.
 // Pure. A node keeps the answer for its cards until it or the filter changes.
+import { num, poolWords } from "../format.js";
 import { listed } from "../parts.js";
 import { BROKEN, CORDONED, FAILED, isFree, isIdle } from "./model.js";
 
 export const STATES = ["all", "free", "granted", "idle", "broken", "cordoned"];
 export const KINDS = ["node", "pool", "model", "state", "ns", "pod", "gang"];
+const POOLS_SAID = 6;
 const OTHER_STATES = ["failed", "unreached"];
 
 /** The words of a filter, as pairs of what they are about and what is wanted. */
@@ -15,16 +17,26 @@ export function words(text) {
   });
 }
 
-/** What of a text means no card by itself: a kind or a state that there is not. In sentences. */
-export function odd(text, show = "all") {
+/** What of a text means no card by itself: a kind, a state or one of the `pools` that there is not. In sentences. */
+export function odd(text, show = "all", pools = []) {
   const said = [];
   const states = [...STATES.slice(1), ...OTHER_STATES];
   for (const [kind, wanted] of words(text)) {
     if (kind === "state" && !states.includes(wanted)) said.push(`No state is called “${wanted}”; ${listed(states)} are.`);
+    if (kind === "pool" && pools.length && !pools.some(name => isOfPool(name, wanted))) said.push(`No pool is called “${wanted}”; ${poolsSaid(pools)}.`);
     if (!kind && wanted.includes(":")) said.push(`No words begin with “${wanted.split(":")[0]}:”; ${listed(KINDS.map(each => `${each}:`))} do.`);
   }
   if (!STATES.includes(show)) said.push(`No state to show is called “${show}”; ${listed(STATES)} are.`);
   return said;
+}
+
+const isOfPool = (name, wanted) => name.toLowerCase().includes(wanted);
+
+/** The first names of pools, as the picture has them. */
+function poolsSaid(pools) {
+  const names = pools.slice(0, POOLS_SAID).map(poolWords);
+  const left = pools.length - names.length;
+  return `${listed(left ? [...names, `${num(left)} more`] : names)} ${pools.length === 1 ? "is" : "are"}`;
 }
 
 export class Filter {
@@ -74,7 +86,7 @@ function meets(node, card, kind, wanted) {
   const name = node.name.toLowerCase();
   switch (kind) {
     case "node": return name === wanted;
-    case "pool": return node.pool.toLowerCase().includes(wanted);
+    case "pool": return isOfPool(node.pool, wanted);
     case "model": return node.model[card][0].toLowerCase().includes(wanted);
     case "state": return inState(node, card, wanted);
     case "ns": return held(node, card, pod => pod.namespace === wanted);

@@ -89,18 +89,26 @@ export class Layout {
       rows.push(count);
     }
     const total = rows.reduce((sum, count) => sum + count, 0);
-    const labels = rows.reduce((sum, count, at) => sum + count * this.labelOf(split[at], width), 0);
+    const labels = rows.reduce((sum, count, at) => sum + count * this.labelOf(split[at], width, count), 0);
     const free = this.height - this.pad * 1.5 - split.length * this.head - labels;
     const height = Math.min(Math.floor(free / total) - rowGapOf(width), tallest(width));
     return height < Math.max(3, width * 1.5) ? null : { rows, height, area: width * height };
   }
 
-  /** Whether the cards of a pool's nodes are wide enough for names above them. */
-  isNamed(pool, width) { return nodeWidth(pool, width) - nodeGapOf(width) >= this.nameRooms.get(pool); }
+  /** From node to node of a pool: as wide as their cards, or as their names where the pool has that room anyhow. */
+  strideOf(pool, width, rows) {
+    const own = nodeWidth(pool, width);
+    const room = Math.floor(this.poolWidth(pool, width, rows) / Math.ceil(pool.nodes.length / rows));
+    const named = Math.ceil(this.nameRooms.get(pool)) + nodeGapOf(width);
+    return named <= room ? Math.max(own, named) : own;
+  }
+
+  /** Whether the nodes of a pool stand far enough apart for names above them. */
+  isNamed(pool, width, rows) { return this.strideOf(pool, width, rows) - nodeGapOf(width) >= this.nameRooms.get(pool); }
 
   /** The height of the names of nodes on a shelf; none where no pool of it has room for them. */
-  labelOf(pools, width) {
-    return pools.some(pool => this.isNamed(pool, width)) ? Math.round(15 * this.scale) : 0;
+  labelOf(pools, width, rows) {
+    return pools.some(pool => this.isNamed(pool, width, rows)) ? Math.round(15 * this.scale) : 0;
   }
 
   shelfWidth(pools, width, rows) {
@@ -127,13 +135,13 @@ export class Layout {
     this.groups = [];
     let y = 0;
     for (const { pools, rows } of this.shelves) {
-      const label = this.labelOf(pools, this.cardWidth);
+      const label = this.labelOf(pools, this.cardWidth, rows);
       const rowHeight = this.cardHeight + rowGapOf(this.cardWidth) + label;
       let x = 0;
       for (const pool of pools) {
         const columns = Math.ceil(pool.nodes.length / rows);
         const width = this.poolWidth(pool, this.cardWidth, rows);
-        this.groups.push({ pool, x, y, columns, rows, width, label, named: this.isNamed(pool, this.cardWidth), rowHeight, nodeWidth: nodeWidth(pool, this.cardWidth) });
+        this.groups.push({ pool, x, y, columns, rows, width, label, named: this.isNamed(pool, this.cardWidth, rows), rowHeight, nodeWidth: this.strideOf(pool, this.cardWidth, rows) });
         x += width + this.poolGap;
       }
       y += this.head + rows * rowHeight;
@@ -191,7 +199,9 @@ export class Layout {
       const node = group.pool.nodes[column * group.rows + row];
       if (!node) continue;
       if (group.named && down - row * group.rowHeight < group.label) return { node, card: WHOLE };
-      const card = Math.min(node.count - 1, Math.floor((across - column * group.nodeWidth) / (this.cardWidth + this.gap)));
+      const within = across - column * group.nodeWidth;
+      if (within >= nodeWidth(group.pool, this.cardWidth)) continue; // the room that its name takes
+      const card = Math.min(node.count - 1, Math.floor(within / (this.cardWidth + this.gap)));
       return card >= 0 ? { node, card } : null;
     }
     return null;

@@ -189,7 +189,7 @@ class FleetPage {
 
   /** What of the address means nothing here is said, and what would. */
   tellOdd() {
-    const said = odd(this.text, this.wrong.show);
+    const said = odd(this.text, this.wrong.show, this.fleet.pools.map(pool => pool.name));
     if (!["", "state", "namespace"].includes(this.wrong.by)) said.push(`Cards are not coloured by “${this.wrong.by}”; by=state and by=namespace are there.`);
     const { name, index, node, card } = this.named();
     if (this.addressed) { // and not written just now, when most names are not whole yet

@@ -223,13 +223,17 @@ class EventsPage {
 /** What is well again, which is of the kind that failures are of. */
 const isRecovery = ({ type, sentence }) => type === "NodeHeard" || (type === "DeviceHealthChanged" && sentence.endsWith(" recovered"));
 
-/** Neighbours that say the same of cards of one node become one row that counts them. */
+/** Whether the row is of an event that is not told to this reader: it has no subject. */
+const isHidden = ({ subject, namespaces }) => !subject && namespaces?.length > 0;
+
+/** Neighbours that say the same of cards of one node, or that are not told, become one row that counts them. */
 function folded(rows) {
   const found = [];
   for (const row of rows) {
     const last = found.at(-1);
     const said = row.sentence.replace(/^device \S+/, "device");
-    if (last && row.type === "DeviceHealthChanged" && last.row.subject === row.subject && last.said === said) Object.assign(last, { count: last.count + 1, first: row.revision });
+    const isAlike = row.type === "DeviceHealthChanged" ? last?.row.subject === row.subject && last.said === said : isHidden(row) && last && isHidden(last.row);
+    if (last && isAlike) Object.assign(last, { count: last.count + 1, first: row.revision });
     else found.push({ row, said, count: 1, first: row.revision });
   }
   return found;
@@ -237,7 +241,7 @@ function folded(rows) {
 
 function eventRow({ row, count, first }, chosen) {
   const ms = instant(row.time);
-  return html`<tr data-row tabindex="0" data-revision="${row.revision}" data-first="${first}" class="k-${kindOf(row.type)} ${isRecovery(row) ? "well" : ""} ${first <= chosen && chosen <= row.revision ? "sel" : ""}"><td class="num hide-s">${receipt(row.revision)}</td><td class="m" title="${row.time}">${ms === null ? "" : when(ms, shownTime())}${second([receipt(row.revision)])}</td><td><i class="kd"></i><span class="say">${linked(row.sentence, row.subject)}${count > 1 ? html` <em>×${count}</em>` : ""}</span></td></tr>`;
+  return html`<tr data-row tabindex="0" data-revision="${row.revision}" data-first="${first}" class="k-${kindOf(row.type)} ${isRecovery(row) ? "well" : ""} ${first <= chosen && chosen <= row.revision ? "sel" : ""}"><td class="num hide-s">${receipt(row.revision)}</td><td class="m" title="${row.time}">${ms === null ? "" : when(ms, shownTime())}${second([receipt(row.revision)])}</td><td><i class="kd"></i><span class="say">${isHidden(row) ? html`<span class="faint">${count > 1 ? "events" : "an event"} of another namespace</span>` : linked(row.sentence, row.subject)}${count > 1 ? html` <em>×${count}</em>` : ""}</span></td></tr>`;
 }
 
 /** The pod that an event is about, by the name that stands in it or in its sentence. */

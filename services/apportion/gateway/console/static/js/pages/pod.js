@@ -12,7 +12,7 @@ import { answer, causeList, clauses, copyFrom, problemNote, sentenceCase, withCo
 import { href, setCanonical } from "../route.js";
 import { linked } from "../sentence.js";
 import { STORY } from "../vocabulary.js";
-import { phaseWord, podName, wants } from "../words.js";
+import { ownTimes, phaseWord, podName, wants } from "../words.js";
 import { ListPage } from "./list_page.js";
 
 const LONG_WAIT_S = 60;
@@ -173,7 +173,7 @@ class PodPage extends ListPage {
   besides() {
     const { refused } = this.why ?? {};
     if (!refused || this.hasEnded()) return "";
-    const said = [refused.spared, refused.since.length ? `Since then ${refused.since.join("; ")}` : ""].filter(Boolean);
+    const said = [refused.spared, refused.since.length ? `Since then ${ownTimes(refused.since.join("; "))}` : ""].filter(Boolean);
     return said.map(words => html`<p class="note warn">${ICONS.soon}<span>${withCode(words)}.</span></p>`);
   }
 
@@ -240,7 +240,7 @@ class PodPage extends ListPage {
     const own = `${this.namespace}/${this.name}`;
     const rest = sentence.startsWith(own) ? sentence.slice(own.length).replace(/^:? /, "") : sentence;
     const said = rest.replace(/^(submitted|waits|rejected): /, "").replace(/^(placed|bound|adopted) /, "").replace(/^\((priority -?\d+)\) is evicted /, "it, of $1, is evicted ");
-    return clauses(sentenceCase(said), text => linked(text, subject));
+    return clauses(ownTimes(sentenceCase(said)), text => linked(text, subject));
   }
 
   stepWords(phase) {
@@ -327,10 +327,10 @@ class PodPage extends ListPage {
     if (!why.failed_devices.length && !why.evicted && !why.last_failure && !why.unready) {
       return html`<section class="card"><h2>Its health</h2><p class="ok-line">${ICONS.ok} What it ${ended ? "held was" : "holds is"} healthy.</p></section>`;
     }
-    return html`<section class="card"><h2>Its health</h2>${why.failed_devices.map(failed => html`<p class="note bad">${ICONS.broken}<span><span class="m">${shortId(failed.device)}</span>: ${failed.reason}</span></p>`)}
-      ${why.unready ? html`<p class="note bad">${ICONS.broken}<span>${sentenceCase(why.unready)}: nobody ${ended ? "knew how it fared" : "knows how it fares"} there.</span></p>` : ""}
+    return html`<section class="card"><h2>Its health</h2>${why.failed_devices.map(failed => html`<p class="note bad">${ICONS.broken}<span><span class="m">${shortId(failed.device)}</span>: ${ownTimes(failed.reason)}</span></p>`)}
+      ${why.unready ? html`<p class="note bad">${ICONS.broken}<span>${ownTimes(sentenceCase(why.unready))}: nobody ${ended ? "knew how it fared" : "knows how it fares"} there.</span></p>` : ""}
       ${why.evicted ? html`<p class="note warn">${ICONS.soon}<span>It ${ended ? "was" : "is"} to go, for ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has gone since" : ""}.</span></p>` : ""}
-      ${why.last_failure ? html`<p class="note warn">${ICONS.soon}<span>An earlier placement came to nothing: ${why.last_failure}</span></p>` : ""}</section>`;
+      ${why.last_failure ? html`<p class="note warn">${ICONS.soon}<span>An earlier placement came to nothing: ${ownTimes(why.last_failure)}</span></p>` : ""}</section>`;
   }
 
   unblock() {

@@ -5,7 +5,7 @@ import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, phaseChip } from "../links.js";
 import { meetNamespaces } from "../colours.js";
 import { shownTime } from "../moment.js";
-import { answer, searchField, second, segments } from "../parts.js";
+import { answer, listed, searchField, second, segments } from "../parts.js";
 import { holds, phaseWord, podName, since, wants } from "../words.js";
 import { ListPage } from "./list_page.js";
 
@@ -41,7 +41,7 @@ class PodsPage extends ListPage {
       ? html`${num(live)} ${live === 1 ? "pod is" : "pods are"} live: ${num(phases.allocated ?? 0)} hold their shares, ${link("waiting", `${num(waits)} wait`)}${phases.rejected ? html`; ${link("pods", `${num(phases.rejected)} cannot be read`, { phase: "rejected" }, "c-bad")}` : ""}.`
       : "No pod is live.";
     mount(this.main, html`<div class="page">${answer(sentence, [
-      this.said && !this.phase ? html`<span class="c-warn" id="no-phase">no phase is called ${this.said}: pods of all are shown</span>` : "",
+      this.said && !this.phase ? html`<span class="c-warn" id="no-phase">no phase is called ${this.said}; ${listed(PHASES.slice(1))} are. Pods of all are shown</span>` : "",
       html`<span id="matching" role="status"></span>`, html`<button class="newer" hidden></button>`])}
       <div class="bar">${searchField(this.text, "name, namespace, node or ask", "Find pods")}${segments("phase", "Phase", PHASES.map(phase => [phase, phase || "all"]), this.phase)}</div>
       <div class="tablebox"><table class="t"><caption class="unseen">Live pods, the newest first</caption><thead><tr><th scope="col">Pod</th><th scope="col">Phase</th><th scope="col" class="hide-s">Wants or holds</th><th scope="col" class="hide-s">Node</th><th scope="col" class="hide-s num">Since</th></tr></thead><tbody id="rows"></tbody></table></div></div>`);

@@ -46,7 +46,7 @@ class ReportsPage extends ListPage {
     const [usage, idle] = await Promise.all([
       getNow("report/usage", { ...period, step: `${seconds / 60}m` }), this.orProblem(getNow("report/idle", period)),
     ]);
-    const cost = unpriced ?? await this.orProblem(getNow("report/cost", period));
+    const cost = unpriced ?? await this.orProblem(getNow("report/cost", { ...period, to: usage.to }));
     if (cost.status === NO_PRICES && UNPRICED.test(cost.message)) unpriced = cost;
     Object.assign(this, { usage, idle, cost });
     this.revision = usage.revision;
@@ -85,9 +85,9 @@ class ReportsPage extends ListPage {
   /** The first moment that counts: of a ledger that is younger than what is asked, its own beginning. */
   began() { return instant(this.usage.begins) ?? instant(this.usage.from); }
 
-  /** The figures as files; who sees some namespaces only has them as JSON alone. */
+  /** The figures as files, up to the moment to which the tables are; who sees some namespaces only has them as JSON alone. */
   files(report) {
-    const file = (words, format, name) => html`<a class="btn" download="${name}" href="/api/v1/report/${report}?${new URLSearchParams({ ...this.period, format })}">${words}</a>`;
+    const file = (words, format, name) => html`<a class="btn" download="${name}" href="/api/v1/report/${report}?${new URLSearchParams({ ...this.period, to: this.usage.to, format })}">${words}</a>`;
     const name = `${report}-by-${this.by.replace(/\W+/g, "-")}`;
     return html`<div class="acts">${me.all ? file("CSV", "csv", `${name}.csv`) : ""}${file("JSON", "json", `${name}.json`)}${me.all && report === "cost" ? file("FOCUS", "focus", `${name}-focus.csv`) : ""}</div>`;
   }
@@ -117,7 +117,7 @@ class ReportsPage extends ListPage {
     const own = usage.rows.filter(row => row.granted_gpu_hours && (this.by !== "namespace" || namespacePlace(row.key) < OTHER));
     const named = own.slice(0, SERIES).map(row => ({ name: row.key || "(none)", key: row.key, colour: this.colour(row.key, usage.rows.indexOf(row)), values: times.map(() => 0) }));
     const left = usage.rows.filter(row => row.granted_gpu_hours && !named.some(each => each.key === row.key));
-    const others = { name: left.length === 1 ? left[0].key || "(none)" : "other", key: null, colour: NAMESPACE_COLOURS[OTHER], values: times.map(() => 0) };
+    const others = { name: left.length === 1 ? left[0].key || "(none)" : `${num(left.length)} others`, key: null, colour: NAMESPACE_COLOURS[OTHER], values: times.map(() => 0) };
     const line = times.map(() => 0);
     const off = times.map(() => 0);
     for (const step of usage.steps) {

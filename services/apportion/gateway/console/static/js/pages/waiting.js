@@ -37,7 +37,7 @@ class WaitingPage extends ListPage {
       all.making_room ? `room is made for ${num(all.making_room)}` : "",
       all.gated ? `${num(all.gated)} more ${all.gated === 1 ? "waits for its" : "wait for their"} gates` : "",
       all.rejected ? link("pods", `${num(all.rejected)} cannot be read`, { phase: "rejected" }, "c-bad") : "",
-      all.pods ? "order: priority, then who came first" : "",
+      all.pods ? orderWords(all.lines) : "",
       html`<button class="newer" hidden></button>`])}
       ${all.lines.map((line, at) => lineCard(line, at))}
       ${all.lines_count > all.lines.length ? html`<p class="faint">and ${num(all.lines_count - all.lines.length)} lines behind them</p>` : ""}
@@ -51,8 +51,8 @@ function lineCard(line, at) {
   const now = shownTime();
   const oldest = since(line.oldest_time, now);
   const rows = at ? ROWS_OTHERS : ROWS_FIRST;
-  return html`<section class="card line"><div class="line-h"><div><h2>${lineWords(line.wants)}${line.lasting ? html` <span class="chip s-broken">never</span>` : ""}</h2>
-    <p><b>${num(line.pods)}</b> ${line.pods === 1 ? "pod" : "pods"}${oldest === null ? "" : ` · oldest ${duration(oldest)}`} · ${many(line.devices, "card")} each${gangWords(line)}${queueWords(line)}</p></div>${dots(line, now)}</div>
+  return html`<section class="card line"><div class="line-h"><div><h2>${lineWords(line.wants)}${queueWords(line)}${line.lasting ? html` <span class="chip s-broken">never</span>` : ""}</h2>
+    <p><b>${num(line.pods)}</b> ${line.pods === 1 ? "pod" : "pods"}${oldest === null ? "" : ` · oldest ${duration(oldest)}`} · ${many(line.devices, "card")} each${gangWords(line)}</p></div>${dots(line, now)}</div>
     <div class="line-b"><div class="why">${reasons(line)}</div>
     <table class="t tight"><caption class="unseen">The first in line</caption><thead><tr><th scope="col" class="num">#</th><th scope="col">Pod</th><th scope="col">Waits</th><th scope="col" class="hide-s">Nearest</th><th scope="col" class="hide-s">Missing</th></tr></thead>
     <tbody>${line.first.slice(0, rows).map(pod => podRow(pod, line, now))}${line.pods > rows ? html`<tr class="more"><td></td><td colspan="4">${link("pods", `and ${num(line.pods - Math.min(rows, line.first.length))} more`, { phase: "waiting" })}</td></tr>` : ""}</tbody></table></div></section>`;
@@ -73,7 +73,13 @@ function dots(line, now) {
 const gangWords = ({ gang }) => (gang ? html` · gang ${link("pods", gang.group, { q: gang.group }, "m")} needs ${num(gang.min_available)}, has ${num(gang.pods)}` : "");
 
 /** A queue that somebody chose: most pods are of the one that is there without it. */
-const queueWords = ({ queue }) => (queue && queue !== DEFAULT_QUEUE ? html` · queue <span class="m">${queue}</span>` : "");
+const queueWords = ({ queue }) => (queue && queue !== DEFAULT_QUEUE ? html` <small>queue <span class="m">${queue}</span></small>` : "");
+
+/** Whose turn it is, as docs/guides/queues.md has it: what each queue holds matters only where pods of several wait. */
+function orderWords(lines) {
+  const isShared = new Set(lines.map(({ queue }) => queue || DEFAULT_QUEUE)).size > 1;
+  return isShared ? "order: the queue with the least share for its weight, then priority, then who came first" : "order: priority, then who came first";
+}
 
 function reasons(line) {
   const [first] = line.first;

@@ -20,8 +20,10 @@ const TYPING_MS = 600;
 const NODES_DRAWN = 5;
 const ROWS = 12;
 const NAMES_OFFERED = 20;
+const LINES_LOOKED_AT = 20; // for a pod whose name this reader is told
 const CARDS_OFFERED = 50;
 const HTTP_LATER = 429; // too many ask, and from 500 on what is the gateway's own trouble
+const NUMBERED = /^([^:]+):(\d+)$/;
 const ADDED = /^added-\d+$/; // as a plan calls the nodes that it adds
 const LINKED_MOST = 4000; // of an address as it is copied: mail and chat cut longer ones
 
@@ -33,6 +35,9 @@ export async function open(main, context) {
   await page.run();
   return context.alive() ? page : null;
 }
+
+/** A word as a shell takes it for one. */
+const shellWord = word => (/^[\w@%+=:./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`);
 
 const listOf = text => (text ?? "").split(",").map(each => each.trim()).filter(Boolean);
 
@@ -54,14 +59,15 @@ class WhatIfPage {
 
   /**
    * The pod that the page is about: the one that is named, else, where nothing is asked, the first
-   * in the queue. The gateway tells what it asks for, not its whole manifest, and what fits in its
+   * in the queue whose name is told to this reader; or none. The gateway tells what it asks for, not its whole manifest, and what fits in its
    * stead would say nothing of it: so nothing is written for it.
    */
   async meet() {
     if (!this.pod && !this.asks()) {
-      const [line] = (await this.or(null, get("lines", { limit: 1 })))?.lines ?? [];
-      this.first = Boolean(line?.first.length);
-      if (this.first) this.pod = [line.first[0].namespace, line.first[0].name];
+      const { lines } = await this.or({ lines: [] }, get("lines", { limit: LINES_LOOKED_AT }));
+      this.first = lines.flatMap(line => line.first).find(pod => isTold(pod.name));
+      this.isFirstOfAll = this.first === lines[0]?.first[0];
+      if (this.first) this.pod = [this.first.namespace, this.first.name];
     }
     this.why = this.pod ? await this.or(null, get(`pods/${path(...this.pod)}/why`)) : null;
     this.met = true;
@@ -109,7 +115,7 @@ class WhatIfPage {
   /** What stands above as long as nothing is asked. */
   question() {
     if (this.pod && !this.why) return answer(`There is no pod ${this.pod.join("/")} to help.`, ["Its address may be mistyped, or it is not there at this moment.", link("pods", "All pods")]);
-    return this.pod ? answer(html`What would help ${podLink(...this.pod)}${this.first ? ", the first in the queue" : ""}?`, ["Add nodes, choose a policy, or write another manifest."])
+    return this.pod ? answer(html`What would help ${podLink(...this.pod)}${this.first ? `, the first in the queue${this.isFirstOfAll ? "" : " that you may see"}` : ""}?`, ["Add nodes, choose a policy, or write another manifest."])
       : answer("What would happen? Write a manifest, or name a node or a card.");
   }
 
@@ -132,7 +138,7 @@ class WhatIfPage {
   }
 
   same() {
-    const words = ["apportion plan", this.manifest.trim() ? "-f FILE" : "", ...this.lose.map(node => `--lose ${node}`), ...this.add.map(each => `--add ${each}`), this.policy ? `--policy ${this.policy}` : ""];
+    const words = ["apportion plan", this.manifest.trim() ? "-f FILE" : "", ...this.lose.map(each => `--lose ${shellWord(each)}`), ...this.add.map(each => `--add ${shellWord(each)}`), this.policy ? `--policy ${this.policy}` : ""];
     mount($("#same"), this.asks() ? command(words.filter(Boolean).join(" ")) : "");
     $("#as-of").textContent = `The scheduler's own engine, on a copy of the state${isLive() ? "" : ` at ${revisionWords(moment.revision)}`}.${this.asks() ? " The same as a command:" : ""}`;
   }
@@ -181,6 +187,22 @@ class WhatIfPage {
     return devices.filter(({ device, present }) => present && !this.lose.includes(device)).slice(0, CARDS_OFFERED);
   }
 
+  /** A card as addresses of the console have it, NODE:NUMBER, becomes its id, which is what a plan knows; another word stays. */
+  async meetCards(signal) {
+    const lose = await Promise.all(this.lose.map(each => this.idOf(each)));
+    if (signal.aborted || String(lose) === String(this.lose)) return;
+    this.lose = [...new Set(lose)];
+    this.keep();
+    this.fields();
+    this.same();
+  }
+
+  async idOf(word) {
+    const [, node, index] = NUMBERED.exec(word) ?? [];
+    const card = node && (await this.cards(node)).find(each => each.index === Number(index));
+    return card ? card.device : word;
+  }
+
   change(what) {
     Object.assign(this, what);
     this.keep();
@@ -224,6 +246,7 @@ class WhatIfPage {
     const began = performance.now();
     try {
       if (!this.asks()) { await this.rest(signal); return; }
+      await this.meetCards(signal);
       this.working.begin("Working out what would happen", { old: this.answered, stop: true });
       const plan = await post("plan", { manifest: this.manifest, lose: this.lose, add: this.add, policy: this.policy }, far => this.working.far(far), { signal });
       const nodes = await this.nodes(plan);
@@ -402,13 +425,26 @@ function outcomeChip(outcome) {
   return html`<span class="chip p-${LOOKS[outcome] ?? ""}">${outcomeWords(outcome)}</span>`;
 }
 
-/** Those that would wait, by what they wait for: the first of each line, and how many more of all that would wait. */
+/**
+ * Those that would wait, by what they wait for: the first of each line, and how many more. Where none of them has its turn
+ * before a pod of the manifest, those who wait already are only counted: the change is not about them.
+ */
 function waiters({ waiting: pods, after, ...plan }) {
-  if (!pods.length) return "";
+  const isBehind = plan.pods.some(pod => pod.ahead);
+  const told = isBehind ? pods : pods.filter(pod => pod.submitted_revision > plan.revision);
+  const lines = [...Map.groupBy(told, pod => `${pod.priority} ${pod.cause}`).values()].map(line => ({ first: line[0], count: (isBehind && line[0].alike) || line.length }));
   const above = new Set([...plan.pods, ...plan.moved].filter(pod => !pod.node).map(pod => `${pod.namespace}/${pod.name}`));
-  const lines = [...Map.groupBy(pods, pod => `${pod.priority} ${pod.cause}`).values()].map(line => ({ first: line[0], count: line[0].alike || line.length }));
-  const left = (after?.waiting ?? 0) - above.size - lines.reduce((sum, { count }) => sum + count, 0);
-  return html`<section class="card"><h2>Who would wait <small>in their order, by what for</small></h2><ol class="mini">${lines.slice(0, ROWS).map(waiterRow)}${lines.length > ROWS ? html`<li class="faint">and ${num(lines.length - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">and ${many(left, "pod")} in lines behind them</li>` : ""}</ol></section>`;
+  const all = (after?.waiting ?? 0) - above.size;
+  const left = all - lines.reduce((sum, { count }) => sum + count, 0);
+  if (!lines.length && left <= 0) return "";
+  return html`<section class="card"><h2>Who would wait${lines.length ? html` <small>in their order, by what for</small>` : ""}</h2><ol class="mini">${lines.slice(0, ROWS).map(waiterRow)}${lines.length > ROWS ? html`<li class="faint">and ${num(lines.length - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">${leftWords(left, { isAlone: !lines.length, isBehind, isNamed: all <= pods.length })}</li>` : ""}</ol></section>`;
+}
+
+/** Those that are not told, as the verb counts them: of pods that the plan does not name nobody knows that they wait now. */
+function leftWords(left, { isAlone, isBehind, isNamed }) {
+  if (isBehind && !isAlone) return `and ${many(left, "pod")} in lines behind them`;
+  if (isNamed) return `${many(left, "pod")} would go on waiting, as now`;
+  return isAlone ? `${many(left, "pod")} would wait` : `and ${many(left, "pod")} more would wait`;
 }
 
 const waiterRow = ({ first, count }) => html`<li><span>${podName(first.namespace, first.pod)}${count > 1 ? ` and ${num(count - 1)} more` : ""}${first.priority ? html` <span class="faint">of priority ${first.priority}</span>` : ""}${isTold(first.cause) ? html`: ${clauses(first.cause, withCode)}` : ""}</span></li>`;

@@ -1,0 +1,47 @@
+"""A gateway that is gone: the pages say so, and since when, and come back by themselves."""
+
+import re
+
+from playwright.sync_api import Browser, Route, expect
+
+from tests.support.browser.chromium import WIDE
+
+ALONE = "delete window.SharedWorker"  # so that the page itself asks for what is new
+LIGHT = "document.querySelector('#t-live i')"
+COLOUR = f"() => getComputedStyle({LIGHT}).backgroundColor"
+NO_ANSWER = re.compile(r"^no answer since \d\d:\d\d:\d\d$")
+
+
+def test_nothing_is_live_while_there_is_no_answer(browser: Browser, base: str) -> None:
+    """The bar says since when; a page that cannot be had says so, and is there once it can be."""
+    gone = False
+
+    def pass_on(route: Route) -> None:
+        if gone:
+            route.abort()
+        elif "/api/v1/revision" in route.request.url:  # at once: nobody waits for what is new
+            route.continue_(url=route.request.url.partition("?")[0])
+        else:
+            route.continue_()
+
+    context = browser.new_context(base_url=base, viewport={"width": WIDE[0], "height": WIDE[1]})
+    try:
+        context.add_init_script(ALONE)
+        page = context.new_page()
+        page.route("**/*", pass_on)
+        page.goto("/#/pods")
+        expect(page.locator("#t-ago")).to_have_text("live")
+        expect(page.locator("h1")).to_contain_text("live")
+        well = page.evaluate(COLOUR)
+        gone = True
+        expect(page.locator("#t-ago")).to_have_text(NO_ANSWER)
+        assert page.evaluate(COLOUR) != well
+        for key in ("7", "3"):  # whose modules are not here yet
+            page.keyboard.press(key)
+            expect(page.locator("h1")).to_have_text("The gateway does not answer.")
+        gone = False
+        expect(page.locator("#t-ago")).to_have_text("live")
+        expect(page.locator("h1")).to_contain_text(re.compile("wait"))
+        assert page.evaluate(COLOUR) == well
+    finally:
+        context.close()
