@@ -29,19 +29,17 @@ from apportion.core.explain.capacity import (
     host_deficit,
     most_pods,
 )
+from apportion.core.explain.gang_places import beside_own, never_together
 from apportion.core.explain.lifted import on_offer, uncordoned, without
 from apportion.core.explain.limited import holders_of, never_within, of_its_card
-from apportion.core.explain.natural import natural
 from apportion.core.ledger.belonging import queue_of
-from apportion.core.ledger.state import GroupState, NodeState, PodState, State
+from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
 from apportion.core.placement.filters import refused_node as refused_now
 from apportion_schemas import (
     Ask,
     DeviceConstraints,
-    GangShortage,
     NearMiss,
-    PodConstraints,
     PodRefused,
     RefusalCode,
     Shape,
@@ -109,10 +107,12 @@ class Room:
             refused = refused if limit else self._of_its_card(pod, refused)
             return Explained(structs.replace(refused, nearest=()), never=False, limit=limit)
         if refused.gang:
-            limit = self._never_together(pod, refused.gang)
-            if limit or brief:
+            limit = never_together(self, self._state, pod, refused.gang)
+            if limit or brief or self._looks >= LISTED_LOOKS:
                 return Explained(refused, never=False, limit=limit)
-            return self._of_gang(pod, refused, refused.gang)
+            self._looks += len(self._state.nodes)
+            refused, own = beside_own(self, self._state, pod, refused)
+            return Explained(refused, never=False, own=own)
         if refused.volume or not refused.nodes:
             return Explained(refused, never=False)
         reasons = tuple(refused.reasons.items())
@@ -137,7 +137,7 @@ class Room:
             return Explained(refused, never=False)
         could = {miss.node for miss in kept}
         if pod.shape_key not in self._known:
-            self._known[pod.shape_key] = self._nearest(shape)
+            self._known[pod.shape_key] = self.nearest(shape)
         found = self._known[pod.shape_key]
         if found is None:
             return self._of_none(pod, refused)
@@ -154,58 +154,6 @@ class Room:
             (about, pod.shape_key), lambda: of_its_card(self._state, pod, refused).queue
         )
         return structs.replace(refused, queue=found)
-
-    def _of_gang(self, pod: PodState, refused: PodRefused, found: GangShortage) -> Explained:
-        if not self._alike(pod) or self._looks >= LISTED_LOOKS or found.present < found.needed:
-            return Explained(refused, never=False)
-        about = f"places of {pod.submitted.group} {pod.refused_revision}"
-        own, lifted = self.once((about, b""), lambda: self._gang_places(pod, refused, found))
-        near = [miss for miss in refused.nearest if miss.node not in own]
-        if own and len(near) < NEAREST_KEPT:
-            there = {miss.node for miss in near}
-            more = self._nearest(pod.submitted.shape) or ()
-            near += [miss for miss in more if miss.node not in there]
-        if lifted:
-            node = self._state.nodes[lifted]
-            near = [miss for miss in near if miss.node != lifted]
-            near.insert(0, _near(node, "", Verdict(RefusalCode.NODE_CORDONED, 1, 0)))
-        refused = structs.replace(refused, nearest=tuple(near[:NEAREST_KEPT]))
-        return Explained(refused, never=False, own=len(own))
-
-    def _gang_places(
-        self, pod: PodState, refused: PodRefused, found: GangShortage
-    ) -> tuple[set[str], str]:
-        """The nodes that the others of the gang would take, and the node whose cordon alone keeps
-        all of it out; none where that is not so.
-        """
-        self._looks += len(self._state.nodes)
-        shape, nodes = pod.submitted.shape, self._state.nodes.values()
-        own = {
-            each.name for each in nodes if self.holds(shape, each) and not self._miss(shape, each)
-        }
-        if len(own) > found.fitting:
-            own = set()  # places that were not there when it was decided
-        code = RefusalCode.NODE_CORDONED
-        closed = (each for each in nodes if each.cordons and code in refused.reasons)
-        lifted = [
-            each.name for each in islice(closed, NODES_WEIGHED)
-            if self.holds(shape, each) and self.fits_uncordoned(shape, each, code)
-        ]  # fmt: skip
-        return own, min(lifted, key=natural) if len(lifted) >= found.needed - found.fitting else ""
-
-    def _alike(self, pod: PodState) -> bool:
-        """Whether all pods of its gang want the same of nodes, wherever others run."""
-        group = self._state.groups.get(pod.submitted.group)
-        if group is None or pod.submitted.shape.pods != PodConstraints():
-            return False
-        return self._sorts(pod, group) == 1
-
-    def _sorts(self, pod: PodState, group: GroupState) -> int:
-        """How many sorts of pods its gang has."""
-        return self.once(
-            (f"sorts of {pod.submitted.group}", b""),
-            lambda: len({each.shape_key for each in group.pods.values()}),
-        )
 
     def _of_none(self, pod: PodState, refused: PodRefused) -> Explained:
         """The refusal of a pod that no node could hold; where there is no node, nobody knows."""
@@ -241,24 +189,7 @@ class Room:
             (f"within {whose} {limits}", sort), lambda: never_within(self._state, pod, refused)
         )
 
-    def _never_together(self, pod: PodState, found: GangShortage) -> str:
-        """That the whole fleet has too few places for the gang, where its pods are all alike; empty
-        where it has enough, or nobody can say so easily.
-        """
-        group = self._state.groups.get(pod.submitted.group)
-        if group is None or found.present < found.needed:
-            return ""
-        if self._sorts(pod, group) > 1:
-            return ""
-        most = self.once(("most", pod.shape_key), lambda: self._most(pod.submitted.shape))
-        if most >= found.needed or not any(each.present for each in self._state.nodes.values()):
-            return ""
-        return (
-            f"its gang needs {found.needed:,} places together, and this fleet has "
-            f"{most:,} with nothing there"
-        )
-
-    def _most(self, shape: Shape) -> int:
+    def most(self, shape: Shape) -> int:
         """How many such pods the fleet could hold with nothing there, at most."""
         nodes = self._state.nodes.values()
         return sum(most_pods(shape, node, self._geometries) for node in nodes if node.present)
@@ -296,10 +227,10 @@ class Room:
         }
         return tuple(miss for miss in refused.nearest if miss.node in could)
 
-    def _nearest(self, shape: Shape) -> tuple[NearMiss, ...] | None:
+    def nearest(self, shape: Shape) -> tuple[NearMiss, ...] | None:
         """What the nearest that could hold the pod lack now; None where no node could."""
         could = list(islice(self.could(shape), NODES_WEIGHED))
-        misses = [found for node in could if (found := self._miss(shape, node)) is not None]
+        misses = [found for node in could if (found := self.miss(shape, node)) is not None]
         misses.sort(key=lambda each: (self._devices_short(shape, each[1]), each[0]))
         return tuple(miss for _, miss in misses[:NEAREST_KEPT]) if could else None
 
@@ -328,21 +259,21 @@ class Room:
 
     def lacks_only(self, shape: Shape, node: NodeState, pods: Iterable[PodState]) -> bool:
         """Whether the node lacks something for such a pod, and nothing once these have ended."""
-        if self._miss(shape, node) is None:
+        if self.miss(shape, node) is None:
             return False
-        return self._miss(shape, without(node, pods)) is None
+        return self.miss(shape, without(node, pods)) is None
 
     def fits_on_offer(self, shape: Shape, node: NodeState) -> bool:
         """Whether the node would take such a pod as full as it is, once cordons were lifted and its
         devices well.
         """
-        return self.holds(shape, node) and self._miss(shape, on_offer(node)) is None
+        return self.holds(shape, node) and self.miss(shape, on_offer(node)) is None
 
     def fits_uncordoned(
         self, shape: Shape, node: NodeState, code: RefusalCode, device: str = ""
     ) -> bool:
         """Whether the node would take such a pod as it is, once that one cordon was lifted."""
-        return self._miss(shape, uncordoned(node, code, device)) is None
+        return self.miss(shape, uncordoned(node, code, device)) is None
 
     def would_do(self, shape: Shape, node: NodeState) -> set[str]:
         """The devices of the node of which some ask could be met with nothing on them."""
@@ -411,7 +342,7 @@ class Room:
                 )  # fmt: skip
         return wanted, len(free)
 
-    def _miss(self, shape: Shape, node: NodeState) -> tuple[tuple[int, float], NearMiss] | None:
+    def miss(self, shape: Shape, node: NodeState) -> tuple[tuple[int, float], NearMiss] | None:
         """What a node lacks that could hold the pod, with how near that is, measured as in the
         events: the last filter first, then the least shortage.
 

@@ -158,9 +158,7 @@ def _sentence(
         going = words.eviction(evicted, in_vain=_in_vain(state, pod))
         return f"{said}. It is to go: {going}{_who_ends(state, 1)}"
     if isinstance(stands, Explained):
-        since = f"since revision {pod.submitted_revision}"
-        since = "again since it lost its place" if pod.last_failure else since
-        said = f"{name} is waiting {since}: "
+        said = f"{name} is waiting {_since(pod)}: "
         said += ("it " if stands.never else "") + refusal_words(stands, pod.submitted.shape)
     elif pod.submitted.gates:
         said = f"{name} waits {gates_words(pod.submitted.gates)}"
@@ -182,6 +180,12 @@ def _sentence(
     if pod.last_failure:
         said += f". Its last placement came to nothing: {pod.last_failure}"
     return said
+
+
+def _since(pod: PodState) -> str:
+    """Since its submission, whenever it was decided last; nobody keeps when it lost a place."""
+    lost = "again since it lost its place"
+    return lost if pod.last_failure else f"since revision {pod.submitted_revision}"
 
 
 def _past(sentence: str) -> str:
