@@ -196,8 +196,7 @@ async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -
     listen = ("--listen", "127.0.0.1:0", "--prices", str(prices))
     async with ServiceProcess("gateway", url, *listen) as process:
         await process.ready()
-        line = await process.logged("answering")
-        at = str(line["url"])
+        at = str((await process.logged("answering"))["url"])
         status, body = await get(at, f"report/cost?{query}")
         assert status == 200, body
         said = await verb(
