@@ -247,8 +247,8 @@ def forbidden(person: Person, wish: Wish) -> RequestRefused:
     return RequestRefused(
         403,
         f"{person.name} may not {wish.verb} {wish.resource}{of}{where}",
-        fix=f"ask whoever gives rights for `{wish.verb}` of `{wish.resource}.apportion.dev`{where}, "
-        "or gives out tokens (`apportion token --help`)",
+        fix=f"ask whoever gives rights for `{wish.verb}` of `{wish.resource}.apportion.dev`{where},"
+        " or gives out tokens (`apportion token --help`)",
     )
 
 
