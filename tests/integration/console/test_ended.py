@@ -49,7 +49,7 @@ def test_a_pod_that_had_its_place_is_shown_as_it_was_at_its_end(
     manifest = LATER.replace(b"later", name.encode())
     cluster.json("submit", "-f", "-", "--wait", stdin=manifest)
     cluster.json("delete", name)
-    [told] = cluster.json("why", name)["sentence"].split(". As of ")[0].split("Z: ")[1:]
+    [told] = cluster.json("why", name)["sentence"].split(". At revision ")[0].split("Z: ")[1:]
     assert told.startswith("deleted by ")
     failed: list[str] = []
     with opened(browser, base, size=size) as page:

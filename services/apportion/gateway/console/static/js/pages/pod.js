@@ -18,7 +18,7 @@ import { ListPage } from "./list_page.js";
 const LONG_WAIT_S = 60;
 const LEAST_S = 0.1; // of a wait that its story shows
 const ENDED = "ended";
-const ENDED_BECAUSE = /^\S+ ended at revision [\d,]+, [^ ]+: (.*?)\. As of revision [\d,]+: /s;
+const ENDED_BECAUSE = /^\S+ ended at revision [\d,]+, [^ ]+: (.*?)\. At revision [\d,]+ /s;
 const PART_COLOURS = ["--p1", "--p2", "--p3", "--p4"];
 const LOOKS = {
   PodSubmitted: "submitted", PodAdopted: "placed", PodRefused: "refused", PodRejected: "refused", PodPlaced: "placed",
