@@ -94,7 +94,7 @@ def test_what_is_said_names_the_quota_and_the_cure() -> None:
     )
     assert reported.refused is not None
     (cause,) = reported.refused.causes
-    assert cause.unblocked_by.endswith("more in spec.hard of the ResourceQuota")
+    assert cause.unblocked_by.endswith("more in spec.hard of the ResourceQuota; held by team/a")
 
 
 def test_init_containers_count_where_they_need_more_than_the_others() -> None:
