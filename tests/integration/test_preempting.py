@@ -173,6 +173,16 @@ def test_submit_waits_on_while_others_go(up: Standalone) -> None:
     assert "1 submitted, 1 placed, 1 evicted" in said
 
 
+def test_drain_waits_on_while_others_go(up: Standalone) -> None:
+    """What is moved takes the other card: the drain ends when it has it, and says who went."""
+    submit(up, pod("high", 1000), pod("low", 0))
+    [card] = [share["device"] for share in pods(up)["high"]["shares"]]
+    done = up.json("drain", card, "--reason", "loose")
+    assert (done["moved"], done["waiting"]) == ({"default/high": "node-1"}, {})
+    assert done["evicted"] == {"default/high": ["default/low"]}
+    up.json("uncordon", card)
+
+
 def test_submit_ends_in_time_where_who_is_to_go_stays(up: Standalone) -> None:
     """Nobody ends it: the wait is over after its time, with what is waited for, and code 1."""
     submit(up, pod("low", 0, cards=2))

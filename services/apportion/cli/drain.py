@@ -19,12 +19,13 @@ from apportion.cli.completing import TARGETS
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.cordon import cordoning, find, stands_now
 from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, NotFound, Unreachable
+from apportion.cli.making_room import evicted_for, wait_for_room
 from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.plan import ask
 from apportion.cli.submitting import Submitted
 from apportion.cli.usage import SAY_WHY
-from apportion.cli.waiting import alike, waits_for, whys
+from apportion.cli.waiting import alike, waits_for
 from apportion.cli.writing import (
     appending,
     by_whom,
@@ -64,10 +65,11 @@ class Report(msgspec.Struct, kw_only=True):
     in a dry run what would become of them, and `planned` has the node where each would go, empty
     for one that would wait. `with_gang`: which of all these are not on the target themselves,
     and go because their gang does. `was`: the node of each before. `unready`: why nobody knows
-    whether those on the target run. `instead`: pods that waited before, and where they have, or in
-    a dry run would have, a place now that one of these has none. `estimate`: controllers in
-    Kubernetes make them anew, in an order of their own. `revision` is that of the cordon, also of
-    one that stood already for the same reason; 0 for a dry run.
+    whether those on the target run. `evicted`: who had to go for one of them. `instead`: pods that
+    waited before, and where they have, or in a dry run would have, a place now that one of these
+    has none. `estimate`: controllers in Kubernetes make them anew, in an order of their own.
+    `revision` is that of the cordon, also of one that stood already for the same reason; 0 for a
+    dry run.
     """
 
     target: str
@@ -79,6 +81,7 @@ class Report(msgspec.Struct, kw_only=True):
     with_gang: list[str] = []
     was: dict[str, str] = {}
     unready: str = ""
+    evicted: dict[str, list[str]] = {}
     instead: dict[str, str] = {}
     estimate: bool = False
     seconds: float = 0.0
@@ -207,7 +210,8 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         return
     async with open_ledger(where.reach()) as ledger:
         awaited = await _anew(ledger, order, report, units, deadline, basis=basis)
-        now = await asyncio.to_thread(whys, gateway, awaited)
+        left = max(deadline - time.monotonic(), 0.0)
+        now = await wait_for_room(ledger, gateway, awaited, _priorities(units), left)
         _note_decisions(report, awaited, now)
     if report.waiting:
         await asyncio.to_thread(_note_instead, gateway, report, awaited, basis=basis)
@@ -298,6 +302,12 @@ def _together(gateway: Gateway, groups: set[str]) -> dict[str, tuple[PodAnswer, 
     return {group: tuple(sorted(pods, key=_turn)) for group, pods in found.items()}
 
 
+def _priorities(units: Iterable[Unit]) -> dict[str, int]:
+    """Of all the pods, by `namespace/name`; whether others go for one, its scheduler says."""
+    pods = [pod for unit in units for pod in unit.pods]
+    return {f"{pod.namespace}/{pod.name}": pod.priority for pod in pods}
+
+
 def _turn(pod: PodAnswer) -> tuple[int, int]:
     return -pod.priority, pod.submitted_revision
 
@@ -333,6 +343,7 @@ def _note_decisions(report: Report, awaited: Awaited, now: Mapping[str, Why]) ->
             report.moved[name] = placed.node
         elif said.refused is not None:
             report.waiting[name] = waits_for(awaited, uid, why)
+    report.evicted = {awaited.pods[uid].full_name: gone for uid, gone in awaited.evicted.items()}
 
 
 def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: int) -> None:
@@ -464,7 +475,8 @@ def _tell(report: Report, *, dry_run: bool) -> None:
     out.print(plain(f"{report.target} is cordoned since revision {report.revision}"))
     for name, node in report.moved.items():
         went = "begun anew on" if node == report.was.get(name) else "moved to"
-        out.print(plain(f"{name} {went} {node}" if node else f"{name} left"))
+        said = f"{name} {went} {node}" if node else f"{name} left"
+        out.print(plain(said + evicted_for(report.evicted.get(name, []))), soft_wrap=True)
     for name, why in alike(report.waiting):
         said = why if why == UNDECIDED else f"must wait: {why}"
         out.print(plain(f"{name} {said}"), soft_wrap=True)

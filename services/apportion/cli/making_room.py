@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from apportion.cli.asking import Gateway
@@ -17,8 +17,7 @@ from apportion.cli.awaiting import Awaited
 from apportion.cli.output import console, plain
 from apportion.cli.waiting import ASKED_MAX, whys
 from apportion.core.explain.answers import PodAnswer, Why
-from apportion.core.explain.lines import room_made
-from apportion.core.manifests import PodDraft
+from apportion.core.explain.lines import listed, room_made
 from apportion.runtime.jetstream.client import JetStreamLedger
 
 GRACE_S: Final = 3.0
@@ -30,17 +29,18 @@ async def wait_for_room(
     ledger: JetStreamLedger,
     gateway: Gateway,
     awaited: Awaited,
-    drafts: Iterable[PodDraft],
+    priorities: Mapping[str, int],
     wait_s: float,
 ) -> dict[str, Why]:
     """How those stand that are refused, once nobody goes for them or `wait_s` is over; see `whys`.
 
-    Raises what `Awaited.wait` and the gateway raise.
+    `priorities` has those for which others may go, by `namespace/name`. Raises what `Awaited.wait`
+    and the gateway raise.
     """
     end = time.monotonic() + wait_s
     if not 0 < len(awaited.refused) <= ASKED_MAX:
         return {}
-    may = await asyncio.to_thread(_may_preempt, gateway, awaited, drafts)
+    may = await asyncio.to_thread(_may_preempt, gateway, awaited, priorities)
     hopes = dict.fromkeys(may, time.monotonic() + GRACE_S)
     reported: dict[str, str] = {}
     while True:
@@ -56,17 +56,18 @@ async def wait_for_room(
         await awaited.wait_on(ledger, min(until, end) - at)
 
 
-def _may_preempt(gateway: Gateway, awaited: Awaited, drafts: Iterable[PodDraft]) -> set[str]:
+def evicted_for(gone: list[str]) -> str:
+    """What is said after the place of a pod for which these had to go; empty where nobody had."""
+    return f"; evicted for it: {listed(gone)}" if gone else ""
+
+
+def _may_preempt(gateway: Gateway, awaited: Awaited, priorities: Mapping[str, int]) -> set[str]:
     """The refused pods for which others may have to go: such as hold places, of less priority."""
     _, pods = gateway.items("pods", PodAnswer)
     least = min((pod.priority for pod in pods if pod.node), default=None)
     if least is None:
         return set()
-    names = {
-        f"{draft.namespace}/{draft.name}"
-        for draft in drafts
-        if draft.preempts and draft.priority > least
-    }
+    names = {name for name, priority in priorities.items() if priority > least}
     return {uid for uid in awaited.refused if awaited.pods[uid].full_name in names}
 
 

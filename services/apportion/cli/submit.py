@@ -20,7 +20,7 @@ from apportion.cli.comparing import Compared, Held, compared, difference, undecl
 from apportion.cli.configured import manifest_config_now
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED
-from apportion.cli.making_room import wait_for_room
+from apportion.cli.making_room import evicted_for, wait_for_room
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.reading import read_manifests, read_trace, tell_passed_over, tell_refused
 from apportion.cli.rows import Rows
@@ -225,7 +225,8 @@ async def _decided(
         )
         await awaited.wait(ledger, wait_s)
     left = max(end - time.monotonic(), 0.0)
-    now = await wait_for_room(ledger, gateway, awaited, wish.pods, left)
+    priorities = {f"{pod.namespace}/{pod.name}": pod.priority for pod in wish.pods if pod.preempts}
+    now = await wait_for_room(ledger, gateway, awaited, priorities, left)
     named = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods}
     shapes = {pod.uid: named[pod.full_name] for pod in pods}
     never = await asyncio.to_thread(never_fitting, gateway, awaited)
@@ -392,8 +393,7 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
 def _waited(report: Report, made: Rows) -> None:
     """One row for each pod that was waited for."""
     for name, text in report.placed.items():
-        gone = report.evicted.get(name, [])
-        room = f"; evicted for it: {listed(gone)}" if gone else ""
+        room = evicted_for(report.evicted.get(name, []))
         made.add_row(plain(name), plain(f"{text}{room}"))
     for names, text in alike(report.refused):
         made.add_row(names, f"{WAITING}: {text}", style="yellow")

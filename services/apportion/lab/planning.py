@@ -307,7 +307,7 @@ class _Answering:
         return PlanAnswer(
             revision=self._before.revision,
             outcome=outcome,
-            sentence=_sentence(wish, pods, moved) + self._parted(wish),
+            sentence=_sentence(wish, pods, moved, len(self._leavers)) + self._parted(wish),
             changes=lab_changes.words(wish.changes, self._before),
             pods=pods,
             moved=moved,
@@ -532,8 +532,10 @@ def _has_place(state: State, uid: str) -> bool:
     return pod is not None and pod.placement is not None
 
 
-def _sentence(wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod]) -> str:
-    """All of it in one sentence."""
+def _sentence(
+    wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod], leavers: int
+) -> str:
+    """All of it in one sentence; `leavers` are those that would go for others."""
     parts = []
     if pods:
         parts.append(_counted(pods, "planned"))
@@ -541,6 +543,8 @@ def _sentence(wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod
         parts.append(_counted(moved, "moved") if moved else "no pod would lose its place")
     if not parts:
         parts.append("nothing that runs would change")
+    if leavers:
+        parts.append(f"{many(leavers, 'other pod')} would be evicted")
     return "; ".join(parts)
 
 

@@ -279,6 +279,7 @@ def test_whoever_would_be_evicted_is_named() -> None:
     one = only(answer)
     assert (one.outcome, one.node, one.evicts) == ("fits", "n1", ("default/n1-0",))
     assert [(gone.pod, gone.beneficiary) for gone in answer.evicted] == [("n1-0", "default/urgent")]
+    assert answer.sentence == "the pod fits; 1 other pod would be evicted"
     assert "once default/n1-0 left" in one.sentence
 
 
