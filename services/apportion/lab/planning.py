@@ -436,7 +436,7 @@ class _Answering:
             return structs.replace(made, sentence=said, refused=refused, ahead=ahead)
         never = self._never(pod, lasting)
         said += " can never have a place: " if never.limit else " "
-        said += refusal_words(never, pod.submitted.shape)
+        said += refusal_words(never)
         refused = refused_answer(self._state, pod, never, self._room)
         return structs.replace(made, outcome="never", sentence=said, refused=refused, ahead=ahead)
 
@@ -453,15 +453,15 @@ class _Answering:
 
     def _never(self, pod: PodState, lasting: PodRefused) -> Explained:
         """What keeps the pod out of the empty fleet: a limit that somebody set, or the fleet."""
+        shape = pod.submitted.shape
         if lasting.queue is not None or lasting.quota is not None:
-            limit = never_within(self._state, pod, lasting)
-            limit = limit or words.refusal(lasting, pod.submitted.shape)
-            return Explained(lasting, never=False, limit=limit)
+            limit = never_within(self._state, pod, lasting) or words.refusal(lasting, shape)
+            return Explained(lasting, never=False, limit=limit, shape=shape)
         if pod.refusal is not None:
             whole = self._room.explained(pod, pod.refusal)
             if whole.never:
                 return whole
-        return Explained(lasting, never=True)
+        return Explained(lasting, never=True, shape=shape)
 
     def _while_drained(self, refused: WhyRefused | None) -> str:
         """That only what is drained could hold the pod; empty where something else could."""
@@ -476,7 +476,7 @@ class _Answering:
     def _cause(self, pod: PodState, *, short: bool = False) -> str:
         if pod.refusal is not None:
             explained = self._room.explained(pod, pod.refusal)
-            return refusal_words(explained, pod.submitted.shape, short=short)
+            return refusal_words(explained, short=short)
         return unlooked(self._state, pod) or "nobody has decided yet"
 
     def _beside(self, pod: PodState) -> Iterable[Beside]:

@@ -39,32 +39,32 @@ HOLDERS_NAMED = 4
 """So many of the pods are named that hold what a node has too little of."""
 
 
-def refusal_words(explained: Explained, shape: Shape, *, short: bool = False) -> str:
+def refusal_words(explained: Explained, *, short: bool = False) -> str:
     """A refusal in one sentence, which begins with that the pod can never fit where it cannot, or
     is the limit that never holds it; `short` for one of a list.
     """
     if explained.limit:
         return explained.limit
-    said = words.refusal(explained.refused, shape, short=short, never=explained.never)
+    said = words.refusal(explained.refused, explained.shape, short=short, never=explained.never)
     return f"{words.NEVER}: {said}" if explained.never else said
 
 
-def cause_words(explained: Explained, shape: Shape) -> str:
+def cause_words(explained: Explained) -> str:
     """A refusal in the few words of a list: its limit, or its first cause as of now."""
     if explained.limit:
         return explained.limit
-    said = words.cause(explained.refused, shape, never=explained.never)
+    said = words.cause(explained.refused, explained.shape, never=explained.never)
     return f"{words.NEVER_LISTED}: {said}" if explained.never else said
 
 
-def reason_words(explained: Explained, shape: Shape) -> str:
+def reason_words(explained: Explained) -> str:
     """The one thing that keeps the pod out, for a headline: a limit or its gang; else the first
     cause with how many more there are, and the nearest node.
     """
     if limit := _limit_of(explained):
         return limit
-    refused, said = explained.refused, refusal_words(explained, shape, short=True)
-    near = words.nearest(refused.nearest[0], shape) if refused.nearest else ""
+    refused, said = explained.refused, refusal_words(explained, short=True)
+    near = words.nearest(refused.nearest[0], explained.shape) if refused.nearest else ""
     return f"{'it ' if explained.never else ''}{said}{f'; {near}' if near else ''}"
 
 
@@ -83,7 +83,7 @@ def refused_answer(
     misses, and the nodes whose agents are not believed.
     """
     causes, nearest = refused_rows(state, explained, pod, room)
-    if not explained.never:
+    if not explained.never and explained.shape is not None:
         causes = tuple(_with_people(state, row, pod, room) for row in causes)
     return WhyRefused(
         revision=pod.refused_revision,
@@ -92,7 +92,7 @@ def refused_answer(
         nearest=nearest,
         never=explained.never,
         limit=_limit_of(explained),
-        reason=reason_words(explained, pod.submitted.shape),
+        reason=reason_words(explained),
         unbelieved=unbelieved,
     )
 
@@ -101,9 +101,13 @@ def refused_rows(
     state: State, explained: Explained, pod: PodState, room: Room
 ) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
     """The causes of a refusal with what would unblock each, and the nodes that nearly fitted."""
-    shape, ranked = pod.submitted.shape, words.ranked(explained.refused)
+    shape, ranked = explained.shape, words.ranked(explained.refused)
     could = ""
-    if not explained.never and not words.FREED.isdisjoint(explained.refused.reasons):
+    if (
+        shape is not None
+        and not explained.never
+        and not words.FREED.isdisjoint(explained.refused.reasons)
+    ):
         count = room.once(("could", pod.shape_key), lambda: sum(1 for _ in room.could(shape)))
         could = _could_words(count, explained.refused.nodes)
     causes = tuple(
@@ -152,18 +156,13 @@ def _cause_row(
 
     `could` is said where something is to end.
     """
-    limited, shape = code in limit_words.LIMIT_CODES, pod.submitted.shape
+    limited, shape = code in limit_words.LIMIT_CODES, explained.shape
     cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
-    if code is RefusalCode.DEVICE_UNHEALTHY and not explained.never and _unnamed(state, shape):
-        cure += ", or pods of another scheduler that hold such devices there end"
     near = [miss for miss in explained.refused.nearest if miss.code is code]
-    if code in CORDONS and not explained.never:
-        cure = _uncordoned(cure, state, code, near, _liftable(state, code, pod, room))
+    if shape is not None:
+        cure = _of_wishes(cure, state, code, explained, pod, room=room, near=near)
     elif near:
-        cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
-    cure += fleet_words(state, code, shape)  # last: labels may have these words, too
-    if code is RefusalCode.DEVICE_UNHEALTHY and not explained.never:
-        cure += _full_too(state, pod, room)
+        cure = _at(cure, near[0])
     if limited and not explained.limit:
         cure += _held_words(pod, explained, room)
     cure += could if code in words.FREED else ""
@@ -171,6 +170,27 @@ def _cause_row(
     said = _limit_words(explained) if limited else words.named(code, shape, never=never)
     said += _own_words(explained) if code in words.FREED else ""
     return CauseRow(code=code, words=said, nodes=count, unblocked_by=cure)
+
+
+def _of_wishes(
+    cure: str, state: State, code: RefusalCode, explained: Explained, pod: PodState,
+    *, room: Room, near: list[NearMiss],
+) -> str:  # fmt: skip
+    """The cure for whoever wants what the pod does: where, and what would have to be besides."""
+    shape, ails = pod.submitted.shape, code is RefusalCode.DEVICE_UNHEALTHY and not explained.never
+    if ails and _unnamed(state, shape):
+        cure += ", or pods of another scheduler that hold such devices there end"
+    if code in CORDONS and not explained.never:
+        cure = _uncordoned(cure, state, code, near, _liftable(state, code, pod, room))
+    elif near:
+        cure = _at(cure, near[0])
+    cure += fleet_words(state, code, shape)  # last: labels may have these words, too
+    return cure + (_full_too(state, pod, room) if ails else "")
+
+
+def _at(cure: str, miss: NearMiss) -> str:
+    """The cure with the names of the nearest that it is about."""
+    return cure.replace("NODE", miss.node).replace("DEVICE", miss.device or "DEVICE")
 
 
 def _own_words(explained: Explained) -> str:
@@ -269,15 +289,14 @@ def _cordoned(state: State, code: RefusalCode) -> Iterator[tuple[str, NodeState]
             yield name, node
 
 
-def _holders(state: State, miss: NearMiss, shape: Shape, room: Room) -> list[str]:
+def _holders(node: NodeState, miss: NearMiss, shape: Shape | None, room: Room) -> list[str]:
     """Who holds what the node has too little of: of its devices that would do, or of the one that
     is short.
     """
-    node = state.nodes.get(miss.node)
-    if node is None or miss.code not in words.FREED:
+    if miss.code not in words.FREED:
         return []
-    alone = sum(ask.count for ask in shape.asks) == 1 and miss.device
-    short = {miss.device} if alone else room.would_do(shape, node)
+    alone = shape is not None and miss.device and sum(ask.count for ask in shape.asks) == 1
+    short = {miss.device} if shape is None or alone else room.would_do(shape, node)
     held = (
         pod.full_name
         for pod in node.pods.values()
@@ -287,31 +306,44 @@ def _holders(state: State, miss: NearMiss, shape: Shape, room: Room) -> list[str
     return sorted(held, key=natural)
 
 
-def _miss_row(state: State, miss: NearMiss, shape: Shape, room: Room, *, holders: bool) -> MissRow:
-    held_by = _holders(state, miss, shape, room) if holders else []
-    needed, available = (words.amount(miss.code, n) for n in (miss.needed, miss.available))
-    if miss.node in state.nodes and (kinds := kind_words(miss.code, shape, state.nodes[miss.node])):
-        needed, available = kinds
-    missing, counts = words.missing(miss), (miss.needed, miss.available)
-    if miss.code is RefusalCode.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
-        needed = available = missing = ""  # it asks for none, and others hold all
-    if miss.code is RefusalCode.DEVICE_IN_USE and miss.node in state.nodes:
-        want, have = room.empty_devices(shape, state.nodes[miss.node])
-        if have < want:
-            counts = (want, have)
-            needed, available, missing = (
-                words.many(count, "device") for count in (want, have, want - have)
-            )
-    return MissRow(
+def _miss_row(
+    state: State, miss: NearMiss, shape: Shape | None, room: Room, *, holders: bool
+) -> MissRow:
+    """What the node lacks; of whom it is known what they want, in their words, with the holders."""
+    row = MissRow(
         node=miss.node,
         device=miss.device,
         code=miss.code,
         words=words.named(miss.code, shape, never=not holders),
-        needed=counts[0],
-        available=counts[1],
-        needed_words=needed,
-        available_words=available,
-        missing=missing,
-        held_by=tuple(held_by[:HOLDERS_NAMED]),
-        holders=len(held_by),
+        needed=miss.needed,
+        available=miss.available,
+        needed_words=words.amount(miss.code, miss.needed),
+        available_words=words.amount(miss.code, miss.available),
+        missing=words.missing(miss),
     )
+    node = state.nodes.get(miss.node)
+    if (
+        shape is not None
+        and miss.code is RefusalCode.CORES_INSUFFICIENT
+        and not any(ask.cores for ask in shape.asks)
+    ):  # it asks for none, and others hold all
+        row = structs.replace(row, needed_words="", available_words="", missing="")
+    if node is None:
+        return row
+    held_by = _holders(node, miss, shape, room) if holders else []
+    row = structs.replace(row, held_by=tuple(held_by[:HOLDERS_NAMED]), holders=len(held_by))
+    if shape is None:
+        return row
+    if kinds := kind_words(miss.code, shape, node):
+        row = structs.replace(row, needed_words=kinds[0], available_words=kinds[1])
+    if miss.code is RefusalCode.DEVICE_IN_USE:
+        want, have = room.empty_devices(shape, node)
+        if have < want:
+            needed, available, missing = (
+                words.many(count, "device") for count in (want, have, want - have)
+            )
+            return structs.replace(
+                row, needed=want, available=have,
+                needed_words=needed, available_words=available, missing=missing,
+            )  # fmt: skip
+    return row

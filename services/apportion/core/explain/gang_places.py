@@ -28,7 +28,7 @@ def never_together(room: Room, state: State, pod: PodState, found: GangShortage)
     """That the whole fleet has too few places for the gang, where its pods are all alike; empty
     where it has enough, or nobody can say so easily.
     """
-    if found.present < found.needed or not _alike(room, state, pod):
+    if found.present < found.needed or not of_one_sort(room, state, pod):
         return ""
     most = room.once(("most", pod.shape_key), lambda: room.most(pod.submitted.shape))
     if most >= found.needed or not any(each.present for each in state.nodes.values()):
@@ -48,7 +48,7 @@ def beside_own(
     found, shape = refused.gang, pod.submitted.shape
     if found is None or found.present < found.needed or shape.pods != PodConstraints():
         return refused, 0
-    if not _alike(room, state, pod):
+    if not of_one_sort(room, state, pod):
         return refused, 0
     about = f"places of {pod.submitted.group} {pod.refused_revision}"
     own, lifted = room.once((about, b""), lambda: _places(room, state, pod, refused, found))
@@ -80,8 +80,8 @@ def _places(
     return own, min(lifted, key=natural) if len(lifted) >= found.needed - found.fitting else ""
 
 
-def _alike(room: Room, state: State, pod: PodState) -> bool:
-    """Whether all pods of its gang want the same."""
+def of_one_sort(room: Room, state: State, pod: PodState) -> bool:
+    """Whether all pods of its gang want the same: else nobody knows which of them was refused."""
     group = state.groups.get(pod.submitted.group)
     return group is not None and room.once(
         (f"alike {pod.submitted.group}", b""),

@@ -106,7 +106,9 @@ class Teller:
         if isinstance(data, PodGone) and self._newest.get(name, uid) != uid:
             name += ": the one before"
         if isinstance(data, PodRefused):
-            return f"{name} waits: {words.event(data, self._shapes.get(data.pod))}"
+            # Of a gang it is the refusal of some pod of it, which need not want what this one does.
+            shape = None if data.gang else self._shapes.get(data.pod)
+            return f"{name} waits: {words.event(data, shape)}"
         return _LINES[type(data)](data, name)
 
     def name_of(self, uid: str) -> str:

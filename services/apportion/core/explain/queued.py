@@ -217,7 +217,7 @@ def _line(
 ) -> Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
     about = _about(pods)
-    explained, shape = _explained(room, about), about.submitted.shape
+    explained = _explained(room, about)
     causes, nearest = refused_rows(state, explained, about, room) if explained else ((), ())
     return Line(
         wants=wants,
@@ -229,7 +229,7 @@ def _line(
         whose=about.submitted.namespace,
         queue=queue_of(state, about),
         gang=_gang(state, about, explained),
-        sentence=refusal_words(explained, shape) if explained else "",
+        sentence=refusal_words(explained) if explained else "",
         nodes=explained.refused.nodes if explained else 0,
         causes=causes,
         nearest=nearest,
@@ -294,5 +294,5 @@ def _queued(state: State, room: Room, position: int, pod: PodState) -> QueuedPod
         leaving=len(leaving),
         room=_room_words(nominated, leaving) if nominated else "",
         last_failure=pod.last_failure,
-        sentence=refusal_words(explained, submitted.shape, short=True) if explained else "",
+        sentence=refusal_words(explained, short=True) if explained else "",
     )

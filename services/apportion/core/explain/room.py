@@ -29,7 +29,7 @@ from apportion.core.explain.capacity import (
     host_deficit,
     most_pods,
 )
-from apportion.core.explain.gang_places import beside_own, never_together
+from apportion.core.explain.gang_places import beside_own, never_together, of_one_sort
 from apportion.core.explain.lifted import on_offer, uncordoned, without
 from apportion.core.explain.limited import holders_of, never_within, of_its_card
 from apportion.core.ledger.belonging import queue_of
@@ -64,12 +64,15 @@ class Explained(NamedTuple):
 
     `limit` is in words the limit that could never hold it, whoever else ends; no node is at fault.
     `own` counts the nodes that others of its gang would take, which the refusal counts as held.
+    `shape` is what was asked for and refused; None where nobody knows, for it is of a gang whose
+    pods differ, and may be another one's.
     """
 
     refused: PodRefused
     never: bool
     limit: str = ""
     own: int = 0
+    shape: Shape | None = None
 
     @property
     def of_limits(self) -> bool:
@@ -102,6 +105,11 @@ class Room:
         a node lacks is not why. `brief`: for a list, which names no node, those of the event that
         could hold it will do; of many sorts of pods, all of them.
         """
+        found = self._found(pod, refused, brief=brief)
+        known = not refused.gang or of_one_sort(self, self._state, pod)
+        return found._replace(shape=pod.submitted.shape if known else None)
+
+    def _found(self, pod: PodState, refused: PodRefused, *, brief: bool) -> Explained:
         if refused.queue or refused.quota:
             limit = self.never_within(pod, refused)
             refused = refused if limit else self._of_its_card(pod, refused)
@@ -116,13 +124,13 @@ class Room:
         if refused.volume or not refused.nodes:
             return Explained(refused, never=False)
         reasons = tuple(refused.reasons.items())
-        alike = (pod.shape_key, refused.nodes, reasons, refused.nearest, brief)
-        if alike not in self._explained:
+        sort = (pod.shape_key, refused.nodes, reasons, refused.nearest, brief)
+        if sort not in self._explained:
             if brief and self._looks >= LISTED_LOOKS:
                 return Explained(refused, never=False)
             self._looks += len(self._state.nodes)
-            self._explained[alike] = self._of_nodes(pod, refused, brief=brief)
-        found = self._explained[alike]
+            self._explained[sort] = self._of_nodes(pod, refused, brief=brief)
+        found = self._explained[sort]
         return found._replace(refused=structs.replace(found.refused, pod=refused.pod))
 
     def _of_nodes(self, pod: PodState, refused: PodRefused, *, brief: bool) -> Explained:

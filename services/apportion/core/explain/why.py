@@ -23,6 +23,7 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.causes import refusal_words, refused_answer
 from apportion.core.explain.choice import choice_words
+from apportion.core.explain.gang_places import of_one_sort
 from apportion.core.explain.health import failed_devices, failed_words, moment, troubles, unready
 from apportion.core.explain.lines import listed, rejection_words, room_made
 from apportion.core.explain.room import Explained, Room
@@ -159,7 +160,7 @@ def _sentence(
         return f"{said}. It is to go: {going}{_who_ends(state, 1)}"
     if isinstance(stands, Explained):
         said = f"{name} is waiting {_since(pod)}: "
-        said += ("it " if stands.never else "") + refusal_words(stands, pod.submitted.shape)
+        said += ("it " if stands.never else "") + refusal_words(stands)
     elif pod.submitted.gates:
         said = f"{name} waits {gates_words(pod.submitted.gates)}"
     elif chooser:
@@ -292,8 +293,10 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
     A near node that could not hold the pod if nothing ran there gives way to one that could; of
     none such it is said. That no node of the fleet ever could is for `why`, which looks at all.
     """
-    shape = pod.submitted.shape
-    possible = Room(state).possible(pod, refused)
+    room, shape = Room(state), pod.submitted.shape
+    if refused.gang is not None and not of_one_sort(room, state, pod):
+        return words.event(refused)
+    possible = room.possible(pod, refused)
     if possible or not refused.nearest:
         return words.event(structs.replace(refused, nearest=possible), shape)
     said = words.event(refused, shape)

@@ -197,13 +197,30 @@ def test_a_label_may_be_called_as_what_a_cure_names() -> None:
 
 
 def test_members_of_a_gang_that_want_different_cards() -> None:
-    """The refusal is of the first that does not fit, and each is explained with its own wishes."""
+    """The refusal is of the first that does not fit, and nobody knows which that was: it is told in
+    nobody's wishes.
+    """
     only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
     ledger = Ledger(rack("n1", 2), gang("team/job", 2))
     ledger.submit(member("a", cards()), member("b", shape=only)).settle()
-    answers = [why(ledger.state, ledger.pod(name)) for name in ("a", "b")]
-    assert "only card" not in answers[0].sentence
-    assert "only card 5 will do" in answers[1].sentence
+    for name in ("a", "b"):
+        answer = why(ledger.state, ledger.pod(name))
+        assert "no device has an index that the pod accepts (1 node)" in answer.sentence
+        assert answer.refused is not None
+        [cause], [near] = answer.refused.causes, answer.refused.nearest
+        assert cause.words == near.words == "no device has an index that the pod accepts"
+        assert near.needed_words == ""
+
+
+def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None:
+    """The event names the node and the device, whoever was refused there."""
+    ledger = Ledger(rack("n1", 1), pod("there", cards())).settle().play(gang("team/job", 2))
+    ledger.submit(member("a", cards()), member("b", ask(1000))).settle()
+    for name in ("a", "b"):
+        answer = why(ledger.state, ledger.pod(name))
+        assert answer.refused is not None
+        [near] = answer.refused.nearest
+        assert (near.node, near.held_by) == ("n1", ("default/there",))
 
 
 def test_where_no_node_is_left_nothing_can_never_fit() -> None:
