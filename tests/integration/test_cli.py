@@ -359,6 +359,23 @@ def test_tail(up: Standalone) -> None:
     assert "default/told is gone" in alone.stdout
 
 
+def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
+    """At a revision or a time, though the ledger goes on; an end that cannot be is refused."""
+    told = up.run("tail", "--from", "2", "--to", "4", "--json").stdout.splitlines()
+    assert [json.loads(line)["revision"] for line in told] == [2, 3, 4]
+    all_of_it = up.run("tail", "--from", "1", "--to", "now").stdout
+    assert all_of_it.startswith(up.run("tail", "--from", "1", "--to", "4").stdout)
+    for words, says in (
+        (("--to", "4"), "--to without --from"),
+        (("--from", "4", "--to", "2"), "--to is before --from, which begins at revision 4"),
+        (("--from", "4", "--to", "99999"), "--to is revision 99999, and the ledger ends at"),
+        (("--from", "4", "--to", "soon"), "--to: 'soon' is no moment"),
+    ):
+        done = up.run("tail", *words)
+        assert (done.returncode, done.stdout) == (2, ""), done.stdout
+        assert says in done.stderr
+
+
 def test_tail_begins_no_later_than_the_next_event(up: Standalone) -> None:
     """It would wait for what may never come; the next one is where a script goes on."""
     end = up.json("get", "nodes")["revision"]

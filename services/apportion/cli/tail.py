@@ -50,8 +50,16 @@ class Shown(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+class _Span(NamedTuple):
+    """From where to where it is told; without `end`, to where the ledger ends now if `closed`."""
+
+    start: Moment | None
+    end: Moment | None
+    closed: bool
+
+
 class _Done(Exception):
-    """As many events as were asked for have been shown."""
+    """The events that were asked for have been shown."""
 
 
 class _Moved(Exception):
@@ -61,14 +69,16 @@ class _Moved(Exception):
 @click.command(epilog="Example:  apportion tail --from 1 --subject 'placement.>'")
 @click.option("--from", "start", type=MOMENT, metavar="MOMENT",
               help=f"Begin there; without it, now: {FORMS}.")  # fmt: skip
+@click.option("--to", "end", type=MOMENT, metavar="MOMENT",
+              help="With --from: end there.")  # fmt: skip
 @click.option("--subject", default="", metavar="PATTERN",
               help="Only these, as in placement.> or apportion.v1.binding.*")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many events.")
 @click.option("--no-follow", is_flag=True, help="End where the ledger ends now.")
 @asks_ledger
 def command(
-    *, where: Where, as_json: bool, start: str | None, subject: str, limit: int | None,
-    no_follow: bool,
+    *, where: Where, as_json: bool, start: str | None, end: str | None, subject: str,
+    limit: int | None, no_follow: bool,
 ) -> None:  # fmt: skip
     """Show events as they happen, one line each; with --json one JSON document a line.
 
@@ -79,17 +89,24 @@ def command(
     `up` of the same folder begins anew on other ports: standard error says so, and when it answers
     again.
 
-    Exit codes: 0 ended as asked, by Ctrl-C too; 2 wrong usage, a beginning behind the ledger's end
-    too; 3 the ledger cannot be reached at first, or lets us in no more.
+    Exit codes: 0 ended as asked, by Ctrl-C too; 2 wrong usage, a beginning or an end behind that of
+    the ledger too; 3 the ledger cannot be reached at first, or lets us in no more.
     """
     subject = pattern_of(subject) if subject else ALL_SUBJECTS
-    try:
-        begin = None if start is None else parse_moment(start, SystemClock().now())
-    except MomentError as error:
-        raise Wrong(f"--from: {error}; {error.fix}") from None
+    if end is not None and start is None:
+        raise Wrong("--to without --from, which is now if left out; name both")
+    span = _Span(_moment("--from", start), _moment("--to", end), no_follow or end is not None)
     with SubmittedNames(where) as names, contextlib.suppress(KeyboardInterrupt):
         show = _as_json if as_json else _in_words(Teller(names.find))
-        run(_tail(where, subject, begin, limit, show=show, no_follow=no_follow))
+        run(_tail(where, subject, span, limit, show=show))
+
+
+def _moment(option: str, text: str | None) -> Moment | None:
+    """The moment of that option, if it is given. Raises Wrong."""
+    try:
+        return None if text is None else parse_moment(text, SystemClock().now())
+    except MomentError as error:
+        raise Wrong(f"{option}: {error}; {error.fix}") from None
 
 
 def pattern_of(text: str) -> str:
@@ -109,21 +126,14 @@ def pattern_of(text: str) -> str:
     raise Wrong(f"--subject is {text!r}, and no event can be on that; {fix}")
 
 
-async def _tail(
-    where: Where,
-    subject: str,
-    start: Moment | None,
-    limit: int | None,
-    *,
-    show: Show,
-    no_follow: bool,
-) -> None:
+async def _tail(where: Where, subject: str, span: _Span, limit: int | None, *, show: Show) -> None:
     shown, rules = 0, Rules()
     begin: int | None = None
+    end: int | None = None
 
     def deliver(record: Record) -> None:
         nonlocal shown, begin
-        if shown == limit:
+        if shown == limit or (end is not None and record.revision > end):
             raise _Done
         said = said_at(record.revision, record.subject, record.payload)
         if said is not None and isinstance(said.data, FormatEnabled):
@@ -137,10 +147,11 @@ async def _tail(
         reach = where.reach()
         async with open_ledger(reach) as ledger:
             rules = await stream.read_rules(ledger.wire)
-            begin = await _first(ledger, start) if begin is None else begin
+            begin = await _first(ledger, span.start) if begin is None else begin
+            end = await _last(ledger, span.end, begin)
             subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
             try:
-                followed = subscription.caught_up() if no_follow else subscription.join()
+                followed = subscription.caught_up() if span.closed else subscription.join()
                 await _unless_turned_away(ledger, followed, _Away(where, reach))
             except _Moved:
                 continue
@@ -224,6 +235,24 @@ async def _first(ledger: JetStreamLedger, start: Moment | None) -> int:
             "comes from now on"
         )
     return begin
+
+
+async def _last(ledger: JetStreamLedger, end: Moment | None, begin: int) -> int | None:
+    """The last revision that is shown: of a time, the last event that was stored by then; None
+    where no end was named. Raises Wrong for one before the beginning, or behind the ledger's end.
+    """
+    if end is None:
+        return None
+    if end.time is not None:
+        found = await stream.newest_stored_by(ledger.wire, end.time)
+    else:
+        last = await ledger.last_revision()
+        found = end.revision or last
+        if found > last:
+            raise Wrong(f"--to is revision {found}, and the ledger ends at {last}; name one of it")
+    if found < begin - 1:
+        raise Wrong(f"--to is before --from, which begins at revision {begin}; exchange them")
+    return found
 
 
 def _as_json(record: Record, rules: Rules) -> None:

@@ -58,7 +58,8 @@ SERVICES = tuple(
 @click.option("--nodes", type=click.IntRange(1, 20_000), metavar="N",
               help="How many nodes of --fleet SPEC.")  # fmt: skip
 @click.option("--gpus", type=click.Choice(["simulated", "local"]), default="simulated",
-              show_default=True, help="The machine's own GPUs, without samples.")  # fmt: skip
+              show_default=True,
+              help="local: this machine's own GPUs instead of --fleet, without samples.")  # fmt: skip
 @click.option("--library", type=click.Path(dir_okay=False, exists=True, path_type=Path),
               metavar="FILE", help="With --gpus local: HAMi-core's libvgpu.so, which holds "
               "commands to their shares.")  # fmt: skip
