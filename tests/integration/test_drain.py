@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -117,6 +118,8 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
     before_it = next(at for at, said in enumerate(story) if "drained" in said)
     assert story[before_it].startswith("default/alone: the one before is gone: drained from")
     assert story[before_it + 1].startswith(f"default/alone placed on {OTHER[node]}")
+    last = up.run("why", "alone").stdout.splitlines()[-1]
+    assert re.fullmatch(rf"before: drained from {node} by ada: firmware, at revision \d+ .*", last)
     refused = up.run("uncordon", node, "--by", "bob")
     assert "drain: firmware (ada)" in refused.stderr
     assert up.json("uncordon", node, "--by", "ada")["event"] == "NodeCordonLifted"

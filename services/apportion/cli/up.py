@@ -59,7 +59,7 @@ SERVICES = tuple(
               help="How many nodes of --fleet SPEC.")  # fmt: skip
 @click.option("--gpus", type=click.Choice(["simulated", "local"]), default="simulated",
               show_default=True,
-              help="local: this machine's own GPUs instead of --fleet, without samples.")  # fmt: skip
+              help="local: this machine's own, instead of --fleet, without samples.")  # fmt: skip
 @click.option("--library", type=click.Path(dir_okay=False, exists=True, path_type=Path),
               metavar="FILE", help="With --gpus local: HAMi-core's libvgpu.so, which holds "
               "commands to their shares.")  # fmt: skip

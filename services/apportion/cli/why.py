@@ -105,10 +105,18 @@ def _beside_it(why: Why) -> Iterator[str]:
         gone = [f"{each.namespace}/{each.name}" for each in evictions.made_room]
         yield f"evicted for it: {listed(gone)}"
     if evictions.predecessors:
-        last = evictions.before
-        said = f"{last.sentence}, at revision {last.revision} ({last.time}); " if last else ""
         verb = f"`apportion history {why.namespace}/{why.name}`"
-        yield f"before: {said}{verb} tells what came before"
+        yield f"before: {_last(evictions)}{verb} tells what came before"
+
+
+def _last(evictions: Evictions) -> str:
+    """What became of the newest that had the name before; empty where nobody said why it ended."""
+    evicted, ended = evictions.before, evictions.ended
+    if evicted is not None:
+        return f"{evicted.sentence}, at revision {evicted.revision} ({evicted.time}); "
+    if ended is None or not ended.reason:
+        return ""
+    return f"{ended.reason}, at revision {ended.revision} ({ended.time}); "
 
 
 def show_why(out: Console, why: Why) -> None:

@@ -457,15 +457,24 @@ class Eviction(Answer, frozen=True):
     sentence: str
 
 
+class End(Answer, frozen=True):
+    """That a pod ended, and why, as in `drained from n1 by ann: fan`; the reason may be empty."""
+
+    revision: int
+    time: str
+    reason: str
+
+
 class Evictions(Answer, frozen=True):
     """What only the past knows of a pod: `made_room` are those that were evicted for it before it
-    had its place; `predecessors` is how many pods had its name before it, and `before` the eviction
-    of the newest of them, if it was evicted.
+    had its place; `predecessors` is how many pods had its name before it, `before` the eviction of
+    the newest of them, if it was evicted, and `ended` its end.
     """
 
     made_room: tuple[Eviction, ...] = ()
     predecessors: int = 0
     before: Eviction | None = None
+    ended: End | None = None
 
 
 class Why(Answer, frozen=True):
