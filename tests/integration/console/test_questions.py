@@ -48,14 +48,20 @@ def test_a_lost_node_says_who_is_hit_and_appends_nothing(
     assert newest(cluster) == before
 
 
-def test_a_card_to_lose_is_offered_once_its_node_is_named(
-    browser: Browser, base: str, cluster: Standalone
-) -> None:
-    """Not before: there may be 80,000. The picture shows that card broken, and no other."""
+def third_card(cluster: Standalone) -> str:
+    """The id of card 2 of the node h100-1."""
     [card] = [
         each["device"] for each in cluster.json("get", "devices", "--node", "h100-1")["items"]
         if each["index"] == 2
     ]  # fmt: skip
+    return str(card)
+
+
+def test_a_card_to_lose_is_offered_once_its_node_is_named(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Not before: there may be 80,000. The picture shows that card broken, and no other."""
+    card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif")
         field = page.get_by_label("Nodes or cards to lose")
@@ -83,10 +89,7 @@ def test_a_card_is_named_by_its_node_and_number(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
     """As the addresses of the console have it; a word that is none stays, whole in the command."""
-    [card] = [
-        each["device"] for each in cluster.json("get", "devices", "--node", "h100-1")["items"]
-        if each["index"] == 2
-    ]  # fmt: skip
+    card = third_card(cluster)
     with opened(browser, base) as page:
         visit(page, "#/whatif?lose=h100-1:2")
         expect(page.locator("#result .cmp")).to_contain_text("Cards broken")

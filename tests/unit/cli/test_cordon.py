@@ -17,6 +17,12 @@ CORDONED = DeviceCordoned(device="n1-g1", by="ann", reason="fan")
 OF_NODE = NodeCordoned(node="n1", by="bob", reason="move")
 
 
+def detail_after(events: tuple[Payload, ...]) -> NodeDetail:
+    """Of a node with two devices, as of revision 7."""
+    node = Ledger(rack("n1", 2), *events).state.nodes["n1"]
+    return NodeDetail(7, node=node_answer(node), devices=tuple(device_answers(node)))
+
+
 @pytest.mark.parametrize(
     ("events", "device", "said"),
     [
@@ -37,9 +43,7 @@ def test_what_is_off_offer_for_another_reason(
     events: tuple[Payload, ...], device: str, said: str
 ) -> None:
     """Of a node all of its devices, of a device that one, whose own cordon was lifted just now."""
-    node = Ledger(rack("n1", 2), *events).state.nodes["n1"]
-    detail = NodeDetail(1, node=node_answer(node), devices=tuple(device_answers(node)))
-    assert still_off(detail, device) == said
+    assert still_off(detail_after(events), device) == said
 
 
 @pytest.mark.parametrize(
@@ -56,9 +60,10 @@ def test_who_uncordons_a_node_for_its_card_is_told(
     events: tuple[Payload, ...], device: str, said: str
 ) -> None:
     """And who uncordons a card for its node: the cordon that he looks for is there."""
-    node = Ledger(rack("n1", 2), *events).state.nodes["n1"]
-    detail = NodeDetail(7, node=node_answer(node), devices=tuple(device_answers(node)))
-    assert not_cordoned(detail, device) == f"{device or 'n1'} is not cordoned at revision 7{said}"
+    assert (
+        not_cordoned(detail_after(events), device)
+        == f"{device or 'n1'} is not cordoned at revision 7{said}"
+    )
 
 
 @pytest.mark.parametrize(
