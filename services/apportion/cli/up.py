@@ -86,19 +86,14 @@ def command(
     """
     if ephemeral and data:
         raise click.UsageError("give --data or --ephemeral, not both")
-    if gpus == "local":
-        if fleet or nodes or exit_after_samples:
-            raise click.UsageError(
-                "--gpus local takes neither --fleet nor --nodes, and has no samples: they would "
-                "hold the GPUs"
-            )
-    elif library:
-        raise click.UsageError("--library is for --gpus local")
-    if os.environ.get(TOKENS_ENV) and not os.environ.get(TOKEN_ENV):
+    if gpus == "local" and (fleet or nodes or exit_after_samples):
         raise click.UsageError(
-            f"{TOKENS_ENV} gives the gateway a login, and `up` asks it, too: put a token of "
-            f"somebody who may read everything into a file, and set {TOKEN_ENV}=FILE"
+            "--gpus local takes neither --fleet nor --nodes, and has no samples: they would hold "
+            "the GPUs"
         )
+    if gpus != "local" and library:
+        raise click.UsageError("--library is for --gpus local")
+    _check_login()
     kept_in = (data or default_data()).absolute()
     simulated = (
         None if gpus == "local" else _simulated(fleet, nodes, None if ephemeral else kept_in)
@@ -119,6 +114,15 @@ def command(
     from apportion.cli.standalone import stand  # while the fork server imports
 
     sys.exit(stand(wanted, fork_server))
+
+
+def _check_login() -> None:
+    """Raises UsageError where the gateway would ask us for a token that we have not."""
+    if os.environ.get(TOKENS_ENV) and not os.environ.get(TOKEN_ENV):
+        raise click.UsageError(
+            f"{TOKENS_ENV} gives the gateway a login, and `up` asks it, too: put a token of "
+            f"somebody who may read everything into a file, and set {TOKEN_ENV}=FILE"
+        )
 
 
 class _Machines(NamedTuple):
