@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -112,19 +111,24 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
     assert [(each["by"], each["reason"]) for each in shown["cordons"]] == [
         ("ada", "drain: firmware")
     ]
-    told = up.run("tail", "--from", "1", "--no-follow").stdout
-    assert f"drained from {node} by ada: firmware" in told
-    story = [row["sentence"] for row in up.json("history", "alone")["items"]]
-    before_it = next(at for at, said in enumerate(story) if "drained" in said)
-    assert story[before_it].startswith("default/alone: the one before is gone: drained from")
-    assert story[before_it + 1].startswith(f"default/alone placed on {OTHER[node]}")
-    last = up.run("why", "alone").stdout.splitlines()[-1]
-    assert re.fullmatch(rf"before: drained from {node} by ada: firmware, at revision \d+ .*", last)
+    its_end_is_told(up, "alone", node)
     refused = up.run("uncordon", node, "--by", "bob")
     assert "drain: firmware (ada)" in refused.stderr
     assert up.json("uncordon", node, "--by", "ada")["event"] == "NodeCordonLifted"
     assert up.json("verify")["ok"]
     up.json("delete", *before)
+
+
+def its_end_is_told(up: Standalone, name: str, node: str) -> None:
+    """Where and by whom it was drained: in the events, its story, and of the one that came after."""
+    why = f"drained from {node} by ada: firmware"
+    assert why in up.run("tail", "--from", "1", "--no-follow").stdout
+    story = [row["sentence"] for row in up.json("history", name)["items"]]
+    before_it = next(at for at, said in enumerate(story) if "drained" in said)
+    assert story[before_it].startswith(f"default/{name}: the one before is gone: {why}")
+    assert story[before_it + 1].startswith(f"default/{name} placed on {OTHER[node]}")
+    last = up.run("why", name).stdout.splitlines()[-1]
+    assert last.startswith(f"before: {why}, at revision ")
 
 
 def test_a_device_is_drained(up: Standalone) -> None:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from apportion.core.explain.explained import Explainer
 from apportion.core.explain.plans import PlanAnswer
 from apportion.core.explain.replays import Measured, ReplayAnswer
-from apportion.core.explain.room import Room
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.why import why
 from apportion.core.ledger.state import PodState, State
@@ -119,8 +119,8 @@ class Cluster:
 
     def pods(self) -> list[Row]:
         """All live pods, with the fields of `apportion get pods --json`."""
-        room = Room(self.state)
-        return rows(pod_answer(self.state, pod, room) for pod in self.state.pods.values())
+        explainer = Explainer(self.state)
+        return rows(pod_answer(self.state, pod, explainer) for pod in self.state.pods.values())
 
     def nodes(self) -> list[Row]:
         """All nodes, with the fields of `apportion get nodes --json`."""

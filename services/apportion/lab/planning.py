@@ -21,9 +21,10 @@ from msgspec import Struct, structs
 
 from apportion.core.explain import words
 from apportion.core.explain.answers import WhyRefused
+from apportion.core.explain.beyond_limits import never_within
 from apportion.core.explain.causes import refusal_words, refused_answer
+from apportion.core.explain.explained import Explained, Explainer
 from apportion.core.explain.health import failed_devices, troubles
-from apportion.core.explain.limited import never_within
 from apportion.core.explain.lines import listed
 from apportion.core.explain.plans import (
     Ahead,
@@ -35,7 +36,6 @@ from apportion.core.explain.plans import (
     PlanProgress,
     Totals,
 )
-from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.spared import spared_words
 from apportion.core.explain.unlooked import unlooked
 from apportion.core.explain.wanted import otherwise
@@ -283,7 +283,7 @@ class _Answering:
         self._live = {pod.full_name: pod for pod in state.pods.values()}
         self._displaced = {each.before.uid: each for each in played.moved}
         self._leavers = [gone for gone in played.course.evicted if _has_place(state, gone.pod)]
-        self._room = Room(self._state)
+        self._explainer = Explainer(self._state)
         self._empty = EmptyFleet(self._state)
         self._empty_without = EmptyFleet(without.course.state) if without is not None else None
         waiting = [pod for pod in self._state.pods.values() if pod.phase is PENDING]
@@ -437,28 +437,30 @@ class _Answering:
         never = self._never(pod, lasting)
         said += " can never have a place: " if never.limit else " "
         said += refusal_words(never)
-        refused = refused_answer(self._state, pod, never, self._room)
+        refused = refused_answer(self._state, pod, never, self._explainer.room)
         return structs.replace(made, outcome="never", sentence=said, refused=refused, ahead=ahead)
 
     def _refused(self, pod: PodState) -> WhyRefused | None:
         """Why it waits, as `why` has it; None where nobody has decided."""
         if pod.refusal is None:
             return None
-        explained = self._room.explained(pod, pod.refusal)
-        unbelieved = self._room.unbelieved(pod, pod.refusal)
-        answer = refused_answer(self._state, pod, explained, self._room, unbelieved)
+        explained = self._explainer.explained(pod, pod.refusal)
+        unbelieved = self._explainer.unbelieved(pod, pod.refusal)
+        answer = refused_answer(self._state, pod, explained, self._explainer.room, unbelieved)
         if pod.submitted.priority <= self._least:
             return answer  # nobody is of lower priority
-        return structs.replace(answer, spared=spared_words(self._state, pod, self._room))
+        return structs.replace(answer, spared=spared_words(self._state, pod, self._explainer.room))
 
     def _never(self, pod: PodState, lasting: PodRefused) -> Explained:
         """What keeps the pod out of the empty fleet: a limit that somebody set, or the fleet."""
         shape = pod.submitted.shape
         if lasting.queue is not None or lasting.quota is not None:
-            limit = never_within(self._state, pod, lasting) or words.refusal(lasting, shape)
+            limit = never_within(self._explainer.room, self._state, pod, lasting) or words.refusal(
+                lasting, shape
+            )
             return Explained(lasting, never=False, limit=limit, shape=shape)
         if pod.refusal is not None:
-            whole = self._room.explained(pod, pod.refusal)
+            whole = self._explainer.explained(pod, pod.refusal)
             if whole.never:
                 return whole
         return Explained(lasting, never=True, shape=shape)
@@ -475,7 +477,7 @@ class _Answering:
 
     def _cause(self, pod: PodState, *, short: bool = False) -> str:
         if pod.refusal is not None:
-            explained = self._room.explained(pod, pod.refusal)
+            explained = self._explainer.explained(pod, pod.refusal)
             return refusal_words(explained, short=short)
         return unlooked(self._state, pod) or "nobody has decided yet"
 

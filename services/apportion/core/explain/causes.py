@@ -14,11 +14,13 @@ from msgspec import structs
 from apportion.core.devices.cordons import cordon_words
 from apportion.core.explain import limit_words, words
 from apportion.core.explain.answers import CauseRow, MissRow, WhyRefused
+from apportion.core.explain.beyond_limits import holders, limit_of
+from apportion.core.explain.explained import Explained
 from apportion.core.explain.lens import HELD_BY
 from apportion.core.explain.lines import listed
 from apportion.core.explain.meant import fleet_words, kind_words
 from apportion.core.explain.natural import natural
-from apportion.core.explain.room import NODES_WEIGHED, Explained, Room
+from apportion.core.explain.room import NODES_WEIGHED, Room
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion_schemas import NearMiss, RefusalCode, Shape
 
@@ -164,7 +166,7 @@ def _cause_row(
     elif near:
         cure = _at(cure, near[0])
     if limited and not explained.limit:
-        cure += _held_words(pod, explained, room)
+        cure += _held_words(state, pod, explained, room)
     cure += could if code in words.FREED else ""
     never = explained.never
     said = _limit_words(explained) if limited else words.named(code, shape, never=never)
@@ -250,12 +252,14 @@ def _full_too(state: State, pod: PodState, room: Room) -> str:
     return "" if enough else AND_END
 
 
-def _held_words(pod: PodState, explained: Explained, room: Room) -> str:
+def _held_words(state: State, pod: PodState, explained: Explained, room: Room) -> str:
     """Who holds what the limit counts; empty where nobody does."""
     refused = explained.refused
     said = room.once(
-        (f"holders of {room.limit_of(pod, refused)}", b""),
-        lambda: listed([each.full_name for each in room.holders(pod, refused)], HOLDERS_NAMED),
+        (f"who holds {limit_of(state, pod, refused)}", b""),
+        lambda: listed(
+            [each.full_name for each in holders(room, state, pod, refused)], HOLDERS_NAMED
+        ),
     )
     return f"{HELD_BY}{said}" if said else ""
 

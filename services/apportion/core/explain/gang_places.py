@@ -8,16 +8,14 @@ own only if it would take such a pod now, and all pods of the gang are alike.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import structs
 
 from apportion.core.explain.natural import natural
+from apportion.core.explain.room import Room
 from apportion.core.ledger.state import PodState, State
 from apportion_schemas import GangShortage, NearMiss, PodConstraints, PodRefused, RefusalCode
-
-if TYPE_CHECKING:
-    from apportion.core.explain.room import Room
 
 NEAREST_KEPT: Final = 3
 CORDONED_WEIGHED: Final = 64

@@ -9,28 +9,20 @@ quotas costs nothing here.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
-from msgspec import structs
-
-from apportion.core.devices.catalogue import type_matches
 from apportion.core.dialects.configured import dialect_config
-from apportion.core.dialects.resource import DEVICE_MEMORY, SHARES
-from apportion.core.explain import limit_words
 from apportion.core.explain.answers import QueueAnswer, QuotaAnswer
-from apportion.core.explain.natural import natural
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.manifests.resource_quota import OF_CLAIMS
-from apportion.core.placement.filters import refused_kind
 from apportion.core.placement.limits.quotas import (
     EXTENDED,
     Amount,
     Amounts,
     amounts_by_name,
-    at_least,
     of_devices,
     of_shares,
 )
-from apportion_schemas import Device, PodRefused, QueueObserved, Shape, Share
+from apportion_schemas import Shape, Share
 
 Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]
 
@@ -48,9 +40,9 @@ def queue_answers(state: State, names: Iterable[str]) -> tuple[QueueAnswer, ...]
             weight=each.weight,
             open=each.open,
             capability=each.capability,
-            used=_used(
+            used=used(
                 {name: known.get(name, ((EXTENDED, name), 1)) for name in each.capability},
-                _held(state, pods[each.queue] if each.capability else (), of_shares),
+                held_by(state, pods[each.queue] if each.capability else (), of_shares),
             ),
             cards=each.cards,
             devices=_by_model(state, pods[each.queue]),
@@ -69,21 +61,21 @@ def quota_answers(state: State, names: Iterable[tuple[str, str]]) -> tuple[Quota
     for pod in state.pods.values() if wanted else ():
         if pod.submitted.namespace in wanted:
             pods[pod.submitted.namespace].append(pod)
-    held = {name: _held(state, pods[name], of_devices) for name in wanted}
+    held = {name: held_by(state, pods[name], of_devices) for name in wanted}
     known = amounts_by_name(dialect_config(state.configuration))
     return tuple(
         QuotaAnswer(
             namespace=each.namespace,
             quota=each.quota,
             hard=each.hard,
-            used=_used(_of_devices(known, each.hard), held[each.namespace]),
+            used=used(counted_devices(known, each.hard), held[each.namespace]),
             of_kubernetes=each.version > 0,
         )
         for each in quotas
     )
 
 
-def _of_devices(
+def counted_devices(
     known: Mapping[str, tuple[Amount, int]], hard: Iterable[str]
 ) -> dict[str, tuple[Amount, int]]:
     """What is counted under the names of a quota, of those that are of devices."""
@@ -97,7 +89,8 @@ def _of_devices(
     return found
 
 
-def _held(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amount]:
+def held_by(state: State, pods: Iterable[PodState], taken: Taken) -> Counter[Amount]:
+    """What all of these hold that have places, as it is `taken` of a pod's shares."""
     held: Counter[Amount] = Counter()
     for pod in pods:
         if pod.placement is not None:
@@ -117,169 +110,6 @@ def _by_model(state: State, pods: Iterable[PodState]) -> dict[str, int]:
     return dict(sorted(Counter(held.values()).items()))
 
 
-def _used(counted: Mapping[str, tuple[Amount, int]], held: Amounts) -> dict[str, int]:
+def used(counted: Mapping[str, tuple[Amount, int]], held: Amounts) -> dict[str, int]:
     """Rounded up to whole units, as limits are compared."""
     return {name: -(-held.get(amount, 0) // unit) for name, (amount, unit) in counted.items()}
-
-
-def never_within(state: State, pod: PodState, refused: PodRefused) -> str:
-    """The limit of this refusal if it could never hold the pod, or its gang, with nobody else in
-    it; empty where it could, or that depends on the devices that are chosen beyond their models.
-    """
-    if refused.queue is not None and not refused.queue.resource:
-        return ""  # the queue is closed, and may be opened
-    together, much = _together(state, pod)
-    known = amounts_by_name(dialect_config(state.configuration))
-    queue = state.queues.get(queue_of(state, pod)) if refused.queue is not None else None
-    quotas = state.quotas.get(pod.submitted.namespace, {}) if refused.quota is not None else {}
-    limits: list[tuple[str, Mapping[str, int], Mapping[str, tuple[Amount, int]]]] = []
-    if queue is not None:
-        of_queue = {name: known.get(name, ((EXTENDED, name), 1)) for name in queue.capability}
-        limits.append((f"its queue {queue.queue}", queue.capability, of_queue))
-    for quota in quotas.values():
-        whose = f"the quota {quota.quota} of its namespace"
-        limits.append((whose, quota.hard, _of_devices(known, quota.hard)))
-    for whose, most, counted in limits:
-        for name, needed in sorted(_used(counted, much).items()):
-            if needed > most[name]:
-                return _allows(whose, most[name], needed, name, together=together)
-    if queue is not None and queue.cards:
-        needed = sum(count for (what, *_), count in much.items() if what == SHARES)
-        cards, most_cards = _cards_allowed(
-            state, queue, _members(state, pod) if together else [pod]
-        )
-        if needed > most_cards:
-            of = " and ".join(cards) or (refused.queue.resource if refused.queue else "")
-            return _allows(f"its queue {queue.queue}", most_cards, needed, of, together=together)
-    return ""
-
-
-def _allows(whose: str, most: int, needed: int, resource: str, *, together: bool) -> str:
-    allowed, wanted = (limit_words.of_resource(resource, each) for each in (most, needed))
-    needs = f"its gang needs {wanted} together" if together else f"it needs {wanted}"
-    return f"{whose} allows {allowed} of {resource} in all, and {needs}"
-
-
-def _cards_allowed(
-    state: State, queue: QueueObserved, pods: Iterable[PodState]
-) -> tuple[list[str], int]:
-    """The cards of the quota that would do for some of the pods, and how many shares it allows of
-    them together, at most: parts of a card are counted with its model here.
-    """
-    models = _models_for(state, {each.shape_key: each.submitted.shape for each in pods}.values())
-    cards = [
-        card
-        for card in sorted(queue.cards)
-        if any(type_matches(card.partition("/")[0], model) for model in models)
-    ]
-    return cards, sum(queue.cards[card] for card in cards)
-
-
-def _models_for(state: State, shapes: Iterable[Shape]) -> set[str]:
-    """The models of the devices of this fleet that are of the kind that one of the shapes wants,
-    whichever of them it names.
-    """
-    sorts: dict[tuple[str, str, str], Device] = {}
-    for node in state.nodes.values():
-        for held in node.devices:
-            found = held.device
-            sorts.setdefault((found.family, found.model, found.mode), found)
-    models = set[str]()
-    for shape in shapes:
-        wanted = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
-        for device in sorts.values():
-            if any(refused_kind(ask, wanted, device) is None for ask in shape.asks):
-                models.add(device.model)
-    return models
-
-
-def of_its_card(state: State, pod: PodState, refused: PodRefused) -> PodRefused:
-    """The refusal by the card of the quota that its queue has too little left of, where the engine
-    came last to a card that the quota does not have; as it is where several cards would do, or
-    enough is left.
-    """
-    short, queue = refused.queue, state.queues.get(queue_of(state, pod))
-    if short is None or queue is None or not queue.cards or short.available:
-        return refused
-    if any(type_matches(card.partition("/")[0], short.resource) for card in queue.cards):
-        return refused
-    cards, most = _cards_allowed(state, queue, [pod])
-    if len(cards) != 1:
-        return refused
-    fitting = refused.gang.fitting if refused.gang is not None else 0
-    others = (
-        each
-        for each in state.pods.values()
-        if queue_of(state, each) == queue.queue and each.placement is not None
-        and not (fitting and each.submitted.group == pod.submitted.group)
-    )  # fmt: skip
-    held = sum(
-        type_matches(cards[0].partition("/")[0], model) and count
-        for model, count in _shares_by_model(state, others).items()
-    )
-    left = max(most - held - fitting * short.needed, 0)
-    if left >= short.needed:
-        return refused
-    return structs.replace(refused, queue=structs.replace(short, resource=cards[0], available=left))
-
-
-def _shares_by_model(state: State, pods: Iterable[PodState]) -> Counter[str]:
-    return Counter(
-        state.nodes[pod.placement.node].by_id[share.device].device.model
-        for pod in pods
-        if pod.placement is not None
-        for share in pod.placement.shares
-    )
-
-
-def _members(state: State, pod: PodState) -> Iterable[PodState]:
-    """All of its gang."""
-    return state.groups[pod.submitted.group].pods.values()
-
-
-def holders_of(state: State, pod: PodState, refused: PodRefused) -> list[PodState]:
-    """Who holds what the limit of this refusal counts, the most first; of cards of a model, which
-    are counted otherwise, and of a limit of no device, who has a place within it.
-    """
-    known = amounts_by_name(dialect_config(state.configuration))
-    if refused.queue is not None:
-        whose = queue_of(state, pod)
-        within = [each for each in state.pods.values() if queue_of(state, each) == whose]
-        resource, taken = refused.queue.resource, of_shares
-        counted = {resource: known.get(resource, ((EXTENDED, resource), 1))}
-    elif refused.quota is not None:
-        space = pod.submitted.namespace
-        within = [each for each in state.pods.values() if each.submitted.namespace == space]
-        resource, taken = refused.quota.resource, of_devices
-        counted = _of_devices(known, [resource])
-    else:
-        return []
-    placed = [each for each in within if each.placement is not None]
-    held = {
-        each.uid: _used(counted, _held(state, [each], taken)).get(resource, 0) for each in placed
-    }
-    if any(held.values()):
-        placed = [each for each in placed if held[each.uid]]
-    return sorted(placed, key=lambda each: (-held[each.uid], natural(each.full_name)))
-
-
-def _together(state: State, pod: PodState) -> tuple[bool, Counter[Amount]]:
-    """Whether it goes with a gang or alone, and what all those hold at least, on any devices."""
-    name = pod.submitted.group
-    group = state.groups.get(name) if name else None
-    if group is None or group.observed is None or not group.together:
-        return False, _least(pod.submitted.shape)
-    shapes = [_least(each.submitted.shape) for each in group.pods.values()]
-    much: Counter[Amount] = Counter()
-    for amount in set().union(*shapes):  # of each the smallest, whichever pods these are
-        much[amount] = sum(sorted(each[amount] for each in shapes)[: group.min_available])
-    return True, much
-
-
-def _least(shape: Shape) -> Counter[Amount]:
-    """What a pod of this shape holds wherever it is: of memory what it names."""
-    least = Counter(at_least(shape))
-    for ask in shape.asks:
-        if not ask.init and not ask.cap_memory:
-            least[DEVICE_MEMORY, ask.family] += ask.count * (ask.memory_mib or 0)
-    return least

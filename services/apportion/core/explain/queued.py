@@ -16,9 +16,9 @@ from typing import Final
 from apportion.core.explain import limit_words, wishes, words
 from apportion.core.explain.answers import Answer, CauseRow, GangAnswer, MissRow
 from apportion.core.explain.causes import refusal_words, refused_rows
+from apportion.core.explain.explained import Explained, Explainer
 from apportion.core.explain.frequent import LASTING
 from apportion.core.explain.lines import ask_words, room_made
-from apportion.core.explain.room import Explained, Room
 from apportion.core.explain.views import gang_answer
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.evictions import awaited
@@ -159,9 +159,10 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
             key = wants[pod.shape_key] = wants_words(pod)
         by_wants.setdefault((key, *_kept_out(pod)), []).append((position, pod))
     ordered = list(by_wants.items())  # as their first pods stand in the queue
-    room = Room(state)
+    explainer = Explainer(state)
     lines = [
-        _line(state, room, said, pods, pods_shown) for (said, *_), pods in ordered[:LINES_SHOWN]
+        _line(state, explainer, said, pods, pods_shown)
+        for (said, *_), pods in ordered[:LINES_SHOWN]
     ]
     first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
     return LinesAnswer(
@@ -171,7 +172,9 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
         gated=len(pending) - len(waiting),
         rejected=len(state.rejected),
         oldest_time=first.submitted_time if first else "",
-        lasting=sum(len(pods) for _, pods in ordered if _lasts(_explained(room, _about(pods)))),
+        lasting=sum(
+            len(pods) for _, pods in ordered if _lasts(_explained(explainer, _about(pods)))
+        ),
         making_room=sum(pod.uid in state.nominated for pod in waiting),
         lines_count=len(ordered),
         lines=tuple(lines),
@@ -213,12 +216,14 @@ def _kept_out(pod: PodState) -> tuple[str, ...]:
 
 
 def _line(
-    state: State, room: Room, wants: str, pods: list[tuple[int, PodState]], shown: int
+    state: State, explainer: Explainer, wants: str, pods: list[tuple[int, PodState]], shown: int
 ) -> Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
     about = _about(pods)
-    explained = _explained(room, about)
-    causes, nearest = refused_rows(state, explained, about, room) if explained else ((), ())
+    explained = _explained(explainer, about)
+    causes, nearest = (
+        refused_rows(state, explained, about, explainer.room) if explained else ((), ())
+    )
     return Line(
         wants=wants,
         devices=devices_wanted(pods[0][1]),
@@ -233,7 +238,7 @@ def _line(
         nodes=explained.refused.nodes if explained else 0,
         causes=causes,
         nearest=nearest,
-        first=tuple(_queued(state, room, position, pod) for position, pod in pods[:shown]),
+        first=tuple(_queued(state, explainer, position, pod) for position, pod in pods[:shown]),
     )
 
 
@@ -250,9 +255,9 @@ def _about(pods: list[tuple[int, PodState]]) -> PodState:
     return next((pod for _, pod in pods if pod.refusal), pods[0][1])
 
 
-def _explained(room: Room, pod: PodState) -> Explained | None:
+def _explained(explainer: Explainer, pod: PodState) -> Explained | None:
     """Why the pod does not go, if anybody has looked."""
-    return room.explained(pod, pod.refusal) if pod.refusal else None
+    return explainer.explained(pod, pod.refusal) if pod.refusal else None
 
 
 def _lasts(explained: Explained | None) -> bool:
@@ -274,8 +279,8 @@ def _room_words(nominated: str, leaving: Sequence[PodEvicted]) -> str:
     return f"room {room_made(nominated, names)}"
 
 
-def _queued(state: State, room: Room, position: int, pod: PodState) -> QueuedPod:
-    explained = _explained(room, pod)
+def _queued(state: State, explainer: Explainer, position: int, pod: PodState) -> QueuedPod:
+    explained = _explained(explainer, pod)
     near = next(iter(explained.refused.nearest), None) if explained else None
     submitted, nominated = pod.submitted, state.nominated.get(pod.uid, "")
     leaving = awaited(state, pod.uid) if nominated else []

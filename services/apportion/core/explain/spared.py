@@ -10,7 +10,9 @@ else, not even that.
 from collections.abc import Iterator
 from itertools import islice
 
-from apportion.core.explain.room import NODES_WEIGHED, Explained, Room
+from apportion.core.explain.beyond_limits import holders, never_within
+from apportion.core.explain.explained import Explained
+from apportion.core.explain.room import NODES_WEIGHED, Room
 from apportion.core.explain.words import many
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
@@ -24,7 +26,7 @@ def spared_words(state: State, pod: PodState, room: Room) -> str:
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
     if Explained(pod.refusal, never=False).of_limits:
-        return _within_limit(pod, pod.refusal, room)
+        return _within_limit(state, pod, pod.refusal, room)
     for node, lower in islice(_with_lower(state, pod, room), NODES_WEIGHED):
         rules = [rule for each in lower if (rule := _rule(state, pod, each))]
         others = [each for each in lower if not _rule(state, pod, each)]
@@ -39,11 +41,11 @@ def spared_words(state: State, pod: PodState, room: Room) -> str:
     return ""
 
 
-def _within_limit(pod: PodState, refused: PodRefused, room: Room) -> str:
+def _within_limit(state: State, pod: PodState, refused: PodRefused, room: Room) -> str:
     """That nobody goes for what a limit keeps out, where that is others' to free."""
-    held = room.holders(pod, refused)
+    held = holders(room, state, pod, refused)
     lower = sum(each.submitted.priority < pod.submitted.priority for each in held)
-    if not lower or room.never_within(pod, refused):
+    if not lower or never_within(room, state, pod, refused):
         return ""
     if refused.queue:  # of other namespaces as well, whose pods are counted to nobody
         return f"Pods of lower priority hold what the queue allows, and stay: {LIMITED}"

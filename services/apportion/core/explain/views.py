@@ -25,9 +25,9 @@ from apportion.core.explain.answers import (
     SummaryAnswer,
 )
 from apportion.core.explain.causes import cause_words
+from apportion.core.explain.explained import Explainer
 from apportion.core.explain.health import failed_devices, failure, unready
 from apportion.core.explain.lines import rejection_words
-from apportion.core.explain.room import Room
 from apportion.core.explain.unlooked import unlooked
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.shaping import spec_digest
@@ -84,11 +84,11 @@ def configuration_answer(state: State) -> ConfigurationAnswer:
     )
 
 
-def pod_answer(state: State, pod: PodState, room: Room | None = None) -> PodAnswer:
-    """One pod as the read API shows it; `room` is that of this state, for whoever asks for many."""
+def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) -> PodAnswer:
+    """One pod as the read API shows it; `explainer` is of this state, for whoever asks for many."""
     submitted, placed = pod.submitted, pod.placement
-    room = room or Room(state)
-    explained = room.explained(pod, pod.refusal, brief=True) if pod.refusal else None
+    explainer = explainer or Explainer(state)
+    explained = explainer.explained(pod, pod.refusal, brief=True) if pod.refusal else None
     evicted = state.evictions.get(pod.uid)
     return PodAnswer(
         namespace=submitted.namespace,

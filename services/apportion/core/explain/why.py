@@ -23,10 +23,11 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.causes import refusal_words, refused_answer
 from apportion.core.explain.choice import choice_words
+from apportion.core.explain.explained import Explained, Explainer
 from apportion.core.explain.gang_places import of_one_sort
 from apportion.core.explain.health import failed_devices, failed_words, moment, troubles, unready
 from apportion.core.explain.lines import listed, rejection_words, room_made
-from apportion.core.explain.room import Explained, Room
+from apportion.core.explain.room import Room
 from apportion.core.explain.since import since_words, taken_since
 from apportion.core.explain.spared import spared_words
 from apportion.core.explain.unlooked import chooser_words, gang_words, gates_words
@@ -50,18 +51,18 @@ def why(
     pod: PodState,
     *,
     failed: tuple[FailedDevice, ...] | None = None,
-    room: Room | None = None,
+    explainer: Explainer | None = None,
 ) -> Why:
     """The whole explanation of one live pod, as of the state's revision.
 
     `failed` are the devices that it holds and that have failed, for whoever knows since when;
-    `room` is that of this state, for whoever asks for many pods.
+    `explainer` is that of this state, for whoever asks for many pods.
     """
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     found = None
     if pod.refusal and not placed:
-        found = _refusal(state, pod, pod.refusal, room or Room(state))
+        found = _refusal(state, pod, pod.refusal, explainer or Explainer(state))
     refused = found.answer if found else None
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
@@ -95,8 +96,9 @@ class _Refusal(NamedTuple):
     more: str
 
 
-def _refusal(state: State, pod: PodState, refused: PodRefused, room: Room) -> _Refusal:
-    explained, unbelieved = room.explained(pod, refused), room.unbelieved(pod, refused)
+def _refusal(state: State, pod: PodState, refused: PodRefused, explainer: Explainer) -> _Refusal:
+    room, explained = explainer.room, explainer.explained(pod, refused)
+    unbelieved = explainer.unbelieved(pod, refused)
     answer = refused_answer(state, pod, explained, room, unbelieved)
     more = _unbelieved(unbelieved)
     if explained.never:

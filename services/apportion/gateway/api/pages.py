@@ -21,9 +21,9 @@ from apportion.core.explain.answers import (
     QueuePage,
     QuotaPage,
 )
+from apportion.core.explain.explained import Explainer
 from apportion.core.explain.limited import queue_answers, quota_answers
 from apportion.core.explain.natural import natural
-from apportion.core.explain.room import Room
 from apportion.core.explain.views import (
     REJECTED,
     device_answers,
@@ -52,8 +52,8 @@ def pods(state: State, query: ListQuery) -> PodPage:
     chosen = list(itertools.islice(behind, query.limit + 1))
     more = len(chosen) > query.limit
     chosen = chosen[: query.limit]
-    room = Room(state)
-    live = tuple(pod_answer(state, pod, room) for pod in chosen)
+    explainer = Explainer(state)
+    live = tuple(pod_answer(state, pod, explainer) for pod in chosen)
     if more:
         return PodPage(revision=state.revision, items=live, next=str(chosen[-1].submitted_revision))
     rest = _rejected(state, query, "", query.limit - len(live))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.explain.answers import Why
-from apportion.core.explain.room import Room
+from apportion.core.explain.explained import Explainer
 from apportion.core.explain.views import pod_answer
 from apportion.core.explain.why import why
 from apportion_schemas import (
@@ -169,11 +169,13 @@ def test_of_a_limit_who_holds_it_is_named_and_no_node(kind: str) -> None:
 
 def test_a_list_of_very_many_sorts_goes_by_the_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """To look at the whole fleet for each of them would keep the gateway from all else."""
-    monkeypatch.setattr("apportion.core.explain.room.LISTED_LOOKS", 20)
+    monkeypatch.setattr("apportion.core.explain.explained.LISTED_LOOKS", 20)
     ledger = Ledger(rack("n1", 1), rack("n2", 1))
     ledger.submit(*(pod(f"p{at}", ask(90_000 + at)) for at in range(11))).settle()
-    room = Room(ledger.state)
-    causes = [pod_answer(ledger.state, each, room).cause for each in ledger.state.pods.values()]
+    explainer = Explainer(ledger.state)
+    causes = [
+        pod_answer(ledger.state, each, explainer).cause for each in ledger.state.pods.values()
+    ]
     assert causes[:-1] == ["can never fit: not enough memory on the device (2 nodes)"] * 10
     assert causes[-1] == "not enough memory free on the device (2 nodes)"
 

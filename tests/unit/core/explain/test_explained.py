@@ -3,8 +3,8 @@
 import pytest
 
 from apportion.core.explain.answers import Why
+from apportion.core.explain.explained import Explainer
 from apportion.core.explain.queued import lines_answer
-from apportion.core.explain.room import Room
 from apportion.core.explain.why import event_words, why
 from apportion.lab.fitting import EmptyFleet
 from apportion_schemas import (
@@ -255,7 +255,7 @@ def test_a_gang_that_the_empty_fleet_has_no_room_for(pods: int, most: str) -> No
     ledger.submit(*(member(f"m{number}", cards(2)) for number in range(pods))).settle()
     waits = ledger.pod("m0")
     assert waits.refusal is not None
-    found = Room(ledger.state).explained(waits, waits.refusal)
+    found = Explainer(ledger.state).explained(waits, waits.refusal)
     assert most in found.limit
     assert bool(found.limit) == bool(most)
 
@@ -266,7 +266,7 @@ def test_of_a_gang_whose_pods_differ_nobody_says_never() -> None:
     ledger.submit(member("m0", cards()), member("m1", ask(80_000))).settle()
     waits = ledger.pod("m0")
     assert waits.refusal is not None
-    assert not Room(ledger.state).explained(waits, waits.refusal).limit
+    assert not Explainer(ledger.state).explained(waits, waits.refusal).limit
 
 
 def test_of_a_fleet_without_nodes_no_gang_is_told_that_it_is_too_small() -> None:
@@ -274,4 +274,4 @@ def test_of_a_fleet_without_nodes_no_gang_is_told_that_it_is_too_small() -> None
     ledger = Ledger(gang("team/job", 2)).submit(member("m0", cards()), member("m1", cards()))
     waits = ledger.settle().pod("m0")
     assert waits.refusal is not None
-    assert not Room(ledger.state).explained(waits, waits.refusal).limit
+    assert not Explainer(ledger.state).explained(waits, waits.refusal).limit

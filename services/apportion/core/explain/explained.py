@@ -1,0 +1,152 @@
+"""Refusals in the light of the fleet: which nodes are nearest, and what can never be.
+
+The event names nodes that were near when it was written, among them such as never could hold the
+pod. Whoever explains it looks at the fleet as it is now. Invariant: "never" is said only where
+every node is too small or of the wrong kind with nothing on it, or a limit is too small with nobody
+else in it; `lab.fitting`, which tries an empty fleet with the engine, says it then as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Final, NamedTuple
+
+from msgspec import structs
+
+from apportion.core.explain import words
+from apportion.core.explain.beyond_limits import never_within, of_its_card
+from apportion.core.explain.gang_places import beside_own, never_together, of_one_sort
+from apportion.core.explain.room import NEAREST_KEPT, Room, host_holds
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion_schemas import NearMiss, PodRefused, RefusalCode, Shape
+
+LISTED_LOOKS: Final = 20_000
+"""So many looks at nodes a list may take to find out which of its pods can never fit: on a fleet of
+1,000 nodes for 20 sorts of pods, each some ten milliseconds.
+"""
+
+Alike = tuple[bytes, int, tuple[tuple[RefusalCode, int], ...], tuple[NearMiss, ...], bool]
+"""What pods have in common whose refusals are explained alike."""
+
+
+class Explained(NamedTuple):
+    """A refusal whose nearest nodes could hold the pod; `never`: none could, whatever ends.
+
+    `limit` is in words the limit that could never hold it, whoever else ends; no node is at fault.
+    `own` counts the nodes that others of its gang would take, which the refusal counts as held.
+    `shape` is what was asked for and refused; None where nobody knows, for it is of a gang whose
+    pods differ, and may be another one's.
+    """
+
+    refused: PodRefused
+    never: bool
+    limit: str = ""
+    own: int = 0
+    shape: Shape | None = None
+
+    @property
+    def of_limits(self) -> bool:
+        """Whether a queue, quota, volume or incomplete gang is what keeps it from all nodes."""
+        refused, gang = self.refused, self.refused.gang
+        short = gang is not None and gang.present < gang.needed
+        return bool(refused.queue or refused.quota or refused.volume or short)
+
+
+class Explainer:
+    """Explains the refusals of a state, of as many pods as ask; good for that state as it is.
+
+    What pods have in common is found once, and `room` is of the same state.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.room = Room(state)
+        self._state = state
+        self._explained: dict[Alike, Explained] = {}
+        self._unbelieved: list[NodeState] | None = None
+        self._looks = 0
+
+    def explained(self, pod: PodState, refused: PodRefused, *, brief: bool = False) -> Explained:
+        """The refusal with the nearest among the nodes that could hold the pod; where none could,
+        with what each lacks when empty.
+
+        Where a volume is what keeps it out, the nodes stay as they are; where a gang is, those that
+        the others of it would take are left out; where a queue or quota is, none is near, for what
+        a node lacks is not why. `brief`: for a list, which names no node, those of the event that
+        could hold it will do; of many sorts of pods, all of them.
+        """
+        found = self._found(pod, refused, brief=brief)
+        known = not refused.gang or of_one_sort(self.room, self._state, pod)
+        return found._replace(shape=pod.submitted.shape if known else None)
+
+    def _found(self, pod: PodState, refused: PodRefused, *, brief: bool) -> Explained:
+        if refused.queue or refused.quota:
+            limit = never_within(self.room, self._state, pod, refused)
+            refused = refused if limit else of_its_card(self.room, self._state, pod, refused)
+            return Explained(structs.replace(refused, nearest=()), never=False, limit=limit)
+        if refused.gang:
+            limit = never_together(self.room, self._state, pod, refused.gang)
+            if limit or brief or self._looks >= LISTED_LOOKS:
+                return Explained(refused, never=False, limit=limit)
+            self._looks += len(self._state.nodes)
+            refused, own = beside_own(self.room, self._state, pod, refused)
+            return Explained(refused, never=False, own=own)
+        if refused.volume or not refused.nodes:
+            return Explained(refused, never=False)
+        reasons = tuple(refused.reasons.items())
+        sort = (pod.shape_key, refused.nodes, reasons, refused.nearest, brief)
+        if sort not in self._explained:
+            if brief and self._looks >= LISTED_LOOKS:
+                return Explained(refused, never=False)
+            self._looks += len(self._state.nodes)
+            self._explained[sort] = self._of_nodes(pod, refused, brief=brief)
+        found = self._explained[sort]
+        return found._replace(refused=structs.replace(found.refused, pod=refused.pod))
+
+    def _of_nodes(self, pod: PodState, refused: PodRefused, *, brief: bool) -> Explained:
+        refused = words.without_gone(refused)
+        shape = pod.submitted.shape
+        kept = self.room.possible(pod, refused)
+        if brief:
+            if kept or next(self.room.could(shape), None) is not None:
+                return Explained(structs.replace(refused, nearest=kept), never=False)
+            return self._of_none(pod, refused)
+        if kept and len(kept) == len(refused.nearest) and not self._alone(shape, kept):
+            return Explained(refused, never=False)
+        could = {miss.node for miss in kept}
+        found = self.room.once(("nearest", pod.shape_key), lambda: self.room.nearest(shape))
+        if found is None:
+            return self._of_none(pod, refused)
+        more = (miss for miss in found if miss.node not in could)
+        nearest = sorted((*kept, *more), key=partial(self.room.devices_short, shape))
+        return Explained(
+            structs.replace(refused, nearest=tuple(nearest[:NEAREST_KEPT])), never=False
+        )
+
+    def _of_none(self, pod: PodState, refused: PodRefused) -> Explained:
+        """The refusal of a pod that no node could hold; where there is no node, nobody knows."""
+        if not any(node.present for node in self._state.nodes.values()):
+            return Explained(refused, never=False)
+        empty = self.room.once(
+            ("with nothing there", pod.shape_key),
+            lambda: self.room.with_nothing_there(pod.submitted.shape, refused),
+        )
+        return Explained(empty, never=True)
+
+    def _alone(self, shape: Shape, near: Iterable[NearMiss]) -> bool:
+        """Whether the pod wants devices for itself, so that it counts how many are empty."""
+        return any(self.room.devices_short(shape, miss) for miss in near)
+
+    def unbelieved(self, pod: PodState, refused: PodRefused) -> tuple[str, ...]:
+        """The nodes that the pod may use and whose agents are not believed: what devices they have
+        is not known, or was known before something was refused of them.
+        """
+        if refused.gang or refused.queue or refused.quota or refused.volume:
+            return ()
+        if self._unbelieved is None:
+            nodes = self._state.nodes.values()
+            self._unbelieved = [each for each in nodes if each.refused and not each.gone]
+        shape = pod.submitted.shape
+        return tuple(
+            node.name for node in self._unbelieved if not node.present or host_holds(shape, node)
+        )
