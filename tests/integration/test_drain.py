@@ -120,7 +120,7 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
 
 
 def its_end_is_told(up: Standalone, name: str, node: str) -> None:
-    """Where and by whom it was drained: in the events, its story, and of the one that came after."""
+    """Where and by whom it was drained: in events, its story, and of the one that came after."""
     why = f"drained from {node} by ada: firmware"
     assert why in up.run("tail", "--from", "1", "--no-follow").stdout
     story = [row["sentence"] for row in up.json("history", name)["items"]]
