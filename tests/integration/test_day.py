@@ -29,6 +29,7 @@ POOLS = (("h200", 1, "8xH200-141GB"), ("h100", 4, "8xH100-80GB"), ("a100", 60, "
 NODES = sum(count for _, count, _ in POOLS)
 BROKEN = "h200-1"
 CARDS = 8
+QUIET_S = 2
 REASON = "PSU lost"
 PRICES = 'currency = "EUR"\n[models]\n"*H200*" = 36000\n"*H100*" = 24000\n"*" = 400\n'
 """Dear, so that a day of a minute costs something."""
@@ -84,9 +85,12 @@ def start(up: Standalone) -> None:
 
 
 def break_it(up: Standalone, prices: Path) -> Day:
-    """In the next second the cards of a node fail, and somebody submits what needs them."""
+    """After some quiet the cards of a node fail, and somebody submits what needs them.
+
+    A step of the time bar goes back to a whole second, so it ends within that quiet.
+    """
     began = datetime.now(UTC)
-    wait_until(lambda: (datetime.now(UTC) - began).total_seconds() > 1, "the next second")
+    wait_until(lambda: (datetime.now(UTC) - began).total_seconds() > QUIET_S, "some quiet")
     day = Day(up, prices, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
     cards = re.findall(r"GPU-\w+", day.said("get", "devices", "--node", BROKEN))
     assert len(cards) == CARDS

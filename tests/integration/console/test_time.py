@@ -180,6 +180,11 @@ def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
         wait_until(moved, "the clock to go on", timeout_s=20)
         page.locator("#t-live").click()
         expect(page.locator("#t-ago")).to_have_text("live")
+        slider.focus()
+        page.keyboard.press("ArrowLeft")
+        expect(page).to_have_url(re.compile(r"at=[^&]*:\d\dZ"))
+        page.keyboard.press("End")
+        expect(page.locator("#t-ago")).to_have_text("live")
 
 
 def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None:

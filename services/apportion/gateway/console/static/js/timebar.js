@@ -14,6 +14,7 @@ import { timeTicks } from "./ticks.js";
 const SPEEDS = [30, 120, 600, 3600];
 const REFRESH_MS = 4000;
 const REDRAW_MS = 10_000;
+const STEP_MS = 1000; // of the slider, from whole second to whole second, as addresses have them
 const RED = /Failed|Refused|Voided|Evicted|NodeGone|NodeSilent|HealthChanged/; // what people look for
 const RECOVERED = /^device .* recovered$/; // of the type that tells failures
 const LIST_WIDTH = 340; // as in frame.css
@@ -29,7 +30,7 @@ export class TimeBar {
     this.speed = 1;
     mount(element, html`<div class="t-now"><div class="t-clock"><output id="t-clock"></output><span id="t-ago"></span></div><a id="t-rev" class="m"></a></div>
       <div class="t-ctl"><button id="t-before" aria-label="The mark before" title="The mark before  [">${ICONS.before}</button><button id="t-play" aria-label="Play" title="Play  space">${ICONS.play}</button><button id="t-next" aria-label="The next mark" title="The next mark  ]">${ICONS.next}</button><button id="t-speed" title="Speed" aria-label="Speed" class="m"></button></div>
-      <div class="t-track" id="t-track"><canvas id="t-hist" aria-hidden="true"></canvas><div class="t-marks" id="t-marks"></div><input id="t-range" type="range" step="1000" aria-label="Moment that every page shows"><i class="t-head" id="t-head"></i><i class="t-ghost" id="t-ghost" hidden></i><span class="t-tip" id="t-tip" hidden></span><div class="t-list" id="t-list" popover aria-label="Marks"></div><p class="t-none faint" id="t-none" hidden></p></div>
+      <div class="t-track" id="t-track"><canvas id="t-hist" aria-hidden="true"></canvas><div class="t-marks" id="t-marks"></div><input id="t-range" type="range" step="${STEP_MS}" aria-label="Moment that every page shows"><i class="t-head" id="t-head"></i><i class="t-ghost" id="t-ghost" hidden></i><span class="t-tip" id="t-tip" hidden></span><div class="t-list" id="t-list" popover aria-label="Marks"></div><p class="t-none faint" id="t-none" hidden></p></div>
       <button id="t-live" class="t-live" title="Back to now  n"><i></i>Now</button>`);
     this.range = $("#t-range");
     $("#t-before").addEventListener("click", () => this.mark(-1));
@@ -187,7 +188,7 @@ export class TimeBar {
     $("#t-rev").textContent = revision ? `rev ${num(revision)}${of}` : "";
     $("#t-rev").href = href("events", { rev: revision ? String(revision) : "" });
     if (!this.line) return;
-    Object.assign(this.range, { min: this.line.from, max: this.end(), value: time });
+    Object.assign(this.range, { min: Math.floor(this.line.from / STEP_MS) * STEP_MS, max: Math.ceil(this.end() / STEP_MS) * STEP_MS, value: time });
     this.range.setAttribute("aria-valuetext", `${clock(time)}, revision ${num(revision)}${of}${live ? ", now" : ""}`);
     $("#t-head").style.left = `${this.place(time) * 100}%`;
   }
