@@ -27,7 +27,7 @@ _MODES: Final[Callable[[Device], str]] = lambda device: device.mode  # noqa: E73
 
 def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, str] | None:
     """What is wanted and what the node has, where its cause is of kinds and not of amounts; of a
-    gang the cause may be that of another pod, whose wishes this one has not.
+    gang the cause may be that of a pod which has ended since, whose wishes this one has not.
     """
     if code is _C.TYPE_MISMATCH and wishes.types(shape):
         return wishes.types(shape), " or ".join(_there([node], shape, _MODELS))
