@@ -7,11 +7,13 @@ own only if it would take such a pod now, and all pods of the gang are alike.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import Final
 
 from msgspec import structs
 
+from apportion.core.explain.lines import listed
 from apportion.core.explain.natural import natural
 from apportion.core.explain.room import Room
 from apportion.core.ledger.state import PodState, State
@@ -19,21 +21,38 @@ from apportion_schemas import GangShortage, NearMiss, PodConstraints, PodRefused
 
 NEAREST_KEPT: Final = 3
 CORDONED_WEIGHED: Final = 64
+SORTS_WEIGHED: Final = 16  # sorts of pods of a gang of which it is found out how many fit at most
 _CODE: Final = RefusalCode.NODE_CORDONED
 
 
 def never_together(room: Room, state: State, pod: PodState, found: GangShortage) -> str:
-    """That the whole fleet has too few places for the gang, where its pods are all alike; empty
-    where it has enough, or nobody can say so easily.
+    """That the whole fleet has too few places for the gang, and for which of its pods none; empty
+    where it may have enough, whose pods are of several sorts or of very many.
     """
-    if found.present < found.needed or not of_one_sort(room, state, pod):
+    if found.present < found.needed or not any(each.present for each in state.nodes.values()):
         return ""
-    most = room.once(("most", pod.shape_key), lambda: room.most(pod.submitted.shape))
-    if most >= found.needed or not any(each.present for each in state.nodes.values()):
+    group = pod.submitted.group
+    return room.once((f"never {group}", b""), lambda: _never_together(room, state, group, found))
+
+
+def _never_together(room: Room, state: State, group: str, found: GangShortage) -> str:
+    sorts: dict[bytes, list[PodState]] = {}
+    for each in state.groups[group].pods.values() if group in state.groups else ():
+        sorts.setdefault(each.shape_key, []).append(each)
+    if not 0 < len(sorts) <= SORTS_WEIGHED:
         return ""
+    places = {
+        key: min(len(alike), room.once(("most", key), partial(room.most, alike[0].submitted.shape)))
+        for key, alike in sorts.items()
+    }
+    most = sum(places.values())
+    if most >= found.needed:
+        return ""
+    none = [alike[0].full_name for key, alike in sorts.items() if not places[key]]
+    said = f", and none for {listed(sorted(none, key=natural))}" if most and none else ""
     return (
-        f"its gang needs {found.needed:,} places together, and this fleet has "
-        f"{most:,} with nothing there"
+        f"its gang needs {found.needed:,} places together, and this fleet has {most:,} with "
+        f"nothing there{said}"
     )
 
 

@@ -151,7 +151,8 @@ def _piece(share: Share) -> str:
         return f"{share.instance.profile}@{share.instance.start}"
     if share.template:
         return share.template
-    return f"{share.memory_mib:,} MiB" + (f" {share.cores} %" if share.cores else "")
+    cores = "" if not share.cores else f" {words.cores_held(share.device, share.cores)}"
+    return f"{share.memory_mib:,} MiB{cores}"
 
 
 def _joined(names: list[str]) -> str:

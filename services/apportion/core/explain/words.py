@@ -306,6 +306,11 @@ def device_words(device: str) -> str:
     return device[:DEVICE_CHARS] if len(device) > DEVICE_CHARS + 4 else device
 
 
+def cores_held(device: str, cores: int) -> str:
+    """As in `30 %`; of an NPU, by whose id one is known, the AI cores are counted: `8 cores`."""
+    return many(cores, "core") if device.startswith("NPU-") else f"{cores} %"
+
+
 def words_of(code: RefusalCode) -> Words:
     """Its words; a code of a newer build than this stands for itself."""
     known = WORDS.get(code)
@@ -403,7 +408,9 @@ def _sentence(
     elif _C.QUEUE_CARDS_EXCEEDED in refused.reasons and len(refused.reasons) > 1:
         limits.append(_of_nodes(refused, shape, most=most, never=never))
     said = "; ".join(limits)
-    return _of_gang(refused, refused.gang, said) if refused.gang is not None else said
+    if refused.gang is None:
+        return said
+    return _of_gang(refused, refused.gang, said, "one more" if shape else "one of its pods")
 
 
 def limit_of(refused: PodRefused) -> str:
@@ -416,10 +423,10 @@ def limit_of(refused: PodRefused) -> str:
     return _of_gang(refused, refused.gang, limits) if limits else gang(refused.gang)
 
 
-def _of_gang(refused: PodRefused, found: GangShortage, said: str) -> str:
-    """What keeps the next of a gang out; a limit counts those that have found places already."""
+def _of_gang(refused: PodRefused, found: GangShortage, said: str, whom: str = "one more") -> str:
+    """What keeps `whom` of a gang out; a limit counts those that have found places already."""
     counted = found.fitting and (refused.queue is not None or refused.quota is not None)
-    return f"{gang(found)}; {'with these' if counted else 'for one more'}, {said}"
+    return f"{gang(found)}; {'with these' if counted else f'for {whom}'}, {said}"
 
 
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
@@ -528,7 +535,7 @@ def gang(shortage: GangShortage) -> str:
         return (
             f"its gang needs {many(shortage.needed, 'pod')} together and has {shortage.present:,}"
         )
-    return f"its gang needs {shortage.needed:,} places together and finds {shortage.fitting:,}"
+    return f"its gang needs {shortage.needed:,} places together and found {shortage.fitting:,}"
 
 
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:

@@ -260,13 +260,23 @@ def test_a_gang_that_the_empty_fleet_has_no_room_for(pods: int, most: str) -> No
     assert bool(found.limit) == bool(most)
 
 
-def test_of_a_gang_whose_pods_differ_nobody_says_never() -> None:
-    """Which of them find places together is for the engine to try."""
+@pytest.mark.parametrize(
+    ("memory_mib", "says"),
+    [
+        (80_000, ""),
+        (90_000, "this fleet has 1 with nothing there, and none for default/m1"),
+    ],
+)
+def test_of_a_gang_whose_pods_differ_each_must_have_a_place(memory_mib: int, says: str) -> None:
+    """Which of them find places together is for the engine to try; for one there may be none."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 2))
-    ledger.submit(member("m0", cards()), member("m1", ask(80_000))).settle()
-    waits = ledger.pod("m0")
-    assert waits.refusal is not None
-    assert not Explainer(ledger.state).explained(waits, waits.refusal).limit
+    ledger.submit(member("m0", cards()), member("m1", ask(memory_mib))).settle()
+    for name in ("m0", "m1"):
+        waits = ledger.pod(name)
+        assert waits.refusal is not None
+        found = Explainer(ledger.state).explained(waits, waits.refusal)
+        assert says in found.limit
+        assert bool(found.limit) == bool(says)
 
 
 def test_of_a_fleet_without_nodes_no_gang_is_told_that_it_is_too_small() -> None:

@@ -235,6 +235,7 @@ def test_equal_shares_are_said_once() -> None:
         == "g0+g1+g2+g3 and 2 more: 1 MiB each"
     )
     assert shares_words([]) == "no device"
+    assert shares_words([share("NPU-1", 21_527, 8)]) == "NPU-1 21,527 MiB 8 cores"
 
 
 def test_asks_in_words() -> None:

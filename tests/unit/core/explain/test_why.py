@@ -219,7 +219,7 @@ def test_gang_that_does_not_fit() -> None:
     ledger = Ledger(rack("n1", 3), gang("team/job", 3)).submit(pod("holds", cards(1))).settle()
     ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
     answer = explained(ledger.settle(), "m0")
-    assert "its gang needs 3 places together and finds 2" in answer.sentence
+    assert "its gang needs 3 places together and found 2" in answer.sentence
 
 
 def gang_beside_a_cordon(needs: int) -> Why:
@@ -237,7 +237,7 @@ def test_nodes_that_its_gang_would_take_are_not_said_to_be_held() -> None:
     """
     answer = gang_beside_a_cordon(4)
     said = (
-        "finds 3; for one more, none of 6 nodes fits: node is cordoned (1 node); device is in use"
+        "found 3; for one more, none of 6 nodes fits: node is cordoned (1 node); device is in use"
     )
     assert said in answer.sentence
     assert answer.refused is not None
@@ -266,7 +266,7 @@ def test_gang_beyond_what_is_left_of_its_queue() -> None:
     ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
     answer = explained(ledger.settle(), "m0")
     said = (
-        "its gang needs 3 places together and finds 2; with these, its queue ml may hold 0 more of "
+        "its gang needs 3 places together and found 2; with these, its queue ml may hold 0 more of "
         "volcano.sh/vgpu-number, and 1 would be needed"
     )
     assert answer.sentence.endswith(f": {said}")
@@ -342,7 +342,7 @@ def test_the_card_of_the_quota_is_named_of_which_too_little_is_left() -> None:
     ledger.submit(pod("runs", cards(5), queue="ml")).settle()
     ledger.submit(*(member(f"m{number}", cards(4)) for number in range(3)))
     answer = explained(ledger.settle(), "m0")
-    said = "finds 2; with these, its queue ml may hold 1 more of A100, and 4 would be needed"
+    said = "found 2; with these, its queue ml may hold 1 more of A100, and 4 would be needed"
     assert said in answer.sentence
     assert answer.refused is not None
     assert answer.refused.causes[0].unblocked_by.endswith("held by default/runs")
@@ -493,7 +493,7 @@ def test_a_headline_has_the_reason_that_counts() -> None:
     ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3))).settle()
     refused = {uid: explained(ledger, uid).refused for uid in ("limited", "large", "m0")}
     said = {uid: (each.limit, each.reason) for uid, each in refused.items() if each}
-    gang_lacks = "its gang needs 3 places together and finds 2"
+    gang_lacks = "its gang needs 3 places together and found 2"
     quota = "the quota q of its namespace allows 0 of nvidia.com/gpu in all, and it needs 1"
     large = (
         "none of 1 node fits: device is in use and is wanted alone (1 node); it needs 3 empty "

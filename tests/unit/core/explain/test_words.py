@@ -160,7 +160,9 @@ def test_gang_that_lacks_places() -> None:
     """A gang that is complete says how many of it fit, and then what stopped the next one."""
     shortage = GangShortage(needed=4, present=4, fitting=3)
     said = words.refusal(refused({RefusalCode.DEVICES_TOO_FEW: 2}, gang=shortage))
-    assert said.startswith("its gang needs 4 places together and finds 3; for one more, none ")
+    assert said.startswith(
+        "its gang needs 4 places together and found 3; for one of its pods, none "
+    )
     assert words.phrase(RefusalCode.DEVICES_TOO_FEW) in said
 
 

@@ -163,7 +163,7 @@ def test_a_gang_is_in_its_queue_whole_or_not_at_all() -> None:
     assert refused.gang is not None
     assert (refused.gang.needed, refused.gang.fitting) == (3, 2)
     assert shortage(ledger, "m0").available == 0
-    assert words.refusal(refused).startswith("its gang needs 3 places together and finds 2;")
+    assert words.refusal(refused).startswith("its gang needs 3 places together and found 2;")
     ledger.play(queue(capability={"nvidia.com/gpu": 3})).settle()
     assert placed(ledger) == {"other", "m0", "m1", "m2"}
 

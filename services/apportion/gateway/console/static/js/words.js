@@ -33,9 +33,13 @@ export function holds(shares) {
   return `${many(devices, "card")}, ${said}${each && devices > 1 ? " each" : ""}`;
 }
 
+/** As in `30 %`; of an NPU, by whose id one is known, the cores are counted. */
+export const coresHeld = ({ device, cores }) => (device.startsWith("NPU-") ? num(cores) : `${cores} %`);
+
 /** One share: cores of a template are not percent, and its name says both. */
-function piece({ memory_mib: mib, cores, template }) {
-  const of = template || (cores ? `${cores} % cores` : "");
+function piece(share) {
+  const { memory_mib: mib, cores, template } = share;
+  const of = template || (cores ? `${coresHeld(share)} cores` : "");
   return [`${num(mib)} MiB`, of].filter(Boolean).join(", ");
 }
 

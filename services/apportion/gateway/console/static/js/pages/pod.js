@@ -12,7 +12,7 @@ import { answer, causeList, clauses, copyFrom, problemNote, sentenceCase, withCo
 import { href, setCanonical } from "../route.js";
 import { linked } from "../sentence.js";
 import { STORY } from "../vocabulary.js";
-import { ownTimes, phaseWord, podName, wants } from "../words.js";
+import { coresHeld, ownTimes, phaseWord, podName, wants } from "../words.js";
 import { ListPage } from "./list_page.js";
 
 const LONG_WAIT_S = 60;
@@ -284,11 +284,11 @@ class PodPage extends ListPage {
     const mine = cards.map(({ device }) => device).filter(device => own.has(device.device));
     const model = placed.shares[0]?.model ? ` · ${shortModel(placed.shares[0].model)}` : "";
     const amounts = new Set(mine.map(device => `${num(own.get(device.device))} of ${num(device.memory_mib)} MiB`));
-    const cores = placed.shares[0]?.share.cores;
+    const first = placed.shares[0]?.share;
     return html`<section class="card"><h2>${this.shareHead()} <small>${mine.length > 1 ? `${mine.length} cards of ` : ""}${placed.node}${model}${this.hasEnded() ? ", at its end" : ""}</small></h2>
       <div class="cards8">${cards.map(card => this.cardBox(card))}</div>
       ${cards.length ? html`<div class="legend">${legend([...statesOf(cards), ...(cards.some(isOwn) ? [["own", "this pod"]] : [])])}</div>` : ""}
-      <div class="kv">${[...amounts].map(amount => html`<span>${mine.length > 1 ? "each" : "memory"}</span><b>${amount}</b>`)}${cores ? html`<span>cores</span><b>${cores} %</b>` : ""}
+      <div class="kv">${[...amounts].map(amount => html`<span>${mine.length > 1 ? "each" : "memory"}</span><b>${amount}</b>`)}${first?.cores ? html`<span>cores</span><b>${coresHeld(first)}</b>` : ""}
       ${cards.length ? html`<span>beside</span><b>${this.besideWords()}</b>` : ""}</div></section>`;
   }
 
