@@ -363,11 +363,15 @@ def test_tail_ends_where_it_is_told_to(up: Standalone) -> None:
     """At a revision or a time, though the ledger goes on; an end that cannot be is refused."""
     told = up.run("tail", "--from", "2", "--to", "4", "--json").stdout.splitlines()
     assert [json.loads(line)["revision"] for line in told] == [2, 3, 4]
-    all_of_it = up.run("tail", "--from", "1", "--to", "now").stdout
-    assert all_of_it.startswith(up.run("tail", "--from", "1", "--to", "4").stdout)
+    all_of_it = up.run("tail", "--from", "-1h", "--to", "now")
+    assert all_of_it.stdout.startswith(up.run("tail", "--from", "1", "--to", "4").stdout)
+    assert re.fullmatch(r"from .*Z: revision 1, to .*Z: revision [\d,]+\n", all_of_it.stderr)
     for words, says in (
         (("--to", "4"), "--to without --from"),
-        (("--from", "4", "--to", "2"), "--to is before --from, which begins at revision 4"),
+        (("--from", "4", "--to", "2"), "--to 2 is before --from 4"),
+        (("--from", "4", "--to", "3"), "--to 3 is before --from 4"),
+        (("--from", "-1h", "--to", "-2h"), "--to -2h is before --from -1h"),
+        (("--from", "2020-01-01T00:00", "--to", "2020-01-02T00:00"), "before the ledger began"),
         (("--from", "4", "--to", "99999"), "--to is revision 99999, and the ledger ends at"),
         (("--from", "4", "--to", "soon"), "--to: 'soon' is no moment"),
     ):

@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
+from apportion.cli.asking import Gateway
+from apportion.cli.awaiting import Awaited, Decided
+from apportion.cli.making_room import wait_for_room
 from apportion.cli.moving import UNIT_MAX
+from apportion.cli.submitting import Submitted
+from apportion.cli.writing import open_ledger
 from apportion.runtime.jetstream.wire import STREAM, call_api
-from apportion_schemas import Host, NodeCordoned, NodeObserved, PodGone
+from apportion.runtime.process.reach import Reach
+from apportion_schemas import Host, NodeCordoned, NodeObserved, PodGone, PodRefused
 from tests.support.facts import Facts
 from tests.support.fleet import gpu, node, rack
 from tests.support.nats import running_bus
@@ -286,6 +292,19 @@ async def test_a_gang_that_is_too_large_is_named_before_anything_is_done(tmp_pat
     assert drain.returncode == 1
     assert f"gang default/big has {len(names)} pods, and {UNIT_MAX} can be moved" in said.decode()
     assert not facts.of(NodeCordoned)
+
+
+async def test_where_nobody_answers_no_room_is_waited_for(tmp_path: Path) -> None:
+    """What was moved is in the ledger, and its report must not be lost for want of a gateway."""
+    refused = PodRefused(pod="p", namespace="default", name="p", reasons={}, nodes=0)
+    awaited = Awaited([Submitted("default", "p", "p", 1)], lambda: None)
+    awaited.decided["p"] = Decided(2, refused=refused)
+    async with (
+        running_bus(tmp_path / "nats") as bus,
+        open_ledger(Reach(url=bus.server.url_for("operator"))) as ledger,
+    ):
+        nobody = Gateway("http://127.0.0.1:1")
+        assert await wait_for_room(ledger, nobody, awaited, {"default/p": 9}, 60) == {}
 
 
 async def test_a_node_of_kubernetes_is_one_whose_beginning_was_dropped(tmp_path: Path) -> None:

@@ -65,11 +65,11 @@ class Report(msgspec.Struct, kw_only=True):
     in a dry run what would become of them, and `planned` has the node where each would go, empty
     for one that would wait. `with_gang`: which of all these are not on the target themselves,
     and go because their gang does. `was`: the node of each before. `unready`: why nobody knows
-    whether those on the target run. `evicted`: who had to go for one of them. `instead`: pods that
-    waited before, and where they have, or in a dry run would have, a place now that one of these
-    has none. `estimate`: controllers in Kubernetes make them anew, in an order of their own.
-    `revision` is that of the cordon, also of one that stood already for the same reason; 0 for a
-    dry run.
+    whether those on the target run. `evicted`: who had, or would have, to go for one of them.
+    `instead`: pods that waited before, and where they have, or in a dry run would have, a place now
+    that one of these has none. `estimate`: controllers in Kubernetes make them anew, in an order of
+    their own. `revision` is that of the cordon, also of one that stood already for the same reason;
+    0 for a dry run.
     """
 
     target: str
@@ -210,9 +210,11 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
         return
     async with open_ledger(where.reach()) as ledger:
         awaited = await _anew(ledger, order, report, units, deadline, basis=basis)
-        left = max(deadline - time.monotonic(), 0.0)
-        now = await wait_for_room(ledger, gateway, awaited, _priorities(units), left)
-        _note_decisions(report, awaited, now)
+        left, now = max(deadline - time.monotonic(), 0.0), dict[str, Why]()
+        try:
+            now = await wait_for_room(ledger, gateway, awaited, _priorities(units), left)
+        finally:
+            _note_decisions(report, awaited, now)
     if report.waiting:
         await asyncio.to_thread(_note_instead, gateway, report, awaited, basis=basis)
 
@@ -254,6 +256,7 @@ def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
         if name in report.left:
             report.left[name] = pod.sentence.removeprefix(f"{name} ")
             report.planned[name] = pod.node
+            report.evicted |= {name: list(pod.evicts)} if pod.evicts else {}
     if "" in report.planned.values():
         report.instead = {f"{pod.namespace}/{pod.name}": pod.node for pod in answer.helped}
     detail = gateway.ask("nodes", order.node, answer=NodeDetail)

@@ -14,6 +14,7 @@ from typing import Final
 
 from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
+from apportion.cli.exits import Unreachable
 from apportion.cli.output import console, plain
 from apportion.cli.waiting import ASKED_MAX, whys
 from apportion.core.explain.answers import PodAnswer, Why
@@ -34,13 +35,15 @@ async def wait_for_room(
 ) -> dict[str, Why]:
     """How those stand that are refused, once nobody goes for them or `wait_s` is over; see `whys`.
 
-    `priorities` has those for which others may go, by `namespace/name`. Raises what `Awaited.wait`
-    and the gateway raise.
+    `priorities` has those for which others may go, by `namespace/name`. Raises as `Awaited.wait`.
     """
     end = time.monotonic() + wait_s
     if not 0 < len(awaited.refused) <= ASKED_MAX:
         return {}
-    may = await asyncio.to_thread(_may_preempt, gateway, awaited, priorities)
+    try:
+        may = await asyncio.to_thread(_may_preempt, gateway, awaited, priorities)
+    except Unreachable:
+        return {}
     hopes = dict.fromkeys(may, time.monotonic() + GRACE_S)
     reported: dict[str, str] = {}
     while True:

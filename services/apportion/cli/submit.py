@@ -227,8 +227,9 @@ async def _decided(
     left = max(end - time.monotonic(), 0.0)
     priorities = {f"{pod.namespace}/{pod.name}": pod.priority for pod in wish.pods if pod.preempts}
     now = await wait_for_room(ledger, gateway, awaited, priorities, left)
-    named = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods}
-    shapes = {pod.uid: named[pod.full_name] for pod in pods}
+    # Of a gang it is the refusal of some pod of it, which need not want what this one does.
+    lone = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods if not pod.group}
+    shapes = {pod.uid: lone[pod.full_name] for pod in pods if pod.full_name in lone}
     never = await asyncio.to_thread(never_fitting, gateway, awaited)
     _note_decisions(report, awaited, now, shapes, never)
 
@@ -268,7 +269,7 @@ def _note_decisions(
             held = shares_words(each.share for each in why.placed.shares)
             report.placed[name] = f"{why.placed.node}: {held}"
         elif said.refused is not None:
-            report.refused[name] = waits_for(awaited, uid, why, shapes[uid])
+            report.refused[name] = waits_for(awaited, uid, why, shapes.get(uid))
     for uid, text in awaited.unlooked.items():
         if uid not in awaited.decided:
             report.refused[awaited.pods[uid].full_name] = text

@@ -15,6 +15,7 @@ from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import Unreachable, Wrong
 from apportion.cli.moments import FORMS, MOMENT
 from apportion.cli.output import console, plain, print_json
+from apportion.cli.span import Span, span_of
 from apportion.cli.submitted_names import SubmittedNames
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.lines import Teller
@@ -23,14 +24,12 @@ from apportion.core.ledger.rules import Rules, said_at
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.wire import Wire
-from apportion.runtime.ledger.moments import Moment, MomentError, parse_moment
 from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
     SUBJECT_PREFIX,
     LedgerUnavailable,
     Record,
 )
-from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import EventError, FormatEnabled
 from apportion_schemas.catalogue import CATALOGUE
@@ -48,14 +47,6 @@ class Shown(msgspec.Struct, frozen=True):
     subject: str
     event: msgspec.Raw | None = None
     error: str = ""
-
-
-class _Span(NamedTuple):
-    """From where to where it is told; without `end`, to where the ledger ends now if `closed`."""
-
-    start: Moment | None
-    end: Moment | None
-    closed: bool
 
 
 class _Done(Exception):
@@ -93,20 +84,10 @@ def command(
     the ledger too; 3 the ledger cannot be reached at first, or lets us in no more.
     """
     subject = pattern_of(subject) if subject else ALL_SUBJECTS
-    if end is not None and start is None:
-        raise Wrong("--to without --from, which is now if left out; name both")
-    span = _Span(_moment("--from", start), _moment("--to", end), no_follow or end is not None)
+    span = span_of(start, end, closed=no_follow)
     with SubmittedNames(where) as names, contextlib.suppress(KeyboardInterrupt):
         show = _as_json if as_json else _in_words(Teller(names.find))
         run(_tail(where, subject, span, limit, show=show))
-
-
-def _moment(option: str, text: str | None) -> Moment | None:
-    """The moment of that option, if it is given. Raises Wrong."""
-    try:
-        return None if text is None else parse_moment(text, SystemClock().now())
-    except MomentError as error:
-        raise Wrong(f"{option}: {error}; {error.fix}") from None
 
 
 def pattern_of(text: str) -> str:
@@ -126,7 +107,7 @@ def pattern_of(text: str) -> str:
     raise Wrong(f"--subject is {text!r}, and no event can be on that; {fix}")
 
 
-async def _tail(where: Where, subject: str, span: _Span, limit: int | None, *, show: Show) -> None:
+async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, show: Show) -> None:
     shown, rules = 0, Rules()
     begin: int | None = None
     end: int | None = None
@@ -147,8 +128,8 @@ async def _tail(where: Where, subject: str, span: _Span, limit: int | None, *, s
         reach = where.reach()
         async with open_ledger(reach) as ledger:
             rules = await stream.read_rules(ledger.wire)
-            begin = await _first(ledger, span.start) if begin is None else begin
-            end = await _last(ledger, span.end, begin)
+            if begin is None:
+                begin, end = await span.revisions(ledger)
             subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
             try:
                 followed = subscription.caught_up() if span.closed else subscription.join()
@@ -217,42 +198,6 @@ async def _say_unanswered(wire: Wire, away: _Away) -> None:
             click.echo("the ledger answers again", err=True)
         said = False
         await asyncio.sleep(LOOK_S)
-
-
-async def _first(ledger: JetStreamLedger, start: Moment | None) -> int:
-    """The first revision that is shown: of a time, the first event that was stored after it.
-
-    The next one to come may be named, by a script that goes on where it was. Raises Wrong for one
-    behind that.
-    """
-    if start is not None and start.time is not None:
-        return await stream.newest_stored_by(ledger.wire, start.time) + 1
-    last = await ledger.last_revision()
-    begin = last + 1 if start is None else start.revision or 1
-    if begin > last + 1:
-        raise Wrong(
-            f"--from is revision {begin}, and the ledger ends at {last}; leave it out for what "
-            "comes from now on"
-        )
-    return begin
-
-
-async def _last(ledger: JetStreamLedger, end: Moment | None, begin: int) -> int | None:
-    """The last revision that is shown: of a time, the last event that was stored by then; None
-    where no end was named. Raises Wrong for one before the beginning, or behind the ledger's end.
-    """
-    if end is None:
-        return None
-    if end.time is not None:
-        found = await stream.newest_stored_by(ledger.wire, end.time)
-    else:
-        last = await ledger.last_revision()
-        found = end.revision or last
-        if found > last:
-            raise Wrong(f"--to is revision {found}, and the ledger ends at {last}; name one of it")
-    if found < begin - 1:
-        raise Wrong(f"--to is before --from, which begins at revision {begin}; exchange them")
-    return found
 
 
 def _as_json(record: Record, rules: Rules) -> None:

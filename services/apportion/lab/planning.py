@@ -307,7 +307,7 @@ class _Answering:
         return PlanAnswer(
             revision=self._before.revision,
             outcome=outcome,
-            sentence=_sentence(wish, pods, moved, len(self._leavers)) + self._parted(wish),
+            sentence=_sentence(wish, pods, moved, self._leavers) + self._parted(wish),
             changes=lab_changes.words(wish.changes, self._before),
             pods=pods,
             moved=moved,
@@ -453,7 +453,7 @@ class _Answering:
 
     def _never(self, pod: PodState, lasting: PodRefused) -> Explained:
         """What keeps the pod out of the empty fleet: a limit that somebody set, or the fleet."""
-        shape = pod.submitted.shape
+        shape = self._explainer.wishes(pod)
         if lasting.queue is not None or lasting.quota is not None:
             limit = never_within(self._explainer.room, self._state, pod, lasting) or words.refusal(
                 lasting, shape
@@ -535,18 +535,22 @@ def _has_place(state: State, uid: str) -> bool:
 
 
 def _sentence(
-    wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod], leavers: int
-) -> str:
-    """All of it in one sentence; `leavers` are those that would go for others."""
-    parts = []
+    wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod],
+    leavers: Sequence[PodEvicted],
+) -> str:  # fmt: skip
+    """All of it in one sentence; of the `leavers` those count that are not among the `pods`."""
+    parts, named = [], {(pod.namespace, pod.name) for pod in pods}
+    evicted = sum((gone.namespace, gone.name) not in named for gone in leavers)
     if pods:
         parts.append(_counted(pods, "planned"))
     if wish.changes.lose or wish.changes.drain:
-        parts.append(_counted(moved, "moved") if moved else "no pod would lose its place")
+        nobody = "no pod runs on what is lost" if evicted else "no pod would lose its place"
+        parts.append(_counted(moved, "moved") if moved else nobody)
+    if evicted:
+        what = "other pod" if pods or moved else "pod"
+        parts.append(f"{many(evicted, what)} would be evicted")
     if not parts:
         parts.append("nothing that runs would change")
-    if leavers:
-        parts.append(f"{many(leavers, 'other pod')} would be evicted")
     return "; ".join(parts)
 
 

@@ -272,6 +272,14 @@ def test_a_pod_of_the_manifest_that_loses_its_place_is_told_so() -> None:
     assert one.sentence.startswith("default/n1-0 is to leave n1: default/n1-0 (priority 0) is ev")
 
 
+def test_a_pod_of_the_manifests_that_would_be_evicted_is_counted_once() -> None:
+    """It is one of those that would wait, and none of the others."""
+    ledger = Ledger(rack("n1", 1), pod("low", cards())).settle()
+    answer = planned(ledger, draft("low", cards()), draft("high", cards(), priority=9))
+    assert [gone.pod for gone in answer.evicted] == ["low"]
+    assert answer.sentence == "of 2 pods, 1 fits, 1 would wait"
+
+
 def test_whoever_would_be_evicted_is_named() -> None:
     """A pod of higher priority takes the place of one of lower, which leaves in the plan alone."""
     ledger = full(nodes=1, count=1)

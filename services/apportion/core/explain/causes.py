@@ -85,8 +85,8 @@ def refused_answer(
     misses, and the nodes whose agents are not believed.
     """
     causes, nearest = refused_rows(state, explained, pod, room)
-    if not explained.never and explained.shape is not None:
-        causes = tuple(_with_people(state, row, pod, room) for row in causes)
+    if not explained.never:
+        causes = tuple(_with_people(state, row, explained, pod, room) for row in causes)
     return WhyRefused(
         revision=pod.refused_revision,
         nodes=explained.refused.nodes,
@@ -129,13 +129,15 @@ def _could_words(could: int, of: int) -> str:
     return f" (only {could:,} of {words.nodes(of)} could hold it)" if 0 < 2 * could <= of else ""
 
 
-def _with_people(state: State, row: CauseRow, pod: PodState, room: Room) -> CauseRow:
+def _with_people(
+    state: State, row: CauseRow, explained: Explained, pod: PodState, room: Room
+) -> CauseRow:
     """The cause, with who cordoned what it is about, since when and why: of what could hold the
     pod, the first few.
     """
     if row.code not in (RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED):
         return row
-    names, _ = _liftable(state, row.code, pod, room)
+    names, _ = _liftable(state, row.code, explained, pod, room)
     if not names:
         return row
     of_device = row.code is RefusalCode.DEVICE_CORDONED
@@ -161,10 +163,12 @@ def _cause_row(
     limited, shape = code in limit_words.LIMIT_CODES, explained.shape
     cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     near = [miss for miss in explained.refused.nearest if miss.code is code]
-    if shape is not None:
-        cure = _of_wishes(cure, state, code, explained, pod, room=room, near=near)
+    if code in CORDONS and not explained.never:
+        cure = _uncordoned(cure, state, code, near, _liftable(state, code, explained, pod, room))
     elif near:
-        cure = _at(cure, near[0])
+        cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
+    if shape is not None:
+        cure += _besides(state, code, explained, pod, room)
     if limited and not explained.limit:
         cure += _held_words(state, pod, explained, room)
     cure += could if code in words.FREED else ""
@@ -174,25 +178,16 @@ def _cause_row(
     return CauseRow(code=code, words=said, nodes=count, unblocked_by=cure)
 
 
-def _of_wishes(
-    cure: str, state: State, code: RefusalCode, explained: Explained, pod: PodState,
-    *, room: Room, near: list[NearMiss],
-) -> str:  # fmt: skip
-    """The cure for whoever wants what the pod does: where, and what would have to be besides."""
-    shape, ails = pod.submitted.shape, code is RefusalCode.DEVICE_UNHEALTHY and not explained.never
+def _besides(
+    state: State, code: RefusalCode, explained: Explained, pod: PodState, room: Room
+) -> str:
+    """What would have to be besides, or instead, for whoever wants what the pod does."""
+    shape, said = pod.submitted.shape, ""
+    ails = code is RefusalCode.DEVICE_UNHEALTHY and not explained.never
     if ails and _unnamed(state, shape):
-        cure += ", or pods of another scheduler that hold such devices there end"
-    if code in CORDONS and not explained.never:
-        cure = _uncordoned(cure, state, code, near, _liftable(state, code, pod, room))
-    elif near:
-        cure = _at(cure, near[0])
-    cure += fleet_words(state, code, shape)  # last: labels may have these words, too
-    return cure + (_full_too(state, pod, room) if ails else "")
-
-
-def _at(cure: str, miss: NearMiss) -> str:
-    """The cure with the names of the nearest that it is about."""
-    return cure.replace("NODE", miss.node).replace("DEVICE", miss.device or "DEVICE")
+        said = ", or pods of another scheduler that hold such devices there end"
+    said += fleet_words(state, code, shape)
+    return said + (_full_too(state, pod, room) if ails else "")
 
 
 def _own_words(explained: Explained) -> str:
@@ -222,15 +217,21 @@ def _uncordoned(
     return re.sub("NODE|DEVICE", first, cure) + besides
 
 
-def _liftable(state: State, code: RefusalCode, pod: PodState, room: Room) -> tuple[list[str], str]:
+def _liftable(
+    state: State, code: RefusalCode, explained: Explained, pod: PodState, room: Room
+) -> tuple[list[str], str]:
     """What is cordoned and could hold the pod, by name, and what would have to be besides; where to
-    lift one cordon is enough for some of them, these alone.
+    lift one cordon is enough for some of them, these alone. Of whom nobody knows what they want,
+    all that is cordoned.
     """
-    return room.once((code.value, pod.shape_key), lambda: _lifting(state, code, pod, room))
+    shape = explained.shape
+    if shape is None:
+        there = islice(_cordoned(state, code), NODES_WEIGHED)
+        return sorted((name for name, _ in there), key=natural), ""
+    return room.once((code.value, pod.shape_key), lambda: _lifting(state, code, shape, room))
 
 
-def _lifting(state: State, code: RefusalCode, pod: PodState, room: Room) -> tuple[list[str], str]:
-    shape = pod.submitted.shape
+def _lifting(state: State, code: RefusalCode, shape: Shape, room: Room) -> tuple[list[str], str]:
     holds = (each for each in _cordoned(state, code) if room.holds(shape, each[1]))
     could = list(islice(holds, NODES_WEIGHED))
     alone = [name for name, node in could if room.fits_uncordoned(shape, node, code, name)]

@@ -76,13 +76,19 @@ class Explainer:
         could hold it will do; of many sorts of pods, all of them.
         """
         found = self._found(pod, refused, brief=brief)
-        known = not refused.gang or of_one_sort(self.room, self._state, pod)
-        return found._replace(shape=pod.submitted.shape if known else None)
+        return found._replace(shape=self.wishes(pod))
+
+    def wishes(self, pod: PodState) -> Shape | None:
+        """What a refusal of the pod is about; None where it may be about another pod of its gang,
+        which wants something else.
+        """
+        return pod.submitted.shape if of_one_sort(self.room, self._state, pod) else None
 
     def _found(self, pod: PodState, refused: PodRefused, *, brief: bool) -> Explained:
         if refused.queue or refused.quota:
             limit = never_within(self.room, self._state, pod, refused)
-            refused = refused if limit else of_its_card(self.room, self._state, pod, refused)
+            if not limit and self.wishes(pod) is not None:
+                refused = of_its_card(self.room, self._state, pod, refused)
             return Explained(structs.replace(refused, nearest=()), never=False, limit=limit)
         if refused.gang:
             limit = never_together(self.room, self._state, pod, refused.gang)

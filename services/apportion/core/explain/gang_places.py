@@ -98,9 +98,13 @@ def _places(
 
 
 def of_one_sort(room: Room, state: State, pod: PodState) -> bool:
-    """Whether all pods of its gang want the same: else nobody knows which of them was refused."""
+    """Whether all pods of its gang that wait want the same, or it has none: else nobody knows which
+    of them was refused.
+    """
+    if not pod.submitted.group:
+        return True
     group = state.groups.get(pod.submitted.group)
     return group is not None and room.once(
         (f"alike {pod.submitted.group}", b""),
-        lambda: len({each.shape_key for each in group.pods.values()}) <= 1,
+        lambda: len({each.shape_key for each in group.pods.values() if not each.placement}) <= 1,
     )

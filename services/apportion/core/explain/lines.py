@@ -92,7 +92,8 @@ class Teller:
         match data:
             case PodSubmitted():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
-                self._shapes[data.uid] = data.shape
+                if not data.group:  # a gang's refusal is of some pod of it, perhaps another one
+                    self._shapes[data.uid] = data.shape
                 if len(self._shapes) > SHAPES_MAX:
                     del self._shapes[next(iter(self._shapes))]
             case PodRejected():
@@ -106,9 +107,7 @@ class Teller:
         if isinstance(data, PodGone) and self._newest.get(name, uid) != uid:
             name += ": the one before"
         if isinstance(data, PodRefused):
-            # Of a gang it is the refusal of some pod of it, which need not want what this one does.
-            shape = None if data.gang else self._shapes.get(data.pod)
-            return f"{name} waits: {words.event(data, shape)}"
+            return f"{name} waits: {words.event(data, self._shapes.get(data.pod))}"
         return _LINES[type(data)](data, name)
 
     def name_of(self, uid: str) -> str:
@@ -151,8 +150,9 @@ def _piece(share: Share) -> str:
         return f"{share.instance.profile}@{share.instance.start}"
     if share.template:
         return share.template
-    cores = "" if not share.cores else f" {words.cores_held(share.device, share.cores)}"
-    return f"{share.memory_mib:,} MiB{cores}"
+    of_npu = share.device.startswith("NPU-")  # whose AI cores are counted: 8 are all of them
+    cores = words.many(share.cores, "core") if of_npu else f"{share.cores} %"
+    return f"{share.memory_mib:,} MiB" + (f" {cores}" if share.cores else "")
 
 
 def _joined(names: list[str]) -> str:

@@ -296,7 +296,7 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
     none such it is said. That no node of the fleet ever could is for `why`, which looks at all.
     """
     room, shape = Room(state), pod.submitted.shape
-    if refused.gang is not None and not of_one_sort(room, state, pod):
+    if not of_one_sort(room, state, pod):
         return words.event(refused)
     possible = room.possible(pod, refused)
     if possible or not refused.nearest:

@@ -306,11 +306,6 @@ def device_words(device: str) -> str:
     return device[:DEVICE_CHARS] if len(device) > DEVICE_CHARS + 4 else device
 
 
-def cores_held(device: str, cores: int) -> str:
-    """As in `30 %`; of an NPU, by whose id one is known, the AI cores are counted: `8 cores`."""
-    return many(cores, "core") if device.startswith("NPU-") else f"{cores} %"
-
-
 def words_of(code: RefusalCode) -> Words:
     """Its words; a code of a newer build than this stands for itself."""
     known = WORDS.get(code)

@@ -226,6 +226,37 @@ def test_members_of_a_gang_that_differ_are_told_who_holds_what_is_near() -> None
         assert (near.node, near.held_by) == ("n1", ("default/there",))
 
 
+def test_members_of_a_gang_that_differ_are_told_whose_cordon_it_is() -> None:
+    """A cordon is of a node, whatever the pod wants: all of them are named, and nothing else is."""
+    nodes = [rack(f"m{number}", 1) for number in range(3)]
+    ledger = Ledger(*nodes, rack("n1", 1), gang("team/job", 4))
+    ledger.play(NodeCordoned(node="n1", by="ann", reason="fan"))
+    ledger.submit(*(member(f"g{number}", cards()) for number in range(3)), member("z", ask(90)))
+    answer = why(ledger.settle().state, ledger.pod("g0"))
+    cure = cures(answer)[RefusalCode.NODE_CORDONED]
+    assert cure.startswith("apportion uncordon n1 (n1: fan (ann, ")
+
+
+def test_whoever_has_a_place_does_not_make_the_rest_of_its_gang_differ() -> None:
+    """A master runs, its workers are gone and come again: they alone can have been refused."""
+    ledger = Ledger(rack("n1", 3), gang("team/job", 3))
+    ledger.submit(member("m", ask(1000)), member("w1", cards()), member("w2", cards())).settle()
+    ledger.gone("w1", "w2").submit(pod("o1", cards()), pod("o2", cards())).settle()
+    ledger.submit(member("w3", cards()), member("w4", cards())).settle()
+    for name in ("w3", "w4"):
+        assert "it needs 1 empty card on one node" in why(ledger.state, ledger.pod(name)).sentence
+
+
+def test_one_that_is_lacking_is_told_in_nobodys_wishes_either() -> None:
+    """Its event has no gang; and yet it is that of the first that finds no place."""
+    ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
+    ledger.submit(pod("other", cards())).settle()
+    only = shape(cards(), devices=DeviceConstraints(indexes=(0,)))
+    ledger.submit(member("c", cards()), member("d", shape=only)).settle()
+    for name in ("c", "d"):
+        assert "only card" not in why(ledger.state, ledger.pod(name)).sentence
+
+
 def test_where_no_node_is_left_nothing_can_never_fit() -> None:
     """The next may come: nobody knows what it has."""
     ledger = Ledger(rack("n1", 1)).submit(pod("a", cards(2))).settle().play(NodeGone(node="n1"))
