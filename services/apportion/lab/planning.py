@@ -411,9 +411,12 @@ class _Answering:
     def _fits(self, made: PlannedPod, pod: PodState, said: str) -> PlannedPod:
         placement = pod.placement
         assert placement is not None  # noqa: S101 - told to mypy
+        group = self._state.groups.get(pod.submitted.group)
+        # A gang has its places once all have left that go for any of it.
+        together = group.pods if group is not None and group.together else {pod.uid}
         evicts = tuple(
             f"{each.namespace}/{each.name}" for each in self._leavers
-            if each.beneficiary == pod.uid
+            if each.beneficiary in together
         )  # fmt: skip
         would = "would begin anew on" if made.was == placement.node else "would move to"
         said += f" {would if made.was else 'fits on'} {placed_words(placement)}"

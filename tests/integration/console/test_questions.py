@@ -488,6 +488,7 @@ def test_what_the_doctor_names_is_a_link(browser: Browser, base: str, cluster: S
     [card, *_] = cluster.json("get", "devices", "--node", "t4-1")["items"]
     assert cluster.run("simulate", "fail", card["device"]).returncode == 0
     try:
+        wait_until(lambda: "failed, on t4-1" in cluster.run("doctor").stdout, "the doctor to see it")
         with opened(browser, base) as page:
             visit(page, "#/doctor")
             found = page.locator(".checks li", has_text="failed, on ")

@@ -422,6 +422,15 @@ def test_a_gang_on_a_lost_node_moves_whole_or_not_at_all() -> None:
     assert [each.node for each in answer.moved] == ["added-1", "added-1"]
 
 
+def test_a_gang_has_its_places_once_all_have_left_that_go_for_any_of_it() -> None:
+    """Whose place it is that one of them takes, an eviction need not say."""
+    ledger = full(nodes=2, count=1)
+    ledger.play(gang("default/job", min_available=2))
+    drafts = [draft(name, cards(), priority=9, group="default/job") for name in ("u0", "u1")]
+    answer = planned(ledger, *drafts)
+    assert [set(each.evicts) for each in answer.pods] == [{"default/n1-0", "default/n2-0"}] * 2
+
+
 def test_a_drain_would_move_a_gang_whole_of_which_a_part_is_lost() -> None:
     """Whoever compares the plan with a dry run of `drain` knows why that has more pods."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("n3", 1))

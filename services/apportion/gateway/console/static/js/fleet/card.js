@@ -4,7 +4,6 @@ import { get, path, Problem } from "../api.js";
 import { between, clock, duration, instant, many, num, percent, shortId, shortModel, when } from "../format.js";
 import { html } from "../html.js";
 import { ICONS } from "../icons.js";
-import { kindOf } from "../kinds.js";
 import { link, receipt } from "../links.js";
 import { isLive, moment, shownTime } from "../moment.js";
 import { problemNote } from "../parts.js";
@@ -16,7 +15,6 @@ import { ABSENT, FAILED, granted, isFree, stateOf, stateWords, UNREADY, used, WH
 const HOLDERS_SHOWN = 6;
 const EVENTS_SHOWN = 9;
 const OF_ITS_NODE = new Set(["NodeCordoned", "NodeUncordoned", "NodeCordonLifted", "NodeSilent", "NodeHeard", "NodeGone"]);
-const OF_A_NODE = new Set(["health", "node", "operator"]); // kinds; who came and went stands with its cards
 const stories = new Map(); // by what was asked, the oldest first: a ledger only grows
 
 /** The facts that the picture itself knows. */
@@ -118,16 +116,16 @@ export async function ask(node, card) {
   const [detail, placements, ofNode] = await Promise.all([
     get(`nodes/${path(node.name)}`), whole ? null : get("placements", { node: node.name, limit: 1000 }), story("nodes", node.name),
   ]);
-  if (whole) return { node: detail.node, story: told(ofNode, item => OF_A_NODE.has(kindOf(item.type))) };
+  if (whole) return { node: detail.node, story: ofNode };
   const device = detail.devices.find(each => each.index === node.index[card]) ?? null;
   const since = new Map(placements.items.map(item => [`${item.namespace}/${item.name}`, item.placed_time]));
   const own = device ? await story("devices", device.device) : [];
-  return { device, since, node: detail.node, story: own instanceof Problem ? own : once([...own, ...told(ofNode, item => OF_ITS_NODE.has(item.type), [])]) };
+  return { device, since, node: detail.node, story: own instanceof Problem ? own : once([...own, ...ofItsNode(ofNode)]) };
 }
 
 const once = items => [...new Map(items.map(item => [item.revision, item])).values()];
 
-const told = (items, test, none = items) => (items instanceof Problem ? none : items.filter(test));
+const ofItsNode = items => (items instanceof Problem ? [] : items.filter(item => OF_ITS_NODE.has(item.type)));
 
 /** What happened up to the moment that is shown; only what is new is asked for. */
 async function story(kind, name) {

@@ -388,7 +388,7 @@ class WhatIfPage {
     return html`<section class="card"><h2><span class="m">${pod.namespace}/${pod.name}</span> ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${outcomeWords(pod.without)}</small>` : ""}</h2><p>${pod.refused ? "" : withCode(`${sentenceCase(pod.sentence)}.`)}${pod.refused && pod.pending_since ? html`Waits already, since ${receipt(pod.pending_since)}.` : ""}</p>
       ${best.length ? html`<div class="runs">${best.map((row, at) => html`<div class="run ${at ? "" : "won"}"><span class="m">${this.nodeName(row.node)}</span><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"><i data-s="width:${Math.max(0, row.total) / most * 100}%;background:var(--p1)"></i></span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? behindWords(best[0].total, row.total) : ""}</em></div>`)}</div>` : ""}
       ${pod.beside.length ? html`<h3>Beside</h3><ol class="mini">${pod.beside.slice(0, 5).map(each => html`<li><span>${podName(each.namespace, each.pod)} <span class="faint">${num(each.memory_mib)} MiB</span></span></li>`)}</ol>` : ""}
-      ${pod.refused ? html`<h3>${pod.outcome === "never" ? pod.refused.never ? "What an empty fleet lacks" : "Why it can never have a place" : "Why it would wait"}</h3>${causeList(pod.refused.causes, pod.refused.nodes)}` : ""}
+      ${pod.refused ? html`<h3>${pod.outcome === "never" ? pod.refused.never ? "What an empty fleet lacks" : "Why it can never have a place" : "Why it would wait"}</h3>${limitBesides(pod.refused)}${causeList(pod.refused.causes, pod.refused.nodes)}` : ""}
       ${pod.ahead ? html`<p class="faint">${many(pod.ahead, "pod")} would have their turn before it: ${link("waiting", "the lines")}.</p>` : ""}</section>`;
   }
 
@@ -413,6 +413,11 @@ const unusable = problems => html`<section class="card"><h2>What cannot be used<
 const LOOKS = { fits: "allocated", "not-now": "waiting", never: "never", unchanged: "allocated" };
 
 /** What keeps a pod from a place: the limit or its gang, else what the nearest node lacks. */
+/** What keeps a gang out that no cause says: of a limit one does. */
+function limitBesides({ limit, causes }) {
+  return limit && !causes.some(cause => cause.words === limit) ? html`<p>${sentenceCase(limit)}.</p>` : "";
+}
+
 function lackWords({ refused }) {
   if (refused?.limit) return `: ${refused.limit}`;
   const near = refused?.nearest?.find(miss => miss.missing);
