@@ -25,7 +25,7 @@ from apportion_schemas import (
 from tests.support import fleet
 from tests.support.fleet import A100_80, T4, gpu, observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, gang, member, pod, shape
+from tests.support.pods import ask, cards, pod, shape
 
 
 def draft(name: str, *asks: Ask, **fields: Any) -> PodDraft:
@@ -407,43 +407,6 @@ def test_enough_of_a_device_s_id_will_do() -> None:
     ):
         with pytest.raises(WishInvalid, match=problem):
             planned(ledger, lose=(name,))
-
-
-def test_a_gang_on_a_lost_node_moves_whole_or_not_at_all() -> None:
-    """Its declaration outlives its pods."""
-    ledger = Ledger(rack("n1", 2), rack("n2", 2, model=T4))
-    ledger.play(gang(min_available=2))
-    ledger.submit(member("a", ask(60_000)), member("b", ask(60_000)))
-    ledger.decide()
-    assert ledger.pod("a").placement is not None
-    answer = planned(ledger, lose=("n1",))
-    assert {each.outcome for each in answer.moved} == {"never"}
-    answer = planned(ledger, lose=("n1",), add=("2xA100-80GB",))
-    assert [each.node for each in answer.moved] == ["added-1", "added-1"]
-
-
-def test_a_gang_has_its_places_once_all_have_left_that_go_for_any_of_it() -> None:
-    """Whose place it is that one of them takes, an eviction need not say."""
-    ledger = full(nodes=2, count=1)
-    ledger.play(gang("default/job", min_available=2))
-    drafts = [draft(name, cards(), priority=9, group="default/job") for name in ("u0", "u1")]
-    answer = planned(ledger, *drafts)
-    assert [set(each.evicts) for each in answer.pods] == [{"default/n1-0", "default/n2-0"}] * 2
-
-
-def test_a_drain_would_move_a_gang_whole_of_which_a_part_is_lost() -> None:
-    """Whoever compares the plan with a dry run of `drain` knows why that has more pods."""
-    ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("n3", 1))
-    ledger.play(gang(min_available=2))
-    ledger.submit(member("a", cards()), member("b", cards()))
-    ledger.decide()
-    place = ledger.pod("a").placement
-    assert place is not None
-    answer = planned(ledger, lose=(place.node,))
-    said = "the pod that loses its place would move; a drain would move team/job whole, 1 pod more"
-    assert answer.sentence == said
-    assert "whole" not in planned(ledger, drain=(place.node,)).sentence
-    assert "whole" not in planned(ledger, lose=("n1", "n2", "n3")).sentence
 
 
 def test_added_nodes_take_what_waits_and_are_like_their_like() -> None:
