@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -39,6 +40,17 @@ spec:
   - name: main
     image: x
     resources: {limits: {nvidia.com/gpu: "1", nvidia.com/gpumem: "40000"}}
+"""
+WHOLE = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, annotations: {nvidia.com/use-gputype: A100}}
+spec:
+  priority: PRIORITY
+  containers:
+  - name: main
+    image: x
+    resources: {limits: {nvidia.com/gpu: "1", nvidia.com/gpucores: "100"}}
 """
 GANG = """
 apiVersion: batch.volcano.sh/v1alpha1
@@ -86,6 +98,11 @@ def submit(up: Standalone, *documents: str) -> None:
     """Submit these, wait until all are allocated."""
     up.json("submit", "-f", "-", "--wait", stdin="---".join(documents).encode())
     wait_until(lambda: all(pod["phase"] == "allocated" for pod in pods(up).values()), "all to run")
+
+
+def having(up: Standalone, what: str) -> set[str]:
+    """The names of the pods of which this field is not empty."""
+    return {name for name, pod in pods(up).items() if pod[what]}
 
 
 def test_a_node_is_drained_and_undone(up: Standalone) -> None:
@@ -215,6 +232,38 @@ def test_pods_of_a_gang_on_another_node_are_said_to_go_with_it(up: Standalone) -
     assert finds == "4 of 4 would have no place"
     assert ["default/gang-worker-0 and 3 more would wait" in row for row in rows] == [True]
     up.json("delete", *pods(up))
+
+
+def test_ctrl_c_while_room_is_made_tells_who_has_a_place(up: Standalone) -> None:
+    """Of two that were moved one takes the place of a pod that somebody ends meanwhile."""
+    high, low = (WHOLE.replace("PRIORITY", priority) for priority in ("9", "0"))
+    submit(up, *(high.replace("NAME", f"high-{number}") for number in range(2)))
+    [node] = {pod["node"] for pod in pods(up).values()}
+    moved = set(pods(up))
+    submit(up, *(low.replace("NAME", f"low-{number}") for number in range(2)))
+    watcher = up.processes()["watcher"]
+    os.kill(watcher, signal.SIGSTOP)  # so that nobody goes by itself
+    try:
+        with subprocess.Popen(
+            [*APPORTION, "drain", node, "--reason", "x"], stdout=subprocess.PIPE,
+            env={**os.environ, "APPORTION_DATA": str(up.data)}, text=True,
+        ) as draining:  # fmt: skip
+            [leaving] = wait_until(lambda: having(up, "evicted_for"), "room for one to be made")
+            up.json("delete", leaving)
+            wait_until(lambda: having(up, "node") & moved, "one to be placed")
+            wait_until(lambda: having(up, "room_on"), "room for the other to be made")
+            draining.send_signal(signal.SIGINT)
+            said, _ = draining.communicate(timeout=30)
+    finally:
+        os.kill(watcher, signal.SIGCONT)
+    assert draining.returncode == 130
+    assert re.search(
+        rf"^default/high-\d moved to {OTHER[node]}; evicted for it: ", said, re.MULTILINE
+    ), said
+    assert re.search(r"^default/high-\d must wait: ", said, re.MULTILINE), said
+    assert "\n1 pod moved\n1 pod without a place yet: " in said
+    up.json("delete", *pods(up))
+    up.json("uncordon", node)
 
 
 def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
