@@ -22,7 +22,7 @@ from apportion.core.explain.meant import fleet_words, kind_words
 from apportion.core.explain.natural import natural
 from apportion.core.explain.room import NODES_WEIGHED, Room
 from apportion.core.ledger.state import NodeState, PodState, State
-from apportion_schemas import NearMiss, RefusalCode, Shape
+from apportion_schemas import NearMiss, PodRefused, RefusalCode, Shape
 
 CORDONS_NAMED = 3
 """So many cordoned nodes or devices are named with who cordoned them."""
@@ -48,7 +48,11 @@ def refusal_words(explained: Explained, *, short: bool = False) -> str:
     if explained.limit:
         return explained.limit
     said = words.refusal(explained.refused, explained.shape, short=short, never=explained.never)
-    return f"{words.NEVER}: {said}" if explained.never else said
+    return (
+        f"{words.NEVER}: {said}"
+        if explained.never
+        else whose(explained.refused, explained.shape) + said
+    )
 
 
 def cause_words(explained: Explained) -> str:
@@ -56,7 +60,18 @@ def cause_words(explained: Explained) -> str:
     if explained.limit:
         return explained.limit
     said = words.cause(explained.refused, explained.shape, never=explained.never)
-    return f"{words.NEVER_LISTED}: {said}" if explained.never else said
+    return (
+        f"{words.NEVER_LISTED}: {said}"
+        if explained.never
+        else whose(explained.refused, explained.shape) + said
+    )
+
+
+def whose(refused: PodRefused, shape: Shape | None) -> str:
+    """That the refusal may be another pod's, where nothing else says that it is of a gang: of one
+    that lacks a single pod the event does not. For `shape` see `Explained`.
+    """
+    return "for one pod of its gang, " if shape is None and refused.gang is None else ""
 
 
 def reason_words(explained: Explained) -> str:

@@ -153,13 +153,13 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
     waiting.sort(key=_turn)
     by_wants: dict[tuple[str, ...], list[tuple[int, PodState]]] = {}
     wants: dict[bytes, str] = {}
+    explainer = Explainer(state)
     for position, pod in enumerate(waiting, 1):
         key = wants.get(pod.shape_key)
         if key is None:
             key = wants[pod.shape_key] = wants_words(pod)
-        by_wants.setdefault((key, *_kept_out(pod)), []).append((position, pod))
+        by_wants.setdefault((key, *_kept_out(explainer, pod)), []).append((position, pod))
     ordered = list(by_wants.items())  # as their first pods stand in the queue
-    explainer = Explainer(state)
     lines = [
         _line(state, explainer, said, pods, pods_shown)
         for (said, *_), pods in ordered[:LINES_SHOWN]
@@ -201,12 +201,14 @@ def _turn(pod: PodState) -> tuple[int, int]:
     return (-pod.submitted.priority, pod.submitted_revision)
 
 
-def _kept_out(pod: PodState) -> tuple[str, ...]:
-    """What other than devices keeps a pod out, as far as it tells lines apart."""
+def _kept_out(explainer: Explainer, pod: PodState) -> tuple[str, ...]:
+    """What other than devices keeps a pod out, as far as it tells lines apart: a refusal that may
+    be about another pod of its gang is none of whoever wants the same.
+    """
     refused = pod.refusal
     if refused is None:
         return ()
-    if refused.gang:
+    if refused.gang or explainer.wishes(pod) is None:
         return (pod.submitted.group,)
     if Explained(refused, never=False).of_limits:
         return (pod.submitted.namespace, limit_words.of_what(refused))

@@ -21,7 +21,7 @@ from apportion.core.explain.answers import (
     WhyRefused,
     WhyWaiting,
 )
-from apportion.core.explain.causes import refusal_words, refused_answer
+from apportion.core.explain.causes import refusal_words, refused_answer, whose
 from apportion.core.explain.choice import choice_words
 from apportion.core.explain.explained import Explained, Explainer
 from apportion.core.explain.gang_places import of_one_sort
@@ -297,7 +297,7 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
     """
     room, shape = Room(state), pod.submitted.shape
     if not of_one_sort(room, state, pod):
-        return words.event(refused)
+        return whose(refused, None) + words.event(refused)
     possible = room.possible(pod, refused)
     if possible or not refused.nearest:
         return words.event(structs.replace(refused, nearest=possible), shape)

@@ -7,7 +7,7 @@ import pytest
 from apportion.core.explain.answers import Why
 from apportion.core.explain.explained import Explainer
 from apportion.core.explain.views import pod_answer
-from apportion.core.explain.why import why
+from apportion.core.explain.why import event_words, why
 from apportion_schemas import (
     Ask,
     DeviceConstraints,
@@ -254,7 +254,13 @@ def test_one_that_is_lacking_is_told_in_nobodys_wishes_either() -> None:
     only = shape(cards(), devices=DeviceConstraints(indexes=(0,)))
     ledger.submit(member("c", cards()), member("d", shape=only)).settle()
     for name in ("c", "d"):
-        assert "only card" not in why(ledger.state, ledger.pod(name)).sentence
+        said = why(ledger.state, ledger.pod(name)).sentence
+        assert ": for one pod of its gang, none of 1 node fits: device is in use" in said
+        waits = ledger.pod(name)
+        assert waits.refusal is not None
+        event = event_words(ledger.state, waits, waits.refusal)
+        assert event.startswith("for one pod of its gang, none of 1 node fits: device is in use")
+        assert "only card" not in f"{said} {event}"
 
 
 def test_where_no_node_is_left_nothing_can_never_fit() -> None:

@@ -202,6 +202,17 @@ def test_who_waits_says_that_room_is_made() -> None:
     assert line.first[0].room == "n1 is kept for it, for others have left"
 
 
+def test_whoever_wants_the_same_has_not_the_refusal_of_anothers_gang() -> None:
+    """Two that want a card: one of a gang whose next pod finds no card 5, and one by itself."""
+    ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
+    ledger.submit(pod("other", cards())).settle()
+    only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
+    ledger.submit(member("c", shape=only), member("d", cards()), pod("lone", cards())).settle()
+    by_pod = {line.first[0].name: line.sentence for line in lines_answer(ledger.state).lines}
+    assert by_pod["d"].startswith("for one pod of its gang, none of 1 node fits: no device has an")
+    assert by_pod["lone"].startswith("none of 1 node fits: device is in use")
+
+
 def test_many_gangs_that_want_the_same_cost_one_look_at_the_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
