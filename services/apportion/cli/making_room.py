@@ -8,6 +8,7 @@ is time; and what is waited for is said once.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -65,13 +66,16 @@ def evicted_for(gone: list[str]) -> str:
 
 
 def _may_preempt(gateway: Gateway, awaited: Awaited, priorities: Mapping[str, int]) -> set[str]:
-    """The refused pods for which others may have to go: such as hold places, of less priority."""
+    """The refused pods for which others may have to go: such as hold places, of less priority; and
+    those for which room is kept, for others have left already.
+    """
     _, pods = gateway.items("pods", PodAnswer)
-    least = min((pod.priority for pod in pods if pod.node), default=None)
-    if least is None:
-        return set()
-    names = {name for name, priority in priorities.items() if priority > least}
-    return {uid for uid in awaited.refused if awaited.pods[uid].full_name in names}
+    least = min((pod.priority for pod in pods if pod.node), default=math.inf)
+    kept = {pod.uid for pod in pods if pod.room_on}
+    return {
+        uid for uid in awaited.refused
+        if uid in kept or priorities.get(awaited.pods[uid].full_name, -math.inf) > least
+    }  # fmt: skip
 
 
 def _tell(awaited: Awaited, now: Mapping[str, Why], reported: dict[str, str]) -> None:
