@@ -31,9 +31,10 @@ from apportion.cli.connection import (
 )
 from apportion.cli.exits import REFUSED, Unreachable
 from apportion.cli.forking import ForkServer
+from apportion.cli.held_port import HeldPort
 from apportion.cli.output import console, plain
 from apportion.cli.samples import Samples, show, submit_samples
-from apportion.cli.supervisor import Child, Supervisor, UpFailed, free_port
+from apportion.cli.supervisor import Child, Supervisor, UpFailed
 from apportion.cli.wanted import Wanted
 from apportion.core.explain.words import many
 from apportion.runtime.jetstream import client as jetstream
@@ -60,7 +61,8 @@ class Up:
         self._wanted = wanted
         self._out = console()
         self._where = Where(data=wanted.data)
-        self._gateway = f"127.0.0.1:{wanted.port or free_port()}"
+        self._any_port = HeldPort()  # until we end, which is for the gateway as well
+        self._gateway = f"127.0.0.1:{wanted.port or self._any_port.port}"
         self._supervisor = Supervisor(
             wanted.data,
             wanted.nats_port,

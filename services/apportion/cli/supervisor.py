@@ -18,13 +18,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from apportion.cli import sentinel
 from apportion.cli.fork_server import Order
 from apportion.cli.forking import Forked, ForkServer
+from apportion.cli.held_port import HeldPort
 from apportion.runtime.jetstream.server import EmbeddedServer, ServerFailed
 from apportion.runtime.process.backoff import BackOff
 
@@ -53,7 +54,7 @@ class Child:
     environment: Mapping[str, str]
     log: Path
     process: Forked | None = None
-    health_port: int = 0
+    health: HeldPort = field(default_factory=HeldPort)
     ready: bool = False
 
     def log_tail(self) -> str:
@@ -194,8 +195,9 @@ class Supervisor:
             await asyncio.sleep(BACK_OFF.after(failures))
 
     async def _spawn(self, child: Child) -> Forked:
-        child.health_port = free_port()
-        health = {"APPORTION_HEALTH": f"127.0.0.1:{child.health_port}"}
+        child.health.release()
+        child.health = HeldPort()
+        health = {"APPORTION_HEALTH": child.health.address}
         order = Order(
             [child.name, *child.arguments], {**child.environment, **health}, str(child.log)
         )
@@ -214,7 +216,7 @@ class Supervisor:
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 # It is another process: there is nothing to be woken by.
-                while not await asyncio.to_thread(is_ready, child.health_port):  # noqa: ASYNC110
+                while not await asyncio.to_thread(is_ready, child.health.port):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise UpFailed(
@@ -224,6 +226,7 @@ class Supervisor:
 
     async def _end(self, child: Child) -> None:
         process = child.process
+        child.health.release()
         if process is None:
             return
         _signal(process, signal.SIGTERM)
@@ -313,14 +316,6 @@ def is_ready(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def free_port() -> int:
-    """A port that was free a moment ago; whoever loses the race is started again with another."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _is_free(port: int) -> bool:
