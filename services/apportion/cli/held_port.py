@@ -10,23 +10,30 @@ import socket
 
 
 class HeldPort:
-    """One port, bound with SO_REUSEADDR and not listened on.
+    """At most one port at a time, bound with SO_REUSEADDR and not listened on.
 
     A server that sets SO_REUSEADDR as well, as asyncio's do, can listen there meanwhile (see
-    socket(7)). Raises OSError where there is no port or descriptor left.
+    socket(7)). `port` is 0 until one was taken.
     """
 
     def __init__(self) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("127.0.0.1", 0))
-        self.port: int = self._socket.getsockname()[1]
+        self._socket: socket.socket | None = None
+        self.port = 0
 
-    @property
-    def address(self) -> str:
-        """As a service is told where to listen."""
-        return f"127.0.0.1:{self.port}"
+    def take(self) -> str:
+        """Hold another port than before; returns its address, as a service is told of it.
+
+        Raises OSError where there is no port or descriptor left.
+        """
+        another = socket.socket()
+        another.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        another.bind(("127.0.0.1", 0))
+        self.release()  # after: not the same again
+        self._socket = another
+        host, self.port = another.getsockname()
+        return f"{host}:{self.port}"
 
     def release(self) -> None:
         """From now on anybody may be given it."""
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()

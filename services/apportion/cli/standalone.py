@@ -61,8 +61,8 @@ class Up:
         self._wanted = wanted
         self._out = console()
         self._where = Where(data=wanted.data)
-        self._any_port = HeldPort()  # until we end, which is for the gateway as well
-        self._gateway = f"127.0.0.1:{wanted.port or self._any_port.port}"
+        self._any_port = HeldPort()
+        self._gateway = f"127.0.0.1:{wanted.port}"
         self._supervisor = Supervisor(
             wanted.data,
             wanted.nats_port,
@@ -117,6 +117,8 @@ class Up:
         supervisor.take_folder()  # first: another `up` on it has the ports as well
         if why := kept_fleet.refusal(wanted.data, wanted.fleet):
             raise UpFailed(why)
+        if not wanted.port:
+            self._gateway = self._any_port.take()
         check_ports(self._gateway, wanted.nats_port)
         goes_on = kept_fleet.kept(wanted.data) is not None
         await supervisor.start_server(remove=wanted.ephemeral)
@@ -157,6 +159,7 @@ class Up:
             with contextlib.suppress(OSError):
                 (self._wanted.data / CONNECTION).unlink(missing_ok=True)
         await self._supervisor.stop()
+        self._any_port.release()
         if self._wanted.ephemeral:
             shutil.rmtree(self._wanted.data, ignore_errors=True)
         if started:

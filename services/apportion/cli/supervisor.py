@@ -195,9 +195,7 @@ class Supervisor:
             await asyncio.sleep(BACK_OFF.after(failures))
 
     async def _spawn(self, child: Child) -> Forked:
-        child.health.release()
-        child.health = HeldPort()
-        health = {"APPORTION_HEALTH": child.health.address}
+        health = {"APPORTION_HEALTH": child.health.take()}
         order = Order(
             [child.name, *child.arguments], {**child.environment, **health}, str(child.log)
         )
