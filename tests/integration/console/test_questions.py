@@ -170,7 +170,7 @@ def test_a_manifest_of_a_pod_that_waits_already_says_since_when(
         page.locator("#manifest").fill(manifest)
         section = page.locator("#result section", has_text="default/waits-already")
         expect(section.locator(".chip").first).to_have_text("never")
-        expect(section).to_contain_text(f"Waits already, since #{pod['submitted_revision']}")
+        expect(section).to_contain_text(f"Waits already, since #{pod['submitted_revision']:,}")
         expect(section).to_have_count(1)
         assert offences(page) == []
     cluster.json("delete", "waits-already")
