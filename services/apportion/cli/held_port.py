@@ -1,4 +1,4 @@
-"""A port of this machine that is kept for a server until that listens on it.
+"""A port of this machine that is kept for a server from before that begins.
 
 A port that was free a moment ago may be anybody's by the time a service begins: even the source of
 a connection. Invariant: while it is held the kernel gives it to nobody who asks for any port.
