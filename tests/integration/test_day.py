@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.browser.audit import offences
-from tests.support.browser.chromium import opened, running_browser, skip_unless_here
+from tests.support.browser.chromium import follow, opened, running_browser, skip_unless_here
 from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
 
@@ -271,8 +271,8 @@ def the_past(page: Page, before: str) -> None:
     expect(page.get_by_role("row", name=HIT[0])).to_contain_text(BROKEN)
     page.get_by_role("button", name="Now").click()
     open_page(page, "Events")
-    page.get_by_role("link", name="Compare moments").click()
-    page.get_by_role("link", name="around").first.click()
+    follow(page, page.get_by_role("link", name="Compare moments"))
+    follow(page, page.get_by_role("link", name="around").first)
     expect(answer).to_contain_text(re.compile(r"\bcards\b.* changed"))
     around_the_break(page, before)
 

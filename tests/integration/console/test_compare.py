@@ -7,7 +7,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser.audit import offences
-from tests.support.browser.chromium import NARROW, WIDE, opened, visit
+from tests.support.browser.chromium import NARROW, WIDE, opened, shown, visit
+from tests.support.browser.held import Held
 
 TIME = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}")
 DIFF = re.compile(r"#/events\?diff=([^,]*),([^,&]*)$")
@@ -217,6 +218,28 @@ def test_the_keyboard_stays_where_it_was(
         field.press("Enter")
         expect(field).to_have_attribute("aria-invalid", "true")
         expect(field).to_be_focused()
+
+
+@pytest.mark.parametrize("last", ["3", "999999999"], ids=["answered", "refused"])
+def test_what_is_typed_while_the_answer_comes_stays(browser: Browser, base: str, last: str) -> None:
+    """The answer stands around the form: text, caret and keyboard are where they were."""
+    with opened(browser, base) as page:
+        visit(page, "#/events?diff=1,2")
+        held = Held(page, re.compile(r"/api/v1/diff\?"))
+        address = f"#/events?diff=1,{last}"
+        page.evaluate("address => { location.hash = address; }", address)
+        asked_for = held.come()
+        expect(page.locator("h1")).to_contain_text("Comparing #1 with #")
+        field = page.locator("#moments [name=from]")
+        field.press("Control+a")
+        page.keyboard.type("#")
+        asked_for.continue_()
+        shown(page, address)
+        page.keyboard.type("2")
+        expect(field).to_be_focused()
+        expect(field).to_have_value("#2")
+        page.unroute_all()
+        assert compare(page, to="#3") == ["#2", "#3"]
 
 
 def test_on_a_phone_the_form_is_as_wide_as_the_page(browser: Browser, base: str) -> None:

@@ -5,37 +5,16 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit
-from tests.support.polling import wait_until
+from tests.support.browser.held import Held
 
 WORKING = "Working out what would happen…"
 PLAN = re.compile(r"/api/v1/plan")
 WAITS = re.compile(r"/api/v1/(lines|pods/.*/why)")
 LOSE = "#/whatif?lose=t4-1"
-
-
-class Held:
-    """Requests that have not reached the gateway yet: each goes on when it is told to."""
-
-    def __init__(self, page: Page, pattern: re.Pattern[str]) -> None:
-        self._page = page
-        self._routes: list[Route] = []
-        page.route(pattern, self._hold)
-
-    def _hold(self, route: Route) -> None:
-        self._routes.append(route)
-
-    def come(self) -> Route:
-        """Wait for one, which is the test's then."""
-        wait_until(self._any, "a question to the gateway")
-        return self._routes.pop(0)
-
-    def _any(self) -> bool:
-        self._page.evaluate("() => 0")  # what the browser tells is heard while it is asked
-        return bool(self._routes)
 
 
 def works(page: Page, words: str = WORKING) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
 
 REQUIRED = "APPORTION_REQUIRE_BROWSER"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -96,4 +96,17 @@ def opened(
 def visit(page: Page, address: str) -> None:
     """Go to a page of the console, and wait until it has answered."""
     page.goto(f"/{address}")
+    shown(page, address)
+
+
+def follow(page: Page, link: Locator) -> None:
+    """Follow a link to a page of the console, and wait until that has answered."""
+    address = link.get_attribute("href")
+    assert address, "the link goes nowhere"
+    link.click()
+    shown(page, address)
+
+
+def shown(page: Page, address: str) -> None:
+    """Wait until the page of an address has answered."""
     page.wait_for_function(SHOWN, arg=address)

@@ -1,7 +1,8 @@
 // What differs between two moments: who came and went, what failed, and what people did.
 //
 // Invariant: headline, fields and address tell the same two moments, whichever of them was changed;
-// which events of the ledger these moments have come to is said once, below the headline.
+// which events of the ledger these moments have come to is said once, below the headline. The form stands
+// from the first moment on, and the answer comes around it: what is typed meanwhile stays.
 import { getNow, orNone, Problem } from "../api.js";
 import { askedMoment, timeWords, zoneWords } from "../asked_moment.js";
 import { instant, many, num, shortId, when } from "../format.js";
@@ -26,10 +27,10 @@ function held() {
   return !at ? "" : at.name ? `#moments [name="${at.name}"]` : "#moments button";
 }
 
-/** The page anew, with its form; the keyboard stays where it was. */
-function show(main, markup, ends) {
+/** The page without its answer; the keyboard stays where it was on the page before. */
+function stand(main, ends) {
   const had = held();
-  mount(main, html`<div class="page">${markup}</div>`);
+  mount(main, html`<div class="page"><div id="answer">${workingAnswer(html`Comparing ${named(ends.from)} with ${named(ends.to)}`)}</div>${form(ends)}<div class="through" id="lists"></div></div>`);
   listen(ends);
   if (had) $(had).focus({ preventScroll: true });
 }
@@ -37,7 +38,7 @@ function show(main, markup, ends) {
 /** See app.js. */
 export async function openDiff(main, context) {
   const [from, to] = bothMoments(context.parameters);
-  show(main, html`${workingAnswer(html`Comparing ${named(from)} with ${named(to)}`)}${form({ from, to })}`, { from, to });
+  stand(main, { from, to });
   try {
     const [diff, line] = await Promise.all([
       getNow("diff", { from: from.asked, to: to.asked, limit: ROWS }), getNow("timeline", { bins: 1 }),
@@ -47,35 +48,35 @@ export async function openDiff(main, context) {
       ...[diff.from, diff.to].map(({ revision }) => getNow("summary", { at: String(revision) })),
     ]);
     if (!context.alive()) return null;
-    draw(main, { from, to, diff, before, after, line, begun });
+    draw({ from, to, diff, before, after, line, begun });
   } catch (problem) {
     if (!(problem instanceof Problem) || !["from", "to"].includes(problem.field)) throw problem;
     if (!context.alive()) return null;
-    drawRefused(main, { from, to, problem });
+    drawRefused({ from, to, problem });
   }
   return {}; // without an `update`: another moment of the bar is another comparison
 }
 
-function draw(main, { from, to, diff, before, after, line, begun }) {
+function draw({ from, to, diff, before, after, line, begun }) {
   const told = [
     count(diff, "placements", "placement"), count(diff, "nodes", "node"), count(diff, "devices", "card"),
     count(diff, "waiting", "waiting pod"), count(diff, "limits", "limit"),
     count(diff, "policy", "policy"), count(diff, "configuration", "setting"),
   ].filter(Boolean);
   const changed = html`Between ${named(from)} and ${named(to)}, ${told.length ? html`${listed(told)} changed` : "nothing changed"}.`;
-  show(main, html`${answer(changed, [cameTo({ from, to, diff }), begun && fromTheFirst(begun.row), link("events", "all events")])}
-    ${form({ from, to, marks: line.marks, first: instant(line.first_time) ?? 0 })}
-    ${totals(before, after)}
+  mount($("#answer"), answer(changed, [cameTo({ from, to, diff }), begun && fromTheFirst(begun.row), link("events", "all events")]));
+  mount($("#near"), offered(line.marks, instant(line.first_time) ?? 0));
+  mount($("#lists"), html`${totals(before, after)}
     <div class="grid2">${group("health", "Cards", diff.devices, diff.more.devices, name => html`<span class="m" title="${name}">${shortId(name)}</span>`)}${group("node", "Nodes", diff.nodes, diff.more.nodes, nodeLink)}
     ${group("refusal", "Waiting pods", diff.waiting, diff.more.waiting, podNamed)}${group("operator", "Limits", diff.limits, diff.more.limits)}
     ${group("operator", "Policy", diff.policy, diff.more.policy)}${group("operator", "Configuration", diff.configuration, diff.more.configuration)}
-    ${group("placement", "Placements", diff.placements, diff.more.placements, podNamed)}</div>`, { from, to });
+    ${group("placement", "Placements", diff.placements, diff.more.placements, podNamed)}</div>`);
 }
 
 /** A moment of which nothing is known stands in its field, to be mended there; beside it is said how, in the forms of this page. */
-function drawRefused(main, { from, to, problem }) {
+function drawRefused({ from, to, problem }) {
   const read = { from, to }[problem.field].read;
-  show(main, html`${answer(sentence(problem.message), [read && problem.fix ? sentence(problem.fix) : "Write it as 14:20, 2026-11-20T14:20, -10m, now or #1,200.", link("events", "all events")])}${form({ from, to })}`, { from, to });
+  mount($("#answer"), answer(sentence(problem.message), [read && problem.fix ? sentence(problem.fix) : "Write it as 14:20, 2026-11-20T14:20, -10m, now or #1,200.", link("events", "all events")]));
   $(`#moments [name="${problem.field}"]`).setAttribute("aria-invalid", "true");
 }
 
@@ -92,12 +93,14 @@ function cameTo({ from, to, diff }) {
 /** A state is that after its event: what the first one told can only have been there. */
 const fromTheFirst = ({ revision, sentence: told }) => html`${receipt(revision)} is the ledger’s first event, so what it told counts as there before: ${told}`;
 
-function form({ from, to, marks = [], first = 0 }) {
+function form({ from, to }) {
   const field = (name, { shown }) => html`<label class="inl">${name} <input name="${name}" value="${shown}" class="m" aria-describedby="forms" autocomplete="off" spellcheck="false"></label>`;
-  return html`<form class="bar" id="moments">${field("from", from)}${field("to", to)}<button class="btn pri">Compare</button>
-    ${perMinute(marks).slice(-MARKS_SHOWN).map(mark => html`<a class="btn hide-s" title="${mark.sentence}" href="${href("events", { diff: around(mark, first), at: "" })}">around ${when(instant(mark.time), Date.now(), true)}</a>`)}
+  return html`<form class="bar" id="moments">${field("from", from)}${field("to", to)}<button class="btn pri">Compare</button><span class="through" id="near"></span>
     <p class="faint small" id="forms">Times are in the zone of this browser, ${zoneWords()}. 14:20, -10m, now and a revision such as #1,200 will do as well. The time bar and its keys move the later one.</p></form>`;
 }
+
+/** Links to the moments around what happened last. */
+const offered = (marks, first) => perMinute(marks).slice(-MARKS_SHOWN).map(mark => html`<a class="btn hide-s" title="${mark.sentence}" href="${href("events", { diff: around(mark, first), at: "" })}">around ${when(instant(mark.time), Date.now(), true)}</a>`);
 
 /** A field that nobody changed means what it meant, to the last digit of its time. */
 function listen(ends) {

@@ -1,0 +1,30 @@
+"""Requests of a page that wait for a test's word, which looks at what is shown meanwhile."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, Route
+
+from tests.support.polling import wait_until
+
+
+class Held:
+    """Requests that have not reached the gateway yet: each goes on when it is told to."""
+
+    def __init__(self, page: Page, pattern: re.Pattern[str]) -> None:
+        self._page = page
+        self._routes: list[Route] = []
+        page.route(pattern, self._hold)
+
+    def _hold(self, route: Route) -> None:
+        self._routes.append(route)
+
+    def come(self) -> Route:
+        """Wait for one, which is the test's then."""
+        wait_until(self._any, "a question to the gateway")
+        return self._routes.pop(0)
+
+    def _any(self) -> bool:
+        self._page.evaluate("() => 0")  # what the browser tells is heard while it is asked
+        return bool(self._routes)
