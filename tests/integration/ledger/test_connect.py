@@ -25,15 +25,20 @@ from tests.support.polling import until
 
 
 @contextlib.asynccontextmanager
-async def _greeting_as(version: str) -> AsyncIterator[str]:
-    """The URL of something that greets as nats-server of this version does."""
+async def _greeting_as(version: str, *, before: bytes = b"") -> AsyncIterator[str]:
+    """The URL of something that greets as nats-server of this version does.
+
+    `before` is what it says before its first pong.
+    """
     greeting = {"server_id": "x", "version": version, "max_payload": 1048576, "headers": True}
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"INFO " + json.dumps(greeting).encode() + b"\r\n")
+        first = before
         while line := await reader.readline():
             if line.startswith(b"PING"):
-                writer.write(b"PONG\r\n")
+                writer.write(first + b"PONG\r\n")
+                first = b""
         writer.close()
 
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
@@ -83,6 +88,14 @@ async def test_nobody_listening_is_said_in_time_and_without_the_password() -> No
     assert f"nats://127.0.0.1:{port}" in str(failure.value)
     assert "APPORTION_NATS_URL" in str(failure.value)
     assert "s3cret" not in str(failure.value)
+
+
+async def test_a_server_that_pings_before_it_answers_is_connected_to() -> None:
+    """As one does that takes its time over who comes; the client was connecting for ever then."""
+    async with _greeting_as("2.14.0", before=b"PING\r\n") as url:
+        ledger = await connect(url, name="test", timeout_s=20)
+        await ledger.publish("apportion.beat.agent.test", b"")
+        await ledger.close()
 
 
 async def test_a_server_that_says_nothing_is_given_up() -> None:
@@ -140,7 +153,7 @@ async def test_a_frozen_server_is_left_with_what_it_would_not_take(
     os.kill(frozen.pid, signal.SIGSTOP)
     sending = asyncio.create_task(send_much(ledger))
     try:
-        await asyncio.wait_for(moved.wait(), 20)
+        await asyncio.wait_for(moved.wait(), 45)
         await ledger.publish("apportion.beat.agent.test", b"")
     finally:
         sending.cancel()

@@ -29,6 +29,7 @@ PRIVATE = {
         "_pongs": "who gave up waiting for a pong ends the client's reading",
         "_process_op_err": "it waits for a server that it has given up",
         "_process_connect_init": "what fails here leaves its connection open",
+        "_status": "whom the server pings before its pong would be connecting for ever",
         "_transport": "nothing public aborts a connection",
         "_io_writer": "nothing public aborts a connection",
         "_process_info": "what a server names before TLS would be believed",

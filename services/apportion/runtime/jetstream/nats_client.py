@@ -42,6 +42,8 @@ _MESSAGES = (b"HMSG ", b"MSG ")
 _BLANK = re.compile(r"\s")
 _ENDED = ("authentication expired", "authentication revoked", "authorization violation")
 """What a server says as it ends the connection of somebody who may well come again."""
+_PONG_S = 2
+"""How long a server may take for a second pong."""
 
 
 class Unencrypted(ConnectionError):
@@ -247,6 +249,11 @@ class LeavingClient(Client):
     async def _process_connect_init(self) -> None:
         try:
             await super()._process_connect_init()
+            if self.is_connecting:
+                # The server's own ping came before its pong, for which the library no longer looks:
+                # it would be connecting for ever.
+                self._status = Client.CONNECTED
+                await self.flush(_PONG_S)
         except BaseException:
             self._abort()  # the next attempt would forget this connection, and leave it open
             raise
