@@ -67,6 +67,7 @@ class Presence:
         self._fences = Fences(ledger)
         self._heard: dict[str, float] = {}
         self._counted_s = 0.0
+        self._round_began_s = clock.monotonic()
         self._since_s = 0.0
         self._back: set[str] = set()
         self._some_back = asyncio.Event()
@@ -99,19 +100,17 @@ class Presence:
         node = self._state.nodes.get(name)
         if node is None:
             return
-        self._heard[name] = self._counted_s
+        self._heard[name] = self._counted_s + self._of_this_round_s()
         if node.silent:
             self._back.add(name)
             self._some_back.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
         """Rounds of our own: each counts for no more than a beat, however long it took."""
-        before = self._clock.monotonic()
         while True:
             await self._clock.pause(AGENT_BEAT_S)
-            now = self._clock.monotonic()
-            self._counted_s += min(now - before, AGENT_BEAT_S)
-            before = now
+            self._counted_s += self._of_this_round_s()
+            self._round_began_s = self._clock.monotonic()
             try:
                 await reader.reached(await self._ledger.last_revision())
             except LedgerUnavailable:
@@ -119,6 +118,10 @@ class Presence:
                 continue
             if self._leads():
                 await self._tell(reader, self._fallen_silent())
+
+    def _of_this_round_s(self) -> float:
+        """What a round counts for by now."""
+        return min(self._clock.monotonic() - self._round_began_s, AGENT_BEAT_S)
 
     async def _take_back(self, reader: Reader[Change]) -> None:
         while True:

@@ -13,7 +13,7 @@ from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
-from apportion.scheduler.presence import Presence
+from apportion.scheduler.presence import GRACE_MIN_S, Presence
 from apportion_schemas import Event, NodeHeard, NodeReported, NodeSilent, decode, encode, subject_of
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest, run_virtually
@@ -42,7 +42,9 @@ class SleepyClock(SkewedClock):
 class Ear:
     """One scheduler that listens."""
 
-    def __init__(self, server: MemoryServer, name: str, *, leads: bool = True) -> None:
+    def __init__(
+        self, server: MemoryServer, name: str, *, leads: bool = True, grace_s: int = GRACE_S
+    ) -> None:
         self.leads = leads
         self.ledger = MemoryLedger(server, role="scheduler", writer=name)
         self.clock = SleepyClock(random.Random(name), skew_s=0.0)
@@ -59,7 +61,7 @@ class Ear:
         )
         self._tasks = [
             asyncio.create_task(self._reader.run()),
-            asyncio.create_task(self._presence.run(self._reader, grace_s=GRACE_S)),
+            asyncio.create_task(self._presence.run(self._reader, grace_s=grace_s)),
         ]
 
     def silent(self) -> list[str]:
@@ -135,6 +137,19 @@ def test_nobody_is_given_up_before_the_grace() -> None:
         assert ear.silent() == []
         await rest(GIVEN_UP_S)
         assert ear.silent() == ["n1"]
+
+    played(play)
+
+
+def test_no_agent_that_beats_is_given_up_in_the_shortest_grace() -> None:
+    """A beat counts from when it came, and not from when the round began in which it did."""
+
+    async def play(server: MemoryServer) -> None:
+        agent = await reported(server, "n1")
+        for name in ("one", "two", "three"):
+            Ear(server, name, grace_s=GRACE_MIN_S)
+        await beat(agent, 500 * ROUND_S, "n1")
+        assert told(server) == []
 
     played(play)
 
