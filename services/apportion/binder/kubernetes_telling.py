@@ -220,7 +220,7 @@ class Telling:
         if answer is not None and answer.status == _CONFLICT and tale.revision:
             answer = await self._say_again(f"{path}/{_event_name(tale)}", tale)
         self._count(answer)
-        if tale.unschedulable:
+        if tale.unschedulable and self._still_waits(tale.uid):  # it may have been bound meanwhile
             path = f"{pod_path(tale.namespace, tale.name)}/status"
             self._count(await self._send("PATCH", path, self._condition(tale)))
 

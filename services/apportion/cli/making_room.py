@@ -47,11 +47,15 @@ async def wait_for_room(
         return {}
     hopes = dict.fromkeys(may, time.monotonic() + GRACE_S)
     reported: dict[str, str] = {}
+    waiting = set(awaited.refused)
     while True:
         now = await asyncio.to_thread(whys, gateway, awaited)
         at = time.monotonic()
         leaving = {uid for uid, why in now.items() if why.evicts}
         hopes |= dict.fromkeys(leaving, at + GRACE_S)
+        if waiting > set(awaited.refused):  # room on a node is made for one after the other
+            waiting = set(awaited.refused)
+            hopes |= dict.fromkeys(waiting & may, at + GRACE_S)
         hopeful = {uid for uid in awaited.refused if hopes.get(uid, 0.0) > at}
         if not hopeful or at >= end:
             return now

@@ -78,8 +78,8 @@ def _live(out: Console, gateway: Gateway, query: dict[str, str], interval_s: flo
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
     try:
         with (
+            keyboard() as key,  # first: what is typed before it is thrown away
             Live(seen.picture(view, out), console=out, screen=True, auto_refresh=False) as live,
-            keyboard() as key,
         ):
             looked_s = time.monotonic()
             live.refresh()
