@@ -71,16 +71,17 @@ function ask({ act, kind, name, whole }, button) {
   dialog.addEventListener("close", () => $(`#${button}`)?.focus(), { once: true });
   $("#reason").focus();
   $("#cancel").addEventListener("click", () => dialog.close());
-  $("#act").addEventListener("submit", async event => {
+  const form = $("#act");
+  form.addEventListener("submit", async event => { // before its answer comes another dialog may stand there
     event.preventDefault();
     const reason = $("#reason").value.trim();
     if (cordon && !reason) { refuse("Say why: whoever asks later will ask."); return; }
     try {
       await send(`${kind}/${path(name)}/${act}`, { reason });
-      dialog.close();
+      if (form.isConnected) dialog.close();
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
-      refuse(sentence(problem.message));
+      if (form.isConnected) refuse(sentence(problem.message));
     }
   });
 }

@@ -42,6 +42,7 @@ let page = null;
 let leaving = new AbortController();
 let turn = 0;
 let shownAt = "";
+let found = Promise.resolve(); // what the gateway says of that moment
 let shownPage = "";
 let missed = false; // the page that stands there could not be had, for the gateway did not answer
 
@@ -106,21 +107,29 @@ function markPage(name) {
   }
 }
 
-/** Make `at` the moment of all pages; the gateway says what it means. */
-async function seek(at) {
-  if (at === shownAt && !moment.problem) return;
-  shownAt = at;
+/** Make `at` the moment of all pages; who asks for the same one meanwhile waits for the same answer. */
+function seek(at) {
+  if (at !== shownAt || moment.problem) {
+    shownAt = at;
+    found = find(at);
+  }
+  return found;
+}
+
+/** What a moment means is the gateway's to say; an answer about one that is left again changes nothing. */
+async function find(at) {
   moment.at = at;
   moment.problem = "";
   if (at) {
     try {
-      const found = await getNow("moment", { at });
+      const { revision, time } = await getNow("moment", { at });
       if (at !== moment.at) return;
-      moment.revision = found.revision;
-      moment.eventTime = Date.parse(found.time);
+      moment.revision = revision;
+      moment.eventTime = Date.parse(time);
       moment.time = timeOf(at, moment.eventTime);
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
+      if (at !== moment.at) return;
       moment.problem = problem;
       moment.revision = 0;
       moment.time = moment.eventTime = null;
@@ -184,13 +193,27 @@ function answers() {
   if (missed) location.reload();
 }
 
-let asked = 0;
+let unheard = false;
+let telling = false;
+
+/** Pages are told once for all that came since; what comes while they are told has a round of its own. */
+async function tell() {
+  unheard = true;
+  if (telling) return;
+  telling = true;
+  try {
+    while (unheard) {
+      await new Promise(requestAnimationFrame);
+      unheard = false;
+      await news();
+    }
+  } finally {
+    telling = false;
+  }
+}
+
 const follow = () => listen(
-  () => {
-    answers();
-    if (asked) return;
-    asked = requestAnimationFrame(async () => { await news(); asked = 0; });
-  },
+  () => { answers(); tell(); },
   why => silent(why.length > 40 ? "not ready" : why),
 );
 
@@ -239,6 +262,7 @@ document.addEventListener("click", event => {
   const address = anchor.getAttribute("href");
   if (/[?&]at=/.test(address) || anchor.dataset.now) return;
   anchor.setAttribute("href", `${address}${address.includes("?") ? "&" : "?"}at=${moment.at}`);
+  setTimeout(() => anchor.setAttribute("href", address)); // for this click alone: the next may be in another moment
 });
 
 /** Namespaces first, those that hold most before others, so that all pages agree on colours. */

@@ -45,7 +45,7 @@ export function openPalette(pages) {
   });
   $("#pal-rows").addEventListener("click", leave);
   draw();
-  learn().then(draw, () => {});
+  learn().then(() => { if (field.isConnected) draw(); }, () => {}); // another dialog may stand there by now
 }
 
 async function learn() {

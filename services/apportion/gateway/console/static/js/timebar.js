@@ -52,7 +52,7 @@ export class TimeBar {
       this.seek(button.dataset.revision);
     });
     $("#t-list").addEventListener("toggle", event => { if (event.newState === "closed") this.draw(); });
-    this.range.addEventListener("input", () => { this.stop(); this.seekTime(Number(this.range.value)); });
+    this.range.addEventListener("input", () => this.dragged());
     const track = $("#t-track");
     track.addEventListener("pointermove", event => this.ghost(event));
     track.addEventListener("pointerleave", () => { $("#t-ghost").hidden = true; $("#t-tip").hidden = true; });
@@ -61,15 +61,18 @@ export class TimeBar {
 
   /** The clock goes on; and what happened moves back, though nothing new does. */
   tick() {
+    if (this.unread) this.news();
     if (!isLive()) return;
     if (this.line && performance.now() - this.drawn > REDRAW_MS) this.draw();
     else this.drawClock();
   }
 
-  /** Something happened: the line is asked for again, not more often than it can be read. */
+  /** Something happened: the line is asked for again, not more often than it can be read, and then by the clock. */
   async news() {
     const now = performance.now();
+    this.unread = true;
     if (this.asking || now - this.asked < REFRESH_MS) return;
+    this.unread = false;
     this.asking = true;
     this.asked = now;
     try {
@@ -90,6 +93,13 @@ export class TimeBar {
   now() { this.stop(); this.seek(""); }
 
   seekTime(ms) { this.seek(this.atOf(ms)); }
+
+  /** The slider's end is now, though in the past it stands where now was when that was drawn. */
+  dragged() {
+    const { value, max } = this.range;
+    if (value === max) this.now();
+    else { this.stop(); this.seekTime(Number(value)); }
+  }
 
   /** A time as the address has it: whole seconds, now as nothing, the beginning as its revision. */
   atOf(ms) {

@@ -39,6 +39,9 @@ export async function open(main, context) {
 /** A word as a shell takes it for one. */
 const shellWord = word => (/^[\w@%+=:./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`);
 
+/** A field in which something is named, which then stands before it. */
+const named = (id, placeholder, list = "") => html`<input id="${id}" placeholder="${placeholder}" autocomplete="off" spellcheck="false"${list ? html` list="${list}"` : ""}>`;
+
 const listOf = text => (text ?? "").split(",").map(each => each.trim()).filter(Boolean);
 
 class WhatIfPage {
@@ -53,6 +56,7 @@ class WhatIfPage {
     this.manifest = parameters.get("manifest") ?? "";
     this.nodeOf = new Map(); // of cards that were offered
     this.asking = new AbortController();
+    this.typing = 0; // a timer, from the last key in the manifest on
     this.answered = false;
     this.meeting = this.meet();
   }
@@ -86,23 +90,22 @@ class WhatIfPage {
   show() {
     mount(this.main, html`<div class="page"><p class="unseen" id="said" role="status"></p><div id="answer"></div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
       <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="8" placeholder="YAML, as you would submit it: Pod, Job, Deployment, PodGroup, Queue, ResourceQuota" aria-describedby="by-itself"></textarea><p class="faint small" id="by-itself">Answered by itself, as soon as you stop typing.</p><p class="c-warn small" id="linked" role="status"></p>
-      <label for="lose">Nodes or cards to lose</label><div class="tags" id="lost"></div><datalist id="nodes"></datalist>
-      <label for="add">Nodes to add</label><div class="tags" id="added"></div>
+      <label for="lose">Nodes or cards to lose</label><div class="tags" id="lost"><span class="through" id="lost-tags"></span>${named("lose", "node, or GPU-… ↵", "nodes")}</div><datalist id="nodes"></datalist>
+      <label for="add">Nodes to add</label><div class="tags"><span class="through" id="added-tags"></span>${named("add", "4x8xH100-80GB ↵")}</div>
       <span class="inl small" id="policy-label">Policy</span>${segments("policy", "Policy", POLICIES, this.policy)}
       <p class="faint small" id="as-of"></p><div id="same"></div></section><div id="result" class="stack"></div></div></div>`);
     this.working = new Working({ head: $("#answer"), body: $("#result"), status: $("#said") });
     $("#manifest").value = this.manifest;
     this.fields();
-    let typing = 0;
     $("#manifest").addEventListener("input", event => {
       this.manifest = event.target.value;
-      clearTimeout(typing);
-      typing = setTimeout(() => { typing = 0; this.keep(); this.run(); }, TYPING_MS);
+      clearTimeout(this.typing);
+      this.typing = setTimeout(() => { this.typing = 0; this.keep(); this.run(); }, TYPING_MS);
     });
     $("#manifest").addEventListener("change", () => { // what was typed may be under way: whoever stops it leaves the field first
-      clearTimeout(typing);
-      if (typing) { this.keep(); this.run(); }
-      typing = 0;
+      clearTimeout(this.typing);
+      if (this.typing) { this.keep(); this.run(); }
+      this.typing = 0;
       this.reveal();
     });
     const page = this.main.firstElementChild; // what listens to it goes with it
@@ -129,11 +132,11 @@ class WhatIfPage {
     return html`<section class="card"><h2>Why it waits <small>${why.refused.nodes ? `none of ${many(why.refused.nodes, "node")} fits` : "a limit keeps it out"}, and what would unblock it</small></h2>${causeList(why.refused.causes, why.refused.nodes)}</section>`;
   }
 
-  /** What was named, with an empty field behind it: only where that changes, for somebody may be writing there. */
+  /** What was named stands before its field, which stays as it is: somebody may be writing there. */
   fields() {
-    const tags = (list, id, words, placeholder) => html`${list.map(each => html`<span class="tag ${id}">${each}<button data-${id}-out="${each}" aria-label="${words} ${each}">×</button></span>`)}<input id="${id}" placeholder="${placeholder}" autocomplete="off" spellcheck="false"${id === "lose" ? html` list="nodes"` : ""}>`;
-    mount($("#lost"), tags(this.lose, "lose", "Keep", "node, or GPU-… ↵"));
-    mount($("#added"), tags(this.add, "add", "Without", "4x8xH100-80GB ↵"));
+    const tags = (list, id, words) => list.map(each => html`<span class="tag ${id}">${each}<button data-${id}-out="${each}" aria-label="${words} ${each}">×</button></span>`);
+    mount($("#lost-tags"), tags(this.lose, "lose", "Keep"));
+    mount($("#added-tags"), tags(this.add, "add", "Without"));
     for (const button of $$("[data-policy]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.policy === this.policy));
   }
 
@@ -158,8 +161,8 @@ class WhatIfPage {
     const { id, value } = event.target;
     if (event.key !== "Enter" || !["lose", "add"].includes(id) || !value.trim()) return;
     event.preventDefault();
+    event.target.value = "";
     this.change({ [id]: [...new Set([...this[id], ...listOf(value)])] });
-    $(`#${id}`).focus();
   }
 
   /**
@@ -247,6 +250,7 @@ class WhatIfPage {
     try {
       if (!this.asks()) { await this.rest(signal); return; }
       await this.meetCards(signal);
+      if (signal.aborted) return;
       this.working.begin("Working out what would happen", { old: this.answered, stop: true });
       const plan = await post("plan", { manifest: this.manifest, lose: this.lose, add: this.add, policy: this.policy }, far => this.working.far(far), { signal });
       const nodes = await this.nodes(plan);
@@ -400,6 +404,8 @@ class WhatIfPage {
   async update(live) { if (!live) await this.run(); }
 
   close() {
+    clearTimeout(this.typing);
+    this.typing = 0; // a field that goes with the page is left, and changes, as well
     this.asking.abort();
     this.working.end("");
   }

@@ -1,0 +1,101 @@
+"""An answer that comes late changes nothing that somebody did meanwhile."""
+
+import re
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.integration.console.conftest import FLEET
+from tests.support.browser.chromium import opened, shown, visit
+from tests.support.browser.held import Held
+
+CARD = re.compile(r"/api/v1/nodes/h100-1$")
+REVISION = re.compile(r"/api/v1/revision$")
+
+
+def go(page: Page, address: str) -> None:
+    """Leave for an address, and do not wait until its page stands there."""
+    page.evaluate("address => { location.hash = address; }", address)
+
+
+def test_two_pages_of_one_moment_are_both_of_that(browser: Browser, base: str) -> None:
+    """The second one waits as well until it is known what the moment means."""
+    assert "h100-1" in FLEET, "which the first event is not the last of"
+    with opened(browser, base) as page:
+        newest = page.request.get("/api/v1/revision").json()["revision"]
+        visit(page, f"#/pods?at={newest}")
+        then = page.locator("h1").inner_text()
+        visit(page, "#/pods?at=1")
+        expect(page.locator("h1")).not_to_have_text(then)
+        moments = Held(page, re.compile("/api/v1/moment"))
+        go(page, f"#/waiting?at={newest}")
+        late = moments.come()
+        go(page, f"#/pods?at={newest}")
+        late.continue_()
+        shown(page, f"#/pods?at={newest}")
+        expect(page.locator("h1")).to_have_text(then)
+
+
+def test_a_card_that_is_kept_is_asked_for_no_more(browser: Browser, base: str) -> None:
+    """What If looked for its id: no work is told of to which nobody waits for an answer."""
+    with opened(browser, base) as page:
+        cards = Held(page, CARD)
+        page.goto("/#/whatif?lose=h100-1:2")
+        late = cards.come()
+        page.get_by_label("Keep h100-1:2").click()
+        expect(page.locator("h1")).to_contain_text("What would")
+        with page.expect_response(CARD):
+            late.continue_()
+        page.unroute_all()
+        page.locator("#add").fill("2xH100-80GB")
+        page.locator("#add").press("Enter")
+        expect(page.locator("#result")).to_have_attribute("aria-busy", "false")
+        expect(page.locator(".working")).to_have_count(0)
+
+
+def test_what_is_named_next_stays_while_a_card_gets_its_id(browser: Browser, base: str) -> None:
+    """Text and keyboard are where they were; the tag has the id."""
+    with opened(browser, base) as page:
+        visit(page, "#/whatif")
+        field = page.locator("#lose")
+        cards = Held(page, CARD)
+        field.fill("h100-1:2")
+        field.press("Enter")
+        late = cards.come()
+        page.keyboard.type("t4")
+        late.continue_()
+        expect(page.locator(".tag.lose")).to_contain_text("GPU-")
+        page.keyboard.type("-1")
+        expect(field).to_be_focused()
+        expect(field).to_have_value("t4-1")
+
+
+def test_a_list_of_places_leaves_the_next_dialog_alone(browser: Browser, base: str) -> None:
+    """Go To had asked what there is, and was closed."""
+    with opened(browser, base) as page:  # which hears what a page throws
+        visit(page, "#/pods")
+        revisions = Held(page, REVISION)
+        page.keyboard.press("Control+k")
+        late = revisions.come()
+        page.keyboard.press("Escape")
+        page.keyboard.press("?")
+        with page.expect_response(re.compile(r"/api/v1/pods\?")):
+            late.continue_()
+        page.keyboard.press("Escape")
+        page.keyboard.press("Control+k")
+        page.locator("#pal").fill("t4-1")
+        expect(page.locator("#pal-rows")).to_contain_text("t4-1")
+
+
+def test_who_leaves_while_a_manifest_is_typed_takes_nothing_along(
+    browser: Browser, base: str
+) -> None:
+    """The next page has its own address, and no manifest in it."""
+    with opened(browser, base) as page:
+        page.clock.install()
+        visit(page, "#/pods")
+        visit(page, "#/whatif")
+        page.locator("#manifest").press_sequentially("kind: Pod")
+        page.evaluate("history.back()")
+        shown(page, "#/pods")
+        page.clock.run_for(2000)
+        assert page.url.endswith("#/pods")
