@@ -1,10 +1,22 @@
-"""What every test leaves as it found it: where the logs of this process go."""
+"""What holds for every test: examples that are the same in every run, and logs put back after it.
+
+By itself Hypothesis draws other examples in every run, and takes one that was slow for a fault, as
+it is where the machine was busy elsewhere: a change would fail by chance for what is none of it.
+More of them, and so others, are drawn with `PROPERTIES_EFFORT=10`, or by
+`--hypothesis-profile=default`.
+"""
 
 import logging
 from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "the same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("the same")
 
 
 @pytest.fixture(autouse=True)

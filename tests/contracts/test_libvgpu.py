@@ -28,7 +28,9 @@ from tests.support.polling import wait_until
 from tests.support.real_kubelet import missing
 
 GIVEN = os.environ.get("APPORTION_LIBVGPU", "")
-ALONE_S, ROUND_S, RECENT_S = 1.5, 0.2, 2.0
+SPIN_S, ROUND_S, RECENT_S = 3.0, 0.2, 2.0
+KERNELS_MIN = 1_500
+"""Of a millisecond each: what is not held launches as many, unless the machine stands still."""
 NVML = (
     "import pynvml as n; n.nvmlInit(); "
     "print(n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)).total >> 20)"
@@ -147,7 +149,7 @@ def resized(plan: RegionPlan, memory_mib: int) -> RegionPlan:
     return RegionPlan(plan.path, plan.devices, (memory_mib << 20,), plan.cores, plan.priority)
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_D6_compute_is_held_while_another_wants_it(place: Place) -> None:
     """To 30 %, and to nothing once it is alone, as HAMi's monitor has it."""
     shares = [place.share(pod) for pod in "ab"]
@@ -163,20 +165,38 @@ def test_D6_compute_is_held_while_another_wants_it(place: Place) -> None:
         (again,) = launched(place, shares[:1])
         return again > 0.7 * alone
 
-    # As fast as before, once this machine has as much time for it as before.
-    wait_until(free, f"nearly {alone} kernels to be launched again", timeout_s=60)
+    wait_until(free, "one that is alone again to be as fast as before", timeout_s=60)
 
 
-def launched(place: Place, shares: list[Grant]) -> list[int]:
-    """Kernels of containers that run side by side, with the agent's rounds beside them."""
+def launched(place: Place, shares: list[Grant]) -> list[float]:
+    """Kernels of containers that run side by side, with the agent's rounds beside them.
+
+    As parts of what a program launches beside them that nobody holds: however busy the machine is
+    elsewhere, it is for all of them.
+    """
+    what = "a while in which this machine does not stand still"
+    return wait_until(lambda: measured(place, shares), what, timeout_s=120)
+
+
+def measured(place: Place, shares: list[Grant]) -> list[float]:
+    """See `launched`; nothing where the machine stood still for too much of the time."""
     with ExitStack() as stack:
-        spin = f"spin:{1000 * ALONE_S:.0f}"
-        running = [place.start(stack, made, place.probe, spin) for made in shares]
+        spin = f"spin:{1000 * SPIN_S:.0f}"
+        running = [stack.enter_context(held_by_nobody(place, spin))]
+        running += [place.start(stack, made, place.probe, spin) for made in shares]
 
         def over() -> bool:
             place.advised()
             return all(process.poll() is not None for process in running)
 
-        wait_until(over, "the kernels to be launched", timeout_s=30, interval_s=ROUND_S)
+        wait_until(over, "the kernels to be launched", timeout_s=120, interval_s=ROUND_S)
         said = [process.communicate()[0] for process in running]
-    return [int(re.findall(r"launched=(\d+)", each)[0]) for each in said]
+    whole, *parts = (int(re.findall(r"launched=(\d+)", each)[0]) for each in said)
+    return [part / whole for part in parts] if whole >= KERNELS_MIN else []
+
+
+def held_by_nobody(place: Place, action: str) -> subprocess.Popen[str]:
+    """A program of the node itself that uses the card."""
+    environ = os.environ | place.driver.environment
+    command = [str(place.driver.probe), action]
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)

@@ -249,4 +249,4 @@ async def test_H14_a_kubelet_that_was_killed_finds_everything_again(
     await until(anew, "the slices to be made again", timeout_s=60, interval_s=0.3)
     await dra.plane.apply(claiming_pod("two", "b"))
     assert (await kubelet.made("two", "main"))["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2048m"
-    assert len(dra.facts.of(SharesAllocated)) == 2
+    assert len(await dra.facts.count(SharesAllocated, 2)) == 2

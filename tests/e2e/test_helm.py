@@ -171,7 +171,7 @@ async def test_D8_one_command_installs_it_and_a_pod_outlives_it(
     news = "scheduler.args={--snapshot-every=5},agent.metricsAs={hami}"
     await run("upgrade", "apportion", *chart, "--set", news)
     for service in ("deployment/scheduler", "daemonset/agent"):
-        await plane.user("rollout", "status", service, "-n", SPACE, "--timeout=50s")
+        await rolled_out(plane, service)
     await run("uninstall", "apportion", "--namespace", SPACE)
     await gone(plane)
     os.kill(process, 0)
@@ -205,6 +205,16 @@ async def test_one_command_shows_a_placement_where_no_gpu_is(
     assert "agent" not in names
 
 
+async def rolled_out(plane: ControlPlane, service: str) -> None:
+    """Wait until its pods are those of the newest release."""
+
+    async def done() -> bool:
+        said = await plane.user("rollout", "status", service, "-n", SPACE, "--watch=false")
+        return "successfully rolled out" in said
+
+    await until(done, f"{service} to be rolled out", timeout_s=240, interval_s=0.5)
+
+
 async def passwords(plane: ControlPlane, bus: Bus) -> None:
     """The Secret that a person makes where the ledger's server is there already."""
     await plane.user("create", "namespace", SPACE)
@@ -222,7 +232,7 @@ async def gone(plane: ControlPlane) -> None:
     async def none() -> bool:
         return not (await plane.get("pods", namespace=SPACE))["items"]
 
-    await until(none, "the pods of the release to be gone", timeout_s=60)
+    await until(none, "the pods of the release to be gone", timeout_s=240, interval_s=0.5)
 
 
 async def everything(plane: ControlPlane) -> str:

@@ -117,15 +117,16 @@ class Round:
 
 
 async def play(
-    seed: int, *, span_s: float, rate: float, kinds: Sequence[str] = KINDS, keep: bool = False
-) -> Outcome:
+    seed: int, *, span_s: float, rate: float, kinds: Sequence[str] = KINDS, keep: bool = False,
+    strikes_min: int = 0,
+) -> Outcome:  # fmt: skip
     """Play the round of a seed. AssertionError says what was wrong, or not done in time."""
     folder = Path(tempfile.mkdtemp(prefix=f"apportion-faults-{seed}-"))
     played = Round(seed, folder, rate, kinds)
     wrong = False
     try:
         await played.begin()
-        await played.shaking.reign(span_s)
+        await played.shaking.reign(span_s, strikes_min=strikes_min)
         await played.shaking.mend()
         return await played.verdict()
     except Exception as failure:

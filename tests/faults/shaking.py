@@ -79,11 +79,11 @@ class Shaking:
         self.struck: Counter[str] = Counter()
         self.deeds: list[Deed] = []
 
-    async def reign(self, span_s: float) -> None:
-        """Shake for so long, then wait for what is under way."""
+    async def reign(self, span_s: float, *, strikes_min: int = 0) -> None:
+        """Shake for so long, and until so much has struck; then wait for what is under way."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + span_s
-        while loop.time() < end_s:
+        while loop.time() < end_s or self.struck.total() < strikes_min:
             await CLOCK.pause(self._chance.uniform(*PAUSE_S))
             kind, deed = self._chance.choice(self._deeds())
             task = asyncio.create_task(self._do(kind, deed), name=kind)

@@ -12,13 +12,15 @@ from tests.faults.servers import Cluster
 from tests.faults.shaking import Deed
 from tests.faults.verdict import Contents
 
+STRIKES = 3
+
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(420)
 async def test_nothing_acknowledged_is_lost() -> None:
     """Servers, services and disks fail under load; `python -m tests.faults` plays many rounds."""
-    outcome = await play(1, span_s=8.0, rate=30.0)
-    assert outcome.struck.total() >= 3
+    outcome = await play(1, span_s=8.0, rate=30.0, strikes_min=STRIKES)
+    assert outcome.struck.total() >= STRIKES
     assert outcome.acknowledged > outcome.allocated > 0
 
 

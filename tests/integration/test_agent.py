@@ -61,7 +61,7 @@ async def order(bus: Bus, **words: str) -> dict[str, object]:
     """Tell the agent to fail or recover a device."""
     operator = await bus.connect("operator")
     answer = await operator.request(
-        "apportion.command.agent.rack%2E1", json.dumps(words).encode(), 5
+        "apportion.command.agent.rack%2E1", json.dumps(words).encode(), 30
     )
     return dict(json.loads(answer))
 

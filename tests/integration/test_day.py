@@ -96,6 +96,8 @@ def break_it(up: Standalone, prices: Path) -> Day:
     assert len(cards) == CARDS
     for card in cards:
         day.said("simulate", "fail", card, "--reason", REASON)
+    node = ("get", "devices", "--node", BROKEN)
+    wait_until(lambda: day.said(*node).count(f"failed: {REASON}") == CARDS, "all to have failed")
     day.submitted(pod("bio", "fold-1", "H200"), code=1)
     return day
 

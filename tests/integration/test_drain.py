@@ -96,8 +96,14 @@ def pods(up: Standalone) -> dict[str, Any]:
 
 def submit(up: Standalone, *documents: str) -> None:
     """Submit these, wait until all are allocated."""
-    up.json("submit", "-f", "-", "--wait", stdin="---".join(documents).encode())
-    wait_until(lambda: all(pod["phase"] == "allocated" for pod in pods(up).values()), "all to run")
+    report = up.json("submit", "-f", "-", "--wait", stdin="---".join(documents).encode())
+    names = {pod["name"] for pod in report["submitted"]}
+
+    def run() -> bool:
+        there = pods(up)
+        return there.keys() >= names and all(p["phase"] == "allocated" for p in there.values())
+
+    wait_until(run, "all to run")
 
 
 def having(up: Standalone, what: str) -> set[str]:
@@ -189,7 +195,7 @@ def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
     assert tried.stdout.startswith(f"{len(there)} pods would be moved from n-1; {losses}\n")
     assert f" and {len(there) - 1} more would wait" in tried.stdout, "one reason is said once"
     assert not any(node["cordons"] for node in up.json("get", "nodes")["items"])
-    done = up.run("drain", "n-1", "--reason", "x", "--timeout", "20")
+    done = up.run("drain", "n-1", "--reason", "x", "--timeout", "90")
     assert done.returncode == 5, done.stdout + done.stderr
     assert f" and {len(there) - 1} more must wait: " in done.stdout
     assert "nothing runs on n-1 any more" in done.stdout
@@ -211,7 +217,7 @@ def test_who_takes_what_a_drained_pod_gives_back_is_named(up: Standalone) -> Non
     tried = up.json("drain", first["node"], "--dry-run", code=5)
     assert tried["planned"] == {"default/first": ""}
     assert tried["instead"].keys() == {"default/second"}
-    done = up.json("drain", first["node"], "--reason", "x", "--timeout", "20", code=5)
+    done = up.json("drain", first["node"], "--reason", "x", "--timeout", "90", code=5)
     assert done["waiting"].keys() == {"default/first"}
     assert done["instead"] == {"default/second": pods(up)["second"]["node"]}
     up.json("uncordon", first["node"])

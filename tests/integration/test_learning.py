@@ -7,7 +7,7 @@ import pytest
 
 from apportion.core.ledger.invariants import violations
 from apportion.core.ledger.state import State
-from apportion_schemas import PodPlaced, PricesLearnt
+from apportion_schemas import PodPlaced, PodRefused, PricesLearnt
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.ledger_of import replayed
@@ -86,7 +86,10 @@ async def test_a_scheduler_that_starts_late_learns_once(bus: Bus, facts: Facts) 
     async with scheduler_of(bus, "again") as again:
         await again.ready()
         await submit(facts, 1, first=100)
-        await facts.until(lambda: facts.of(PodPlaced), "a placement")
+        await facts.until(
+            lambda: any(each.pod == "p100" for each in facts.of(PodPlaced) + facts.of(PodRefused)),
+            "the new pod to be decided",
+        )
         await again.stop()
     assert len(facts.of(PricesLearnt)) == 1
 

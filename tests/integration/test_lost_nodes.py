@@ -25,7 +25,10 @@ from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-GRACE_S = "10"
+GRACE_S = "20"
+"""Of ten seconds two rounds of the scheduler may pass without a beat of an agent that is well, and
+three where the machine stands still between them.
+"""
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tests.support.facts import Facts
 from tests.support.helm import CHART
 from tests.support.nats import running_bus
 from tests.support.pods import ask, pod
+from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
 pytestmark = pytest.mark.timeout(120)
@@ -75,6 +76,13 @@ async def exposed(tmp_path: Path) -> dict[str, str]:
         await facts.write(pod("a", ask(4_000), namespace="team"))
         await facts.count(PodBound, 1)
         await facts.count(SharesAllocated, 1)
+
+        async def granted() -> bool:
+            return (
+                "apportion_fleet_granted_devices{" in (await running["gateway"].get("/metrics"))[1]
+            )
+
+        await until(granted, "the gateway to have read of the placement")
         return {verb: (await service.get("/metrics"))[1] for verb, service in running.items()}
 
 

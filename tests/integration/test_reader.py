@@ -289,7 +289,7 @@ async def test_it_reads_on_after_the_server_crashed(bus: Bus, facts: Facts) -> N
         await bus.crash()
         await bus.restart()
         await facts.submit("b")
-        await asyncio.wait_for(made.reader.reached(2), 20)
+        await asyncio.wait_for(made.reader.reached(2), 45)
         assert [change.data.uid for change in made.changes] == ["a", "b"]
 
 

@@ -83,7 +83,15 @@ class Schedulers:
 
         return await until(one_list, f"{list(self.running)} to know one another")
 
-    async def told(self, name: str, outcome: str) -> float:
+    async def all_have_taken(self) -> None:
+        """Wait until each tells of a decision that was taken: it counts what it has heard of."""
+
+        async def told() -> bool:
+            return all([await self._told(name, "taken") for name in self.running])
+
+        await until(told, "each to have taken a decision")
+
+    async def _told(self, name: str, outcome: str) -> float:
         """A scheduler's count of decisions of this outcome."""
         _, text = await self.running[name].get("/metrics")
         samples = (sample for family in families(text) for sample in family.samples)
@@ -150,8 +158,7 @@ async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
         for uid, name in found.items():
             key, life = "team/job" if uid.startswith("g") else uid, life_of(name, members)
             assert life in {owner(key, held) for held in lists_of(schedulers.running[name])}
-        taken = [await schedulers.told(name, "taken") for name in "abc"]
-        assert all(taken)
+        await schedulers.all_have_taken()
 
 
 async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: Facts) -> None:
@@ -199,7 +206,7 @@ async def test_two_of_one_name_are_two(bus: Bus, facts: Facts) -> None:
         await facts.write(*(pod(f"p{number:03}", SMALL) for number in range(40)))
         await facts.count(PodPlaced, 40)
         check(facts, 40)
-        assert all([await schedulers.told(name, "taken") for name in schedulers.running])
+        await schedulers.all_have_taken()
 
 
 async def test_the_others_take_over_what_a_killed_one_had(bus: Bus, facts: Facts) -> None:

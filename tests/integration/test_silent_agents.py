@@ -17,6 +17,7 @@ from apportion_schemas import (
     NodeReported,
     NodeSilent,
     PodBound,
+    PodPlaced,
     PodRefused,
     PodSubmitted,
     RefusalCode,
@@ -28,7 +29,11 @@ from tests.support.pods import ask, pod, shape
 from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION
 
-GRACE_S = "10"
+pytestmark = pytest.mark.timeout(180)
+GRACE_S = "13"
+"""More than two beats, which are six seconds apart: silence is counted by beats of a scheduler's
+own, and in twice as many of these one of an agent may come a moment too late.
+"""
 Start = Callable[..., Awaitable[ServiceProcess]]
 
 
@@ -70,7 +75,6 @@ async def test_a_stopped_agent_makes_its_node_unready_until_it_goes_on(
     for name in ("one", "two"):
         options = ("--agent-grace", GRACE_S, "--snapshot-every", "0")
         await service("scheduler", "--name", name, *options)
-    await service("binder")
     gateway = await service("gateway", "--listen", "127.0.0.1:0")
     url = str((await gateway.logged("answering"))["url"]).removesuffix("/api/v1/")
     reports: list[NodeReported] = await facts.count(NodeReported, 2)
@@ -79,8 +83,10 @@ async def test_a_stopped_agent_makes_its_node_unready_until_it_goes_on(
     def there(name: str) -> PodSubmitted:
         return pod(name, shape=shape(ask(2_000), devices=DeviceConstraints(use_ids=(card.id,))))
 
-    stopped.stop_short()
     await facts.write(there("early"))
+    await facts.count(PodPlaced, 1)
+    stopped.stop_short()
+    await service("binder")
     await facts.count(PodBound, 1)
     await facts.count(NodeSilent, 1)
     assert not facts.of(SharesAllocated)

@@ -319,6 +319,7 @@ async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_tha
         again._last = 0
         await again.write()
         assert len(await (await snapshots_of(bus)).stored()) == 1
+        await reader.reached(facts.revision)
         whole = canonical(state)
     restored = restore(await bytes_of(bus, stored.revision))
     assert restored.revision == stored.revision >= 700
@@ -338,10 +339,12 @@ async def folded_events(service: ServiceProcess) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 async def test_real_services_begin_with_the_snapshot(bus: Bus, facts: Facts) -> None:
     """Killed and started again, they fold the tail alone, go on placing, and know the old pods."""
     url = bus.server.url_for
-    bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
+    ledger = await bus.connect("scheduler")
+    bucket = Bucket(ledger.wire, BUCKET)
     async with ServiceProcess(
         "agent", url("agent"), "--simulate", "4xT4", "--nodes", "2", "--node", "node-{}"
     ):
@@ -359,7 +362,9 @@ async def test_real_services_begin_with_the_snapshot(bus: Bus, facts: Facts) -> 
         ):
             for service in (scheduler, binder, gateway):
                 await service.ready()
-                assert await folded_events(service) <= facts.revision - revision, service.verb
+                folded_itself = await folded_events(service)
+                last = await ledger.last_revision()  # the facts come out of a copy, a little later
+                assert folded_itself <= last - revision, service.verb
             await facts.write(*(pod(f"new-{n}", ask(500)) for n in range(3)))
             placed = await facts.count(PodPlaced, 33)
             assert {p.pod for p in placed[30:]} == {"new-0", "new-1", "new-2"}
@@ -367,8 +372,7 @@ async def test_real_services_begin_with_the_snapshot(bus: Bus, facts: Facts) -> 
             assert facts.revision > before
     auditor = Auditor()
     seen: list[Violation] = []
-    ledger = await bus.connect("auditor")
-    following = await ledger.follow(
+    following = await (await bus.connect("auditor")).follow(
         lambda record: seen.extend(auditor.take(record.revision, record.subject, record.payload))
     )
     await following.caught_up()

@@ -65,11 +65,16 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
         ):
             await facts.count(SharesAllocated, PODS)
             bucket = Bucket((await running.connect("scheduler")).wire, BUCKET)
-            await until(bucket.entries, "a snapshot")
+
+            async def stored() -> bool:
+                return any(int(each.metadata["revision"]) > PODS for each in await bucket.entries())
+
+            await until(stored, "a snapshot of more than the pods")
         yield running
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 async def test_a_real_ledger_holds_until_somebody_writes_what_is_not_his(
     bus: Bus, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -141,14 +142,15 @@ async def test_a_bad_file_is_named_and_the_others_go_on(
         line = await watcher.logged("bad.yaml")
         assert "document 1" in line["event"]
         assert "nvidia.com/gpu" in line["event"]
-        assert "apportion_watcher_problems 1.0" in (await watcher.get("/metrics"))[1]
+
+        async def counted(problems: int) -> bool:
+            _, text = await watcher.get("/metrics")
+            return f"apportion_watcher_problems {problems}.0" in text
+
+        await until(partial(counted, 1), "the problem to be counted")
         (folder / "bad.yaml").write_text(POD.format(name="bad", gpus=4))
         await until_live(facts, "a", "bad")
-
-        async def counted() -> bool:
-            return "apportion_watcher_problems 0.0" in (await watcher.get("/metrics"))[1]
-
-        await until(counted, "no problem left")
+        await until(partial(counted, 0), "no problem left")
         assert watcher.running
 
 

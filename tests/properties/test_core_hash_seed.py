@@ -41,6 +41,6 @@ def test_no_hash_seed_shows(seed: str) -> None:
         check=True,
         cwd=ROOT,
         env=os.environ | {"PYTHONHASHSEED": seed},
-        timeout=50,
+        timeout=250,
     )
     assert process.stdout.splitlines() == [played(line) for line in lines()]

@@ -59,6 +59,8 @@ NODES: Final = 8
 SETTLE_S: Final = 30.0
 QUIET_S: Final = 60.0
 """The longest time without attackers."""
+ENOUGH: Final = 50
+"""More than so often an attacker has done what it may, and what it may not, when it is ended."""
 
 
 def say(text: str) -> None:
@@ -185,6 +187,8 @@ async def play(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
         attackers = {role: await _attacker(bus, role, seed) for role in ("agent", "auditor")}
         try:
             during = await load.come(seconds)
+            while not all(_did_enough(bus, role, each) for role, each in attackers.items()):
+                during += await load.come(1.0)  # the machine stood still
         finally:
             deeds = {role: await _ended(bus, role, each) for role, each in attackers.items()}
         await load.done(during)
@@ -231,14 +235,29 @@ async def _attacker(bus: Bus, role: str, seed: int) -> asyncio.subprocess.Proces
         )  # fmt: skip
 
 
+def _did_enough(bus: Bus, role: str, process: asyncio.subprocess.Process) -> bool:
+    """Whether there is nothing to wait for: it did enough, or it died."""
+    did = _told(bus, role)
+    return process.returncode is not None or all(
+        did.get(deed, 0) > ENOUGH for deed in ("permitted", "forbidden")
+    )
+
+
+def _told(bus: Bus, role: str) -> dict[str, Any]:
+    """What an attacker said last of what it did."""
+    lines = (bus.data_dir / f"{role}.json").read_text("utf-8").splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith("\n")]
+    did: dict[str, Any] = json.loads(whole[-1]) if whole else {}
+    return did
+
+
 async def _ended(bus: Bus, role: str, process: asyncio.subprocess.Process) -> dict[str, Any]:
     """What an attacker did until it was ended."""
     alive = process.returncode is None
     if alive:
         process.kill()
     await process.wait()
-    lines = (bus.data_dir / f"{role}.json").read_text("utf-8").splitlines()
-    did: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    did = _told(bus, role)
     if not alive:
         log = (bus.data_dir / f"{role}.log").read_text("utf-8", "replace")
         did["died"] = log.splitlines()[-1:]

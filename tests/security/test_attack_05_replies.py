@@ -137,7 +137,7 @@ async def test_the_answer_of_a_service_is_an_event_and_an_order(
             await gateway.last_revision()
             await intake.serve("apportion.intake.*", answer)
             await agent.wire.publish(f"apportion.intake.{NODE}", b"", reply=PURGE, headers={})
-            await asyncio.wait_for(asked.wait(), 5)
+            await asyncio.wait_for(asked.wait(), 30)
             await intake.last_revision()
             if guarded:
                 await facts.write(rack("n2", 1))
@@ -230,7 +230,7 @@ async def test_a_scheduler_gives_itself_no_leave_by_what_it_hears(
             beat = "apportion.beat.scheduler.mine"
             await scheduler.serve(beat, hear)
             await scheduler.wire.publish(beat, b"", reply=PURGE, headers={})
-            await asyncio.wait_for(heard.wait(), 5)
+            await asyncio.wait_for(heard.wait(), 30)
             if not guarded:
                 await scheduler.publish(PURGE, b"")
 

@@ -71,5 +71,5 @@ async def test_a_pod_without_an_annotation_closes_the_node(world: KubeWorld, gua
         return
     await world.bound("works")
     await watcher.logged("pod default/forged holds")
-    (adopted,) = world.facts.of(PodAdopted)
+    (adopted,) = await world.facts.count(PodAdopted, 1)
     assert len(adopted.shares) == 1

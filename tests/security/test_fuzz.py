@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.security.fuzz import ENOUGH
+
 SECONDS = "20"
 
 
@@ -18,6 +20,6 @@ def test_whoever_tries_everything_harms_nobody() -> None:
     assert done.returncode == 0, done.stdout
     assert found["ok"]
     for deeds in found["attacks"].values():
-        assert deeds["permitted"] > 50
-        assert deeds["forbidden"] > 50
+        assert deeds["permitted"] > ENOUGH
+        assert deeds["forbidden"] > ENOUGH
     assert set(found["refused_by_intakes"]) >= {"foreign-node", "implausible-device", "too-many"}

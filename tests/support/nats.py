@@ -25,6 +25,7 @@ from tests.support.ports import free_port
 
 ENCRYPTED = "APPORTION_TEST_TLS"
 """Where this variable is set a bus has TLS, as for `python -m tests.benchmarks.scale`."""
+PATIENCE_S = 30.0
 _numbers = itertools.count(1)
 _STORE_NOT_MADE = 10049  # nats-server's JSStreamStoreFailedF
 
@@ -69,7 +70,11 @@ class Bus:
     async def connect(
         self, role: str = "watcher", *, port: int = 0, **options: Any
     ) -> JetStreamLedger:
-        """A connection as `role`, closed with the bus; `port` leads it through a proxy."""
+        """A connection as `role`, closed with the bus; `port` leads it through a proxy.
+
+        Unless told, it waits longer than a service would: the machine may stand still for a while.
+        """
+        options = {"timeout_s": PATIENCE_S, "ack_timeout_s": PATIENCE_S, **options}
         url = self.server.url_for(role)
         if port:
             url = url.replace(f":{self.server.port}", f":{port}")
@@ -148,7 +153,7 @@ class PlainServer:
             stderr=asyncio.subprocess.DEVNULL,
         )
         path = self._data_dir / f"nats-server_{self._process.pid}.ports"
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_S):
             while not self.url:
                 with contextlib.suppress(FileNotFoundError, ValueError):
                     self.url = json.loads(path.read_text())["nats"][0]

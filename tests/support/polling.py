@@ -1,7 +1,8 @@
 """Waiting for a condition: the one place in the tests that may sleep.
 
 A test names what it waits for and how long at most; it goes on as soon as the condition holds, and
-otherwise fails with the last value seen.
+otherwise fails with the last value seen. Invariant: the last look begins after that time, so a
+machine that stood still for all of it fails nothing.
 """
 
 import asyncio
@@ -18,10 +19,12 @@ def wait_until(
 ) -> T:
     """The first truthy result of `check`; AssertionError naming `what` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
+    late = False
     while not (seen := check()):
-        if time.monotonic() > deadline:
+        if late:
             raise AssertionError(f"waited {timeout_s} s for {what}; last seen: {seen!r}")
         time.sleep(interval_s)
+        late = time.monotonic() > deadline
     return seen
 
 
@@ -34,8 +37,10 @@ async def until(
 ) -> T:
     """The first truthy result of awaiting `check`; AssertionError naming `what` after that."""
     deadline = time.monotonic() + timeout_s
+    late = False
     while not (seen := await check()):
-        if time.monotonic() > deadline:
+        if late:
             raise AssertionError(f"waited {timeout_s} s for {what}; last seen: {seen!r}")
         await asyncio.sleep(interval_s)
+        late = time.monotonic() > deadline
     return seen

@@ -19,6 +19,8 @@ NO_AGENTS = ("--agent-grace", "0")
 """A scheduler of nodes that a test reports, and no agent beats for."""
 READY_INTERVAL_S = 0.1
 """A request as often as anything else is looked at would take from the start that it waits for."""
+READ_S = 30
+"""How long an answer may take: the machine may stand still for a good part of it."""
 
 
 class ServiceProcess:
@@ -77,7 +79,9 @@ class ServiceProcess:
             return bool(self._health) or not self.running
 
         await until(listening, f"{self.verb} to listen", timeout_s=60)
-        assert self.running, f"{self.verb} ended at once: {self.log}"
+        if not self.running:
+            await self._reading  # it may have listened, and ended before anybody looked
+        assert self._health, f"{self.verb} ended at once: {self.log}"
 
     @property
     def running(self) -> bool:
@@ -171,7 +175,7 @@ def environment(build: Path | None) -> dict[str, str]:
 
 def _get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own address
+        with urllib.request.urlopen(url, timeout=READ_S) as answer:  # noqa: S310 - our own
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refusal:
         return refusal.code, refusal.read().decode()

@@ -25,6 +25,8 @@ from tests.support.ports import free_port
 
 HOME: Final = Path("/var/lib/kubelet")
 """Where a kubelet has its device plugins, whatever its root folder is."""
+END_S: Final = 150
+"""A runtime ends its containers one after the other, each of which has ten seconds for it."""
 
 
 def missing() -> str:
@@ -92,7 +94,7 @@ class RealKubelet:
             f"--cert-dir={self.folder / 'pki'}",
         ]
         self._spawn("kubelet", kubelet)
-        await until(self._ready, f"node {self.node} to be ready", timeout_s=60, interval_s=0.25)
+        await until(self._ready, f"node {self.node} to be ready", timeout_s=90, interval_s=0.25)
 
     async def kill(self) -> None:
         """SIGKILL the kubelet; its containers run on."""
@@ -101,8 +103,8 @@ class RealKubelet:
     def created(self, pod: str, container: str) -> list[dict[str, Any]]:
         """Every time that the container was made: its environment, mounts and CDI devices."""
         path = self.containers / "created.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        found = [json.loads(line) for line in lines]
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        found = [json.loads(line) for line in lines if line.endswith("\n")]  # one is being written
         return [each for each in found if (each["pod"], each["container"]) == (pod, container)]
 
     async def made(self, pod: str, container: str, times: int = 1) -> dict[str, Any]:
@@ -111,7 +113,7 @@ class RealKubelet:
         async def there() -> bool:
             return len(self.created(pod, container)) >= times
 
-        await until(there, f"{pod}/{container} to be made {times} times", timeout_s=60)
+        await until(there, f"{pod}/{container} to be made {times} times", timeout_s=90)
         return self.created(pod, container)[-1]
 
     async def offered(self, resource: str, count: int) -> None:
@@ -122,7 +124,7 @@ class RealKubelet:
             path = f"jsonpath={{.status.allocatable.{key}}}"
             return self._plane.kubectl("get", "node", self.node, "-o", path) == str(count)
 
-        await until(there, f"{count} of {resource}", timeout_s=60, interval_s=0.25)
+        await until(there, f"{count} of {resource}", timeout_s=90, interval_s=0.25)
 
     async def end_process(self, pod: str, container: str) -> None:
         """Kill what runs in the container, as if it had crashed, once it runs."""
@@ -169,7 +171,7 @@ class RealKubelet:
         process = self._running.pop(name, None)
         if process is not None and process.poll() is None:
             process.send_signal(how)
-            await asyncio.to_thread(process.wait, 30)
+            await asyncio.to_thread(process.wait, END_S)
 
     def _config(self) -> dict[str, Any]:
         """Of a kubelet that has no cgroups to care for and nothing to throw away."""

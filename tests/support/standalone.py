@@ -52,7 +52,7 @@ class Standalone:
     def __exit__(self, *_: object) -> None:
         if self.running:
             self.signal(signal.SIGTERM)
-            self.ended(timeout_s=30)
+            self.ended()
         for pid in self.left():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -87,8 +87,10 @@ class Standalone:
         """Wait for a line that holds this text."""
 
         def found() -> str:
+            if not (running := self.running) and self._reading is not None:
+                self._reading.join(10)  # what it said last may still be on its way here
             line = next((line for line in self.lines if part in line), "")
-            assert line or self.running, f"`up` ended before it said {part!r}:\n{self.output}"
+            assert line or running, f"`up` ended before it said {part!r}:\n{self.output}"
             return line
 
         return wait_until(found, f"`up` to say {part!r}", timeout_s=timeout_s)
@@ -127,7 +129,7 @@ class Standalone:
         """Wait until that service runs as another process."""
         wait_until(
             lambda: self.processes().get(name, before) != before,
-            f"{name} to be started again", timeout_s=30,
+            f"{name} to be started again", timeout_s=60,
         )  # fmt: skip
 
     def left(self) -> list[int]:
@@ -148,7 +150,7 @@ class Standalone:
             argument.startswith(str(self.data).encode()) for argument in arguments
         )
 
-    def nothing_left(self, *, timeout_s: float = 20) -> None:
+    def nothing_left(self, *, timeout_s: float = 60) -> None:
         """Wait until no process of this run is left."""
         wait_until(lambda: not self.left(), "every process to end", timeout_s=timeout_s)
 

@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import termios
 import threading
 from pathlib import Path
 from typing import Self
@@ -55,14 +56,18 @@ class Terminal:
         wait_until(lambda: part.encode() in self._text, f"the screen to show {part!r}")
 
     def press(self, keys: str) -> None:
-        """Type on it."""
+        """Type on it, once the verb takes keys: what was typed before is thrown away."""
+        wait_until(self._takes_keys, "the verb to take keys one at a time")
         os.write(self._screen, keys.encode())
+
+    def _takes_keys(self) -> bool:
+        return not termios.tcgetattr(self._screen)[3] & termios.ICANON
 
     def ended(self) -> int:
         """Wait for its end, and return the exit code."""
-        return self._process.wait(20)
+        return self._process.wait(60)
 
     def interrupted(self) -> int:
         """Press Ctrl-C, and return the exit code."""
         self._process.send_signal(signal.SIGINT)
-        return self._process.wait(10)
+        return self._process.wait(60)

@@ -16,7 +16,8 @@ from tests.support.memory_kube import MemoryKube
 from tests.support.memory_kube_api import MemoryKubeApi
 
 PODS = "/api/v1/namespaces/default/pods"
-LINES_S = 10.0
+LINES_S = 30.0
+"""How much later than it should a watch may end: the machine may stand still for a while."""
 
 
 class Place(Protocol):

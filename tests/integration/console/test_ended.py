@@ -30,7 +30,7 @@ def test_a_pod_that_ended_while_it_waited_waits_no_more(
         cluster.json("delete", name)
         page.reload()
         expect(page.locator(".crumb .chip")).to_have_text("ended")
-        expect(page.locator("h1")).to_contain_text(re.compile(r"Ended at [\d:]+ \(deleted by "))
+        expect(page.locator("h1")).to_contain_text(re.compile(r"Ended at [\d: -]+ \(deleted by "))
         expect(page.locator("h1")).to_contain_text("without ever having a place, after ")
         expect(page.locator("h1")).not_to_contain_text("Waits")
         expect(page.locator(".tl li").last).to_contain_text("Ended")
@@ -56,7 +56,7 @@ def test_a_pod_that_had_its_place_is_shown_as_it_was_at_its_end(
         page.on("response", lambda got: failed.append(got.url) if got.status >= 400 else None)
         visit(page, f"#/pod/default/{name}")
         expect(page.locator("h1")).to_contain_text(
-            re.compile(rf"Ended at [\d:]+ \({re.escape(told)}\); it (ran|had its place) on ")
+            re.compile(rf"Ended at [\d: -]+ \({re.escape(told)}\); it (ran|had its place) on ")
         )
         held = page.locator("section", has=page.get_by_role("heading", name="What it held"))
         expect(held).to_contain_text("at its end")

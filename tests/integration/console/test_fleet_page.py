@@ -5,6 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from tests.integration.console.cards import fail, recover
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit
 from tests.support.standalone import Standalone
@@ -151,8 +152,7 @@ def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone
     """What is broken, or cordoned, and granted as well is told, and failed apart from not heard."""
     devices = cluster.json("get", "devices")["items"]
     failing = next(each for each in devices if each["node"] == "h100-1" and each["holders"])
-    done = cluster.run("simulate", "fail", failing["device"], "--reason", "XID 79")
-    assert done.returncode == 0, done.stderr
+    fail(cluster, failing["device"], reason="XID 79")
     assert cluster.run("cordon", "h100-1", "--reason", "dust").returncode == 0
     try:
         with opened(browser, base) as page:
@@ -167,8 +167,8 @@ def test_counts_of_cards_add_up(browser: Browser, base: str, cluster: Standalone
             page.locator("#matches-count").click()
             expect(page.locator("#matches-list li").first).to_contain_text("out of reach")
     finally:
-        cluster.run("simulate", "recover", failing["device"])
         cluster.run("uncordon", "h100-1")
+        recover(cluster, failing["device"])
 
 
 def added(answer: str) -> tuple[int, int]:
@@ -257,8 +257,7 @@ def test_a_panel_lies_over_no_card_of_its_own(
         for address in (f"#/fleet?card={name}:3", f"#/fleet?card={name}"):
             visit(page, address)
             expect(page.locator("#panel .mini")).to_be_attached()
-            page.wait_for_function(f"() => ({COVERED})()[0]")
-            assert page.evaluate(COVERED) == [True, 0], address
+            page.wait_for_function(f"() => String(({COVERED})()) === 'true,0'")
             buttons = page.locator("#panel > .acts > *")
             for button in buttons.all():
                 expect(button).to_be_in_viewport(ratio=1)

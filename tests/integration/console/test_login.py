@@ -42,7 +42,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
     try:
-        assert ready.wait(60), "the gateway did not begin"
+        assert ready.wait(150), "the gateway did not begin"
         yield found[0]
     finally:
         done.set()

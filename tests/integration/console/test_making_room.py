@@ -47,7 +47,7 @@ def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         os.kill(watcher, signal.SIGSTOP)
         try:
             up.json("submit", "-f", "-", stdin=pod("high", 9))
-            wait_until(lambda: bool(up.json("why", "high")["evicts"]), "them to be evicted")
+            wait_until(lambda: len(up.json("why", "high")["evicts"]) == 2, "both to be evicted")
             yield str(json.loads((data / "connection.json").read_text())["gateway"])
         finally:
             os.kill(watcher, signal.SIGCONT)

@@ -5,6 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
+from tests.integration.console.cards import fail, recover
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit
 from tests.support.standalone import Standalone
@@ -101,8 +102,8 @@ def test_what_an_address_asks_in_vain_is_said(
 def test_a_recovery_looks_like_no_failure(browser: Browser, base: str, cluster: Standalone) -> None:
     """Among the events as on the bar: both are of health, and one is well."""
     [card, *_] = cluster.json("get", "devices", "--node", "t4-1")["items"]
-    for verb in (("fail", card["device"], "--reason", "XID 31"), ("recover", card["device"])):
-        assert cluster.run("simulate", *verb).returncode == 0
+    fail(cluster, card["device"], reason="XID 31")
+    recover(cluster, card["device"])
     with opened(browser, base) as page:
         visit(page, f"#/events?q={card['device']}")
         rows = page.locator("tr.k-health")

@@ -29,9 +29,9 @@ def test_the_wait_is_that_of_the_newest_of_the_name(browser: Browser, tmp_path: 
 
         up.json("submit", "-f", "-", "--wait", stdin=pod("low", 0))
         up.json("submit", "-f", "-", stdin=pod("high", 9))
-        wait_until(lambda: runs("high"), "the important one to run")
+        wait_until(lambda: runs("high"), "the important one to run", timeout_s=90)
         up.json("delete", "high")
-        wait_until(lambda: runs("low"), "the one that waited to run again")
+        wait_until(lambda: runs("low"), "the one that waited to run again", timeout_s=90)
         base = str(json.loads((tmp_path / "data" / "connection.json").read_text())["gateway"])
         with opened(browser, base, size=WIDE) as page:
             visit(page, "#/pod/default/low")

@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import Browser, Route, expect
 
-from tests.support.browser.chromium import WIDE
+from tests.support.browser.chromium import WIDE, shown
 
 ALONE = "delete window.SharedWorker"  # so that the page itself asks for what is new
 LIGHT = "document.querySelector('#t-live i')"
@@ -36,8 +36,9 @@ def test_nothing_is_live_while_there_is_no_answer(browser: Browser, base: str) -
         gone = True
         expect(page.locator("#t-ago")).to_have_text(NO_ANSWER)
         assert page.evaluate(COLOUR) != well
-        for key in ("7", "3"):  # whose modules are not here yet
+        for key, address in (("7", "#/doctor"), ("3", "#/waiting")):  # with modules still to come
             page.keyboard.press(key)
+            shown(page, address)
             expect(page.locator("h1")).to_have_text("The gateway does not answer.")
         gone = False
         expect(page.locator("#t-ago")).to_have_text("live")

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit
-from tests.support.browser.held import Held
+from tests.support.browser.held import Held, listen
+from tests.support.polling import wait_until
 
 WORKING = "Working out what would happen…"
 PLAN = re.compile(r"/api/v1/plan")
 WAITS = re.compile(r"/api/v1/(lines|pods/.*/why)")
 LOSE = "#/whatif?lose=t4-1"
+BEGUN = datetime(2026, 11, 20, 14, 20, tzinfo=UTC)
+
+
+def without_time(page: Page) -> None:
+    """None passes on it but what a test lets pass: a machine that stands still is no long work."""
+    page.clock.install(time=BEGUN)
+    page.clock.pause_at(BEGUN + timedelta(seconds=1))
 
 
 def works(page: Page, words: str = WORKING) -> None:
@@ -43,6 +52,7 @@ def test_a_page_that_is_opened_with_work_says_that_it_works(
 ) -> None:
     """Before the gateway has said a word; then the answer stands in the same place."""
     with opened(browser, base, size=size, theme=theme) as page:
+        without_time(page)
         plans = Held(page, PLAN)
         page.goto(f"/{LOSE}")
         works(page)
@@ -54,6 +64,7 @@ def test_a_page_that_is_opened_with_work_says_that_it_works(
 def test_a_press_is_seen_at_once(browser: Browser, base: str, size: tuple[int, int]) -> None:
     """However far one has scrolled; what still stands below is said to answer something else."""
     with opened(browser, base, size=size) as page:
+        without_time(page)
         visit(page, LOSE)
         plans = Held(page, PLAN)
         page.locator("[data-policy=spread]").scroll_into_view_if_needed()
@@ -68,6 +79,7 @@ def test_a_press_is_seen_at_once(browser: Browser, base: str, size: tuple[int, i
 def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
     """Opened by itself the form is there at once, and whose pod it is about comes later."""
     with opened(browser, base) as page:
+        without_time(page)
         waits = Held(page, WAITS)
         page.goto("/#/whatif")
         works(page, "Looking who waits…")
@@ -80,13 +92,13 @@ def test_who_waits_is_looked_for_in_sight(browser: Browser, base: str) -> None:
 def test_long_work_says_so_and_for_how_long(browser: Browser, base: str) -> None:
     """The seconds go on for the eyes; the ears are told once that it takes long."""
     with opened(browser, base) as page:
-        page.clock.install()
+        without_time(page)
         plans = Held(page, PLAN)
         page.goto(f"/{LOSE}")
         works(page)
         expect(page.locator("#long")).to_be_empty()
         page.clock.fast_forward(12_000)
-        expect(page.locator("#since")).to_have_text(re.compile(r"^1[2-9] s$"))
+        expect(page.locator("#since")).to_have_text("12 s")
         expect(page.locator("#since")).to_have_attribute("aria-hidden", "true")
         expect(page.locator("#long")).to_contain_text("no word from the gateway yet")
         expect(page.locator("#said")).to_contain_text("Still working: no word")
@@ -100,9 +112,11 @@ def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
 ) -> None:
     """The gateway is no longer asked; also while what was typed is still under way."""
     with opened(browser, base) as page:
+        without_time(page)
         visit(page, "#/whatif")
         plans = Held(page, PLAN)
         page.locator("#manifest").press_sequentially("kind: Pod")
+        page.clock.run_for(1000)
         plans.come()
         works(page)
         with page.expect_event("requestfailed", lambda request: "plan" in request.url):
@@ -115,6 +129,17 @@ def test_work_that_is_stopped_is_ended_and_can_be_asked_for_again(
         expect(page.locator("h1")).to_contain_text("Manifest")
 
 
+def are_plans(page: Page, withdrawn: list[str], count: int) -> bool:
+    """Whether so many were withdrawn, and nothing else: what came next may be told before that."""
+
+    def told() -> bool:
+        listen(page)
+        return len(withdrawn) >= count
+
+    wait_until(told, "the question before to be withdrawn")
+    return len(withdrawn) == count and all(PLAN.search(each) for each in withdrawn)
+
+
 def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: str) -> None:
     """The question before is withdrawn, and the page that is shown next is left alone."""
     with opened(browser, base) as page:
@@ -125,10 +150,10 @@ def test_whoever_asks_anew_or_leaves_waits_for_nothing(browser: Browser, base: s
         plans.come()
         page.locator("[data-policy=spread]").click()
         plans.come()
-        assert [PLAN.search(each) is not None for each in withdrawn] == [True]
+        assert are_plans(page, withdrawn, 1)
         page.keyboard.press("2")
         expect(page.locator("h1")).to_contain_text("are live")
-        assert [PLAN.search(each) is not None for each in withdrawn] == [True, True]
+        assert are_plans(page, withdrawn, 2)
         page.locator("[data-phase=waiting]").click()
         expect(page.locator("[data-phase=waiting]")).to_have_attribute("aria-pressed", "true")
 

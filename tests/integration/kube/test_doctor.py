@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from apportion.core.doctor.facts import KubeFacts
@@ -16,6 +17,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.kube_world import KubeWorld
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.timeout(180)
 BINDERS = {"create pods/binding", "patch pods/status", "delete pods", "create events"}
 SPACE = "doctor"
 

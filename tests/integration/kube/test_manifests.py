@@ -12,6 +12,7 @@ from apportion.core.dialects.listing import claimed
 from apportion.core.dialects.vcuda import DIALECTS as VCUDA
 from tests.support.control_plane import ROOT, ControlPlane
 
+pytestmark = pytest.mark.timeout(180)
 DEPLOY = ROOT / "deploy" / "kubernetes"
 EXTENDER = ROOT / "deploy" / "extender"
 SERVICES = ("watcher", "scheduler", "intake", "binder", "gateway", "admission")

@@ -3,10 +3,14 @@
 import json
 from typing import Any
 
+import pytest
+
 from apportion_schemas import PodPlaced, PodRefused, PodSubmitted, RefusalCode
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 from tests.support.polling import until
+
+pytestmark = pytest.mark.timeout(180)
 
 
 async def system(world: KubeWorld, devices: str = "1xT4") -> None:
@@ -25,12 +29,15 @@ async def events(world: KubeWorld, name: str) -> list[dict[str, Any]]:
     return list(json.loads(text)["items"])
 
 
-def scheduled(pod: Any) -> dict[str, Any]:
-    """The pod's condition PodScheduled."""
-    found: dict[str, Any] = next(
-        c for c in pod["status"]["conditions"] if c["type"] == "PodScheduled"
-    )
-    return found
+async def scheduled(world: KubeWorld, name: str, status: str) -> dict[str, Any]:
+    """Wait until the pod's condition PodScheduled is so: its events are written before that."""
+
+    async def told() -> dict[str, Any]:
+        conditions = (await world.pod(name))["status"].get("conditions", ())
+        so = (c for c in conditions if (c["type"], c["status"]) == ("PodScheduled", status))
+        return next(so, {})
+
+    return await until(told, f"pod {name} to be PodScheduled={status}", interval_s=0.2)
 
 
 async def test_a_refused_pod_says_why_and_is_bound_once_there_is_room(world: KubeWorld) -> None:
@@ -40,15 +47,15 @@ async def test_a_refused_pod_says_why_and_is_bound_once_there_is_room(world: Kub
     await world.bound("first")
     shown = await world.described("large", "FailedScheduling", "not enough memory")
     assert "n1" in shown
-    condition = scheduled(await world.pod("large"))
-    assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
+    condition = await scheduled(world, "large", "False")
+    assert condition["reason"] == "Unschedulable"
     assert "not enough memory free on the device" in condition["message"]
     await world.plane.apply(kube_pod("second", share(15_000)))
     await world.described("second", "FailedScheduling")
     await world.plane.user("delete", "pod", "first", "--grace-period=0", "--force")
     await world.bound("second")
     shown = await world.described("second", "Scheduled", "bound to n1")
-    assert scheduled(await world.pod("second"))["status"] == "True"
+    await scheduled(world, "second", "True")
     (told,) = await events(world, "large")
     assert (told["type"], told["count"], told["source"]["component"]) == ("Warning", 1, "apportion")
     assert len([event for event in world.facts.of(PodRefused) if event.name == "large"]) == 1
@@ -81,10 +88,10 @@ async def test_a_rejected_pod_says_what_to_mend(world: KubeWorld) -> None:
     note = {"volcano.sh/vgpu-mode": "teleport"}
     await world.plane.apply(kube_pod("p", share(), annotations=note))
     await world.described("p", "Rejected", "volcano.sh/vgpu-mode", "'teleport'")
-    assert scheduled(await world.pod("p"))["reason"] == "Unschedulable"
+    assert (await scheduled(world, "p", "False"))["reason"] == "Unschedulable"
     await world.plane.user("annotate", "pod", "p", "volcano.sh/vgpu-mode-")
     await world.bound("p")
-    assert scheduled(await world.pod("p"))["status"] == "True"
+    await scheduled(world, "p", "True")
 
 
 async def test_two_binders_and_a_new_one_tell_a_thing_once(world: KubeWorld) -> None:

@@ -93,7 +93,7 @@ async def test_each_claim_is_prepared_as_the_ledger_has_it_whatever_dies(
     await kubelet.plugin()
     await agent.ready()
     assert await kubelet.prepare(*asked) == answers
-    assert [event.pod for event in facts.of(SharesAllocated)] == ["a"]
+    assert [event.pod for event in await facts.count(SharesAllocated, 1)] == ["a"]
 
 
 async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does_not(
@@ -136,6 +136,6 @@ async def test_the_kubelet_hears_how_devices_are(
     assert agent.running
     await kubelet.healths({"gpu-0": 1, "gpu-1": 1})
     order = json.dumps({"verb": "fail", "device": cards(facts)[1].id, "reason": "fan"}).encode()
-    await (await bus.connect("operator")).request(command_subject(NODE), order, 5)
+    await (await bus.connect("operator")).request(command_subject(NODE), order, 30)
     said = await kubelet.healths({"gpu-0": 1, "gpu-1": 2})
     assert said == {"gpu-0": "", "gpu-1": "fan"}

@@ -16,6 +16,7 @@ from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 from tests.unit.agent.usage.processes import UID, cgroup, write
 
+pytestmark = pytest.mark.timeout(120)
 NODE = "n1"
 GPU = "nvidia.com/gpu"
 MIB = 1 << 20

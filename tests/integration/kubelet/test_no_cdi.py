@@ -22,6 +22,7 @@ from tests.support.fake_kubelet import FakeKubelet, Refused
 from tests.support.nats import Bus
 from tests.support.processes import ServiceProcess
 
+pytestmark = pytest.mark.timeout(120)
 NODE = "n1"
 GPU = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -165,7 +166,7 @@ async def test_a_container_that_was_resized_starts_again(
     assert (await kubelet.begin("a", "main"))[LIMIT] == "700m"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_fifty_rounds_of_two_pods_at_once(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus
 ) -> None:

@@ -21,6 +21,7 @@ from tests.support.processes import ServiceProcess
 from tests.support.regions import run_process
 from tests.unit.agent.usage.processes import OTHER, UID, write
 
+pytestmark = pytest.mark.timeout(120)
 NODE = "n1"
 GPU = "nvidia.com/gpu"
 RECORD_S = 3

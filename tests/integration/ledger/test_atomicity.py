@@ -105,4 +105,4 @@ async def test_nobody_can_make_the_stream_forget_an_event(bus: Bus, role: str, a
     """By permissions, for every role; see test_permissions too. Its beginning is trimmed only."""
     ledger = await bus.connect(role)
     with pytest.raises(LedgerError, match=rf"forbids user '{role}' to send to .*{api}"):
-        await ledger.request(f"$JS.API.{api}.{STREAM}", b"", 2)
+        await ledger.request(f"$JS.API.{api}.{STREAM}", b"", 30)

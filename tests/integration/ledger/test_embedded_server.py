@@ -26,6 +26,7 @@ from apportion.runtime.jetstream.server import (
 from apportion.runtime.process.logs import configure_logs
 from tests.support.nats import Bus, draft
 from tests.support.polling import until
+from tests.support.ports import free_port
 
 
 def _all_files(folder: Path, *, but: str) -> bytes:
@@ -81,10 +82,10 @@ async def test_a_server_that_outlives_its_parent_keeps_the_directory(tmp_path: P
 
 async def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: Path) -> None:
     """Whoever runs a NATS server already learns what to type."""
+    port = free_port()
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         server = EmbeddedServer(tmp_path, port=port)
         with pytest.raises(ServerFailed, match=rf"127\.0\.0\.1:{port}.*--nats-port"):
             await server.start()

@@ -49,7 +49,7 @@ async def test_a_reader_of_an_empty_ledger_has_caught_up_at_once(bus: Bus) -> No
     """Nothing to read is not something to wait for."""
     ledger = await bus.connect()
     following = await ledger.follow(ignore)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await following.caught_up()
     assert following.position == 0
 

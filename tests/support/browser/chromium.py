@@ -19,7 +19,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 INSTALL = "apt-get install chromium"
 WIDE = (1280, 800)
 NARROW = (390, 844)
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 40_000
+LAUNCH_MS = 90_000
 SHOWN = """address => {
   const { dataset } = document.getElementById("main");
   return document.getElementById("main").ariaBusy === "false" && dataset.shown === address;
@@ -49,7 +50,9 @@ def running_browser() -> Iterator[Browser]:
     expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--font-render-hinting=none"]
-        browser = playwright.chromium.launch(executable_path=executable(), args=arguments)
+        browser = playwright.chromium.launch(
+            executable_path=executable(), args=arguments, timeout=LAUNCH_MS
+        )
         try:
             yield browser
         finally:
@@ -86,7 +89,10 @@ def opened(
         page = context.new_page()
         page.on("console", said)
         page.on("pageerror", lambda error: complaints.append(f"threw: {error}"))
-        yield page
+        try:
+            yield page
+        finally:  # what a test answers may be under way, and would fail whoever comes next
+            page.unroute_all(behavior="ignoreErrors")
         if complaints:
             raise AssertionError("\n".join(complaints))
     finally:

@@ -26,5 +26,10 @@ class Held:
         return self._routes.pop(0)
 
     def _any(self) -> bool:
-        self._page.evaluate("() => 0")  # what the browser tells is heard while it is asked
+        listen(self._page)
         return bool(self._routes)
+
+
+def listen(page: Page) -> None:
+    """What the browser tells is heard while it is asked."""
+    page.evaluate("() => 0")
