@@ -3,15 +3,23 @@
 import asyncio
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 from apportion.binder.kubernetes_pace import Pace
 from apportion.binder.kubernetes_telling import DECLARED_WITHIN_S, Telling
 from apportion.core.ledger.fold import Change
+from apportion.runtime.kube.client import Answer
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import DeviceHealthChanged, encode, subject_of
+from apportion_schemas import (
+    DeviceHealthChanged,
+    PodRefused,
+    RefusalCode,
+    encode,
+    subject_of,
+)
 from apportion_schemas.catalogue import BY_PAYLOAD
 from apportion_schemas.quantities import Payload
 from tests.simulation.clocks import SkewedClock
@@ -20,7 +28,7 @@ from tests.support.fleet import rack
 from tests.support.kube_objects import kube_pod
 from tests.support.ledger_of import event_of
 from tests.support.memory_kube import MemoryKube
-from tests.support.memory_kube_api import MemoryKubeApi
+from tests.support.memory_kube_api import MemoryKubeApi, PerfectKubeLink
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
 from tests.support.pods import ask, gang, member, placed, share
@@ -28,10 +36,21 @@ from tests.support.pods import ask, gang, member, placed, share
 PODS = "/api/v1/namespaces/default/pods"
 
 
+class SlowKubeLink(PerfectKubeLink):
+    """A network over which an answer takes a second."""
+
+    async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
+        """See KubeLink."""
+        answer = await super().ask(method, act)
+        await rest(1)
+        return answer
+
+
 class Told:
     """A cluster in memory with two pods, and a binder that tells of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, link: PerfectKubeLink | None = None) -> None:
+        self._link = link
         self.kube, self.server = MemoryKube(), MemoryServer()
         self.begin_anew()
         self.uids = {
@@ -43,7 +62,9 @@ class Told:
         cluster, metrics = StateFold(), Metrics()
         clock = SkewedClock(random.Random(7), skew_s=0.0)
         pace = Pace(clock)
-        self._telling = Telling(MemoryKubeApi(self.kube), cluster.state, clock, metrics, pace=pace)
+        self._telling = Telling(
+            MemoryKubeApi(self.kube, self._link), cluster.state, clock, metrics, pace=pace
+        )
         self._reader: Reader[Change] = Reader(
             MemoryLedger(self.server, role="binder"),
             cluster,
@@ -146,6 +167,28 @@ def test_owners_are_told_of_a_device_that_fails_and_recovers() -> None:
         running = asyncio.create_task(told.run())
         await rest(1)
         assert told.counts() == {failed: 2, recovered: 1}
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() -> None:
+    """Its event says what was; its condition would say what is."""
+
+    async def main() -> None:
+        told = Told(SlowKubeLink())
+        running = asyncio.create_task(told.run())
+        pod = told.uids["a"]
+        told.write(
+            rack("n1", 2), member(pod, ask(1000), group="", name="a"),
+            PodRefused(pod=pod, namespace="default", name="a", nodes=1,
+                       reasons={RefusalCode.NODE_NOT_READY: 1}),
+        )  # fmt: skip
+        while not told.messages():
+            await rest(0.1)
+        told.write(placed(pod, "n1", [share("n1-g0")], name="a"))
+        await rest(10)
+        assert "conditions" not in told.ask("GET", f"{PODS}/a")["status"]
         running.cancel()
 
     run_virtually(main())
