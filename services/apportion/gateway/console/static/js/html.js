@@ -34,5 +34,34 @@ export function mount(element, markup) {
   return element;
 }
 
+/**
+ * Show the markup, where some is shown already: what has not changed stays, so that a press lasts over
+ * an answer. The keyboard stays on the control that it holds, or where that was.
+ */
+export function renew(element, markup) {
+  const controls = () => $$("a, button:not(:disabled)", element);
+  const held = document.activeElement;
+  const at = controls().indexOf(held);
+  match(element, mount(element.cloneNode(false), markup));
+  if (at < 0 || held.isConnected) return;
+  const left = controls();
+  const same = left.find(each => (held.id ? each.id === held.id : isSame(each, held)));
+  (same ?? left[Math.min(at, left.length - 1)])?.focus({ preventScroll: true });
+}
+
+function match(element, fresh) {
+  const had = [...element.childNodes];
+  const come = [...fresh.childNodes];
+  come.forEach((node, at) => {
+    if (at >= had.length) element.append(node);
+    else if (isSame(had[at], node)) match(had[at], node);
+    else had[at].replaceWith(node);
+  });
+  for (const gone of had.slice(come.length)) gone.remove();
+}
+
+/** Whether two nodes are the same but for what stands in them. */
+const isSame = (one, other) => one.cloneNode(false).isEqualNode(other.cloneNode(false));
+
 export const $ = (selector, within = document) => within.querySelector(selector);
 export const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];

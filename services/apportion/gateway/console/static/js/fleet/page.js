@@ -1,9 +1,12 @@
 // Fleet: every card of every node in one picture. How much is granted, used, broken, cordoned?
+//
+// Invariant: only the answer to the newest question is taken, so one that tells changes meets what it was
+// asked after, and the past never stands there as now.
 import { get, getNow } from "../api.js";
 import { legend } from "../cards.js";
 import { namespaceLegend } from "../colours.js";
 import { many, num, percent } from "../format.js";
-import { $, $$, html, mount } from "../html.js";
+import { $, $$, html, mount, renew } from "../html.js";
 import { count, link } from "../links.js";
 import { isLive, moment } from "../moment.js";
 import { copyFrom, searchField, segments } from "../parts.js";
@@ -67,16 +70,23 @@ class FleetPage {
     this.pads = new Map(); // fingers on the picture
     this.stop = new AbortController();
     this.asked = 0;
+    this.turn = 0;
+    this.waiting = false; // for an answer
   }
 
   // ---- what is known ----
 
+  /** Whether nodes or numbers of cards have changed; null where the answer comes too late. */
   async load() {
+    this.turn += 1;
+    const mine = this.turn;
     const live = isLive();
     const after = live && this.live && this.fleet.revision >= 0 ? { after: this.fleet.revision, heard: this.heard } : {};
+    this.waiting = true;
     const [fleet, summary] = await Promise.all([
       live ? getNow("fleet", after) : get("fleet"), this.askSummary(live),
-    ]);
+    ]).finally(() => { if (mine === this.turn) this.waiting = false; });
+    if (mine !== this.turn) return null;
     this.live = live;
     this.summary = summary;
     const had = this.fleet.shape;
@@ -98,7 +108,7 @@ class FleetPage {
 
   async update() {
     const moved = await this.load();
-    if (this.stop.signal.aborted) return;
+    if (moved === null || this.stop.signal.aborted) return;
     this.answer();
     if (moved) this.lay();
     this.refind();
@@ -139,11 +149,11 @@ class FleetPage {
     const all = this.fleet.totals();
     const waits = (this.summary.phases.refused ?? 0) + (this.summary.phases.pending ?? 0);
     const use = all.held ? html`, ${link("fleet", percent(all.used / all.held), { show: "idle" })} of that is used` : "";
-    mount($("#answer"), all.cards
+    renew($("#answer"), all.cards
       ? html`${link("fleet", `${num(all.granted)} of ${many(all.cards, "card")}`, { show: "granted" })} ${all.granted === 1 ? "is" : "are"} granted${use}; ${brokenCount(all)}, ${cordonedCount(all)}. ${waits ? html`${link("waiting", many(waits, "pod"))} ${waits === 1 ? "waits" : "wait"}.` : "Nobody waits."}`
       : "No node has reported a card yet.");
     const pods = Object.entries(this.summary.phases).reduce((sum, [phase, n]) => (phase === "rejected" ? sum : sum + n), 0);
-    mount($("#notes"), [
+    renew($("#notes"), [
       count("fleet", all.free, all.free === 1 ? "card free" : "cards free", { show: "free" }),
       this.fleet.told ? count("fleet", all.idle, "granted but idle", { show: "idle" }) : "",
       link("pods", many(pods, "pod")), many(all.nodes, "node"),
@@ -201,7 +211,7 @@ class FleetPage {
     $("#odd").textContent = said.join(" ");
   }
 
-  /** Rows were replaced: what is pointed at and chosen is found again by name. */
+  /** Rows were replaced: what is pointed at and chosen is found again by name; a panel that goes leaves the keyboard to the picture. */
   refind() {
     for (const what of ["pointed", "chosen"]) {
       const had = this[what];
@@ -211,7 +221,9 @@ class FleetPage {
     }
     const { node, card } = this.named();
     if (!this.chosen && node && card !== undefined) this.chosen = { node, card }; // it is there again
-    if (!this.chosen) $("#panel").hidden = true;
+    if (this.chosen) return;
+    if ($("#panel").contains(document.activeElement)) $("#cards").focus({ preventScroll: true });
+    $("#panel").hidden = true;
   }
 
   // ---- drawing ----
@@ -246,7 +258,7 @@ class FleetPage {
       }
     }
     $("#matches-count").textContent = total ? many(total, "card") : "No card";
-    if (box.open) mount($("#matches-list"), [...rows, total > rows.length ? html`<li class="faint">and ${num(total - rows.length)} more</li>` : ""]);
+    if (box.open) renew($("#matches-list"), [...rows, total > rows.length ? html`<li class="faint">and ${num(total - rows.length)} more</li>` : ""]);
   }
 
   theme() {
@@ -274,7 +286,7 @@ class FleetPage {
     const sizes = new ResizeObserver(() => { if (this.painter.resize(this.stage)) { this.lay(); this.drawNow(); } });
     sizes.observe(this.stage);
     signal.addEventListener("abort", () => sizes.disconnect());
-    const samples = setInterval(() => { if (isLive() && !document.hidden) this.update(); }, SAMPLES_MS);
+    const samples = setInterval(() => { if (isLive() && !document.hidden && !this.waiting) this.update(); }, SAMPLES_MS);
     signal.addEventListener("abort", () => clearInterval(samples));
   }
 
@@ -404,22 +416,19 @@ class FleetPage {
     if (!chosen) return;
     if (anew) this.more = null;
     this.drawPanel(anew);
-    const revision = isLive() ? this.fleet.revision : moment.revision;
+    const live = isLive();
+    const revision = live ? this.fleet.revision : moment.revision;
     if (this.more?.revision === revision) return;
     const more = { ...await ask(chosen.node, chosen.card), revision };
-    if (this.stop.signal.aborted || this.chosen?.node.name !== chosen.node.name || this.chosen.card !== chosen.card) return;
+    const late = live !== isLive() || (live ? this.more?.revision > revision : moment.revision !== revision);
+    if (late || this.stop.signal.aborted || this.chosen?.node.name !== chosen.node.name || this.chosen.card !== chosen.card) return;
     this.more = more;
     this.drawPanel(anew);
   }
 
-  /** The panel as it is known now; the keyboard stays on the control that it holds, or where that was. */
   drawPanel(anew) {
     const element = $("#panel");
-    const controls = () => $$("a, button:not(:disabled)", element);
-    const had = document.activeElement;
-    const at = controls().indexOf(had);
-    mount(element, panel(this.chosen.node, this.chosen.card, this.more));
-    if (at >= 0) (controls().find(each => had.id && each.id === had.id) ?? controls()[Math.min(at, controls().length - 1)]).focus({ preventScroll: true });
+    renew(element, panel(this.chosen.node, this.chosen.card, this.more));
     if (!anew) return;
     if (!this.more) element.scrollTop = 0;
     this.uncover(element);

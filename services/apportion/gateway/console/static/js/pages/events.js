@@ -1,5 +1,7 @@
 // Events: what happened, the newest first, live; each with the event itself. Or what differs between
 // two moments, which is a page of its own beside it.
+// Invariant: the rows are of one question, the newest, and end with the last that happened; where
+// the keyboard may be, in the field or on a chip, nothing is drawn anew.
 import { get, getNow } from "../api.js";
 import { instant, many, num, subjectWords, when } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
@@ -10,6 +12,7 @@ import { isLive, moment, shownTime } from "../moment.js";
 import { answer, copyFrom, listed, problemNote, searchField, second } from "../parts.js";
 import { linked } from "../sentence.js";
 import { openDiff } from "./diff.js";
+import { loadAnew } from "./list_page.js";
 
 const PAGE = 150;
 const MORE_PAGES = 4; // how often older pages are asked for by themselves, where filters let little through
@@ -45,6 +48,7 @@ class EventsPage {
   // ---- what is known ----
 
   async load() {
+    this.sought = this.text.trim(); // more may be typed before the answer comes
     const before = this.chosen ? this.chosen + NEWER_SHOWN : isLive() ? 0 : moment.revision + 1;
     const [page, line] = await Promise.all([this.ask(before), getNow("timeline", { bins: 1, to: isLive() ? "" : moment.revision })]);
     this.rows = page.items;
@@ -56,7 +60,7 @@ class EventsPage {
     await this.fill();
   }
 
-  ask(before) { return getNow("log", { limit: PAGE, text: this.text.trim(), ...(before ? { before } : {}) }); }
+  ask(before) { return getNow("log", { limit: PAGE, text: this.sought, ...(before ? { before } : {}) }); }
 
   /** Older pages, until there is something to show. */
   async fill() {
@@ -64,8 +68,10 @@ class EventsPage {
   }
 
   async older() {
-    const page = await this.ask(Number(this.next));
-    this.rows.push(...page.items);
+    const { rows, next } = this;
+    const page = await this.ask(Number(next));
+    if (this.rows !== rows || this.next !== next) return; // it is of another question by now, or there already
+    rows.push(...page.items);
     this.next = page.continue;
   }
 
@@ -75,7 +81,7 @@ class EventsPage {
 
   show() {
     mount(this.main, html`<div class="page wide"><div id="answer"></div>
-      <div class="bar">${searchField(this.text, "pod, node or word", "Find events")}<div class="chips" id="kinds" role="group" aria-label="Kinds of events"></div><a class="btn end" href="${this.diffAddress()}">Compare moments</a></div>
+      <div class="bar">${searchField(this.text, "pod, node or word", "Find events")}<div class="chips" id="kinds" role="group" aria-label="Kinds of events">${chipsOf({ other: 1 }).map(chip)}</div><a class="btn end" href="${this.diffAddress()}">Compare moments</a></div>
       <div class="split"><div class="tablebox" id="box" tabindex="-1"><button class="newpill" id="pill" hidden></button><table class="t ev"><caption class="unseen">Events, the newest first</caption><thead><tr><th scope="col" class="num hide-s">Revision</th><th scope="col">Time</th><th scope="col">What happened</th></tr></thead><tbody id="rows"></tbody></table></div><aside class="card detail" id="detail" aria-label="The chosen event" aria-live="polite"></aside></div></div>`);
     this.answer();
     this.list();
@@ -99,8 +105,14 @@ class EventsPage {
       ...this.odd,
       this.chosen ? link("events", "all events", {}) : "",
       this.counts.refusal ? many(this.counts.refusal, "refusal") : "",
-      this.counts.health ? `${num(this.counts.health)} of health` : "", this.text ? html`<span role="status">${num(this.shown().length)}${this.next ? " and more" : ""} match</span>` : ""]));
-    mount($("#kinds"), chipsOf(this.counts).map(kind => html`<button class="fchip k-${kind}" data-kind="${kind}" aria-pressed="${String(!this.hidden.has(kind))}"><i></i>${kind}<em>${num(this.counts[kind])}</em></button>`));
+      this.counts.health ? `${num(this.counts.health)} of health` : "", this.sought ? html`<span role="status">${num(this.shown().length)}${this.next ? " and more" : ""} match</span>` : ""]));
+    const kinds = chipsOf(this.counts);
+    for (const each of $$("#kinds button")) {
+      const { kind } = each.dataset;
+      each.hidden = !kinds.includes(kind);
+      each.setAttribute("aria-pressed", String(!this.hidden.has(kind)));
+      $("em", each).textContent = num(this.counts[kind]);
+    }
   }
 
   list() {
@@ -108,7 +120,11 @@ class EventsPage {
     mount($("#rows"), [...rows.map(row => eventRow(row, this.chosen)),
       this.next ? html`<tr class="more"><td class="hide-s"></td><td></td><td><button class="btn" id="older">Older</button></td></tr>` : "",
       rows.length ? "" : html`<tr class="more"><td colspan="3">No event is meant by that${this.next ? " among the newest" : ""}.</td></tr>`]);
-    $("#older")?.addEventListener("click", async () => { await this.older(); await this.fill(); this.list(); });
+    $("#older")?.addEventListener("click", async () => {
+      await this.older();
+      await this.fill();
+      if (!this.closed) this.list();
+    });
   }
 
   async detail() {
@@ -167,6 +183,7 @@ class EventsPage {
     if (!this.hidden.delete(kind)) this.hidden.add(kind);
     this.context.setParameters({ hide: [...this.hidden].join(",") });
     await this.fill();
+    if (this.closed) return;
     this.answer();
     this.list();
   }
@@ -194,24 +211,26 @@ class EventsPage {
       this.context.setParameters({ rev: "" });
       $("#box").scrollTop = 0;
     }
-    await this.load();
-    if (this.closed) return;
+    if (!await loadAnew(this)) return;
     $("#pill").hidden = true;
     this.answer();
     this.list();
     this.detail();
   }
 
-  /** The list stops while somebody points at it, has scrolled, has chosen or marked something. */
+  /** The list stops while somebody points at it, has scrolled, has chosen or marked something. What comes
+   * too soon after what was shown waits, so that the last of many is shown too. */
   async update(live) {
     if (!live) { await this.again(true); return; }
+    await pause(this.asked + LIVE_MS - performance.now());
+    if (this.closed || !isLive()) return;
     const behind = moment.newest - this.newest;
     if (behind <= 0) return;
     if (this.held || this.chosen || $("#box").scrollTop > 0 || !getSelection().isCollapsed) {
       const pill = $("#pill");
       pill.hidden = false;
       pill.textContent = `↑ ${num(behind)} new`;
-    } else if (performance.now() - this.asked > LIVE_MS) {
+    } else {
       this.asked = performance.now();
       await this.again();
     }
@@ -219,6 +238,10 @@ class EventsPage {
 
   close() { this.closed = true; }
 }
+
+const pause = ms => new Promise(resolve => { setTimeout(resolve, ms); });
+
+const chip = kind => html`<button class="fchip k-${kind}" data-kind="${kind}"><i></i>${kind}<em></em></button>`;
 
 /** What is well again, which is of the kind that failures are of. */
 const isRecovery = ({ type, sentence }) => type === "NodeHeard" || (type === "DeviceHealthChanged" && sentence.endsWith(" recovered"));

@@ -2,19 +2,37 @@
 //
 // Nothing moves under the mouse: while the page is live and the ledger goes on, a button says how
 // much has happened since, and showing it is the reader's own act. Another moment is shown at once.
+// Invariant: of several questions the newest is answered; what comes of an older one shows nothing.
 import { $, mount } from "../html.js";
 import { num } from "../format.js";
 import { isLive, moment } from "../moment.js";
+
+/** Let a page `load` anew, beside what it shows; whether that came and is the page's now. */
+export async function loadAnew(page) {
+  const asked = Object.create(page); // what is loaded is its own, until it is known to be wanted
+  page.asking = asked;
+  const isOld = () => page.closed || page.asking !== asked;
+  try {
+    await asked.load();
+  } catch (problem) {
+    if (isOld()) return false;
+    throw problem;
+  }
+  if (isOld()) return false;
+  Object.assign(page, asked);
+  return true;
+}
 
 export class ListPage {
   constructor(main, context) {
     Object.assign(this, { main, context, revision: 0, closed: false });
   }
 
-  /** Ask and show; `load` and `draw` are the page's own. */
+  /** Ask and show; `load` and `draw` are the page's own, and so is `frame`: what is drawn once, as a field in which somebody may type. */
   async start() {
     await this.load();
     if (!this.context.alive()) return null;
+    this.frame?.();
     this.draw();
     this.main.onclick = event => this.pressed(event);
     return this;
@@ -26,8 +44,7 @@ export class ListPage {
   }
 
   async reload() {
-    await this.load();
-    if (this.closed) return;
+    if (!await loadAnew(this)) return;
     const { scrollTop } = this.main;
     this.draw();
     this.main.scrollTop = scrollTop;

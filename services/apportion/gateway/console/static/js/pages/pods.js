@@ -33,16 +33,8 @@ class PodsPage extends ListPage {
     meetNamespaces(this.pods.map(pod => pod.namespace));
   }
 
-  draw() {
-    const { phases } = this.summary;
-    const live = Object.entries(phases).reduce((sum, [phase, n]) => (phase === "rejected" ? sum : sum + n), 0);
-    const waits = (phases.refused ?? 0) + (phases.pending ?? 0);
-    const sentence = live
-      ? html`${num(live)} ${live === 1 ? "pod is" : "pods are"} live: ${num(phases.allocated ?? 0)} hold their shares, ${link("waiting", `${num(waits)} wait`)}${phases.rejected ? html`; ${link("pods", `${num(phases.rejected)} cannot be read`, { phase: "rejected" }, "c-bad")}` : ""}.`
-      : "No pod is live.";
-    mount(this.main, html`<div class="page">${answer(sentence, [
-      this.said && !this.phase ? html`<span class="c-warn" id="no-phase">no phase is called ${this.said}; ${listed(PHASES.slice(1))} are. Pods of all are shown</span>` : "",
-      html`<span id="matching" role="status"></span>`, html`<button class="newer" hidden></button>`])}
+  frame() {
+    mount(this.main, html`<div class="page"><div id="answer"></div>
       <div class="bar">${searchField(this.text, "name, namespace, node or ask", "Find pods")}${segments("phase", "Phase", PHASES.map(phase => [phase, phase || "all"]), this.phase)}</div>
       <div class="tablebox"><table class="t"><caption class="unseen">Live pods, the newest first</caption><thead><tr><th scope="col">Pod</th><th scope="col">Phase</th><th scope="col" class="hide-s">Wants or holds</th><th scope="col" class="hide-s">Node</th><th scope="col" class="hide-s num">Since</th></tr></thead><tbody id="rows"></tbody></table></div></div>`);
     $("#q").addEventListener("input", event => {
@@ -50,6 +42,18 @@ class PodsPage extends ListPage {
       this.context.setParameters({ q: this.text.trim() });
       this.list();
     });
+  }
+
+  draw() {
+    const { phases } = this.summary;
+    const live = Object.entries(phases).reduce((sum, [phase, n]) => (phase === "rejected" ? sum : sum + n), 0);
+    const waits = (phases.refused ?? 0) + (phases.pending ?? 0);
+    const sentence = live
+      ? html`${num(live)} ${live === 1 ? "pod is" : "pods are"} live: ${num(phases.allocated ?? 0)} hold their shares, ${link("waiting", `${num(waits)} wait`)}${phases.rejected ? html`; ${link("pods", `${num(phases.rejected)} cannot be read`, { phase: "rejected" }, "c-bad")}` : ""}.`
+      : "No pod is live.";
+    mount($("#answer"), answer(sentence, [
+      this.said && !this.phase ? html`<span class="c-warn" id="no-phase">no phase is called ${this.said}; ${listed(PHASES.slice(1))} are. Pods of all are shown</span>` : "",
+      html`<span id="matching" role="status"></span>`, html`<button class="newer" hidden></button>`]));
     this.list();
   }
 

@@ -35,13 +35,14 @@ class ReportsPage extends ListPage {
   }
 
   async load() {
+    const { by } = this; // another may be chosen before the answer comes
     const line = await getNow("timeline", { bins: 1 });
     this.marks = line.marks;
     const end = isLive() ? Date.now() : shownTime();
     const wanted = SPANS.find(([name]) => name === this.span)[2] * 1000;
     const from = Math.max(instant(line.first_time) ?? 0, end - wanted);
     const seconds = STEPS_S.find(each => (end - from) / 1000 / each <= STEPS_WANTED) ?? STEPS_S.at(-1);
-    const period = { by: this.by, from: iso(from, Math.ceil), ...(isLive() ? {} : { to: iso(Math.max(end, from + LEAST_MS), Math.floor) }) };
+    const period = { by, from: iso(from, Math.ceil), ...(isLive() ? {} : { to: iso(Math.max(end, from + LEAST_MS), Math.floor) }) };
     this.period = period;
     const [usage, idle] = await Promise.all([
       getNow("report/usage", { ...period, step: `${seconds / 60}m` }), this.orProblem(getNow("report/idle", period)),
@@ -50,7 +51,7 @@ class ReportsPage extends ListPage {
     if (cost.status === NO_PRICES && UNPRICED.test(cost.message)) unpriced = cost;
     Object.assign(this, { usage, idle, cost });
     this.revision = usage.revision;
-    if (this.by === "namespace") meetNamespaces(usage.rows.map(row => row.key));
+    if (by === "namespace") meetNamespaces(usage.rows.map(row => row.key));
   }
 
   async orProblem(answered) {
@@ -76,6 +77,7 @@ class ReportsPage extends ListPage {
       html`<button class="newer" hidden></button>`])}
       <section class="card"><div class="ch-h"><h2>Cards granted, by ${this.by} <small>means of ${stepWords(usage.step_s)}; a share counts as its part of a card; the line is what was granted or free</small></h2><div class="acts">${segments("span", "Over the last", SPANS, this.span)}${segments("by", "By", BYS, this.by)}</div></div><div class="chart" id="chart"></div>${this.offWords()}</section>
       <div class="cols rep">${this.rows()}${this.idleCard()}</div></div>`);
+    this.drawn = 0;
     this.chart();
     this.sizes?.disconnect();
     this.sizes = new ResizeObserver(() => this.chart());
@@ -172,13 +174,7 @@ class ReportsPage extends ListPage {
     if (dataset.by) this.by = dataset.by;
     if (dataset.span) this.span = this.said = dataset.span;
     this.context.setParameters({ by: this.by === "namespace" ? "" : this.by, span: this.span === "1d" ? "" : this.span });
-    this.drawn = 0;
     this.reload();
-  }
-
-  async reload() {
-    this.drawn = 0;
-    await super.reload();
   }
 
   close() {

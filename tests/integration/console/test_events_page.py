@@ -1,0 +1,135 @@
+"""The page of events: what was asked last is shown, and what happened last; the keyboard stays."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from playwright.sync_api import Browser, Page, Route, expect
+
+from tests.support.browser.chromium import opened, visit
+from tests.support.browser.held import Held
+from tests.support.browser.settled import settled
+from tests.support.polling import wait_until
+from tests.support.standalone import Standalone
+
+BEGUN = datetime(2026, 11, 20, 14, 20, tzinfo=UTC)
+FRAME_MS = 50
+KNOWN = """async () => (await import("/console/js/moment.js")).moment.newest"""
+REVISIONS = "each => each.map(row => Number(row.dataset.first))"
+
+
+def newest(page: Page) -> int:
+    """How far the ledger is."""
+    return int(page.request.get("/api/v1/revision").json()["revision"])
+
+
+def knows(page: Page, revision: int) -> None:
+    """The page has been told that the ledger is so far; while its clock stands it does no more."""
+    wait_until(lambda: page.evaluate(KNOWN) >= revision, f"word of revision {revision}")
+
+
+def in_small_pages(page: Page) -> None:
+    """Of ten events each, so that a small ledger has older ones."""
+
+    def few(route: Route) -> None:
+        route.continue_(url=route.request.url.replace("limit=150", "limit=10"))
+
+    page.route(re.compile(r"/api/v1/log\?"), few)
+
+
+def under(route: Route) -> re.Pattern[str]:
+    """The answer to a question for older events, in however large a page."""
+    [before] = re.findall(r"before=\d+", route.request.url)
+    return re.compile(rf"/api/v1/log\?.*{before}\b")
+
+
+def revisions(page: Page) -> list[int]:
+    """Of the rows, from above; of one that counts several events, that of the first."""
+    return [int(each) for each in page.locator("#rows [data-revision]").evaluate_all(REVISIONS)]
+
+
+def test_what_is_typed_last_is_answered(browser: Browser, base: str) -> None:
+    """Though the text before it has its answer later."""
+    with opened(browser, base) as page:
+        visit(page, "#/events")
+        asked = Held(page, re.compile(r"/api/v1/log\?.*text="))
+        page.locator("#q").fill("bound")
+        bound = asked.come()
+        page.locator("#q").fill("reports")
+        asked.come().continue_()
+        row = page.locator("tbody tr .say").first
+        expect(row).to_contain_text("reports")
+        with page.expect_response(lambda response: "text=bound" in response.url) as late:
+            bound.continue_()
+        settled(page, late.value)
+        expect(row).to_contain_text("reports")
+
+
+def test_older_events_are_those_of_the_list_that_they_are_under(
+    browser: Browser, base: str
+) -> None:
+    """What was asked for under another text is let go, and what is asked for twice comes once."""
+    with opened(browser, base) as page:
+        in_small_pages(page)
+        visit(page, "#/events")
+        before = revisions(page)
+        asked = Held(page, re.compile(r"/api/v1/log\?(?!.*text=).*before="))
+        for _ in range(2):
+            page.locator("#older").click()
+        once, twice = asked.come(), asked.come()
+        once.fallback()
+        wait_until(lambda: revisions(page)[-1] < before[-1], "older events")
+        with page.expect_response(under(twice)) as late:
+            twice.fallback()
+        settled(page, late.value)
+        assert revisions(page) == sorted(set(revisions(page)), reverse=True)
+        page.locator("#older").click()
+        older = asked.come()
+        page.locator("#q").fill("t4-1 reports")
+        expect(page.locator("#answer [role=status]")).to_have_text(re.compile("match$"))
+        row = page.locator("tbody tr .say")
+        count = row.count()
+        with page.expect_response(under(older)) as late:
+            older.fallback()
+        settled(page, late.value)
+        expect(row).to_have_count(count)
+
+
+def test_the_last_of_a_burst_is_shown(browser: Browser, base: str, cluster: Standalone) -> None:
+    """Not only what came first of it: nothing else may happen for long."""
+    with opened(browser, base) as page:
+        page.clock.install(time=BEGUN)
+        page.clock.pause_at(BEGUN + timedelta(seconds=1))
+        visit(page, "#/events?q=t4-1")
+        page.mouse.move(5, 5)
+        page.clock.run_for(1000)
+        row = page.locator("tbody tr").first
+        assert cluster.run("cordon", "t4-1", "--reason", "first").returncode == 0
+        try:
+            knows(page, newest(page))
+            page.clock.run_for(FRAME_MS)
+            expect(row).to_contain_text("first")
+        finally:
+            assert cluster.run("uncordon", "t4-1").returncode == 0
+        knows(page, newest(page))
+        page.clock.run_for(FRAME_MS)
+        page.clock.run_for(1000)
+        expect(row).to_contain_text("lifts a cordon")
+
+
+def test_the_keyboard_stays_on_a_kind(browser: Browser, base: str, cluster: Standalone) -> None:
+    """That it hides or shows, and while events come by themselves."""
+    with opened(browser, base) as page:
+        visit(page, "#/events")
+        page.mouse.move(5, 5)
+        chip = page.locator("#kinds [data-kind=pod]")
+        chip.focus()
+        for pressed in ("false", "true"):
+            chip.press("Enter")
+            expect(chip).to_have_attribute("aria-pressed", pressed)
+            expect(chip).to_be_focused()
+        assert cluster.run("cordon", "t4-1", "--reason", "chip").returncode == 0
+        try:
+            expect(page.locator("#rows")).to_contain_text("chip")
+            expect(chip).to_be_focused()
+        finally:
+            assert cluster.run("uncordon", "t4-1").returncode == 0

@@ -1,0 +1,91 @@
+"""Pages that are asked for once: of several questions the newest is answered, whoever is first."""
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.support.browser.chromium import opened, visit
+from tests.support.browser.held import Held
+from tests.support.browser.settled import settled
+
+PODS = re.compile(r"/api/v1/pods\?")
+USAGE = re.compile("/api/v1/report/usage")
+REFUSED = {"error": "nobody knows", "fix": "ask again"}
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["answered", "refused"])
+def test_a_report_has_the_rows_of_its_heading(browser: Browser, base: str, refused: bool) -> None:
+    """By queue, though the answer by node, or that there is none, comes later; with its chart."""
+    with opened(browser, base) as page:
+        visit(page, "#/reports")
+        asked = Held(page, USAGE)
+        page.locator("[data-by=node]").click()
+        by_node = asked.come()
+        page.locator("[data-by=queue]").click()
+        asked.come().continue_()
+        expect(page.locator("thead th").first).to_have_text("Queue")
+        with page.expect_response(lambda response: "by=node" in response.url) as late:
+            if refused:
+                by_node.fulfill(status=400, json=REFUSED)
+            else:
+                by_node.continue_()
+        settled(page, late.value)
+        expect(page.locator("thead th").first).to_have_text("Queue")
+        expect(page.locator("tbody").first).to_contain_text("training")
+        expect(page.locator("[data-by=queue]")).to_have_attribute("aria-pressed", "true")
+        expect(page.locator("#chart svg")).to_be_visible()
+
+
+def test_a_chart_is_there_though_the_page_grew_while_it_was_asked_for(
+    browser: Browser, base: str
+) -> None:
+    """What is drawn anew meanwhile is the chart before it."""
+    with opened(browser, base) as page:
+        visit(page, "#/reports")
+        before = page.locator("#chart svg").get_attribute("width")
+        asked = Held(page, USAGE)
+        page.locator("[data-by=node]").click()
+        by_node = asked.come()
+        page.set_viewport_size({"width": 1000, "height": 800})
+        expect(page.locator("#chart svg")).not_to_have_attribute("width", before or "")
+        by_node.continue_()
+        expect(page.locator("thead th").first).to_have_text("Node")
+        expect(page.locator("#chart svg")).to_be_visible()
+
+
+def test_a_moment_that_was_played_is_not_drawn_over_now(browser: Browser, base: str) -> None:
+    """Whoever goes back to now stays there, though the past is answered last."""
+    with opened(browser, base) as page:
+        visit(page, "#/pods?at=2")
+        expect(page.locator("h1")).to_have_text("No pod is live.")
+        asked = Held(page, PODS)
+        page.locator("#t-play").click()
+        played = asked.come()
+        page.locator("#t-live").click()
+        asked.come().continue_()
+        expect(page.locator("h1")).to_contain_text("pods are live")
+        words = page.locator("h1").inner_text()
+        with page.expect_response(played.request.url) as late:
+            played.continue_()
+        settled(page, late.value)
+        expect(page.locator("h1")).to_have_text(words)
+
+
+def test_what_is_typed_while_a_moment_is_asked_for_stays(browser: Browser, base: str) -> None:
+    """The keyboard stays in the field, and at its place there: no later letter is a key."""
+    with opened(browser, base) as page:
+        visit(page, "#/pods?at=2")
+        asked = Held(page, PODS)
+        page.keyboard.press("n")
+        now = asked.come()
+        page.keyboard.press("/")
+        page.keyboard.type("hai")
+        page.keyboard.press("ArrowLeft")
+        now.continue_()
+        expect(page.locator("h1")).to_contain_text("pods are live")
+        page.keyboard.type("m")
+        expect(page.locator("#q")).to_have_value("hami")
+        expect(page.locator("#q")).to_be_focused()
+        expect(page.locator("#matching")).to_contain_text("match, newest first")
+        assert page.evaluate("location.hash") == "#/pods?q=hami"
