@@ -39,8 +39,10 @@ from apportion_schemas import NodeHeard, NodeSilent
 
 GRACE_S = 40
 """As long as Kubernetes waits for a kubelet (`node-monitor-grace-period` in most releases)."""
-GRACE_MIN_S = 10
-"""An agent is to have beaten more than once in it."""
+GRACE_MIN_S = 13
+"""More than two beats: one counts from the start of the round in which it came, and so between two
+that come in time two whole rounds may be counted.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +69,6 @@ class Presence:
         self._fences = Fences(ledger)
         self._heard: dict[str, float] = {}
         self._counted_s = 0.0
-        self._round_began_s = clock.monotonic()
         self._since_s = 0.0
         self._back: set[str] = set()
         self._some_back = asyncio.Event()
@@ -100,17 +101,19 @@ class Presence:
         node = self._state.nodes.get(name)
         if node is None:
             return
-        self._heard[name] = self._counted_s + self._of_this_round_s()
+        self._heard[name] = self._counted_s
         if node.silent:
             self._back.add(name)
             self._some_back.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
         """Rounds of our own: each counts for no more than a beat, however long it took."""
+        before = self._clock.monotonic()
         while True:
             await self._clock.pause(AGENT_BEAT_S)
-            self._counted_s += self._of_this_round_s()
-            self._round_began_s = self._clock.monotonic()
+            now = self._clock.monotonic()
+            self._counted_s += min(now - before, AGENT_BEAT_S)
+            before = now
             try:
                 await reader.reached(await self._ledger.last_revision())
             except LedgerUnavailable:
@@ -118,10 +121,6 @@ class Presence:
                 continue
             if self._leads():
                 await self._tell(reader, self._fallen_silent())
-
-    def _of_this_round_s(self) -> float:
-        """What a round counts for by now."""
-        return min(self._clock.monotonic() - self._round_began_s, AGENT_BEAT_S)
 
     async def _take_back(self, reader: Reader[Change]) -> None:
         while True:

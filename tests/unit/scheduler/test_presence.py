@@ -142,7 +142,7 @@ def test_nobody_is_given_up_before_the_grace() -> None:
 
 
 def test_no_agent_that_beats_is_given_up_in_the_shortest_grace() -> None:
-    """A beat counts from when it came, and not from when the round began in which it did."""
+    """Whatever part of its round a beat comes in: it counts from the start of that."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1")
