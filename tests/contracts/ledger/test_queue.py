@@ -14,6 +14,7 @@ from apportion.runtime.ledger.port import (
     WorkQueue,
 )
 from tests.contracts.ledger.places import Place
+from tests.support.deliveries import taken
 from tests.support.nats import draft
 
 PLACEMENTS = ("apportion.v1.placement.>",)
@@ -33,15 +34,6 @@ async def _placements(place: Place, count: int) -> None:
 
 def _revisions(deliveries: Sequence[Delivery]) -> list[int]:
     return [delivery.record.revision for delivery in deliveries]
-
-
-async def _taken(queue: WorkQueue, count: int) -> list[Delivery]:
-    """So many records: a server that is busy may send them in parts."""
-    found: list[Delivery] = []
-    async with asyncio.timeout(PATIENCE_S):
-        while len(found) < count:
-            found += await queue.fetch(count - len(found), 1)
-    return found
 
 
 async def test_two_workers_share_the_records(place: Place) -> None:
@@ -67,7 +59,7 @@ async def test_an_acknowledged_record_never_comes_back(place: Place) -> None:
     await _placements(place, 4)
     queue = await _queue(await place.connect("binder"), ack_wait_s=0.5)
     assert await queue.waiting() == 4
-    for delivery in (await _taken(queue, 3))[:2]:
+    for delivery in (await taken(queue, 3))[:2]:
         await delivery.ack()
         await delivery.ack()
     assert await queue.waiting() == 2
@@ -82,9 +74,9 @@ async def test_a_record_not_answered_in_time_goes_to_another_worker(place: Place
     """A worker that died keeps nothing; what it says late still counts."""
     await _placements(place, 1)
     dead = await place.connect("binder")
-    (first,) = await _taken(await _queue(dead, ack_wait_s=0.4), 1)
+    (first,) = await taken(await _queue(dead, ack_wait_s=0.4), 1)
     alive = await _queue(await place.connect("binder"), ack_wait_s=0.4)
-    (second,) = await _taken(alive, 1)
+    (second,) = await taken(alive, 1)
     assert (second.record.revision, second.attempt) == (1, 2)
     await first.ack()
     assert await alive.fetch(1, 1) == []
@@ -119,10 +111,10 @@ async def _keeps(delivery: Delivery, other: WorkQueue, held_s: float) -> bool:
     before_s = loop.time()
     while (round_s := loop.time()) < end_s:
         await delivery.progress()
-        taken = await other.fetch(1, 0.3)
+        robbed = await other.fetch(1, 0.3)
         if loop.time() - before_s > held_s:
             return False
-        assert taken == []
+        assert robbed == []
         before_s = round_s
     return True
 
@@ -132,9 +124,9 @@ async def test_progress_keeps_a_record_with_its_worker(place: Place) -> None:
     await _placements(place, 1)
     queue = await _queue(await place.connect("binder"), ack_wait_s=2)
     other = await _queue(await place.connect("binder"), ack_wait_s=2)
-    (delivery,) = await _taken(queue, 1)
+    (delivery,) = await taken(queue, 1)
     while not await _keeps(delivery, other, 2):
-        (delivery,) = await _taken(queue, 1)
+        (delivery,) = await taken(queue, 1)
     await delivery.ack()
 
 
@@ -142,11 +134,11 @@ async def test_retry_comes_back_after_its_delay_and_not_before(place: Place) -> 
     """What is put off does not hold up the others, and counts its attempts."""
     await _placements(place, 2)
     queue, loop = await _queue(await place.connect("binder")), asyncio.get_running_loop()
-    first, second = await _taken(queue, 2)
+    first, second = await taken(queue, 2)
     put_off_s = loop.time()
     await first.retry(0.8)
     await second.ack()
-    (again,) = await _taken(queue, 1)
+    (again,) = await taken(queue, 1)
     assert loop.time() - put_off_s > 0.75
     assert (again.record.revision, again.attempt) == (1, 2)
 
@@ -165,11 +157,11 @@ async def test_no_more_is_in_flight_than_allowed(place: Place) -> None:
     """Of all workers together."""
     await _placements(place, 5)
     queue = await _queue(await place.connect("binder"), max_in_flight=2)
-    taken = await _taken(queue, 2)
-    assert _revisions(taken) == [1, 2]
+    first, second = await taken(queue, 2)
+    assert _revisions([first, second]) == [1, 2]
     assert await queue.fetch(5, 0.3) == []
-    await taken[0].ack()
-    assert _revisions(await _taken(queue, 1)) == [3]
+    await first.ack()
+    assert _revisions(await taken(queue, 1)) == [3]
     assert await queue.fetch(5, 0.3) == []
 
 
@@ -181,7 +173,7 @@ async def test_several_subjects_make_one_queue(place: Place) -> None:
     binder = await place.connect("binder")
     subjects = [*PLACEMENTS, "apportion.v1.workload.*"]
     queue = await binder.work_queue("binder", subjects, ack_wait_s=5, max_in_flight=10)
-    assert _revisions(await _taken(queue, 2)) == [1, 3]
+    assert _revisions(await taken(queue, 2)) == [1, 3]
 
 
 async def test_a_queue_set_up_differently_is_named(place: Place) -> None:
@@ -205,7 +197,7 @@ async def test_a_lost_acknowledgement_is_said(place: Place) -> None:
     """The worker learns that the record may come again."""
     await _placements(place, 1)
     ledger = await place.connect("binder", shaky=True)
-    (delivery,) = await _taken(await _queue(ledger), 1)
+    (delivery,) = await taken(await _queue(ledger), 1)
     await ledger.close()
     with pytest.raises(LedgerUnavailable):
         await delivery.ack()

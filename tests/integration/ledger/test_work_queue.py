@@ -19,6 +19,7 @@ from apportion.runtime.ledger.port import (
     NotPermitted,
     WorkQueue,
 )
+from tests.support.deliveries import taken
 from tests.support.nats import Bus, PlainServer, draft, remake_stream
 from tests.support.polling import until
 
@@ -39,15 +40,6 @@ async def _placements(bus: Bus, count: int) -> None:
 
 def _revisions(deliveries: Sequence[Delivery]) -> list[int]:
     return [delivery.record.revision for delivery in deliveries]
-
-
-async def _taken(queue: WorkQueue, count: int) -> list[Delivery]:
-    """So many records: a fetch ends with a part of them where the server pauses for a moment."""
-    taken: list[Delivery] = []
-    async with asyncio.timeout(45):
-        while len(taken) < count:
-            taken += await queue.fetch(count - len(taken), 5)
-    return taken
 
 
 async def test_two_workers_share_the_records(bus: Bus) -> None:
@@ -71,7 +63,7 @@ async def test_an_acknowledged_record_never_comes_back(bus: Bus) -> None:
     """Done is done, after a restart of the server too."""
     await _placements(bus, 3)
     queue = await _queue(await bus.connect("binder"), ack_wait_s=1)
-    for delivery in await _taken(queue, 2):
+    for delivery in await taken(queue, 2):
         await delivery.ack()
     assert await queue.waiting() == 1
     await bus.server.stop()
@@ -84,7 +76,7 @@ async def test_a_server_that_was_killed_forgets_no_record(bus: Bus) -> None:
     """At least once: what was not acknowledged comes back; of the rest, at most what was there."""
     await _placements(bus, 3)
     queue = await _queue(await bus.connect("binder"), ack_wait_s=1)
-    for delivery in await _taken(queue, 2):
+    for delivery in await taken(queue, 2):
         await delivery.ack()
     await bus.crash()
     await bus.restart()
@@ -123,7 +115,7 @@ async def test_retry_comes_back_after_its_delay_and_not_before(bus: Bus) -> None
     """A bind that failed is tried again later; others are not held up by it."""
     await _placements(bus, 2)
     queue = await _queue(await bus.connect("binder"))
-    first, second = await _taken(queue, 2)
+    first, second = await taken(queue, 2)
     given_back_s = time.monotonic()
     await first.retry(1.0)
     await second.ack()
@@ -145,9 +137,9 @@ async def test_no_more_is_in_flight_than_allowed(bus: Bus) -> None:
     """Back-pressure: the server holds back what the workers have not answered."""
     await _placements(bus, 5)
     queue = await _queue(await bus.connect("binder"), max_in_flight=2)
-    taken = await _taken(queue, 2)
+    first, _ = await taken(queue, 2)
     assert await queue.fetch(5, 0.3) == []
-    await taken[0].ack()
+    await first.ack()
     assert _revisions(await queue.fetch(5, 20)) == [3]
 
 
@@ -159,7 +151,7 @@ async def test_several_subjects_make_one_queue(bus: Bus) -> None:
     binder = await bus.connect("binder")
     subjects = [*PLACEMENTS, "apportion.v1.workload.*"]
     queue = await binder.work_queue("binder", subjects, ack_wait_s=5, max_in_flight=10)
-    assert _revisions(await _taken(queue, 2)) == [1, 2]
+    assert _revisions(await taken(queue, 2)) == [1, 2]
     assert await queue.fetch(10, 0.3) == []
 
 
@@ -194,7 +186,7 @@ async def test_an_auditor_takes_no_placement_from_the_binders(bus: Bus) -> None:
     auditors = await _queue(await bus.connect("auditor"), max_in_flight=1)
     assert _revisions(await auditors.fetch(3, 20)) == [1]
     binders = await _queue(await bus.connect("binder"))
-    deliveries = await _taken(binders, 3)
+    deliveries = await taken(binders, 3)
     assert _revisions(deliveries) == [1, 2, 3]
     assert all(delivery.attempt == 1 for delivery in deliveries)
 
