@@ -94,6 +94,21 @@ def test_older_events_are_those_of_the_list_that_they_are_under(
         expect(row).to_have_count(count)
 
 
+def test_the_keyboard_stays_on_older(browser: Browser, base: str) -> None:
+    """Enter asks for more and more, as long as there are any."""
+    with opened(browser, base) as page:
+        in_small_pages(page)
+        visit(page, "#/events")
+        page.locator("#older").focus()
+        for _ in range(2):
+            last = revisions(page)[-1]
+            page.keyboard.press("Enter")
+            expect(
+                page.locator(f"#rows [data-first='{last}'] ~ [data-first]").first
+            ).to_be_visible()
+            expect(page.locator("#older")).to_be_focused()
+
+
 def test_the_last_of_a_burst_is_shown(browser: Browser, base: str, cluster: Standalone) -> None:
     """Not only what came first of it: nothing else may happen for long."""
     with opened(browser, base) as page:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -28,6 +28,8 @@ SHOWN = """address => {
 ANSWERS = ("status of 400", "status of 401", "status of 404", "status of 408")
 """The API's own answers, which pages put into words and browsers call errors: a wrong
 moment, nobody who is known, no such thing, and nothing that happened while somebody waited."""
+BUSY = "status of 503"
+"""Not in time: who asks again may be answered."""
 
 
 def executable() -> str:
@@ -67,8 +69,12 @@ def opened(
     size: tuple[int, int] = WIDE,
     theme: str = "light",
     zone: str = "UTC",
+    answers: Collection[str] = ANSWERS,
 ) -> Iterator[Page]:
-    """A page of one gateway in a context of its own; what it complains about fails the test."""
+    """A page of one gateway in a context of its own; what it complains about fails the test.
+
+    `answers` are parts of what the browser says of answers of the API that are no fault here.
+    """
     context = browser.new_context(
         base_url=base,
         viewport={"width": size[0], "height": size[1]},
@@ -81,7 +87,7 @@ def opened(
 
     def said(message: ConsoleMessage) -> None:
         url = str(message.location.get("url", ""))
-        answered = "/api/v1/" in url and any(each in message.text for each in ANSWERS)
+        answered = "/api/v1/" in url and any(each in message.text for each in answers)
         if message.type in {"error", "warning"} and not answered:
             complaints.append(f"{message.type}: {message.text} {url}")
 

@@ -2,8 +2,10 @@
 //
 // A page is a module with `open(main, context)`, which shows itself and gives back what the frame
 // may call: `update(live)` when the moment or the revision has changed, `close()`, `theme()`. `left` of
-// the context is the signal that the page is left, also while it still opens.
-// Invariant: one page is open at a time, and answers for one that was closed show nothing.
+// the context is the signal that the page is left, also while it still opens; `failed` shows why what
+// somebody asked of the page has no answer, in its place.
+// Invariant: one page is open at a time, and answers for one that was closed show nothing. What stands
+// there is of the moment that is shown, and of what was asked last, or says why it is not.
 import { openActs } from "./act.js";
 import { getNow, Problem } from "./api.js";
 import { askedMoment } from "./asked_moment.js";
@@ -60,6 +62,7 @@ async function show() {
   leaving.abort();
   leaving = new AbortController();
   const left = leaving.signal;
+  const failed = problem => { if (mine === turn) fail(problem, name); };
   page?.close?.();
   page = null;
   main.setAttribute("aria-busy", "true");
@@ -74,19 +77,30 @@ async function show() {
     if (moment.problem && !isCompared(asked)) throw moment.problem; // Compare says of which of its moments that is
     const loaded = await LOADERS[name]().catch(unreached);
     if (mine !== turn) return;
-    const opened = await loaded.open(main, { ...asked, setParameters, left, alive: () => mine === turn });
+    const opened = await loaded.open(main, { ...asked, setParameters, left, failed, alive: () => mine === turn });
     if (mine !== turn) opened?.close?.();
     else page = opened;
   } catch (problem) {
-    if (mine !== turn) return;
-    mount(main, problemPage(problem, ABOUT[name] ?? "that"));
-    missed = problem.status === 0;
+    failed(problem);
   } finally {
     if (mine === turn) {
       main.setAttribute("aria-busy", "false");
       main.dataset.shown = address;
     }
   }
+}
+
+/** In the place of a page, why it has no answer, and a button to ask again; a keyboard that was in the page is on that. */
+function fail(problem, name) {
+  const said = problemPage(problem, ABOUT[name] ?? "that");
+  const held = main !== document.activeElement && main.contains(document.activeElement);
+  page?.close?.();
+  page = null;
+  mount(main, said);
+  missed = problem.status === 0;
+  const again = $("#again");
+  again?.addEventListener("click", show);
+  if (held) (again ?? main).focus();
 }
 
 /** A page's own module comes of the gateway too; what is wrong in one is no matter of that. */
@@ -150,8 +164,13 @@ async function setMoment(at) {
   const had = moment.problem;
   await seek(at);
   bar.draw();
-  if (had || moment.problem || !page?.update) await show();
-  else await page.update(false);
+  if (had || moment.problem || !page?.update) { await show(); return; }
+  const mine = turn;
+  try {
+    await page.update(false);
+  } catch (problem) {
+    if (mine === turn && at === moment.at) fail(problem, route().name);
+  }
 }
 
 const bar = new TimeBar($("#time"), setMoment);

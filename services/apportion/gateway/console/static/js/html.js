@@ -39,7 +39,7 @@ export function mount(element, markup) {
  * an answer. The keyboard stays on the control that it holds, or where that was.
  */
 export function renew(element, markup) {
-  const controls = () => $$("a, button:not(:disabled)", element);
+  const controls = () => $$("a, button:not(:disabled, [hidden])", element);
   const held = document.activeElement;
   const at = controls().indexOf(held);
   match(element, mount(element.cloneNode(false), markup));

@@ -17,7 +17,9 @@ export const onlySays = (sentence, more = "", links = []) => html`<div class="pa
   more || links.length ? html`<section class="card">${more ? html`<p class="lead">${withCode(more)}</p>` : ""}${
     links.length ? html`<div class="acts">${links}</div>` : ""}</section>` : ""}</div>`;
 
-/** What a page says instead of its answer when the gateway has none. */
+const PASSING = [429, 503]; // what was not answered in time or in turn may be the next time
+
+/** What a page says instead of its answer when the gateway has none; `#again` is a button to ask once more. */
 export function problemPage(problem, about) {
   if (!(problem instanceof Problem)) throw problem;
   if (problem.unknown) {
@@ -25,7 +27,8 @@ export function problemPage(problem, about) {
       "It is older than this page, or serves only a part of the API.", [link("fleet", "The fleet", {}, "btn")]);
   }
   if (problem.status === 0) return onlySays("The gateway does not answer.", "This page asks again by itself.");
-  return onlySays(sentence(problem.message), problem.fix ? sentence(problem.fix) : "");
+  const again = PASSING.includes(problem.status) ? [html`<button class="btn" id="again">Ask again</button>`] : [];
+  return onlySays(sentence(problem.message), problem.fix ? sentence(problem.fix) : "", again);
 }
 
 /** The same within a card of a page. */

@@ -4,7 +4,7 @@
 // the keyboard may be, in the field or on a chip, nothing is drawn anew.
 import { get, getNow } from "../api.js";
 import { instant, many, num, subjectWords, when } from "../format.js";
-import { $, $$, html, mount } from "../html.js";
+import { $, $$, html, mount, renew } from "../html.js";
 import { ICONS } from "../icons.js";
 import { chipsOf, countKinds, kindOf } from "../kinds.js";
 import { link, receipt } from "../links.js";
@@ -117,14 +117,15 @@ class EventsPage {
 
   list() {
     const rows = folded(this.shown());
-    mount($("#rows"), [...rows.map(row => eventRow(row, this.chosen)),
+    renew($("#rows"), [...rows.map(row => eventRow(row, this.chosen)),
       this.next ? html`<tr class="more"><td class="hide-s"></td><td></td><td><button class="btn" id="older">Older</button></td></tr>` : "",
       rows.length ? "" : html`<tr class="more"><td colspan="3">No event is meant by that${this.next ? " among the newest" : ""}.</td></tr>`]);
-    $("#older")?.addEventListener("click", async () => {
-      await this.older();
-      await this.fill();
-      if (!this.closed) this.list();
-    });
+  }
+
+  async showOlder() {
+    await this.older();
+    await this.fill();
+    if (!this.closed) this.list();
   }
 
   async detail() {
@@ -156,22 +157,26 @@ class EventsPage {
   // ---- what people do, and what happens ----
 
   listen() {
+    const { failed } = this.context;
     let typing = 0;
     $("#q").addEventListener("input", event => {
       this.text = event.target.value;
       this.context.setParameters({ q: this.text.trim() });
       clearTimeout(typing);
-      typing = setTimeout(() => this.again(), TYPING_MS);
+      typing = setTimeout(() => this.again().catch(failed), TYPING_MS);
     });
     $("#kinds").addEventListener("click", event => {
       const kind = event.target.closest("button")?.dataset.kind;
-      if (kind) this.toggle(kind);
+      if (kind) this.toggle(kind).catch(failed);
     });
     const box = $("#box");
     box.addEventListener("pointerenter", () => { this.held = true; });
     box.addEventListener("pointerleave", () => { this.held = false; });
-    $("#pill").addEventListener("click", () => this.again(true));
-    $("#rows").addEventListener("click", event => this.choose(event));
+    $("#pill").addEventListener("click", () => this.again(true).catch(failed));
+    $("#rows").addEventListener("click", event => {
+      if (event.target.closest("#older")) this.showOlder().catch(failed);
+      else this.choose(event);
+    });
     $("#rows").addEventListener("focusin", event => { if (event.target.matches("tr")) this.choose(event); });
     $("#detail").addEventListener("click", event => {
       if (event.target.closest(".x")) this.unchoose();

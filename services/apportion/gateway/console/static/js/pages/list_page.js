@@ -28,20 +28,26 @@ export class ListPage {
     Object.assign(this, { main, context, revision: 0, closed: false });
   }
 
-  /** Ask and show; `load` and `draw` are the page's own, and so is `frame`: what is drawn once, as a field in which somebody may type. */
+  /** What is drawn once, as a field in which somebody may type. */
+  frame() { mount(this.main, ""); }
+
+  /** Ask and show; `load` and `draw` are the page's own, and so may `frame` be. */
   async start() {
     await this.load();
     if (!this.context.alive()) return null;
-    this.frame?.();
+    this.frame();
     this.draw();
     this.main.onclick = event => this.pressed(event);
     return this;
   }
 
   pressed(event) {
-    if (event.target.closest(".newer")) { this.reload(); return; }
+    if (event.target.closest(".newer")) { this.ask(); return; }
     this.clicked?.(event);
   }
+
+  /** What somebody asks for, or why that has no answer. */
+  ask() { return this.reload().catch(this.context.failed); }
 
   async reload() {
     if (!await loadAnew(this)) return;

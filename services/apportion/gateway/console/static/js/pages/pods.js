@@ -1,7 +1,7 @@
 // Pods: which are live, where, and since when.
 import { all, get } from "../api.js";
 import { duration, many, num } from "../format.js";
-import { $, $$, html, mount } from "../html.js";
+import { $, $$, html, mount, renew } from "../html.js";
 import { link, namespaceDot, nodeLink, phaseChip } from "../links.js";
 import { meetNamespaces } from "../colours.js";
 import { shownTime } from "../moment.js";
@@ -51,7 +51,7 @@ class PodsPage extends ListPage {
     const sentence = live
       ? html`${num(live)} ${live === 1 ? "pod is" : "pods are"} live: ${num(phases.allocated ?? 0)} hold their shares, ${link("waiting", `${num(waits)} wait`)}${phases.rejected ? html`; ${link("pods", `${num(phases.rejected)} cannot be read`, { phase: "rejected" }, "c-bad")}` : ""}.`
       : "No pod is live.";
-    mount($("#answer"), answer(sentence, [
+    renew($("#answer"), answer(sentence, [
       this.said && !this.phase ? html`<span class="c-warn" id="no-phase">no phase is called ${this.said}; ${listed(PHASES.slice(1))} are. Pods of all are shown</span>` : "",
       html`<span id="matching" role="status"></span>`, html`<button class="newer" hidden></button>`]));
     this.list();

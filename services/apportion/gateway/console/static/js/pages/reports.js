@@ -3,7 +3,7 @@ import { getNow, Problem } from "../api.js";
 import { stackChart, stackNotes } from "../chart.js";
 import { meetNamespaces, namespaceColour, namespacePlace, NAMESPACE_COLOURS, OTHER } from "../colours.js";
 import { decimal, instant, many, num, percent, when } from "../format.js";
-import { $, html, mount } from "../html.js";
+import { $, html, mount, renew } from "../html.js";
 import { link } from "../links.js";
 import { me } from "../login.js";
 import { LOOK_OF } from "../marks.js";
@@ -69,7 +69,7 @@ class ReportsPage extends ListPage {
       ? html`${decimal(total.granted_gpu_hours)} GPU hours were granted since ${began}, ${percent(total.granted_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of what there was${total.reported_gpu_hours ? html`; where nodes tell, ${percent(total.used_gpu_hours / total.reported_gpu_hours)} of them did something` : ""}.`
       : html`Nothing was granted since ${began}.`;
     const money = this.cost?.total?.cost;
-    mount(this.main, html`<div class="page">${answer(sentence, [
+    renew(this.main, html`<div class="page">${answer(sentence, [
       this.span === this.said ? "" : html`<span class="c-warn">this page has no span ${this.said}: it has ${SPANS.map(([name]) => name).join(", ")}, and shows ${this.span}</span>`,
       money === undefined || money === null ? "" : `${amount(money, this.cost.currency)} at list price`,
       total.reported_gpu_hours ? "" : "no node has told yet what was used",
@@ -174,7 +174,7 @@ class ReportsPage extends ListPage {
     if (dataset.by) this.by = dataset.by;
     if (dataset.span) this.span = this.said = dataset.span;
     this.context.setParameters({ by: this.by === "namespace" ? "" : this.by, span: this.span === "1d" ? "" : this.span });
-    this.reload();
+    this.ask();
   }
 
   close() {

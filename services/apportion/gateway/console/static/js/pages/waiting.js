@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { meetNamespaces, namespaceColour } from "../colours.js";
 import { duration, instant, many, num, when } from "../format.js";
-import { html, mount } from "../html.js";
+import { html, renew } from "../html.js";
 import { link, namespaceDot } from "../links.js";
 import { shownTime } from "../moment.js";
 import { answer, causeList, copyFrom, second, sentenceCase, withCode } from "../parts.js";
@@ -32,7 +32,7 @@ class WaitingPage extends ListPage {
     const sentence = all.pods
       ? html`${many(all.pods, "pod")} ${all.pods === 1 ? "waits" : "wait"} for ${many(all.devices, "card")} in ${many(all.lines_count, "line")}${since_ms === null ? "" : `; the longest since ${when(since_ms, shownTime())}`}.`
       : "Nobody waits.";
-    mount(this.main, html`<div class="page">${answer(sentence, [
+    renew(this.main, html`<div class="page">${answer(sentence, [
       all.lasting ? html`<span class="c-bad">${num(all.lasting)} can never have a place</span>` : "",
       all.making_room ? `room is made for ${num(all.making_room)}` : "",
       all.gated ? `${num(all.gated)} more ${all.gated === 1 ? "waits for its" : "wait for their"} gates` : "",
