@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.support.browser.chromium import opened, visit
+from tests.support.browser.chromium import NARROW, WIDE, opened, visit
 from tests.support.browser.held import Held
 from tests.support.browser.settled import settled
 from tests.support.polling import wait_until
@@ -27,11 +27,11 @@ def knows(page: Page, revision: int) -> None:
     wait_until(lambda: page.evaluate(KNOWN) >= revision, f"word of revision {revision}")
 
 
-def in_small_pages(page: Page) -> None:
-    """Of ten events each, so that a small ledger has older ones."""
+def in_small_pages(page: Page, size: int = 10) -> None:
+    """So that a small ledger has older events."""
 
     def few(route: Route) -> None:
-        route.continue_(url=route.request.url.replace("limit=150", "limit=10"))
+        route.continue_(url=route.request.url.replace("limit=150", f"limit={size}"))
 
     page.route(re.compile(r"/api/v1/log\?"), few)
 
@@ -45,6 +45,11 @@ def under(route: Route) -> re.Pattern[str]:
 def revisions(page: Page) -> list[int]:
     """Of the rows, from above; of one that counts several events, that of the first."""
     return [int(each) for each in page.locator("#rows [data-revision]").evaluate_all(REVISIONS)]
+
+
+def older_than(page: Page, revision: int) -> None:
+    """Wait for rows of events before that one."""
+    wait_until(lambda: revisions(page)[-1] < revision, f"events before {revision}")
 
 
 def test_what_is_typed_last_is_answered(browser: Browser, base: str) -> None:
@@ -77,7 +82,7 @@ def test_older_events_are_those_of_the_list_that_they_are_under(
             page.locator("#older").click()
         once, twice = asked.come(), asked.come()
         once.fallback()
-        wait_until(lambda: revisions(page)[-1] < before[-1], "older events")
+        older_than(page, before[-1])
         with page.expect_response(under(twice)) as late:
             twice.fallback()
         settled(page, late.value)
@@ -103,10 +108,23 @@ def test_the_keyboard_stays_on_older(browser: Browser, base: str) -> None:
         for _ in range(2):
             last = revisions(page)[-1]
             page.keyboard.press("Enter")
-            expect(
-                page.locator(f"#rows [data-first='{last}'] ~ [data-first]").first
-            ).to_be_visible()
+            older_than(page, last)
             expect(page.locator("#older")).to_be_focused()
+
+
+def test_the_keyboard_goes_on_where_there_is_nothing_older(browser: Browser, base: str) -> None:
+    """To what came first, or where nothing there has the keyboard, as on a phone, to the page."""
+    for size, there in ((WIDE, "#rows a:focus"), (NARROW, "#rows a:focus, main:focus")):
+        with opened(browser, base, size=size) as page:
+            in_small_pages(page, 40)
+            visit(page, "#/events")
+            older = page.locator("#older")
+            expect(older).to_be_visible()
+            while older.count():
+                last = revisions(page)[-1]
+                older.press("Enter")
+                older_than(page, last)
+            expect(page.locator(there)).to_have_count(1)
 
 
 def test_the_last_of_a_burst_is_shown(browser: Browser, base: str, cluster: Standalone) -> None:

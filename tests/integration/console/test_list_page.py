@@ -1,21 +1,20 @@
 """Pages that are asked for once: of several questions the newest is answered, whoever is first."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.support.browser.chromium import ANSWERS, BUSY, opened, visit
+from tests.support.browser.chromium import opened, visit
 from tests.support.browser.held import Held
 from tests.support.browser.settled import settled
 from tests.support.standalone import Standalone
 
 PODS = re.compile(r"/api/v1/pods\?")
 USAGE = re.compile("/api/v1/report/usage")
-FLEET = re.compile("/api/v1/fleet")
-LOG = re.compile(r"/api/v1/log\?")
 REFUSED = {"error": "nobody knows", "fix": "ask again"}
-LATE = {"error": "the past did not answer within 30 s", "fix": "ask again: it goes on"}
 
 
 @pytest.mark.parametrize("refused", [False, True], ids=["answered", "refused"])
@@ -95,67 +94,40 @@ def test_what_is_typed_while_a_moment_is_asked_for_stays(browser: Browser, base:
         assert page.evaluate("location.hash") == "#/pods?q=hami"
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern", "then"),
-    [
-        ("pods", PODS, "pods are live"),
-        ("fleet", FLEET, "cards are granted"),
-        ("reports", USAGE, "GPU hours were granted"),
-        ("events", LOG, "events since"),
-    ],
-)
-def test_a_moment_without_an_answer_says_so(
-    browser: Browser, base: str, name: str, pattern: re.Pattern[str], then: str
-) -> None:
-    """The page of the moment before does not stand there as if it were of this one."""
-    with opened(browser, base, answers=(*ANSWERS, BUSY)) as page:
-        visit(page, f"#/{name}?at=2")
-        asked = Held(page, pattern)
-        page.keyboard.press("n")
-        asked.come().fulfill(status=503, json=LATE)
-        expect(page.locator("h1")).to_have_text("The past did not answer within 30 s.")
-        expect(page.locator("main")).to_contain_text("Ask again: it goes on.")
-        page.locator("#again").click()
-        asked.come().continue_()
-        expect(page.locator("h1")).to_contain_text(then)
+@contextmanager
+def newer(page: Page, cluster: Standalone) -> Iterator[Locator]:
+    """The button that offers what has happened since."""
+    assert cluster.run("cordon", "t4-1", "--reason", "newer").returncode == 0
+    try:
+        button = page.locator("#newer")
+        expect(button).to_be_visible()
+        yield button
+    finally:
+        assert cluster.run("uncordon", "t4-1").returncode == 0
 
 
-def test_a_report_without_an_answer_says_so(browser: Browser, base: str) -> None:
-    """Whoever asked by the keyboard asks again by it, for the same."""
-    with opened(browser, base, answers=(*ANSWERS, BUSY)) as page:
-        visit(page, "#/reports")
-        asked = Held(page, USAGE)
-        page.locator("[data-by=node]").press("Enter")
-        asked.come().fulfill(status=503, json=LATE)
-        expect(page.locator("#again")).to_be_focused()
-        page.keyboard.press("Enter")
-        asked.come().continue_()
-        expect(page.locator("thead th").first).to_have_text("Node")
-
-
-def test_the_keyboard_stays_on_what_a_report_is_by(browser: Browser, base: str) -> None:
-    """Tab goes on to the next one."""
-    with opened(browser, base) as page:
-        visit(page, "#/reports")
-        page.locator("[data-by=queue]").press("Enter")
-        expect(page.locator("thead th").first).to_have_text("Queue")
-        expect(page.locator("[data-by=queue]")).to_be_focused()
-        page.keyboard.press("Tab")
-        expect(page.locator("[data-by=user]")).to_be_focused()
-
-
-def test_what_is_newer_comes_and_the_keyboard_stays_in_the_page(
+def test_the_keyboard_stays_on_what_a_report_is_by(
     browser: Browser, base: str, cluster: Standalone
 ) -> None:
-    """Though the button that was pressed has nothing more to offer, and is gone."""
+    """Tab goes on to the next one, also where something newer was offered before it."""
     with opened(browser, base) as page:
-        visit(page, "#/waiting")
-        assert cluster.run("cordon", "t4-1", "--reason", "newer").returncode == 0
-        try:
-            newer = page.locator(".newer")
-            expect(newer).to_be_visible()
-            newer.press("Enter")
-            expect(newer).to_be_hidden()
-            expect(page.locator("main :focus")).to_have_count(1)
-        finally:
-            assert cluster.run("uncordon", "t4-1").returncode == 0
+        visit(page, "#/reports")
+        with newer(page, cluster):
+            page.locator("[data-by=queue]").press("Enter")
+            expect(page.locator("thead th").first).to_have_text("Queue")
+            expect(page.locator("[data-by=queue]")).to_be_focused()
+            page.keyboard.press("Tab")
+            expect(page.locator("[data-by=user]")).to_be_focused()
+
+
+@pytest.mark.parametrize("name", ["pods", "pod/default/hami-pod", "waiting", "reports", "doctor"])
+def test_what_is_newer_comes_and_the_keyboard_is_on_the_page(
+    browser: Browser, base: str, cluster: Standalone, name: str
+) -> None:
+    """The button has nothing more to offer: what stands beside it must not have the next Enter."""
+    with opened(browser, base) as page:
+        visit(page, f"#/{name}")
+        with newer(page, cluster) as button:
+            button.press("Enter")
+            expect(button).to_be_hidden()
+            expect(page.locator("main")).to_be_focused()

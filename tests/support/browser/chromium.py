@@ -28,8 +28,6 @@ SHOWN = """address => {
 ANSWERS = ("status of 400", "status of 401", "status of 404", "status of 408")
 """The API's own answers, which pages put into words and browsers call errors: a wrong
 moment, nobody who is known, no such thing, and nothing that happened while somebody waited."""
-BUSY = "status of 503"
-"""Not in time: who asks again may be answered."""
 
 
 def executable() -> str:

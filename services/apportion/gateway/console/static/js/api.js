@@ -1,9 +1,11 @@
 // Questions to the gateway. A failure is a `Problem`, which says in the gateway's own words what is
-// wrong and what to do; `unknown` tells a gateway that has no such question from one with no answer.
+// wrong and what to do; `unknown` tells a gateway that has no such question from one with no answer, and
+// `passing` says that the same question may well have one later.
 import { moment, pastParameters } from "./moment.js";
 
 const BASE = "/api/v1";
 const UNAVAILABLE = 503; // as the gateway says it where it can: HTTP has no word left once lines have begun
+const LATER = 429; // too many ask, and from 500 on what is the gateway's own trouble
 const LINES = "application/x-ndjson";
 
 export class Problem extends Error {
@@ -12,6 +14,7 @@ export class Problem extends Error {
     this.status = status;
     this.field = answer?.field ?? "";
     this.fix = answer?.fix ?? "";
+    this.passing = !status || status >= LATER;
     this.unknown = status === 404 && /no such path/.test(answer?.error ?? "");
   }
 }

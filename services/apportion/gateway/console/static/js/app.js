@@ -22,6 +22,7 @@ import { onlySays, problemPage } from "./parts.js";
 import { route, setCanonical, setParameters, setSpelt } from "./route.js";
 import { TimeBar } from "./timebar.js";
 import { addressedMoment, isCompared, setAddressedMoment } from "./two_moments.js";
+import { standFor } from "./unanswered.js";
 
 export const PAGES = [
   ["fleet", "Fleet"], ["pods", "Pods"], ["waiting", "Waiting"], ["whatif", "What if"],
@@ -46,7 +47,7 @@ let turn = 0;
 let shownAt = "";
 let found = Promise.resolve(); // what the gateway says of that moment
 let shownPage = "";
-let missed = false; // the page that stands there could not be had, for the gateway did not answer
+let missed = null; // asks again for the page that could not be had, for the gateway did not answer
 
 /** Show the page that the address names, at the moment that it names. */
 async function show() {
@@ -58,11 +59,11 @@ async function show() {
   if (name === "pod") setCanonical();
   turn += 1;
   const mine = turn;
-  missed = false;
+  missed = null;
   leaving.abort();
   leaving = new AbortController();
   const left = leaving.signal;
-  const failed = problem => { if (mine === turn) fail(problem, name); };
+  const failed = problem => { if (mine === turn || !(problem instanceof Problem)) fail(problem, name); };
   page?.close?.();
   page = null;
   main.setAttribute("aria-busy", "true");
@@ -90,17 +91,13 @@ async function show() {
   }
 }
 
-/** In the place of a page, why it has no answer, and a button to ask again; a keyboard that was in the page is on that. */
+/** What is shown has no answer: that stands in the place of the page. Throws what is no Problem. */
 function fail(problem, name) {
-  const said = problemPage(problem, ABOUT[name] ?? "that");
-  const held = main !== document.activeElement && main.contains(document.activeElement);
+  const words = problemPage(problem, ABOUT[name] ?? "that");
   page?.close?.();
   page = null;
-  mount(main, said);
-  missed = problem.status === 0;
-  const again = $("#again");
-  again?.addEventListener("click", show);
-  if (held) (again ?? main).focus();
+  const again = standFor(main, words, show);
+  missed = problem.status ? null : again;
 }
 
 /** A page's own module comes of the gateway too; what is wrong in one is no matter of that. */
@@ -169,7 +166,9 @@ async function setMoment(at) {
   try {
     await page.update(false);
   } catch (problem) {
-    if (mine === turn && at === moment.at) fail(problem, route().name);
+    if (problem instanceof Problem && (mine !== turn || at !== moment.at)) return;
+    bar.stop();
+    fail(problem, route().name);
   }
 }
 
@@ -205,7 +204,10 @@ function silent(why) {
 /** It answers again: a page that could not be had is asked for anew, with its module, which a browser may have noted as lost. */
 function answers() {
   says(location.host, true);
-  if (!moment.silent) return;
+  if (!moment.silent) {
+    missed?.(); // one question was lost, and nothing else
+    return;
+  }
   moment.silent = null;
   root.classList.remove("silent");
   bar.drawClock();

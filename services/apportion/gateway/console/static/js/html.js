@@ -36,17 +36,19 @@ export function mount(element, markup) {
 
 /**
  * Show the markup, where some is shown already: what has not changed stays, so that a press lasts over
- * an answer. The keyboard stays on the control that it holds, or where that was.
+ * an answer. The keyboard stays on the control that it holds, or where that was; on the page, where nothing is.
  */
 export function renew(element, markup) {
-  const controls = () => $$("a, button:not(:disabled, [hidden])", element);
+  const controls = () => $$('a:not([tabindex="-1"]), button:not(:disabled)', element);
+  const isSeen = each => each.checkVisibility();
   const held = document.activeElement;
   const at = controls().indexOf(held);
   match(element, mount(element.cloneNode(false), markup));
   if (at < 0 || held.isConnected) return;
   const left = controls();
   const same = left.find(each => (held.id ? each.id === held.id : isSame(each, held)));
-  (same ?? left[Math.min(at, left.length - 1)])?.focus({ preventScroll: true });
+  const next = same ?? left.slice(at).find(isSeen) ?? left.findLast(isSeen);
+  (next && isSeen(next) ? next : element.closest("main"))?.focus({ preventScroll: true });
 }
 
 function match(element, fresh) {

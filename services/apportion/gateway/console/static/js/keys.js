@@ -26,7 +26,7 @@ export function openKeys({ pages, bar, flipTheme, main }) {
     "?": help,
     t: flipTheme,
     n: () => bar.now(),
-    r: () => $(".newer", main)?.click(),
+    r: () => $("#newer")?.click(),
     "[": () => bar.mark(-1),
     "]": () => bar.mark(1),
     "/": () => $("#q", main)?.focus(),

@@ -17,8 +17,6 @@ export const onlySays = (sentence, more = "", links = []) => html`<div class="pa
   more || links.length ? html`<section class="card">${more ? html`<p class="lead">${withCode(more)}</p>` : ""}${
     links.length ? html`<div class="acts">${links}</div>` : ""}</section>` : ""}</div>`;
 
-const PASSING = [429, 503]; // what was not answered in time or in turn may be the next time
-
 /** What a page says instead of its answer when the gateway has none; `#again` is a button to ask once more. */
 export function problemPage(problem, about) {
   if (!(problem instanceof Problem)) throw problem;
@@ -26,8 +24,8 @@ export function problemPage(problem, about) {
     return onlySays(`This gateway does not answer ${about}.`,
       "It is older than this page, or serves only a part of the API.", [link("fleet", "The fleet", {}, "btn")]);
   }
-  if (problem.status === 0) return onlySays("The gateway does not answer.", "This page asks again by itself.");
-  const again = PASSING.includes(problem.status) ? [html`<button class="btn" id="again">Ask again</button>`] : [];
+  const again = problem.passing ? [html`<button class="btn" id="again">Ask again</button>`] : [];
+  if (problem.status === 0) return onlySays("The gateway does not answer.", "This page asks again by itself.", again);
   return onlySays(sentence(problem.message), problem.fix ? sentence(problem.fix) : "", again);
 }
 
@@ -70,7 +68,7 @@ export function clauses(sentence, shown = text => text) {
 
 /** A row of buttons of which one is pressed. */
 export const segments = (name, label, options, chosen) => html`<div class="seg" role="group" aria-label="${label}">${
-  options.map(([value, words]) => html`<button data-${name}="${value}" aria-pressed="${String(value === chosen)}">${words}</button>`)}</div>`;
+  options.map(([value, words]) => html`<button id="${name}-${value}" data-${name}="${value}" aria-pressed="${String(value === chosen)}">${words}</button>`)}</div>`;
 
 /** What a narrow screen has no columns for, as a second line of the row; a wide one does not show it. */
 export const second = said => html`<div class="second">${said.filter(Boolean).map(each => html`<span>${each}</span>`)}</div>`;

@@ -2,7 +2,7 @@
 //
 // Invariant: only the answer to the newest question is taken, so one that tells changes meets what it was
 // asked after, and the past never stands there as now.
-import { get, getNow } from "../api.js";
+import { get, getNow, Problem } from "../api.js";
 import { legend } from "../cards.js";
 import { namespaceLegend } from "../colours.js";
 import { many, num, percent } from "../format.js";
@@ -55,8 +55,8 @@ export async function open(main, context) {
 }
 
 class FleetPage {
-  constructor(main, { parameters, setParameters }) {
-    Object.assign(this, { main, setParameters });
+  constructor(main, { parameters, setParameters, failed }) {
+    Object.assign(this, { main, setParameters, failed });
     this.fleet = new Fleet();
     this.filter = new Filter(parameters.get("q") ?? "", parameters.get("show") ?? "all");
     this.text = parameters.get("q") ?? "";
@@ -72,6 +72,7 @@ class FleetPage {
     this.asked = 0;
     this.turn = 0;
     this.waiting = false; // for an answer
+    this.owed = false; // another moment, to somebody who asked for it
   }
 
   // ---- what is known ----
@@ -85,7 +86,10 @@ class FleetPage {
     this.waiting = true;
     const [fleet, summary] = await Promise.all([
       live ? getNow("fleet", after) : get("fleet"), this.askSummary(live),
-    ]).finally(() => { if (mine === this.turn) this.waiting = false; });
+    ]).catch(problem => {
+      if (mine === this.turn) throw problem;
+      return [];
+    }).finally(() => { if (mine === this.turn) this.waiting = false; });
     if (mine !== this.turn) return null;
     this.live = live;
     this.summary = summary;
@@ -106,9 +110,19 @@ class FleetPage {
     return get("summary");
   }
 
-  async update() {
-    const moved = await this.load();
+  /** What is asked because something is new takes the place of what somebody asked for, and says in that as well why there is no answer. */
+  async update(live) {
+    this.owed ||= !live;
+    let moved;
+    try {
+      moved = await this.load();
+    } catch (problem) {
+      if (!live || !this.owed) throw problem;
+      this.failed(problem);
+      return;
+    }
     if (moved === null || this.stop.signal.aborted) return;
+    this.owed = false;
     this.answer();
     if (moved) this.lay();
     this.refind();
@@ -286,8 +300,15 @@ class FleetPage {
     const sizes = new ResizeObserver(() => { if (this.painter.resize(this.stage)) { this.lay(); this.drawNow(); } });
     sizes.observe(this.stage);
     signal.addEventListener("abort", () => sizes.disconnect());
-    const samples = setInterval(() => { if (isLive() && !document.hidden && !this.waiting) this.update(); }, SAMPLES_MS);
+    const samples = setInterval(() => { if (isLive() && !document.hidden && !this.waiting) this.sample(); }, SAMPLES_MS);
     signal.addEventListener("abort", () => clearInterval(samples));
+  }
+
+  /** What is used; whether the gateway answers is said beside the page. */
+  async sample() {
+    try { await this.update(true); } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+    }
   }
 
   press_button(event) {

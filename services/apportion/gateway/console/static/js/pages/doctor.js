@@ -7,7 +7,7 @@ import { ICONS } from "../icons.js";
 import { link, nodeLink } from "../links.js";
 import { isLive } from "../moment.js";
 import { answer, command, copyFrom, sentenceCase, withCode } from "../parts.js";
-import { ListPage } from "./list_page.js";
+import { ListPage, NEWER } from "./list_page.js";
 
 const STATES = { broken: "bad", unknown: "warn", soon: "warn", ok: "ok" };
 const NODES_KNOWN = 1000; // whose names in a check are links
@@ -37,7 +37,7 @@ class DoctorPage extends ListPage {
     const sentence = todo.length
       ? html`${broken.length ? html`<span class="c-bad">${many(broken.length, "thing")} ${are(broken)} broken</span>` : "Nothing is broken"}${soon.length ? `, ${num(soon.length)} may soon be` : ""}${unknown.length ? `, ${num(unknown.length)} ${are(unknown)} not known` : ""}; ${num(good.length)} ${are(good)} as ${good.length === 1 ? "it" : "they"} must be.`
       : html`All ${num(good.length)} checks pass.`;
-    renew(this.main, html`<div class="page">${answer(sentence, [isLive() ? "" : html`<span class="c-warn">as it is now, whatever moment is shown</span>`, html`<span class="m">apportion doctor</span>`, html`<button class="newer" hidden></button>`])}
+    renew(this.main, html`<div class="page">${answer(sentence, [isLive() ? "" : html`<span class="c-warn">as it is now, whatever moment is shown</span>`, html`<span class="m">apportion doctor</span>`, NEWER])}
       <div class="dstrip" role="img" aria-label="${broken.length} broken, ${soon.length} soon, ${unknown.length} not known, ${good.length} good">${[...todo, ...good].map(check => html`<i class="d-${STATES[check.state]}"></i>`)}</div>
       ${todo.length ? html`<section class="card"><h2>To do</h2><ul class="checks">${todo.map(checkRow)}</ul></section>` : ""}
       ${good.length ? html`<section class="card"><h2>As it must be <small>${num(good.length)} of ${num(this.checks.length)}</small></h2><ul class="checks small two">${good.map(checkRow)}</ul></section>` : ""}</div>`);

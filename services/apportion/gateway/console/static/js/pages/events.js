@@ -69,8 +69,9 @@ class EventsPage {
 
   async older() {
     const { rows, next } = this;
-    const page = await this.ask(Number(next));
-    if (this.rows !== rows || this.next !== next) return; // it is of another question by now, or there already
+    const isOld = () => this.rows !== rows || this.next !== next; // it is of another question by now, or there already
+    const page = await this.ask(Number(next)).catch(problem => { if (!isOld()) throw problem; });
+    if (isOld()) return;
     rows.push(...page.items);
     this.next = page.continue;
   }
@@ -81,7 +82,7 @@ class EventsPage {
 
   show() {
     mount(this.main, html`<div class="page wide"><div id="answer"></div>
-      <div class="bar">${searchField(this.text, "pod, node or word", "Find events")}<div class="chips" id="kinds" role="group" aria-label="Kinds of events">${chipsOf({ other: 1 }).map(chip)}</div><a class="btn end" href="${this.diffAddress()}">Compare moments</a></div>
+      <div class="bar">${searchField(this.text, "pod, node or word", "Find events")}<div class="chips" id="kinds" role="group" aria-label="Kinds of events">${chipsOf({ other: 1 }).map(chip)}</div><a class="btn end" id="compare">Compare moments</a></div>
       <div class="split"><div class="tablebox" id="box" tabindex="-1"><button class="newpill" id="pill" hidden></button><table class="t ev"><caption class="unseen">Events, the newest first</caption><thead><tr><th scope="col" class="num hide-s">Revision</th><th scope="col">Time</th><th scope="col">What happened</th></tr></thead><tbody id="rows"></tbody></table></div><aside class="card detail" id="detail" aria-label="The chosen event" aria-live="polite"></aside></div></div>`);
     this.answer();
     this.list();
@@ -106,6 +107,7 @@ class EventsPage {
       this.chosen ? link("events", "all events", {}) : "",
       this.counts.refusal ? many(this.counts.refusal, "refusal") : "",
       this.counts.health ? `${num(this.counts.health)} of health` : "", this.sought ? html`<span role="status">${num(this.shown().length)}${this.next ? " and more" : ""} match</span>` : ""]));
+    $("#compare").setAttribute("href", this.diffAddress());
     const kinds = chipsOf(this.counts);
     for (const each of $$("#kinds button")) {
       const { kind } = each.dataset;
@@ -237,7 +239,8 @@ class EventsPage {
       pill.textContent = `↑ ${num(behind)} new`;
     } else {
       this.asked = performance.now();
-      await this.again();
+      const isOwed = Boolean(this.asking); // to somebody, whose question this one takes the place of
+      await (isOwed ? this.again().catch(this.context.failed) : this.again());
     }
   }
 

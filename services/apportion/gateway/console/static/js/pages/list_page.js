@@ -3,7 +3,7 @@
 // Nothing moves under the mouse: while the page is live and the ledger goes on, a button says how
 // much has happened since, and showing it is the reader's own act. Another moment is shown at once.
 // Invariant: of several questions the newest is answered; what comes of an older one shows nothing.
-import { $, mount } from "../html.js";
+import { $, html, mount } from "../html.js";
 import { num } from "../format.js";
 import { isLive, moment } from "../moment.js";
 
@@ -16,12 +16,17 @@ export async function loadAnew(page) {
     await asked.load();
   } catch (problem) {
     if (isOld()) return false;
+    page.asking = null;
     throw problem;
   }
   if (isOld()) return false;
   Object.assign(page, asked);
+  page.asking = null;
   return true;
 }
+
+/** Offers what is new; hidden while nothing is. */
+export const NEWER = html`<button class="newer" id="newer" hidden></button>`;
 
 export class ListPage {
   constructor(main, context) {
@@ -42,7 +47,7 @@ export class ListPage {
   }
 
   pressed(event) {
-    if (event.target.closest(".newer")) { this.ask(); return; }
+    if (event.target.closest("#newer")) { this.ask(); return; }
     this.clicked?.(event);
   }
 
@@ -59,7 +64,7 @@ export class ListPage {
   async update(live) {
     if (!live) { await this.reload(); return; }
     const behind = moment.newest - this.revision;
-    const button = $(".newer", this.main);
+    const button = $("#newer", this.main);
     if (button && isLive() && behind > 0) {
       button.hidden = false;
       mount(button, `↻ ${num(behind)} newer`);

@@ -3,7 +3,7 @@
 import { get, getNow, orNone, path, Problem } from "../api.js";
 import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
 import { behindWords, between, byName, clock, duration, instant, many, num, shortId, shortModel, when } from "../format.js";
-import { html, mount } from "../html.js";
+import { html, mount, renew } from "../html.js";
 import { ICONS } from "../icons.js";
 import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
 import { mayBeMeant, namespacesOf, nonePage, otherKinds, severalPage } from "../meant.js";
@@ -13,7 +13,7 @@ import { href, setCanonical } from "../route.js";
 import { linked } from "../sentence.js";
 import { STORY } from "../vocabulary.js";
 import { coresHeld, ownTimes, phaseWord, podName, wants } from "../words.js";
-import { ListPage } from "./list_page.js";
+import { ListPage, NEWER } from "./list_page.js";
 
 const LONG_WAIT_S = 60;
 const LEAST_S = 0.1; // of a wait that its story shows
@@ -92,11 +92,11 @@ class PodPage extends ListPage {
   draw() {
     const { why } = this;
     if (this.isNone()) {
-      mount(this.main, nonePage(`${this.namespace}/${this.name}`, this.name, this.meant));
+      renew(this.main, nonePage(`${this.namespace}/${this.name}`, this.name, this.meant));
       return;
     }
     const phase = why ? phaseWord(why.phase) : ENDED;
-    mount(this.main, html`<div class="page"><p class="crumb">${link("pods", "Pods")} / <span class="m">${this.namespace}/<b>${this.name}</b></span> ${phaseChip(phase)}${this.pod?.priority ? html` <span class="chip">priority ${this.pod.priority}</span>` : ""}</p>
+    renew(this.main, html`<div class="page"><p class="crumb">${link("pods", "Pods")} / <span class="m">${this.namespace}/<b>${this.name}</b></span> ${phaseChip(phase)}${this.pod?.priority ? html` <span class="chip">priority ${this.pod.priority}</span>` : ""}</p>
       ${answer(this.sentence(), this.notes())}
       ${this.besides()}
       <div class="cols story"><section class="card"><h2>Story</h2>${this.story()}</section><div class="stack">${this.evidence()}</div></div></div>`);
@@ -185,7 +185,7 @@ class PodPage extends ListPage {
       pod?.group ? html`gang ${link("pods", pod.group, { q: pod.group }, "m")}` : "",
       this.queue ? html`queue <span class="m">${this.queue}</span>` : "",
       this.why?.failed_devices?.length && !this.hasEnded() ? html`<span class="c-bad">it cannot rely on what it holds</span>` : "",
-      html`<button class="newer" hidden></button>`,
+      NEWER,
     ];
   }
 

@@ -7,7 +7,7 @@ import { meetNamespaces } from "../colours.js";
 import { shownTime } from "../moment.js";
 import { answer, listed, searchField, second, segments } from "../parts.js";
 import { holds, phaseWord, podName, since, wants } from "../words.js";
-import { ListPage } from "./list_page.js";
+import { ListPage, NEWER } from "./list_page.js";
 
 const PODS_MOST = 10_000;
 const ROWS_SHOWN = 150;
@@ -53,7 +53,7 @@ class PodsPage extends ListPage {
       : "No pod is live.";
     renew($("#answer"), answer(sentence, [
       this.said && !this.phase ? html`<span class="c-warn" id="no-phase">no phase is called ${this.said}; ${listed(PHASES.slice(1))} are. Pods of all are shown</span>` : "",
-      html`<span id="matching" role="status"></span>`, html`<button class="newer" hidden></button>`]));
+      html`<span id="matching" role="status"></span>`, NEWER]));
     this.list();
   }
 

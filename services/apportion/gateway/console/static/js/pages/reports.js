@@ -10,7 +10,7 @@ import { LOOK_OF } from "../marks.js";
 import { isLive, shownTime } from "../moment.js";
 import { answer, problemNote, second, segments } from "../parts.js";
 import { podName } from "../words.js";
-import { ListPage } from "./list_page.js";
+import { ListPage, NEWER } from "./list_page.js";
 
 const BYS = [["namespace", "namespace"], ["queue", "queue"], ["user", "user"], ["node", "node"]];
 const SPANS = [["1h", "1 h", 3_600], ["6h", "6 h", 21_600], ["1d", "1 d", 86_400], ["7d", "7 d", 604_800]];
@@ -74,7 +74,7 @@ class ReportsPage extends ListPage {
       money === undefined || money === null ? "" : `${amount(money, this.cost.currency)} at list price`,
       total.reported_gpu_hours ? "" : "no node has told yet what was used",
       this.idle?.found ? html`<span class="c-warn">${many(this.idle.found, "share")} did nothing for an hour or more</span>` : "",
-      html`<button class="newer" hidden></button>`])}
+      NEWER])}
       <section class="card"><div class="ch-h"><h2>Cards granted, by ${this.by} <small>means of ${stepWords(usage.step_s)}; a share counts as its part of a card; the line is what was granted or free</small></h2><div class="acts">${segments("span", "Over the last", SPANS, this.span)}${segments("by", "By", BYS, this.by)}</div></div><div class="chart" id="chart"></div>${this.offWords()}</section>
       <div class="cols rep">${this.rows()}${this.idleCard()}</div></div>`);
     this.drawn = 0;

@@ -8,7 +8,7 @@ import { shownTime } from "../moment.js";
 import { answer, causeList, copyFrom, second, sentenceCase, withCode } from "../parts.js";
 import { href } from "../route.js";
 import { isTold, lineWords, nodeName, podName, since } from "../words.js";
-import { ListPage } from "./list_page.js";
+import { ListPage, NEWER } from "./list_page.js";
 
 const ASKED = 90;
 const ROWS_FIRST = 6;
@@ -38,7 +38,7 @@ class WaitingPage extends ListPage {
       all.gated ? `${num(all.gated)} more ${all.gated === 1 ? "waits for its" : "wait for their"} gates` : "",
       all.rejected ? link("pods", `${num(all.rejected)} cannot be read`, { phase: "rejected" }, "c-bad") : "",
       all.pods ? orderWords(all.lines) : "",
-      html`<button class="newer" hidden></button>`])}
+      NEWER])}
       ${all.lines.map((line, at) => lineCard(line, at))}
       ${all.lines_count > all.lines.length ? html`<p class="faint">and ${num(all.lines_count - all.lines.length)} lines behind them</p>` : ""}
       ${all.pods ? "" : html`<section class="card"><p class="lead">Every pod that can have a place has one. ${link("whatif", "Try what would happen")} with another.</p></section>`}</div>`);

@@ -22,7 +22,6 @@ const ROWS = 12;
 const NAMES_OFFERED = 20;
 const LINES_LOOKED_AT = 20; // for a pod whose name this reader is told
 const CARDS_OFFERED = 50;
-const HTTP_LATER = 429; // too many ask, and from 500 on what is the gateway's own trouble
 const NUMBERED = /^([^:]+):(\d+)$/;
 const ADDED = /^added-\d+$/; // as a plan calls the nodes that it adds
 const LINKED_MOST = 4000; // of an address as it is copied: mail and chat cut longer ones
@@ -283,7 +282,7 @@ class WhatIfPage {
   refused(problem) {
     const words = problem.unknown ? "This gateway does not answer what if." : sentence(problem.message);
     const fix = !problem.unknown && problem.fix ? html`<p>${withCode(sentence(problem.fix))}</p>` : "";
-    this.unanswered(words, fix, !problem.status || problem.status >= HTTP_LATER);
+    this.unanswered(words, fix, problem.passing);
   }
 
   /** Nobody waits for the answer any more: the gateway hears it, and works on it no longer. */

@@ -1,0 +1,209 @@
+"""Questions that get no answer: said in the place of the page, unless a newer one is answered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from tests.support.browser.chromium import ANSWERS, opened, visit
+from tests.support.browser.held import Held
+from tests.support.browser.settled import settled
+from tests.support.standalone import Standalone
+
+PODS = re.compile(r"/api/v1/pods\?")
+USAGE = re.compile("/api/v1/report/usage")
+FLEET = re.compile("/api/v1/fleet")
+LOG = re.compile(r"/api/v1/log\?")
+OLDER = re.compile(r"/api/v1/log\?(?!.*text=).*before=")
+LATE = {"error": "the past did not answer within 30 s", "fix": "ask again: it goes on"}
+SAID = "The past did not answer within 30 s."
+BUSY, PROXY, TORN = "status of 503", "status of 502", "net::ERR_FAILED"
+SAMPLE_MS = 5_000
+
+
+@contextmanager
+def troubled(browser: Browser, base: str) -> Iterator[Page]:
+    """A page of a gateway that does not answer all that it is asked."""
+    with opened(browser, base, answers=(*ANSWERS, BUSY, PROXY, TORN)) as page:
+        yield page
+
+
+@contextmanager
+def cordoned(cluster: Standalone) -> Iterator[None]:
+    """Something happens, of which live pages hear."""
+    assert cluster.run("cordon", "t4-1", "--reason", "unanswered").returncode == 0
+    try:
+        yield
+    finally:
+        assert cluster.run("uncordon", "t4-1").returncode == 0
+
+
+def refuse(route: Route) -> None:
+    """The answer of a gateway that has none in time."""
+    route.fulfill(status=503, json=LATE)
+
+
+def first(page: Page, pattern: re.Pattern[str]) -> Held:
+    """The next question of a kind is held; those after it go their way."""
+    return Held(page, pattern, times=1)
+
+
+def refuse_late(page: Page, route: Route) -> None:
+    """The same, and the page has had it, and shown what it would."""
+    with page.expect_response(lambda response: response.request == route.request) as late:
+        refuse(route)
+    settled(page, late.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "then"),
+    [
+        ("pods", PODS, "pods are live"),
+        ("fleet", FLEET, "cards are granted"),
+        ("reports", USAGE, "GPU hours were granted"),
+        ("events", LOG, "events since"),
+    ],
+)
+def test_a_moment_without_an_answer(
+    browser: Browser, base: str, name: str, pattern: re.Pattern[str], then: str
+) -> None:
+    """The page of the moment before does not stand there as if it were of this one."""
+    with troubled(browser, base) as page:
+        visit(page, f"#/{name}?at=2")
+        page.route(pattern, refuse)
+        page.keyboard.press("n")
+        expect(page.locator("h1")).to_have_text(SAID)
+        expect(page.locator("main")).to_contain_text("Ask again: it goes on.")
+        page.unroute(pattern)
+        page.locator("#again").click()
+        expect(page.locator("h1")).to_contain_text(then)
+
+
+def test_a_moment_that_is_played(browser: Browser, base: str) -> None:
+    """The play ends there, so that the button can be pressed."""
+    with troubled(browser, base) as page:
+        visit(page, "#/pods?at=2")
+        page.route(PODS, refuse)
+        page.locator("#t-play").click()
+        expect(page.locator("h1")).to_have_text(SAID)
+        expect(page.locator("#t-play")).to_have_attribute("aria-label", "Play")
+
+
+@pytest.mark.parametrize("status", [502, 503])
+def test_a_report(browser: Browser, base: str, status: int) -> None:
+    """Whoever asked by the keyboard asks again by it, for the same, of a proxy too."""
+    with troubled(browser, base) as page:
+        visit(page, "#/reports")
+        page.route(USAGE, lambda route: route.fulfill(status=status, body="<html>"))
+        page.locator("[data-by=node]").press("Enter")
+        expect(page.locator("h1")).to_have_text(f"The gateway answers {status}.")
+        expect(page.locator("#again")).to_be_focused()
+        page.unroute(USAGE)
+        page.keyboard.press("Enter")
+        expect(page.locator("thead th").first).to_have_text("Node")
+        expect(page.locator("main")).to_be_focused()
+
+
+def test_one_question_that_is_torn(browser: Browser, base: str, cluster: Standalone) -> None:
+    """The page asks again by itself, as it says, once it hears of the gateway."""
+    with troubled(browser, base) as page:
+        visit(page, "#/pods?at=2")
+        page.route(PODS, lambda route: route.abort())
+        page.keyboard.press("n")
+        expect(page.locator("h1")).to_have_text("The gateway does not answer.")
+        expect(page.locator("main")).to_contain_text("This page asks again by itself.")
+        page.unroute(PODS)
+        with cordoned(cluster):
+            expect(page.locator("h1")).to_contain_text("pods are live")
+
+
+@pytest.mark.parametrize(("name", "pattern"), [("events", LOG), ("pods", PODS)])
+def test_what_is_typed_goes_on(
+    browser: Browser, base: str, name: str, pattern: re.Pattern[str]
+) -> None:
+    """No letter is a key or presses a button, and the page that comes then has found it."""
+    with troubled(browser, base) as page:
+        visit(page, f"#/{name}?at=2")
+        asked = Held(page, pattern)
+        page.keyboard.press("n")
+        now = asked.come()
+        page.keyboard.press("/")
+        page.keyboard.type("hi")
+        page.keyboard.press("ArrowLeft")
+        refuse(now)
+        asked.end(refuse)
+        expect(page.locator("h1")).to_have_text(SAID)
+        page.keyboard.type("am")
+        page.keyboard.press("End")
+        page.keyboard.type(" 2")
+        expect(page.locator("#q")).to_have_value("hami 2")
+        assert page.evaluate("location.hash") == f"#/{name}?q=hami+2"
+        page.unroute(pattern)
+        page.keyboard.press("Enter")
+        expect(page.locator("#rows")).to_be_visible()
+        page.keyboard.type("1")
+        expect(page.locator("#q")).to_have_value("hami 21")
+
+
+def test_older_events_of_another_list(browser: Browser, base: str) -> None:
+    """What was asked for under another text may fail: nobody waits for it."""
+    with troubled(browser, base) as page:
+        page.route(LOG, lambda route: route.continue_(url=route.request.url.replace("=150", "=10")))
+        visit(page, "#/events")
+        asked = first(page, OLDER)
+        page.locator("#older").click()
+        older = asked.come()
+        page.locator("#q").fill("t4-1 reports")
+        matching = page.locator("#answer [role=status]")
+        expect(matching).to_have_text(re.compile("match$"))
+        refuse_late(page, older)
+        expect(matching).to_have_text(re.compile("match$"))
+        expect(page.locator("#q")).to_be_focused()
+
+
+def test_an_older_question_of_the_fleet(browser: Browser, base: str, cluster: Standalone) -> None:
+    """Though it is about the same moment, now, that a newer one has answered."""
+    with troubled(browser, base) as page:
+        visit(page, "#/fleet?at=2")
+        asked = first(page, FLEET)
+        page.keyboard.press("n")
+        now = asked.come()
+        with cordoned(cluster):
+            expect(page.locator("h1")).to_contain_text("cards are granted")
+            refuse_late(page, now)
+            expect(page.locator("h1")).to_contain_text("cards are granted")
+
+
+@pytest.mark.parametrize(("name", "pattern"), [("events", LOG), ("fleet", FLEET)])
+def test_what_takes_the_place_of_a_question(
+    browser: Browser, base: str, cluster: Standalone, name: str, pattern: re.Pattern[str]
+) -> None:
+    """What is asked because something is new owes the answer to whoever asked before."""
+    with troubled(browser, base) as page:
+        visit(page, f"#/{name}?at=5")
+        page.mouse.move(5, 5)
+        page.route(pattern, refuse)
+        asked = first(page, pattern)
+        page.keyboard.press("n")
+        now = asked.come()
+        with cordoned(cluster):
+            expect(page.locator("h1")).to_have_text(SAID)
+            now.abort()
+
+
+def test_what_is_used_without_an_answer(browser: Browser, base: str) -> None:
+    """It was asked for by nobody: the page stays, and asks again."""
+    with troubled(browser, base) as page:
+        page.clock.install()
+        visit(page, "#/fleet")
+        words = page.locator("h1").inner_text()
+        page.route(FLEET, refuse)
+        for _ in range(2):
+            with page.expect_response(FLEET) as sample:
+                page.clock.run_for(SAMPLE_MS)
+            settled(page, sample.value)
+        expect(page.locator("h1")).to_have_text(words)
