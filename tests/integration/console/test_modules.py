@@ -522,34 +522,40 @@ def test_sentences_get_links_for_their_subjects(page: Page) -> None:
     )
 
 
+@pytest.mark.parametrize("looks", [1, 3, 4])
 @pytest.mark.parametrize("counts", [(1, 1), (9, 9), (120, 1), (1, 1200), (1200, 1200, 1200)])
 def test_no_mark_lies_on_another_however_many_it_counts(
-    page: Page, counts: tuple[int, ...]
+    page: Page, counts: tuple[int, ...], looks: int
 ) -> None:
-    """Bursts as near each other as two marks may be; counts of many are wide, and become one."""
-    boxes = run(
+    """Bursts near each other; counts of many, or of several looks, are wide, and become one."""
+    drawn = run(
         page,
         "marks.js",
         """const box = document.createElement('div');
         box.className = 't-marks';
         box.style.cssText = 'position:absolute;left:200px;top:200px;width:900px;height:60px';
         document.body.append(box);
-        const marks = given[0].flatMap((count, at) => Array.from({ length: count }, () =>
-          ({ ms: at * 24, revision: 1, sentence: 's', look: 'broken', label: 'failure' })));
+        const [counts, looks] = given;
+        const marks = counts.flatMap((count, at) => Array.from({ length: count }, (_, of) =>
+          ({ at, revision: 1, sentence: 's', look: m.LOOKS[of % looks], label: 'failure' })));
         const { mount } = await import('/console/js/html.js');
-        const groups = m.grouped(marks, mark => 400 + mark.ms, 900);
-        mount(box, m.markButtons(groups, 900));
-        const found = [...box.querySelectorAll('.mk')].map(mark => [...mark.children].map(each => {
-          const { left, right } = each.getBoundingClientRect();
-          return [left, right];
-        }));
+        const found = [];
+        for (let apart = m.MARK_ROOM; apart < 160; apart += 1) {
+          mount(box, m.markButtons(m.grouped(marks, mark => 200 + mark.at * apart, 900), 900));
+          found.push([...box.querySelectorAll('.mk')].map(mark => [...mark.children].map(each => {
+            const { left, right } = each.getBoundingClientRect();
+            return [left, right];
+          })));
+        }
         box.remove();
         return found;""",
         list(counts),
+        looks,
     )
-    seen = sorted(each for mark in boxes for each in mark)
-    assert len(seen) > len(boxes), "one of them has words"
-    assert all(one[1] <= other[0] for one, other in pairwise(seen)), seen
+    for boxes in drawn:
+        seen = sorted(each for mark in boxes for each in mark)
+        assert len(seen) > len(boxes), "one of them has words"
+        assert all(one[1] <= other[0] for one, other in pairwise(seen)), seen
 
 
 def test_words_at_the_left_of_the_newest_mark_lie_on_none_before(page: Page) -> None:

@@ -16,6 +16,8 @@ from tests.support.standalone import Standalone
 
 PODS = re.compile(r"/api/v1/pods\?")
 USAGE = re.compile("/api/v1/report/usage")
+DIFF = re.compile("/api/v1/diff")
+MOMENT = re.compile("/api/v1/moment")
 FLEET = re.compile("/api/v1/fleet")
 LOG = re.compile(r"/api/v1/log\?")
 OLDER = re.compile(r"/api/v1/log\?(?!.*text=).*before=")
@@ -83,14 +85,16 @@ def test_a_moment_without_an_answer(
         expect(page.locator("h1")).to_contain_text(then)
 
 
-def test_a_moment_that_is_played(browser: Browser, base: str) -> None:
-    """The play ends there, so that the button can be pressed."""
+@pytest.mark.parametrize("pattern", [PODS, MOMENT], ids=["pods", "moment"])
+def test_a_moment_that_is_played(browser: Browser, base: str, pattern: re.Pattern[str]) -> None:
+    """The play ends there, so that the button can be pressed, and does not go on to now."""
     with troubled(browser, base) as page:
         visit(page, "#/pods?at=2")
-        page.route(PODS, refuse)
+        page.route(pattern, refuse)
         page.locator("#t-play").click()
         expect(page.locator("h1")).to_have_text(SAID)
         expect(page.locator("#t-play")).to_have_attribute("aria-label", "Play")
+        assert "at=" in page.evaluate("location.hash")
 
 
 @pytest.mark.parametrize("status", [502, 503])
@@ -143,10 +147,46 @@ def test_what_is_typed_goes_on(
         expect(page.locator("#q")).to_have_value("hami 2")
         assert page.evaluate("location.hash") == f"#/{name}?q=hami+2"
         page.unroute(pattern)
+        again = Held(page, pattern)
         page.keyboard.press("Enter")
+        found = again.come()
+        page.keyboard.type("1 ")
+        page.keyboard.press("ArrowLeft")
+        found.continue_()
+        again.end(Route.continue_)
         expect(page.locator("#rows")).to_be_visible()
-        page.keyboard.type("1")
-        expect(page.locator("#q")).to_have_value("hami 21")
+        page.keyboard.type("4")
+        expect(page.locator("#q")).to_have_value("hami 214 ")
+        assert page.evaluate("location.hash") == f"#/{name}?q=hami+214"
+
+
+def test_what_is_typed_into_another_page(browser: Browser, base: str) -> None:
+    """A page that is not shown yet does not get the search of the one before."""
+    with troubled(browser, base) as page:
+        visit(page, "#/reports")
+        visit(page, "#/pods")
+        page.locator("#q").focus()
+        page.route(USAGE, refuse)
+        page.go_back()
+        expect(page.locator("h1")).to_have_text(SAID)
+        expect(page.locator("#again")).to_be_focused()
+        expect(page.locator("#q")).to_have_count(0)
+
+
+def test_what_is_typed_into_compare(browser: Browser, base: str) -> None:
+    """Its fields stay, and its button asks again."""
+    with troubled(browser, base) as page:
+        asked = Held(page, DIFF)
+        page.goto("/#/events?diff=3,6")
+        compared = asked.come()
+        field = page.locator("[name=from]")
+        field.fill("#4")
+        refuse(compared)
+        expect(page.locator("h1")).to_have_text(SAID)
+        expect(field).to_be_focused()
+        field.press("Enter")
+        asked.come().continue_()
+        expect(page.locator("h1")).to_contain_text("Between #4 and #6")
 
 
 def test_older_events_of_another_list(browser: Browser, base: str) -> None:
@@ -173,9 +213,9 @@ def test_an_older_question_of_the_fleet(browser: Browser, base: str, cluster: St
         page.keyboard.press("n")
         now = asked.come()
         with cordoned(cluster):
-            expect(page.locator("h1")).to_contain_text("cards are granted")
+            expect(page.locator("h1")).to_contain_text("cordoned")
             refuse_late(page, now)
-            expect(page.locator("h1")).to_contain_text("cards are granted")
+            expect(page.locator("h1")).to_contain_text("cordoned")
 
 
 @pytest.mark.parametrize(("name", "pattern"), [("events", LOG), ("fleet", FLEET)])

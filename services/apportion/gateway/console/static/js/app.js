@@ -3,7 +3,7 @@
 // A page is a module with `open(main, context)`, which shows itself and gives back what the frame
 // may call: `update(live)` when the moment or the revision has changed, `close()`, `theme()`. `left` of
 // the context is the signal that the page is left, also while it still opens; `failed` shows why what
-// somebody asked of the page has no answer, in its place.
+// somebody asked of the page has no answer, in its place, and `mention` says it of what nobody asked for.
 // Invariant: one page is open at a time, and answers for one that was closed show nothing. What stands
 // there is of the moment that is shown, and of what was asked last, or says why it is not.
 import { openActs } from "./act.js";
@@ -22,7 +22,7 @@ import { onlySays, problemPage } from "./parts.js";
 import { route, setCanonical, setParameters, setSpelt } from "./route.js";
 import { TimeBar } from "./timebar.js";
 import { addressedMoment, isCompared, setAddressedMoment } from "./two_moments.js";
-import { standFor } from "./unanswered.js";
+import { AGAIN, isTyping, standFor } from "./unanswered.js";
 
 export const PAGES = [
   ["fleet", "Fleet"], ["pods", "Pods"], ["waiting", "Waiting"], ["whatif", "What if"],
@@ -38,6 +38,7 @@ const LOADERS = {
   reports: () => import("./pages/reports.js"),
   doctor: () => import("./pages/doctor.js"),
 };
+const AGAIN_MS = 2000;
 const ABOUT = { waiting: "who waits", whatif: "what if", events: "what happened", reports: "reports", doctor: "for its health" };
 const main = $("#main");
 const root = document.documentElement;
@@ -47,6 +48,7 @@ let turn = 0;
 let shownAt = "";
 let found = Promise.resolve(); // what the gateway says of that moment
 let shownPage = "";
+let stands = ""; // the page of which something stands there, while another one may be asked for
 let missed = null; // asks again for the page that could not be had, for the gateway did not answer
 
 /** Show the page that the address names, at the moment that it names. */
@@ -78,7 +80,7 @@ async function show() {
     if (moment.problem && !isCompared(asked)) throw moment.problem; // Compare says of which of its moments that is
     const loaded = await LOADERS[name]().catch(unreached);
     if (mine !== turn) return;
-    const opened = await loaded.open(main, { ...asked, setParameters, left, failed, alive: () => mine === turn });
+    const opened = await loaded.open(main, { ...asked, setParameters, left, failed, mention, alive: () => mine === turn });
     if (mine !== turn) opened?.close?.();
     else page = opened;
   } catch (problem) {
@@ -87,16 +89,18 @@ async function show() {
     if (mine === turn) {
       main.setAttribute("aria-busy", "false");
       main.dataset.shown = address;
+      stands = name;
     }
   }
 }
 
 /** What is shown has no answer: that stands in the place of the page. Throws what is no Problem. */
 function fail(problem, name) {
-  const words = problemPage(problem, ABOUT[name] ?? "that");
+  const words = problemPage(problem, ABOUT[name] ?? "that", [AGAIN]);
+  bar.stop();
   page?.close?.();
   page = null;
-  const again = standFor(main, words, show);
+  const again = standFor(main, words, show, stands === name);
   missed = problem.status ? null : again;
 }
 
@@ -167,7 +171,6 @@ async function setMoment(at) {
     await page.update(false);
   } catch (problem) {
     if (problem instanceof Problem && (mine !== turn || at !== moment.at)) return;
-    bar.stop();
     fail(problem, route().name);
   }
 }
@@ -182,10 +185,14 @@ async function news() {
     try {
       await page.update(true);
     } catch (problem) {
-      if (!(problem instanceof Problem)) throw problem;
-      says(problem.message, false);
+      mention(problem);
     }
   }
+}
+
+function mention(problem) {
+  if (!(problem instanceof Problem)) throw problem;
+  says(problem.message, false);
 }
 
 function says(words, good) {
@@ -205,13 +212,18 @@ function silent(why) {
 function answers() {
   says(location.host, true);
   if (!moment.silent) {
-    missed?.(); // one question was lost, and nothing else
+    if (missed) askLater(missed); // one question was lost, and nothing else
     return;
   }
   moment.silent = null;
   root.classList.remove("silent");
   bar.drawClock();
-  if (missed) location.reload();
+  if (missed && isTyping()) missed();
+  else if (missed) location.reload();
+}
+
+function askLater(again) {
+  setTimeout(() => { if (missed === again) again(); }, AGAIN_MS);
 }
 
 let unheard = false;

@@ -11,10 +11,11 @@ export const LOOKS = ["broken", "cordon", "policy", "ok"];
 /** How a mark looks, by its kind; one of a kind that is not known here looks like a change of policy. */
 export const LOOK_OF = { failure: "broken", recovery: "ok", cordon: "cordon", uncordon: "ok", policy: "policy", configuration: "policy" };
 const LETTER_ROOM = 6.2;
+const DIGIT_ROOM = 7.3; // of counts, which are bolder
 const GAP = 4;
 const DOT = 12;
-const PILL_ENDS = 8; // of the shape around a count: its padding, as in frame.css
-const PILL_BORDER = 3;
+const PILL_ENDS = 8; // of the shape around a count
+const PILL_BORDER = 3; // as in frame.css
 const COUNT_MOST = 999;
 
 /** Marks by place, as `{x, marks, look, kinds, side}`; without a `side` there is no room for words. */
@@ -45,8 +46,11 @@ const countWords = count => (count > COUNT_MOST ? `${COUNT_MOST}+` : String(coun
 /** How many of a group look how: failures are not told as recoveries, nor these as failures. */
 const partsOf = ({ marks }) => LOOKS.map(look => [look, marks.filter(mark => mark.look === look).length]).filter(([, count]) => count);
 
+/** How wide a count is drawn, in whatever font. */
+const countRoom = count => PILL_ENDS + DIGIT_ROOM * countWords(count).length;
+
 /** Half of what is seen of a mark: a count of many is wider than a finger, and one of each look stands beside the others. */
-const shapeOf = group => (group.marks.length < 2 ? DOT : partsOf(group).reduce((sum, [, count]) => sum + PILL_ENDS + LETTER_ROOM * countWords(count).length, PILL_BORDER)) / 2;
+const shapeOf = group => (group.marks.length < 2 ? DOT : partsOf(group).reduce((sum, [, count]) => sum + countRoom(count), PILL_BORDER)) / 2;
 
 /** Half of what it takes. */
 const halfOf = group => Math.max(MARK_ROOM / 2, shapeOf(group));
@@ -85,6 +89,6 @@ function labelled(groups, width) {
 function markButton(group, at, width) {
   const { marks, look, side } = group;
   const opens = marks.length > 1 ? trusted('popovertarget="t-list"') : "";
-  const shown = marks.length > 1 ? partsOf(group).map(([each, count]) => html`<em class="k-${each}">${countWords(count)}</em>`) : "";
+  const shown = marks.length > 1 ? partsOf(group).map(([each, count]) => html`<em class="k-${each}" data-s="width:${countRoom(count)}px">${countWords(count)}</em>`) : "";
   return html`<button class="mk k-${look} ${shown ? "several" : ""}" data-at="${at}" data-revision="${marks[0].revision}" data-s="left:${group.x / width * 100}%" aria-label="${groupWords(group)}" ${opens}><i>${shown}</i>${side === undefined ? "" : html`<b data-s="${side || "right"}:auto;${side ? "right" : "left"}:${MARK_ROOM / 2 + shapeOf(group) + GAP}px">${groupLabel(group)}</b>`}</button>`;
 }

@@ -17,16 +17,16 @@ export const onlySays = (sentence, more = "", links = []) => html`<div class="pa
   more || links.length ? html`<section class="card">${more ? html`<p class="lead">${withCode(more)}</p>` : ""}${
     links.length ? html`<div class="acts">${links}</div>` : ""}</section>` : ""}</div>`;
 
-/** What a page says instead of its answer when the gateway has none; `#again` is a button to ask once more. */
-export function problemPage(problem, about) {
+/** What a page says instead of its answer when the gateway has none; `again` is what may help where one may come later. */
+export function problemPage(problem, about, again = []) {
   if (!(problem instanceof Problem)) throw problem;
   if (problem.unknown) {
     return onlySays(`This gateway does not answer ${about}.`,
       "It is older than this page, or serves only a part of the API.", [link("fleet", "The fleet", {}, "btn")]);
   }
-  const again = problem.passing ? [html`<button class="btn" id="again">Ask again</button>`] : [];
-  if (problem.status === 0) return onlySays("The gateway does not answer.", "This page asks again by itself.", again);
-  return onlySays(sentence(problem.message), problem.fix ? sentence(problem.fix) : "", again);
+  const links = problem.passing ? again : [];
+  if (problem.status === 0) return onlySays("The gateway does not answer.", "This page asks again by itself.", links);
+  return onlySays(sentence(problem.message), problem.fix ? sentence(problem.fix) : "", links);
 }
 
 /** The same within a card of a page. */

@@ -1,15 +1,22 @@
 // What stands in the place of a page that has no answer: why, and a button to ask again.
 //
-// Invariant: whoever types there types on, and what he has typed is what the page is asked for again;
-// no letter of it becomes a key. A keyboard that was on anything else of the page is on the button.
-import { $, mount } from "./html.js";
+// Invariant: whoever types in the page's search types on, also while it is asked for again, and what
+// he has typed is what it shows then; no letter of it becomes a key. A keyboard that was on anything
+// else of the page is on the button.
+import { $, html, mount } from "./html.js";
 import { setParameters } from "./route.js";
 
-/** Show `words` instead of the page, which `show` asks for again; gives back what the button does. */
-export function standFor(main, words, show) {
+/** The button, for the words that stand there. */
+export const AGAIN = html`<button class="btn" id="again">Ask again</button>`;
+
+/** Whether somebody types in the search, which is that of a page or what stands for it. */
+export const isTyping = () => document.activeElement.id === "q";
+
+/** Show `words` instead of the page, of which something `stands` there or not; gives back what asks again, as the button does, by `show`. */
+export function standFor(main, words, show, stands) {
   const held = document.activeElement;
   const within = main !== held && main.contains(held);
-  const typed = within && held.id === "q" ? held : null;
+  const typed = stands && within && isTyping() ? held : null;
   mount(main, words);
   const again = () => askAgain(main, show);
   const button = $("#again");
@@ -30,11 +37,19 @@ function typeOn(typed, after, again) {
   field.setSelectionRange(typed.selectionStart, typed.selectionEnd);
 }
 
+/** The page that comes has the keyboard where it was, and in its search what was typed until then. */
 async function askAgain(main, show) {
-  const typed = document.activeElement.id === "q";
-  await show();
-  if (document.activeElement !== document.body) return;
-  const field = typed ? $("#q", main) : null;
+  const typed = $("#q", main);
+  let held = document.activeElement;
+  const note = event => { held = event.target; };
+  main.addEventListener("focusin", note);
+  try { await show(); } finally { main.removeEventListener("focusin", note); }
+  if (held === document.body || document.activeElement !== document.body) return;
+  const field = held === typed ? $("#q", main) : null;
   (field ?? main).focus({ preventScroll: true });
-  field?.setSelectionRange(field.value.length, field.value.length);
+  if (!field) return;
+  const had = field.value;
+  field.value = typed.value;
+  field.setSelectionRange(typed.selectionStart, typed.selectionEnd);
+  if (field.value !== had) field.dispatchEvent(new Event("input", { bubbles: true }));
 }

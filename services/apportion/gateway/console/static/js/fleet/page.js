@@ -2,7 +2,7 @@
 //
 // Invariant: only the answer to the newest question is taken, so one that tells changes meets what it was
 // asked after, and the past never stands there as now.
-import { get, getNow, Problem } from "../api.js";
+import { get, getNow } from "../api.js";
 import { legend } from "../cards.js";
 import { namespaceLegend } from "../colours.js";
 import { many, num, percent } from "../format.js";
@@ -55,8 +55,8 @@ export async function open(main, context) {
 }
 
 class FleetPage {
-  constructor(main, { parameters, setParameters, failed }) {
-    Object.assign(this, { main, setParameters, failed });
+  constructor(main, { parameters, setParameters, failed, mention }) {
+    Object.assign(this, { main, setParameters, failed, mention });
     this.fleet = new Fleet();
     this.filter = new Filter(parameters.get("q") ?? "", parameters.get("show") ?? "all");
     this.text = parameters.get("q") ?? "";
@@ -300,15 +300,8 @@ class FleetPage {
     const sizes = new ResizeObserver(() => { if (this.painter.resize(this.stage)) { this.lay(); this.drawNow(); } });
     sizes.observe(this.stage);
     signal.addEventListener("abort", () => sizes.disconnect());
-    const samples = setInterval(() => { if (isLive() && !document.hidden && !this.waiting) this.sample(); }, SAMPLES_MS);
+    const samples = setInterval(() => { if (isLive() && !document.hidden && !this.waiting) this.update(true).catch(this.mention); }, SAMPLES_MS);
     signal.addEventListener("abort", () => clearInterval(samples));
-  }
-
-  /** What is used; whether the gateway answers is said beside the page. */
-  async sample() {
-    try { await this.update(true); } catch (problem) {
-      if (!(problem instanceof Problem)) throw problem;
-    }
   }
 
   press_button(event) {

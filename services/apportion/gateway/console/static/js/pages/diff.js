@@ -50,9 +50,11 @@ export async function openDiff(main, context) {
     if (!context.alive()) return null;
     draw({ from, to, diff, before, after, line, begun });
   } catch (problem) {
-    if (!(problem instanceof Problem) || !["from", "to"].includes(problem.field)) throw problem;
+    const ends = ["from", "to"].includes(problem.field);
+    if (!(problem instanceof Problem) || !(ends || held())) throw problem;
     if (!context.alive()) return null;
-    drawRefused({ from, to, problem });
+    if (ends) drawRefused({ from, to, problem });
+    else mount($("#answer"), answer(sentence(problem.message), [problem.fix && sentence(problem.fix), "Compare asks again."]));
   }
   return {}; // without an `update`: another moment of the bar is another comparison
 }
