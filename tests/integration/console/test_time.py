@@ -87,6 +87,19 @@ APART = """() => {
 }"""
 
 
+HOLD = """mark => {
+  mark.focus();
+  return Number(mark.dataset.revision);
+}"""
+HELD = """revision => {
+  const marks = [...document.querySelectorAll(".mk")];
+  const of = marks.findLast(mark => Number(mark.dataset.revision) <= revision);
+  return of === document.activeElement;
+}"""
+"""A mark that is several begins with the first of them. It need not be the last one: some that
+were one with the mark that is held may be another by now."""
+
+
 def as_one(page: Page, count: int) -> bool:
     """Whether the last mark is one of at least so many, as the ledger grows longer."""
     page.reload()
@@ -113,7 +126,7 @@ def test_marks_that_would_overlap_are_one_that_lists_them(
             several = page.locator(".mk").last
             wait_until(lambda: as_one(page, 3), "what failed together to stand as one mark")
             assert page.evaluate(APART)
-            several.focus()
+            held = several.evaluate(HOLD)
             page.keyboard.press("Enter")
             marks = page.locator("#t-list")
             expect(marks.locator("button").first).to_be_focused()
@@ -121,7 +134,7 @@ def test_marks_that_would_overlap_are_one_that_lists_them(
             assert offences(page) == []
             page.keyboard.press("Escape")
             expect(marks).to_be_hidden()
-            expect(several).to_be_focused()
+            page.wait_for_function(HELD, arg=held)
             several.click()
             marks.locator("button", has_text="XID 48").last.click()
             expect(page.locator("html")).to_have_class("past")
@@ -133,19 +146,6 @@ def test_marks_that_would_overlap_are_one_that_lists_them(
             assert page.evaluate(APART)
     finally:
         recover(cluster, *cards[:3])
-
-
-HOLD = """mark => {
-  mark.focus();
-  return Number(mark.dataset.revision);
-}"""
-HELD = """revision => {
-  const marks = [...document.querySelectorAll(".mk")];
-  const of = marks.findLast(mark => Number(mark.dataset.revision) <= revision);
-  return of === document.activeElement;
-}"""
-"""A mark that is several begins with the first of them. It need not be the last one: some that
-were one with the mark that is held may be another by now."""
 
 
 def test_the_keyboard_stays_on_a_mark_that_others_join(
