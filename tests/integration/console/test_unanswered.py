@@ -240,10 +240,9 @@ def test_what_is_used_without_an_answer(browser: Browser, base: str) -> None:
     with troubled(browser, base) as page:
         page.clock.install()
         visit(page, "#/fleet")
-        words = page.locator("h1").inner_text()
         page.route(FLEET, refuse)
         for _ in range(2):
             with page.expect_response(FLEET) as sample:
                 page.clock.run_for(SAMPLE_MS)
             settled(page, sample.value)
-        expect(page.locator("h1")).to_have_text(words)
+        expect(page.locator("h1")).to_contain_text("cards are granted")
