@@ -1,23 +1,19 @@
-"""Sizes: a function fits on a screen, a class and a file into a head.
+"""Limits on the length of functions, classes and files.
 
-A function over the soft limit is listed with its size in `long_functions.toml`; the list may only
-shrink. A docstring is not counted: explaining is not complexity.
+They stop a file that grows without end; they are no reason to split text that reads well in one
+piece. Docstrings are not counted. Ruff's `max-complexity` limits what a function decides.
 """
 
 import ast
-import statistics
 from collections.abc import Iterator, Mapping
 from functools import cache
 
 from tests.tidy.offence import Offence
 from tests.tidy.tree import parsed
 
-FUNCTION_SOFT = 40
-FUNCTION_HARD = 70
-CLASS_HARD = 250
-FILE_HARD = 600
-FILE_MEDIAN = 150
-FILE_TRIVIAL = 10  # package markers would pull the median down
+FUNCTION_HARD = 60
+CLASS_HARD = 400
+FILE_HARD = 800
 
 
 @cache
@@ -60,41 +56,16 @@ def long_classes(path: str, source: str) -> Iterator[Offence]:
                 yield Offence(path, node.lineno, limit)
 
 
-def long_functions(path: str, source: str, listed: Mapping[str, int]) -> Iterator[Offence]:
-    """Functions over the hard limit, or over the soft one and not listed with their size."""
+def long_functions(path: str, source: str) -> Iterator[Offence]:
+    """Functions over the limit."""
     for name, line, size in functions(source):
-        key = f"{path}::{name}"
         if size > FUNCTION_HARD:
-            yield Offence(path, line, f"{name} has {size} lines; {FUNCTION_HARD} is the hard limit")
-        elif size > FUNCTION_SOFT and size > listed.get(key, 0):
-            allowed = listed.get(key, FUNCTION_SOFT)
-            yield Offence(
-                path, line, f"{name} has {size} lines where {allowed} are allowed: split it"
-            )
-        elif key in listed and size < listed[key]:
-            yield Offence(
-                path, line, f"{name} shrank to {size}: lower or remove its entry in the list"
-            )
-
-
-def stale_entries(sources: Mapping[str, str], listed: Mapping[str, int]) -> Iterator[Offence]:
-    """Entries of the list whose function is gone."""
-    known = {
-        f"{path}::{name}" for path, source in sources.items() for name, *_ in functions(source)
-    }
-    for key in sorted(set(listed) - known):
-        yield Offence(
-            key.split("::")[0], 0, f"{key} is listed as long but does not exist: remove it"
-        )
+            yield Offence(path, line, f"{name} has {size} lines; {FUNCTION_HARD} is the limit")
 
 
 def long_files(sources: Mapping[str, str]) -> Iterator[Offence]:
-    """Files over the hard limit, and a median that drifted."""
-    lengths = {path: source.count("\n") for path, source in sources.items()}
-    for path, lines in lengths.items():
+    """Files over the limit."""
+    for path, source in sources.items():
+        lines = source.count("\n")
         if lines > FILE_HARD:
-            yield Offence(path, lines, f"{lines} lines; {FILE_HARD} is the hard limit: split it")
-    counted = [lines for lines in lengths.values() if lines >= FILE_TRIVIAL]
-    if counted and statistics.median(counted) > FILE_MEDIAN:
-        median = statistics.median(counted)
-        yield Offence(".", 0, f"the median file has {median} lines; at most {FILE_MEDIAN}")
+            yield Offence(path, lines, f"{lines} lines; {FILE_HARD} is the limit: split it")
