@@ -267,11 +267,12 @@ def test_the_webhook_is_trusted_by_a_certificate_that_no_service_may_change(tmp_
 
 
 def test_cert_manager_may_make_the_webhooks_certificate() -> None:
-    """Then it says whom to trust; one that makes its own needs rights, and is not the default."""
+    """By the issuer that is named, or one of its own; cert-manager then writes the caBundle."""
     words = "admission.certificates.from=cert-manager"
-    assert "admission.certificates.issuer" in helm(
-        "template", "apportion", str(CHART), "--set", words, ok=False
-    )
+    own = documents(rendered("--set", words))
+    assert own["Issuer", "admission"]["spec"] == {"selfSigned": {}}
+    issuer = {"kind": "Issuer", "name": "admission"}
+    assert own["Certificate", "admission"]["spec"]["issuerRef"] == issuer
     issued = f"{words},admission.certificates.issuer.name=internal"
     found = documents(rendered("--set", issued))
     assert found["Certificate", "admission"]["spec"]["secretName"] == "admission-tls"
@@ -279,8 +280,7 @@ def test_cert_manager_may_make_the_webhooks_certificate() -> None:
     notes = configuration["metadata"]["annotations"]
     assert notes == {"cert-manager.io/inject-ca-from": "apportion/admission"}
     assert "caBundle" not in configuration["webhooks"][0]["clientConfig"]
-    own = documents(rendered("--set", "admission.certificates.from=service"))
-    assert ("Role", "admission") in own
+    assert ("Issuer", "admission") not in found
 
 
 def test_the_network_is_one_setting() -> None:

@@ -29,7 +29,7 @@ class Webhook:
     """One process, and an API server's questions to it."""
 
     def __init__(self, bus: Bus, folder: Path, *options: str) -> None:
-        self._issued, told = given_certificate(folder)
+        self._authority, told = given_certificate(folder)
         told += options
         self.shown: Pair | None = None
         url = bus.server.url_for("admission")
@@ -59,7 +59,7 @@ class Webhook:
         request = urllib.request.Request(  # noqa: S310 - our own
             self.url.rstrip("/") + PATH, data=json.dumps(review).encode(), method="POST"
         )
-        context = ssl.create_default_context(cadata=self._issued.certificate.decode())
+        context = ssl.create_default_context(cafile=str(self._authority.ca))
         if self.shown is not None:
             context.load_cert_chain(*self.shown)
         try:

@@ -13,12 +13,13 @@ import aiohttp
 import pytest
 
 from tests.security.weakened import without
+from tests.support.certificates import HOST
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 from tests.support.policies import holding
 from tests.support.policies import without as left_out
 from tests.support.polling import until
-from tests.support.webhook import HOST, running_webhook
+from tests.support.webhook import running_webhook
 
 POSTS, POST_BYTES, PODS, REFUSED = 30, 6_000_000, 3, 400
 FORGED = {"apportion.dev/shares": "[]"}

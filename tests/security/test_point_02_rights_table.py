@@ -30,8 +30,6 @@ binder    scheduling.volcano.sh/podgroups/status: patch
 binder    /nodes/status: patch
 gateway   authentication.k8s.io/tokenreviews: create
 gateway   authorization.k8s.io/subjectaccessreviews: create
-admission admissionregistration.k8s.io/mutatingwebhookconfigurations=apportion: get patch
-admission /secrets=admission-certificates: get update
 """
 Right = tuple[str, str, str]
 

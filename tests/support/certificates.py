@@ -1,20 +1,16 @@
-"""A certificate for this machine, in files, for an admission service without a cluster."""
+"""A certificate for this machine, in files, for an admission service."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from apportion.admission.certificates.issued import Issued, issue
-from apportion.runtime.process.clock import SystemClock
+from tests.support.authority import Authority
 
 HOST = "127.0.0.1"
-LIFE_S = 3_600.0
 
 
-def given_certificate(folder: Path) -> tuple[Issued, tuple[str, ...]]:
-    """The certificate, and the options that name its files in the folder."""
-    issued = issue((HOST,), now_s=SystemClock().now().timestamp(), life_s=LIFE_S)
-    certificate, key = folder / "tls.crt", folder / "tls.key"
-    certificate.write_bytes(issued.certificate)
-    key.write_bytes(issued.key)
-    return issued, ("--tls-cert", str(certificate), "--tls-key", str(key))
+def given_certificate(folder: Path) -> tuple[Authority, tuple[str, ...]]:
+    """The CA in `folder`, and the options that name a certificate of it; reissue it as "tls"."""
+    authority = Authority(folder)
+    pair = authority.issue("tls", HOST)
+    return authority, ("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))

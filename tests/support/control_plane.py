@@ -31,6 +31,7 @@ GANGS_SINCE = (1, 36)
 DRA_SINCE = (1, 34)
 """Kubernetes has resource.k8s.io/v1."""
 CRDS = ROOT / "tests" / "support" / "volcano_crds"
+CERTIFICATE_CRDS = ROOT / "tests" / "support" / "certificate_crds.yaml"
 RBAC = ROOT / "deploy" / "kubernetes" / "rbac"
 REQUIRED = "APPORTION_REQUIRE_KUBERNETES"
 NAMESPACE = "apportion"
@@ -93,7 +94,7 @@ class ControlPlane:
         self.start_server()
         self._write_kubeconfig(self.kubeconfig, ADMIN_TOKEN)
         if not self._whole:
-            self.kubectl("apply", "-f", str(CRDS))
+            self.kubectl("apply", "-f", str(CRDS), "-f", str(CERTIFICATE_CRDS))
             self.kubectl("apply", "-k", str(RBAC))
 
     def start_etcd(self) -> None:

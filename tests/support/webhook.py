@@ -5,14 +5,18 @@ Invariant: after a test the API server asks nobody any more.
 
 from __future__ import annotations
 
+import base64
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
 
+from tests.support.certificates import HOST, given_certificate
 from tests.support.control_plane import ROOT, ControlPlane
 from tests.support.kube_objects import kube_pod, share
 from tests.support.kube_world import KubeWorld
@@ -21,8 +25,6 @@ from tests.support.ports import free_port
 from tests.support.processes import ServiceProcess
 
 MANIFESTS = ROOT / "deploy" / "kubernetes" / "admission"
-HOST = "127.0.0.1"
-CONFIGURATION = ("mutatingwebhookconfiguration", "apportion")
 
 
 Change = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
@@ -33,37 +35,36 @@ def _as_they_are(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Webhook:
-    """One webhook of a cluster; `port` is where the API server finds it."""
+    """One webhook of a cluster; `port` is where the API server finds it.
 
-    def __init__(self, world: KubeWorld) -> None:
+    `authority` signs its certificate, in place of cert-manager.
+    """
+
+    def __init__(self, world: KubeWorld, folder: Path) -> None:
         self.world = world
         self.port = free_port()
+        self.authority, self._files = given_certificate(folder)
 
     async def install(self, change: Change = _as_they_are) -> None:
-        """Apply the manifests, but for the address, which is ours instead of a Service's, and what
-        `change` makes of the webhooks.
-        """
+        """Apply the manifests with our address and CA, and what `change` makes of the webhooks."""
         plane = self.world.plane
+        trusted = base64.b64encode(self.authority.ca.read_bytes()).decode()
         documents = []
         for text in (await plane.user("kustomize", str(MANIFESTS))).split("\n---\n"):
             document = yaml.safe_load(text)
             for webhook in document.get("webhooks", ()):
                 path = webhook["clientConfig"].pop("service")["path"]
                 webhook["clientConfig"]["url"] = f"https://{HOST}:{self.port}{path}"
+                webhook["clientConfig"]["caBundle"] = trusted
             if "webhooks" in document:
                 document["webhooks"] = change(document["webhooks"])
             documents.append(document)
         await plane.apply(*documents, namespace="apportion")
 
-    async def start(
-        self, *options: str, port: int | None = None, first: str = ""
-    ) -> ServiceProcess:
+    async def start(self, *options: str, first: str = "") -> ServiceProcess:
         """A service that answers, ready; `first` is code that it runs before."""
-        kubeconfig = str(self.world.plane.kubeconfig_of("admission"))
-        address = f"{HOST}:{port or self.port}"
-        told = ("--listen", address, "--host", HOST)
-        options = ("--kubeconfig", kubeconfig, *told, *options)
-        return await self.world.start("admission", *options, first=first)
+        told = ("--listen", f"{HOST}:{self.port}", *self._files, *options)
+        return await self.world.start("admission", *told, first=first)
 
     async def in_force(self) -> None:
         """Wait until the API server has learnt of the webhook, its address and its certificate."""
@@ -77,15 +78,9 @@ class Webhook:
 
         await until(taken, "the API server to ask the webhook", interval_s=0.2)
 
-    def certificate(self, port: int | None = None) -> str:
+    def certificate(self) -> str:
         """The certificate that is served, in PEM."""
-        return ssl.get_server_certificate((HOST, port or self.port))
-
-    async def trusted(self) -> str:
-        """The caBundle that the API server goes by, as it stands in the configuration."""
-        found: Any = await self.world.plane.get(*CONFIGURATION)
-        (bundle,) = {each["clientConfig"].get("caBundle", "") for each in found["webhooks"]}
-        return str(bundle)
+        return ssl.get_server_certificate((HOST, self.port))
 
 
 @asynccontextmanager
@@ -95,14 +90,15 @@ async def running_webhook(
     """The webhook of the world, in force; `change` changes its configuration, and `first` is code
     that the service runs before.
     """
-    webhook = Webhook(world)
-    try:
-        await webhook.install(change)
-        await webhook.start(*options, first=first)
-        await webhook.in_force()
-        yield webhook
-    finally:
-        await remove(world.plane)
+    with TemporaryDirectory() as folder:
+        webhook = Webhook(world, Path(folder))
+        try:
+            await webhook.install(change)
+            await webhook.start(*options, first=first)
+            await webhook.in_force()
+            yield webhook
+        finally:
+            await remove(world.plane)
 
 
 async def remove(plane: ControlPlane) -> None:

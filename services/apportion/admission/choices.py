@@ -1,4 +1,4 @@
-"""What the webhook is asked to be: where it answers, for whom, and with whose certificate.
+"""The options of the webhook: where it listens, for which schedulers, with which certificate.
 
 Invariant: a combination that could not work is named before anything is started.
 """
@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from apportion.core.manifests.schedulers import OURS
 from apportion.runtime.process.config import Address, ConfigError, parse_address
-from apportion.runtime.service.kube_options import KubeChoice
 from apportion.runtime.service.options import Command
 from apportion.runtime.service.serving_tls import (
     CERTIFICATE,
@@ -23,27 +22,22 @@ from apportion.runtime.service.serving_tls import (
 )
 
 LISTEN = "127.0.0.1:8443"
-HOST = "admission.apportion.svc"
 NAMESPACE = "apportion"
 SCHEDULERS_MAX = 32
-DAY_S = 86_400.0
 
 
 class AdmissionChoice(Struct, frozen=True, kw_only=True):
-    """How the webhook is served: where, under which names, with whose certificate.
+    """How the webhook is served.
 
-    `schedulers` are all names of ours, and `scheduler` is filled in; `namespace` is our services'.
-    Without `files` the certificate is made here, for `life_s` seconds, and kept in the cluster.
+    `schedulers` are all names of our scheduler, `scheduler` is the one that it fills in, and
+    `namespace` is where our services run.
     """
 
     listen: Address
-    hosts: tuple[str, ...]
     scheduler: str
     schedulers: tuple[str, ...]
     namespace: str
-    kube: KubeChoice
-    files: ServedFiles | None = None
-    life_s: float
+    files: ServedFiles
     dra: bool = False
 
 
@@ -56,15 +50,6 @@ _OPTIONS = (
         show_envvar=True,
         metavar="HOST:PORT",
         help="Where the webhook answers, over HTTPS.",
-    ),
-    click.option(
-        "--host",
-        "hosts",
-        multiple=True,
-        default=(HOST,),
-        show_default=True,
-        metavar="NAME",
-        help="Name or IP address by which the API server calls it; for the certificate.",
     ),
     click.option(
         "--fill-in",
@@ -93,13 +78,6 @@ _OPTIONS = (
         help="Where our services run; the binder's account there may write our annotations.",
     ),
     serving_tls_options,
-    click.option(
-        "--certificate-days",
-        type=click.FloatRange(min=0.0001, max=3650),
-        default=90.0,
-        show_default=True,
-        help="How long a certificate lives that is made here.",
-    ),
 )
 
 
@@ -110,19 +88,18 @@ def webhook_options(command: Command) -> Command:
     return command
 
 
-def admission_choice(given: dict[str, Any], kube: KubeChoice) -> AdmissionChoice:
-    """How the webhook is served.
+def admission_choice(given: dict[str, Any]) -> AdmissionChoice:
+    """Validate the options.
 
     Raises:
         ConfigError: the options do not go together.
     """
     files = served_files(given["tls_cert"], given["tls_key"], given["tls_client_ca"])
-    if files is None and not kube.wanted:
+    if files is None:
         raise ConfigError(
-            "--kubernetes",
+            CERTIFICATE,
             "not given",
-            "give it, or --kubeconfig: a certificate that is made here is kept and published in "
-            f"the cluster; or give one with {CERTIFICATE} and {KEY}",
+            f"give it and {KEY}: API servers call a webhook over HTTPS only",
         )
     if len(given["schedulers"]) > SCHEDULERS_MAX:
         raise ConfigError(
@@ -136,12 +113,9 @@ def admission_choice(given: dict[str, Any], kube: KubeChoice) -> AdmissionChoice
         )
     return AdmissionChoice(
         listen=parse_address("--listen", given["listen"]),
-        hosts=tuple(dict.fromkeys(given["hosts"])),
         scheduler=given["scheduler"],
         schedulers=given["schedulers"],
         namespace=given["namespace"],
-        kube=kube,
         files=files,
-        life_s=given["certificate_days"] * DAY_S,
         dra=given["dra"],
     )

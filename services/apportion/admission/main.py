@@ -1,8 +1,8 @@
 """`apportion admission`: the process around the webhook.
 
-It writes nothing to the ledger, and reads one subject of it: the configuration. Invariant: from the
-moment when that has been read and there is a certificate, pods are judged by the newest
-configuration that has come, also while the ledger is out of reach.
+It writes nothing to the ledger, and reads one subject of it: the configuration. Invariant: once it
+has read a configuration it judges pods by the newest one that has come, also while the ledger is
+out of reach.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from apportion.runtime.jetstream.following_configuration import (
 )
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import ConfigError, ServiceConfig
-from apportion.runtime.service.kube_options import dra_option, kube_choice, kubernetes_options
+from apportion.runtime.service.kube_options import dra_option
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 
@@ -33,23 +33,18 @@ LOOK_S: Final = 1.0
 @click.command(
     name="admission",
     epilog="Example:  apportion admission --nats nats://admission:secret@localhost:4222 "
-    "--kubeconfig FILE --host 192.0.2.7",
+    "--tls-cert tls.crt --tls-key tls.key",
 )
 @webhook_options
-@kubernetes_options
 @dra_option
 @service_options
 def command(*, config: ServiceConfig, **given: Any) -> None:
     """Judge pods for an API server before it takes them, and fill in what they leave out.
 
-    Start as many as you like: they share their certificates in the cluster. /healthz, /readyz and
-    /metrics are on the same port, too.
+    Start as many replicas as you like. /healthz, /readyz and /metrics are on the same port, too.
     """
-    kube = kube_choice(
-        **{name: given.pop(name) for name in ("kubernetes", "kubeconfig", "context")}
-    )
     try:
-        choice = admission_choice(given, kube)
+        choice = admission_choice(given)
     except ConfigError as error:
         stop_with(str(error))
     sys.exit(run_service("admission", lambda service: body(service, choice), config))

@@ -16,7 +16,6 @@ from apportion.admission.reviews import LIMITS, PATH, Reviews
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.http import HttpServer
-from apportion.runtime.service.kube_options import KubeChoice
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.kube_claims import claiming_pod
@@ -207,8 +206,8 @@ async def test_outcomes_are_counted(webhook: Webhook) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"tls_key": Path("key")}, "--tls-cert and --tls-key together"),
-        ({"kube": False}, "--kubernetes is 'not given'"),
+        ({"tls_cert": None}, "--tls-cert and --tls-key together"),
+        ({"tls_cert": None, "tls_key": None}, "--tls-cert is 'not given'"),
         ({"scheduler": "else"}, "name one of --scheduler-name"),
         ({"listen": "nowhere"}, "write host:port"),
         ({"schedulers": ("apportion", *map(str, range(32)))}, "at most 32"),
@@ -217,12 +216,12 @@ async def test_outcomes_are_counted(webhook: Webhook) -> None:
 def test_options_that_do_not_go_together_are_named(options: dict[str, Any], words: str) -> None:
     """Before anything is started."""
     given = {
-        "listen": "127.0.0.1:0", "hosts": ("localhost",), "scheduler": "apportion",
-        "schedulers": ("apportion",), "namespace": "apportion", "tls_cert": None,
-        "tls_key": None, "tls_client_ca": None, "certificate_days": 1.0, "kube": True,
+        "listen": "127.0.0.1:0", "scheduler": "apportion", "schedulers": ("apportion",),
+        "namespace": "apportion", "tls_cert": Path("crt"), "tls_key": Path("key"),
+        "tls_client_ca": None, "dra": False,
     } | options  # fmt: skip
     with pytest.raises(ConfigError, match=words):
-        admission_choice(given, KubeChoice(wanted=given.pop("kube")))
+        admission_choice(given)
 
 
 @pytest.mark.parametrize("webhook", [False, True], indirect=True)
