@@ -25,17 +25,48 @@ def mounting(path: str) -> dict[str, Any]:
     return pod("mounts", volumes=[{"name": "v", "hostPath": {"path": path}}])
 
 
+def secured(**context: Any) -> dict[str, Any]:
+    """A pod with a share, whose container has this security context."""
+    return pod("p", main={"securityContext": context})
+
+
+APPARMOR = "container.apparmor.security.beta.kubernetes.io/main"
 ATTACKS = {
-    "privileged": (pod("p", main=PRIVILEGED), "securityContext.privileged"),
+    "privileged": (secured(privileged=True), "securityContext.privileged"),
+    "claim": (
+        pod(
+            "p",
+            limits={},
+            main=PRIVILEGED,
+            resourceClaims=[{"name": "c", "resourceClaimName": "c"}],
+        ),
+        "securityContext.privileged",
+    ),
     "init": (
         pod("p", initContainers=[{"name": "i", "image": "i", **PRIVILEGED}]),
         "securityContext.privileged",
     ),
     "pids": (pod("p", hostPID=True), "spec.hostPID"),
     "ipc": (pod("p", hostIPC=True), "spec.hostPID"),
-    "capability": (
-        pod("p", main={"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}),
-        "capabilities.add",
+    "network": (pod("p", hostNetwork=True), "spec.hostPID"),
+    **{
+        name: (secured(capabilities={"add": [name]}), "capabilities.add")
+        for name in ("SYS_ADMIN", "CAP_BPF", "DAC_READ_SEARCH", "NET_ADMIN", "PERFMON", "ALL")
+    },
+    "seccomp": (secured(seccompProfile={"type": "Unconfined"}), "seccompProfile"),
+    "pod's seccomp": (
+        pod("p", securityContext={"seccompProfile": {"type": "Unconfined"}}),
+        "seccompProfile",
+    ),
+    "apparmor": (secured(appArmorProfile={"type": "Unconfined"}), "appArmorProfile"),
+    "older apparmor": (
+        kube_pod("p", share(), annotations={APPARMOR: "unconfined"}),
+        "appArmorProfile",
+    ),
+    "selinux": (secured(seLinuxOptions={"type": "spc_t"}), "seLinuxOptions"),
+    "proc": (
+        pod("p", hostUsers=False, main={"securityContext": {"procMount": "Unmasked"}}),
+        "procMount",
     ),
     "environment": (
         pod("p", main={"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}),
@@ -47,9 +78,18 @@ REACHING = (
     "/", "//", "/.", "/dev", "/dev/nvidia0", "//dev/", "/./dev/nvidiactl", "/proc",
     "/sys/fs/cgroup", "/run/containerd", "/var/run", "/var/.//run/cdi", "/var", "/var/lib",
     "/var/lib/", "/var/lib/kubelet/device-plugins", "/var/lib/apportion", "/etc", "/etc/cdi",
+    "/etc/cron.d", "/etc/systemd/system", "/usr/local/bin", "/lib/systemd",
+    "/var/lib/rancher", "/database", "/etc/localtime.d",
 )  # fmt: skip
-FOLDERS = "a hostPath of"
-HARMLESS = ("/data", "/mnt/dev", "/srv/run", "/var/lib/mysql", "/var/log", "/etc/ssl", "/device")
+FOLDERS = "guards.hostPaths"
+HARMLESS = ("/data", "/data/", "//mnt/./dev", "/mnt/models/v1", "/etc/localtime")
+CONFINED = {
+    "capabilities": {"add": ["NET_BIND_SERVICE", "CAP_IPC_LOCK"], "drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+    "appArmorProfile": {"type": "RuntimeDefault"},
+    "seLinuxOptions": {"type": "container_t", "level": "s0:c1"},
+    "procMount": "Default",
+}
 
 
 async def create(
@@ -90,6 +130,7 @@ async def test_all_others_go_on(world: KubeWorld) -> None:
         for path in HARMLESS:
             await create(plane, mounting(path), ok=True)
         await create(plane, pod("p", limits={}, main=PRIVILEGED, hostPID=True), ok=True)
+        await create(plane, secured(**CONFINED), ok=True)
         hidden = {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}
         await create(plane, pod("p", main=hidden), ok=True)
         for made, _ in ATTACKS.values():

@@ -35,9 +35,22 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 || (has(object.metadata.annotations) && object.metadata.annotations.exists(k, k.startsWith('apportion.dev/')))
 {{- end }}
 
-{{/* Folders of a node from which devices, or the shares of others, can be had (RE2). */}}
-{{- define "apportion.devicePaths" -}}
-^[/.]*$|^(/[.]?)+(dev|proc|sys|run|var(/[.]?)+run)(/.*)?$|^(/[.]?)+(var|var(/[.]?)+lib|etc)[/.]*$|^(/[.]?)+(var(/[.]?)+lib(/[.]?)+(kubelet|apportion|containerd|containers|docker|crio)|etc(/[.]?)+cdi)(/.*)?$
+{{/* Folders of a node that a pod with a share may mount (RE2): those of the list and below, however many slashes and dots the path has. */}}
+{{- define "apportion.hostPaths" -}}
+^(
+{{- range $at, $path := .Values.guards.hostPaths -}}
+{{- if $at }}|{{ end }}
+{{- range splitList "/" (trimAll "/" $path) -}}(/[.]?)+{{ . | replace "." "[.]" }}{{- end -}}
+{{- end -}}
+)(/.*)?$
+{{- end }}
+
+{{/* Capabilities that a container with a share may add, as a list of CEL: those of the Pod Security Standard baseline, and guards.capabilities. */}}
+{{- define "apportion.capabilities" -}}
+{{- $baseline := list "AUDIT_WRITE" "CHOWN" "DAC_OVERRIDE" "FOWNER" "FSETID" "KILL" "MKNOD" "NET_BIND_SERVICE" "SETFCAP" "SETGID" "SETPCAP" "SETUID" "SYS_CHROOT" -}}
+{{- range $at, $name := concat $baseline .Values.guards.capabilities -}}
+{{ if $at }}, {{ end }}'{{ $name }}', 'CAP_{{ $name }}'
+{{- end -}}
 {{- end }}
 
 {{/* The webhook's certificate of the chart, as data of a Secret in JSON: the one that is there, or a new one, once. */}}
