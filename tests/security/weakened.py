@@ -14,6 +14,7 @@ import json
 import ssl
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
@@ -300,6 +301,30 @@ def reads_the_past_by_turns() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def masks_by_turns() -> Iterator[None]:
+    """Answers are masked on the event loop, all that were asked for in one go."""
+    from apportion.gateway.access import gate  # noqa: PLC0415
+    from apportion.gateway.api import api  # noqa: PLC0415
+    from apportion.runtime.service.limits import Turns  # noqa: PLC0415
+
+    def at_once() -> Turns:
+        return Turns(10_000, each=10_000)
+
+    class Inline(Executor):
+        def submit(self, work: Any, /, *args: Any, **named: Any) -> Future[Any]:
+            done: Future[Any] = Future()
+            done.set_result(work(*args, **named))
+            return done
+
+    with (
+        mock.patch.object(api, "short_turns", at_once),
+        mock.patch.object(gate, "short_turns", at_once),
+        mock.patch.object(gate, "ThreadPoolExecutor", return_value=Inline()),
+    ):
+        yield
+
+
+@contextlib.contextmanager
 def shows_what_is_seen() -> Iterator[None]:
     """Whoever is let in reads everything."""
     from apportion.gateway.access import gate  # noqa: PLC0415
@@ -376,6 +401,7 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "says nothing before TLS": says_nothing_before_tls,
     "asks what is enabled": asks_what_is_enabled,
     "believes its CA alone": believes_its_ca_alone,
+    "masks by turns": masks_by_turns,
     "shows what is seen": shows_what_is_seen,
     "stays in the folder": stays_in_the_folder,
     "writes one event a line": writes_one_event_a_line,

@@ -8,6 +8,7 @@ cannot act for whoever is logged in here.
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,6 +28,7 @@ from apportion.gateway.access.people import (
 )
 from apportion.gateway.access.public_url import PublicUrl
 from apportion.gateway.access.sight import (
+    Look,
     is_shown,
     look_at,
     namespace_at,
@@ -40,6 +42,8 @@ from apportion.gateway.api.answering import (
     Still,
     json_response,
     refusal_response,
+    short_turns,
+    turn_of,
 )
 from apportion.gateway.api.log import narrowed
 from apportion.gateway.api.plans import LINES
@@ -70,6 +74,8 @@ class Gate:
         self._login = login
         self._cursors = cursors
         self._public = public
+        self._masking = short_turns()
+        self._masker = ThreadPoolExecutor(1, "masking")
 
     def client(self, request: web.BaseRequest) -> str:
         """Who asks, for limits: a person who was known lately, else an address."""
@@ -178,6 +184,10 @@ class Gate:
         def seal(cursor: str) -> str:
             return self._cursors.seal(path, cursor)
 
+        async def masked(body: bytes, look: Look) -> bytes:
+            async with turn_of(self._masking, request, "answers"):
+                return await shown(body, look, may_see, seal, self._masker)
+
         path = request.path.removeprefix(f"{PREFIX}/")
         named = namespace_at(path) or request.query.get("namespace", "")
         if named:
@@ -194,13 +204,11 @@ class Gate:
         if not isinstance(answer, web.Response) or not isinstance(answer.body, bytes):
             raise forbidden(person, READ_ALL)
         as_line = LINES in request.headers.get(hdrs.ACCEPT, "")
-        if answer.status != web.HTTPOk.status_code:
-            body = await shown(answer.body, seen, may_see, seal)
-        else:
-            for planned in planned_namespaces(answer.body) if path == "plan" else ():
-                await self.require(person, read_namespace(planned))
-            body = await shown(answer.body, look, may_see, seal)
-        if searched and answer.status == web.HTTPOk.status_code:
+        done = answer.status == web.HTTPOk.status_code
+        for planned in planned_namespaces(answer.body) if done and path == "plan" else ():
+            await self.require(person, read_namespace(planned))
+        body = await masked(answer.body, look if done else seen)
+        if done and searched:
             body = narrowed(body, request.query)
         if as_line:
             return _line(body, answer.status)

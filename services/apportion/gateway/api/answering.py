@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import NamedTuple, NoReturn
 
 import msgspec
@@ -28,6 +28,15 @@ HUNG_UP = 499
 """Nobody reads it: it is for the count of requests by status."""
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
+
+
+def short_turns() -> Turns:
+    """Turns for work that takes the loop or a thread for milliseconds.
+
+    They refuse no client that keeps within `Limits.each_at_once`; they only let the others in
+    between two answers of one client.
+    """
+    return Turns(1, waiting=2_048, waiting_each=64)
 
 
 class Sight(NamedTuple):
@@ -115,6 +124,31 @@ def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Itera
         places.leave(client)
 
 
+@contextlib.asynccontextmanager
+async def turn_of(turns: Turns, request: web.Request, what: str) -> AsyncIterator[None]:
+    """A turn for the client of this request; `what` is made, in words for a refusal.
+
+    Raises:
+        RequestRefused: too many wait already, or no turn came in time.
+    """
+    client, fix = request.get(CLIENT, ""), "ask again in a moment, and fewer at once"
+    try:
+        await turns.enter(client)
+    except TooMany as many:
+        whose = f", all of {client}" if many.of_client else ""
+        raise RequestRefused(
+            429 if many.of_client else 503, f"{many.count} {what} wait already{whose}",
+            fix=fix, retry_after_s=1,
+        ) from None  # fmt: skip
+    except TimeoutError:
+        error = f"no turn came within {turns.wait_s:g} s: others have {what} made"
+        raise RequestRefused(503, error, fix="ask again", retry_after_s=1) from None
+    try:
+        yield
+    finally:
+        turns.leave(client)
+
+
 def by_turns(turns: Turns, what: str, handle: Handler) -> Handler:
     """`handle`, which works long, for one request of each client at a time.
 
@@ -124,24 +158,10 @@ def by_turns(turns: Turns, what: str, handle: Handler) -> Handler:
     async def in_turn(request: web.Request) -> web.StreamResponse:
         if request.body_exists:
             await request.read()  # it has a deadline, also while its turn has not come
-        client, fix = request.get(CLIENT, ""), "ask again in a moment, and fewer at once"
-        try:
-            await turns.enter(client)
-        except TooMany as many:
-            whose = f", all of {client}" if many.of_client else ""
-            raise RequestRefused(
-                429 if many.of_client else 503, f"{many.count} {what} wait already{whose}",
-                fix=fix, retry_after_s=1,
-            ) from None  # fmt: skip
-        except TimeoutError:
-            error = f"no turn came within {turns.wait_s:g} s: others have {what} made"
-            raise RequestRefused(503, error, fix="ask again", retry_after_s=1) from None
-        try:
+        async with turn_of(turns, request, what):
             if request.transport is None:
                 return web.Response(status=HUNG_UP)
             return await handle(request)
-        finally:
-            turns.leave(client)
 
     return in_turn
 

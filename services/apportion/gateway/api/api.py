@@ -19,7 +19,14 @@ from aiohttp import web
 
 from apportion.core.explain.health import failed_devices
 from apportion.core.ledger.state import State
-from apportion.gateway.api.answering import Handler, by_turns, guarded, json_response
+from apportion.gateway.api.answering import (
+    Handler,
+    by_turns,
+    guarded,
+    json_response,
+    short_turns,
+    turn_of,
+)
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused, fleet_of, wait_of
 from apportion.gateway.api.reads import PREFIX, Answering, explained, reads
@@ -68,6 +75,7 @@ class Api:
         self._unready = unready
         self._measures = measures
         self._look_back = look_back
+        self._answers = short_turns()
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """Every route but the event stream."""
@@ -117,8 +125,9 @@ class Api:
                 return await self._past(request)
             self.refuse_unless_ready()
             await self.wait(request)
-            began = time.perf_counter()
-            response = json_response(answer(self._feed, request))
+            async with turn_of(self._answers, request, "answers"):
+                began = time.perf_counter()
+                response = json_response(answer(self._feed, request))
             self._measures.answer_seconds.observe(time.perf_counter() - began)
             return response
 
