@@ -39,6 +39,7 @@ class RefusalCode(StrEnum):
     NODE_GONE = "NodeGone"
     NODE_NOT_READY = "NodeNotReady"
     AGENT_SILENT = "AgentSilent"
+    DEVICE_PLUGIN_FOREIGN = "DevicePluginForeign"
     NODE_CORDONED = "NodeCordoned"
     NODE_UNSCHEDULABLE = "NodeUnschedulable"
     TAINT_NOT_TOLERATED = "TaintNotTolerated"

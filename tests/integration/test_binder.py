@@ -10,7 +10,7 @@ from apportion.binder.binding import ACK_WAIT_S, Binding
 from apportion.binder.main import DURABLE, PLACEMENTS, QUEUE_IN_FLIGHT_MAX
 from apportion.binder.target import Bound, LocalTarget, Outcome
 from apportion.core.devices.simulating import simulated_devices
-from apportion.core.ledger.turns import at_allocate
+from apportion.core.ledger.turns import AT_ALLOCATE, handing_out
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
@@ -139,7 +139,7 @@ async def test_a_redelivery_is_harmless(bus: Bus, facts: Facts, *, recorded: boo
 async def test_a_node_without_cdi_is_bound_one_pod_after_the_other(bus: Bus, facts: Facts) -> None:
     """Another node does not wait for it; who was allocated and who is gone frees the way."""
     card, other = simulated_devices("old", "2xT4")
-    host = at_allocate(Host(cpu_milli=64_000, memory_mib=65_536))
+    host = handing_out(Host(cpu_milli=64_000, memory_mib=65_536), AT_ALLOCATE)
     await facts.write(NodeReported(node="old", devices=(card, other), host=host))
     await facts.submit("a", "b", "c", "elsewhere")
     async with binder_of(bus) as binder:

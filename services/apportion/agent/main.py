@@ -20,7 +20,7 @@ from apportion.agent.options import places_options
 from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.simulated import SimulatedBackend
-from apportion.core.ledger.turns import at_allocate
+from apportion.core.ledger.turns import AT_ALLOCATE, AT_START, handing_out
 from apportion.runtime.files.fleets import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.config import ConfigError, ServiceConfig
@@ -108,8 +108,9 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
     async with open_session(service) as session:
         handing_in = HandingIn(session.ledger, service.clock)
         nodes = _nodes(service, handing_in, backends)
-        if places is not None and places.no_cdi:
-            nodes[0].host = at_allocate(nodes[0].host)
+        if places is not None and places.kubelet is not None:
+            when = AT_ALLOCATE if places.no_cdi else AT_START
+            nodes[0].host = handing_out(nodes[0].host, when)
         agent = Agent(
             nodes,
             session.ledger,

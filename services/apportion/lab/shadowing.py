@@ -18,7 +18,7 @@ from msgspec import structs
 
 from apportion.core.explain import words
 from apportion.core.explain.shadows import ShadowAnswer, ShadowPod, Spot, Verdict
-from apportion.core.ledger.state import NodeState, State
+from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState, State
 from apportion.core.placement.engine import DecisionEvent
 from apportion.lab.course import Course, CourseFailed
 from apportion.lab.recording import RecordingFailed
@@ -26,6 +26,7 @@ from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
     FormatEnabled,
     InvalidEvent,
+    NodeObserved,
     PodAdopted,
     PodGone,
     PodPlaced,
@@ -43,10 +44,19 @@ PODS_MAX: Final = 200_000
 """So many comparisons are kept; whoever takes them as they come empties `pods`."""
 
 
+def _as_ours(node: NodeObserved) -> NodeObserved:
+    """The node as if our agent handed out its devices: a shadow judges what would be then."""
+    labels = {name: value for name, value in node.labels.items() if name != DEVICE_PLUGIN}
+    return node if labels == node.labels else structs.replace(node, labels=labels)
+
+
 class Shadowing:
     """Follows the ledger from `state`, which it changes; compares behind the revision `after`."""
 
     def __init__(self, state: State, *, after: int, upto: int = sys.maxsize) -> None:
+        for node in state.nodes.values():
+            if node.observed is not None:
+                node.observed = _as_ours(node.observed)
         self._course = Course(state)
         self._after = after
         self._upto = upto
@@ -75,6 +85,8 @@ class Shadowing:
         theirs = isinstance(data, PodAdopted) and data.evidence != OURS
         if theirs and record.revision > self._after:
             self._compare(record.revision, event.time, data)
+        if isinstance(data, NodeObserved):
+            data = _as_ours(data)
         try:
             self._course.apply(data)
         except CourseFailed:

@@ -21,8 +21,9 @@ from apportion.core.configuration import manifest_config
 from apportion.core.dialects import Container, ManifestError
 from apportion.core.dialects.container import Role
 from apportion.core.dialects.listing import claimed
-from apportion.core.dialects.node_annotations import unhealthy_indexes
+from apportion.core.dialects.node_annotations import registered_plugin, unhealthy_indexes
 from apportion.core.dialects.quantity import quantity
+from apportion.core.ledger.state import DEVICE_PLUGIN
 from apportion.core.manifests import (
     ManifestConfig,
     PodDraft,
@@ -397,6 +398,8 @@ class ObjectReader:
             if name not in _PLAIN and name not in ours
         }
         conditions = {c.type: c.status for c in node.status.conditions or ()}
+        notes, labels = node.metadata.annotations or {}, node.metadata.labels or {}
+        plugin = registered_plugin(notes)
         return NodeView(
             name=node.metadata.name,
             version=number(node.metadata.resource_version),
@@ -406,9 +409,9 @@ class ObjectReader:
             memory_mib=min(_whole(allocatable.get("memory", 0)) // MIB, HOST_MEMORY_MIB_MAX),
             pods=_whole(allocatable.get("pods", 0)),
             extended={name: amount for name, amount in sorted(extended.items()) if amount},
-            labels=node.metadata.labels or {},
+            labels=labels | ({DEVICE_PLUGIN: plugin} if plugin else {}),
             taints=tuple(_taint(taint) for taint in node.spec.taints or ()),
-            unhealthy_indexes=unhealthy_indexes(node.metadata.annotations or {}),
+            unhealthy_indexes=unhealthy_indexes(notes),
         )
 
     def volume_limits(self, raw: bytes) -> dict[str, int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apportion.core.ledger.turns import HANDS_OUT
+from apportion.core.ledger.state import HANDS_OUT
 from apportion_schemas import (
     AllocationFailed,
     Device,

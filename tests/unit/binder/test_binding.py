@@ -10,7 +10,7 @@ from apportion.binder.binding import BACK_OFF, TRIES_MAX, TURN, Binding
 from apportion.binder.target import Bound, Evicted, Failed, Outcome
 from apportion.core.ledger.rationale import placement_of
 from apportion.core.ledger.state import NodeState, Phase, PodState, State
-from apportion.core.ledger.turns import at_allocate
+from apportion.core.ledger.turns import AT_ALLOCATE, handing_out
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.publisher import Publisher
@@ -183,7 +183,7 @@ async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
     card = Device(
         id="GPU-1", index=0, family="nvidia", model="T4", memory_mib=9000, physical_memory_mib=9000
     )
-    host = at_allocate(Host(cpu_milli=1, memory_mib=1))
+    host = handing_out(Host(cpu_milli=1, memory_mib=1), AT_ALLOCATE)
     node = desk.state.nodes["n"]
     node.reported = NodeReported(node="n", devices=(card,), host=host)
     share = Share(container="main", device="GPU-1", memory_mib=700, cores=0)

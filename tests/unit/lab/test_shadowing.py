@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.explain.shadows import ShadowPod
-from apportion.core.ledger.state import State
+from apportion.core.ledger.state import DEVICE_PLUGIN, State
 from apportion.lab import shadowing
 from apportion.lab.course import Course, copied
 from apportion.lab.recording import RecordingFailed
@@ -21,7 +21,7 @@ from apportion_schemas import (
     subject_of,
 )
 from apportion_schemas.quantities import Payload
-from tests.support.fleet import T4, rack
+from tests.support.fleet import T4, observed, rack
 from tests.support.ledger_of import event_of
 from tests.support.pods import ask, member, pod, share
 
@@ -89,6 +89,15 @@ def test_who_waits_for_us_and_gangs_do_not_disturb_it() -> None:
     found = followed.play(adopted(pod("b", ask(4_000)), "n1", share("n1-g0", 4_000)))
     assert [each.verdict for each in found] == ["same", "same"]
     assert followed.shadow.finish().passed_over == 0
+
+
+def test_a_node_of_the_others_plugin_is_judged_as_if_our_agent_handed_out() -> None:
+    """The plugin of HAMi keeps our placements off the node; a shadow asks what would be then."""
+    followed = Followed()
+    theirs = observed("n1", labels={DEVICE_PLUGIN: "hami"})
+    followed.play(rack("n1", 1, model=T4), theirs)
+    (found,) = followed.play(adopted(pod("a", ask(4_000)), "n1", share("n1-g0", 4_000)))
+    assert found.verdict == "same"
 
 
 def test_what_is_not_anothers_decision_is_not_compared() -> None:

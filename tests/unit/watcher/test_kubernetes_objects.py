@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from apportion.core.dialects import ManifestError
+from apportion.core.ledger.state import DEVICE_PLUGIN
 from apportion.core.manifests import ManifestConfig
 from apportion.watcher.kubernetes_objects import ObjectReader, PodView
 from apportion_schemas import Configuration, QueueObserved
@@ -26,6 +27,29 @@ def test_unhealthy_devices_are_read_from_the_annotation() -> None:
     document["metadata"]["annotations"] = {"volcano.sh/gpu-unhealthy-ids": "1,3"}
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     assert reader.node(json.dumps(document).encode()).unhealthy_indexes == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "plugin"),
+    [
+        ({"hami.io/node-nvidia-register": '[{"id":"GPU-0","count":10}]'}, "hami"),
+        ({"hami.io/node-register-Ascend910B3": "[{}]"}, "hami"),
+        (
+            {"volcano.sh/node-vgpu-register": "GPU-0,10,15360,NVIDIA-T4,true,hami-core:"},
+            "volcano",
+        ),
+        ({"hami.io/node-nvidia-register": "[]", "hami.io/node-handshake": "Deleted_2026"}, None),
+        ({"hami.io/node-nvidia-score": "[1]"}, None),
+    ],
+)
+def test_the_plugin_that_registered_devices_on_the_node(
+    annotations: dict[str, str], plugin: str | None
+) -> None:
+    """HAMi's and Volcano's plugins write what they have into an annotation; empty is nothing."""
+    document = kube_node("n1")
+    document["metadata"]["annotations"] = annotations
+    reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
+    assert reader.node(json.dumps(document).encode()).labels.get(DEVICE_PLUGIN) == plugin
 
 
 def test_G5_cards_that_hami_cordons_on_the_node_stay_on_offer() -> None:

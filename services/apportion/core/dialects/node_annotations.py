@@ -1,16 +1,18 @@
-"""What the annotations of a node say of its devices.
+"""Facts about a node's devices that other systems write into its annotations.
 
-Source: Volcano's old device plugin, which marks cards on the node. A node is nobody's wish, so what
-cannot be read is passed over: it takes no device off offer. Invariant: the indexes are within the
-event schema's bounds, each once, in order.
+Sources: Volcano's old device plugin, which marks cards on the node, and the plugins of HAMi and
+Volcano, which register their devices there. What cannot be read is ignored: it takes no device off
+offer. Invariant: the indexes are within the event schema's bounds, each once, in order.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
 from apportion_schemas.quantities import COUNT_MAX
 
 UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"
+_REGISTERED: Final = re.compile(r"(hami\.io|volcano\.sh)/node-(register-.+|.+-register)")
 _DIGITS_MAX: Final = 3
 
 
@@ -19,3 +21,15 @@ def unhealthy_indexes(annotations: Mapping[str, str]) -> tuple[int, ...]:
     words = (word.strip() for word in annotations.get(UNHEALTHY_IDS, "").split(","))
     numbers = (int(w) for w in words if w.isascii() and w.isdecimal() and len(w) <= _DIGITS_MAX)
     return tuple(sorted({number for number in numbers if number < COUNT_MAX}))
+
+
+def registered_plugin(annotations: Mapping[str, str]) -> str:
+    """The system whose device plugin registered devices on the node, `hami` or `volcano`, or empty.
+
+    The plugins leave their annotation behind when they are removed.
+    """
+    for name, value in sorted(annotations.items()):
+        found = _REGISTERED.fullmatch(name)
+        if found and value.strip(" []:"):
+            return found[1].partition(".")[0]
+    return ""

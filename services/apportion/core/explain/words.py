@@ -61,6 +61,11 @@ WORDS: dict[RefusalCode, Words] = {
     _C.AGENT_SILENT: Words(
         "the node's agent is not heard", Unit.NOTHING, "the agent is started again"
     ),
+    _C.DEVICE_PLUGIN_FOREIGN: Words(
+        "a device plugin of another system hands out the node's devices",
+        Unit.NOTHING,
+        "remove that plugin from the node, and let the agent hand out shares there",
+    ),
     _C.NODE_CORDONED: Words("node is cordoned", Unit.NOTHING, "apportion uncordon NODE"),
     _C.NODE_UNSCHEDULABLE: Words(
         "node is cordoned in Kubernetes", Unit.NOTHING, "kubectl uncordon NODE"
@@ -253,6 +258,7 @@ NEVER_CURES: Final[dict[RefusalCode, str]] = {
     **dict.fromkeys(
         (
             _C.NODE_NOT_READY, _C.AGENT_SILENT, _C.NODE_CORDONED, _C.NODE_UNSCHEDULABLE,
+            _C.DEVICE_PLUGIN_FOREIGN,
             _C.PODS_EXHAUSTED, _C.DEVICE_UNHEALTHY, _C.DEVICE_CORDONED, _C.DEVICE_IN_USE,
             _C.SLOTS_EXHAUSTED, _C.MIG_SLICES_OCCUPIED, _C.MODULES_IN_USE, _C.NODE_NOMINATED,
         ),

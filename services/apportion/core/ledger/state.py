@@ -47,6 +47,10 @@ from apportion_schemas import (
 )
 
 NO_HOST = Host(cpu_milli=0, memory_mib=0, pods=0)
+HANDS_OUT: Final = "apportion.dev/hands-out"
+"""Label of a node's report: when our agent hands out the environment of its containers."""
+DEVICE_PLUGIN: Final = "apportion.dev/device-plugin"
+"""Label of an observed node: the system whose device plugin registered its devices."""
 DRAINED: Final = "in Kubernetes (kubectl cordon)"
 REFUSED_EVENTS_KEPT = 1_000  # the newest; the count is exact
 
@@ -124,6 +128,19 @@ class NodeState(Struct, eq=False):
     def ready(self) -> bool:
         """Whether it runs pods and its agent, where it has one, hands out shares."""
         return self.runs and not self.silent
+
+    @property
+    def foreign_plugin(self) -> str:
+        """The system whose device plugin hands out this node's devices, or empty if none does.
+
+        Source: the label `DEVICE_PLUGIN`, which the watcher sets; our agent overrules it where it
+        hands out shares itself.
+        """
+        if self.observed is None or self.reported is None or self.reported.simulated:
+            return ""
+        if HANDS_OUT in self.reported.host.labels:
+            return ""
+        return self.observed.labels.get(DEVICE_PLUGIN, "")
 
     @property
     def drained(self) -> bool:

@@ -15,17 +15,17 @@ from msgspec import structs
 
 from apportion.core import grants
 from apportion.core.grants import Edits, GrantRefused, Held
-from apportion.core.ledger.state import ALLOCATED, NodeState, PodState, State
+from apportion.core.ledger.state import ALLOCATED, HANDS_OUT, NodeState, PodState, State
 from apportion_schemas import Host
 
-HANDS_OUT: Final = "apportion.dev/hands-out"
-"""The label of a node's report that says when its containers get their environment."""
 AT_ALLOCATE: Final = "allocate"
+AT_START: Final = "start"
+"""Values of the label `HANDS_OUT`: at the kubelet's Allocate, or before a container starts."""
 
 
-def at_allocate(host: Host) -> Host:
-    """The host of a node that hands out when the kubelet admits a pod."""
-    return structs.replace(host, labels={**host.labels, HANDS_OUT: AT_ALLOCATE})
+def handing_out(host: Host, when: str) -> Host:
+    """The host of a node whose agent hands out shares, as that agent reports it."""
+    return structs.replace(host, labels={**host.labels, HANDS_OUT: when})
 
 
 def hands_out_at_allocate(host: Host) -> bool:

@@ -78,6 +78,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.NODE_GONE,
         RefusalCode.NODE_NOT_READY,
         RefusalCode.AGENT_SILENT,
+        RefusalCode.DEVICE_PLUGIN_FOREIGN,
         RefusalCode.NODE_CORDONED,
         RefusalCode.NODE_UNSCHEDULABLE,
         RefusalCode.NODE_LABELS_MISMATCH,

@@ -4,7 +4,7 @@ import pytest
 
 from apportion.core.configuration.offering import without_cdi
 from apportion.core.devices.simulating import simulated_devices
-from apportion.core.ledger.turns import ahead, at_allocate
+from apportion.core.ledger.turns import AT_ALLOCATE, ahead, handing_out
 from apportion_schemas import (
     AllocationFailed,
     Device,
@@ -21,11 +21,13 @@ from tests.support.ledger_of import Ledger
 
 HOST = Host(cpu_milli=64_000, memory_mib=65_536)
 
+NO_CDI = handing_out(HOST, AT_ALLOCATE)
+
 
 def ledger(spec: str = "2xT4", host: Host | None = None) -> Ledger:
     """A node with such cards."""
     devices = simulated_devices("n1", spec)
-    return Ledger(NodeReported(node="n1", devices=devices, host=host or at_allocate(HOST)))
+    return Ledger(NodeReported(node="n1", devices=devices, host=host or NO_CDI))
 
 
 def place(book: Ledger, uid: str, *shares: Share) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from apportion.core.ledger.state import DEVICE_PLUGIN
 from apportion.core.placement import class_cache
 from apportion.core.placement.engine import Decision, DecisionEvent, Engine
 from apportion_schemas import (
@@ -334,6 +335,12 @@ CLOSED: list[tuple[str, Payload, Payload, RefusalCode]] = [
     ),
     ("not ready", observed("n1", ready=False), observed("n1"), C.NODE_NOT_READY),
     ("silent", NodeSilent(node="n1", grace_s=40), NodeHeard(node="n1"), C.AGENT_SILENT),
+    (
+        "another plugin",
+        observed("n1", labels={DEVICE_PLUGIN: "hami"}),
+        observed("n1"),
+        C.DEVICE_PLUGIN_FOREIGN,
+    ),
     ("drained", observed("n1", unschedulable=True), observed("n1"), C.NODE_UNSCHEDULABLE),
     ("not reported", node("n1"), rack("n1", 1), C.DEVICE_UNHEALTHY),
 ]

@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.limit_words import LIMIT_CODES
-from apportion.core.ledger.state import NodeState
+from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState
+from apportion.core.ledger.turns import AT_START, handing_out
 from apportion.core.placement.filters import (
     FITS,
     ORDER,
@@ -39,7 +41,7 @@ from apportion_schemas import (
     Toleration,
 )
 from apportion_schemas.quantities import Payload
-from tests.support.fleet import A100_40, T4, gpu, node, npu, observed, rack
+from tests.support.fleet import A100_40, ROOMY, T4, gpu, node, npu, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, instance, pod, share, wants
 from tests.support.pods import placed as placement
@@ -84,6 +86,7 @@ def having(disk: Disk) -> tuple[Payload, ...]:
 DISK, READ = Disk(name="gce/a"), Disk(name="gce/a", read_only=True)
 HTTP, LOCAL = HostPort(port=80), HostPort(port=80, ip="127.0.0.1")
 BUSY = (rack("n1", 1), pod("x", shape=wants(cpu_milli=255_000, memory_mib=1_999_000)))
+THEIRS = observed("n1", labels={DEVICE_PLUGIN: "hami"})
 LABELLED = observed("n1", labels={"zone": "a", "cards": "8"})
 NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
     ("a roomy node", (rack("n1", 1),), wants(cpu_milli=1000), None),
@@ -117,6 +120,25 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
         "its agent heard again",
         (rack("n1", 1), NodeSilent(node="n1", grace_s=40), NodeHeard(node="n1")),
         wants(),
+        None,
+    ),
+    (
+        "HAMi's plugin hands out, and a device wanted",
+        (rack("n1", 1), THEIRS),
+        wants(ask(1)),
+        Verdict(C.DEVICE_PLUGIN_FOREIGN, 1, 0),
+    ),
+    ("HAMi's plugin hands out, and no device wanted", (rack("n1", 1), THEIRS), wants(), None),
+    (
+        "HAMi's plugin was there, and our agent hands out",
+        (structs.replace(rack("n1", 1), host=handing_out(ROOMY, AT_START)), THEIRS),
+        wants(ask(1)),
+        None,
+    ),
+    (
+        "HAMi's plugin registered simulated devices",
+        (structs.replace(rack("n1", 1), simulated=True), THEIRS),
+        wants(ask(1)),
         None,
     ),
     (

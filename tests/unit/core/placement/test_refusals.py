@@ -4,6 +4,7 @@ import pytest
 
 from apportion.core.explain import words
 from apportion.core.explain.limit_words import LIMIT_CODES
+from apportion.core.ledger.state import DEVICE_PLUGIN
 from apportion_schemas import (
     Ask,
     Device,
@@ -78,6 +79,7 @@ TEMPLATES = [share("u0", 32768, 12, template="vir12_3c_32g")] + [
 ] * 3
 TAINTED = observed("n1", taints=(Taint(key="k", effect="NoSchedule"),))
 CORDON = NodeCordoned(node="n1", by="ann", reason="kernel")
+THEIRS = observed("n1", labels={DEVICE_PLUGIN: "hami"})
 FAN = DeviceCordoned(device="n1-g0", by="ann", reason="fan")
 NPU = ask(8000, family="ascend910b2")
 DIES = cards(2, family="ascend910c")
@@ -92,6 +94,7 @@ REACHED: dict[RefusalCode, Reached] = {
     C.NODE_GONE: ((*ONE, NodeGone(node="n1")), shape(ask(1)), 1, 0, ""),
     C.NODE_NOT_READY: ((*ONE, observed("n1", ready=False)), shape(ask(1)), 1, 0, ""),
     C.AGENT_SILENT: ((*ONE, NodeSilent(node="n1", grace_s=40)), shape(ask(1)), 1, 0, ""),
+    C.DEVICE_PLUGIN_FOREIGN: ((*ONE, THEIRS), shape(ask(1)), 1, 0, ""),
     C.NODE_CORDONED: ((*ONE, CORDON), shape(ask(1)), 1, 0, ""),
     C.NODE_UNSCHEDULABLE: ((*ONE, observed("n1", unschedulable=True)), shape(ask(1)), 1, 0, ""),
     C.TAINT_NOT_TOLERATED: ((*ONE, TAINTED), shape(ask(1)), 1, 0, ""),

@@ -393,7 +393,7 @@ def _differs(facts: NodeFacts, node: NodeState, devices: list[Device]) -> bool:
 def _schedulable(node: NodeState) -> bool:
     """Whether it keeps out no pod that has no wishes of its own."""
     taints = node.observed.taints if node.observed else ()
-    open_to_all = node.ready and not node.cordon and not node.drained
+    open_to_all = node.ready and not (node.cordon or node.drained or node.foreign_plugin)
     return open_to_all and not any(each.effect in _KEEPS_OUT for each in taints)
 
 

@@ -32,6 +32,7 @@ _ANSWERED: Final = frozenset(
         RefusalCode.NODE_GONE,
         RefusalCode.NODE_NOT_READY,
         RefusalCode.AGENT_SILENT,
+        RefusalCode.DEVICE_PLUGIN_FOREIGN,
         RefusalCode.NODE_CORDONED,
         RefusalCode.NODE_UNSCHEDULABLE,
         RefusalCode.TAINT_NOT_TOLERATED,

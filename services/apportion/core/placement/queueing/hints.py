@@ -166,6 +166,7 @@ BY_REASON: Final[dict[RefusalCode, tuple[Hint, ...]]] = {
     _C.NODE_GONE: _TOLD,
     _C.NODE_NOT_READY: _TOLD,
     _C.AGENT_SILENT: (*_TOLD, Hint(NodeHeard, SOME)),
+    _C.DEVICE_PLUGIN_FOREIGN: _TOLD,
     _C.NODE_CORDONED: (Hint(NodeUncordoned, SOME), Hint(NodeCordonLifted, SOME)),
     _C.NODE_UNSCHEDULABLE: _TOLD,
     _C.TAINT_NOT_TOLERATED: _TOLD,
