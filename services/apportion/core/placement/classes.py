@@ -23,7 +23,7 @@ from apportion.core.placement.index import ask_loops, packed, row_loops
 from apportion.core.placement.index.ask_loops import BINPACK, SPREAD
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.board_loops import REFUSED
-from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.columns import HOST, Columns
 from apportion.core.placement.index.facts import FactColumns
 from apportion.core.placement.index.packed import Int32s, Int64
 from apportion.core.placement.index.row_log import BEFORE_ALL, FORGOTTEN
@@ -201,6 +201,14 @@ class PlacementClass:
         """Whether hosts that have so much free, packed, have enough for the pod itself."""
         fits: NDArray[np.bool_] = packed.lacking_each(free, self._host_need) == 0
         return fits
+
+    def capacity(self, columns: Columns) -> NDArray[np.int64]:
+        """For each row at most how many pods of the class would fit; fewer may."""
+        host = packed.times_each(columns.free[:, HOST], self._host_need, self._host_need)
+        found = np.where(self.facts.ranks == FITS, host, 0)
+        for ask in self.asks:
+            found = np.minimum(found, ask.capacity(columns))
+        return found
 
     def pick(self, columns: Columns, row: int) -> int:
         """The one device that a class which `picks_one` takes there: scored, or first in order."""

@@ -68,13 +68,15 @@ class PlaceFinder:
         self._shard = shard
         self._own_rows = None
 
-    def find(self, pod: PodState) -> PodPlaced | None:
-        """The best place that the pod's limits allow, or None."""
+    def find(self, pod: PodState, among: NDArray[np.bool_] | None = None) -> PodPlaced | None:
+        """The best place that the pod's limits allow, or None; on the rows `among`, or on any."""
         if self._limits.active:
-            return self.look_within(pod)[0]
-        return self._best(pod, NO_KINDS)
+            return self.look_within(pod, among)[0]
+        return self._best(pod, NO_KINDS, among)
 
-    def look_within(self, pod: PodState) -> tuple[PodPlaced | None, Kept | None]:
+    def look_within(
+        self, pod: PodState, among: NDArray[np.bool_] | None = None
+    ) -> tuple[PodPlaced | None, Kept | None]:
         """The best place that the pod's limits allow, or why they allow none that there is."""
         self._reservations.charge()
         first = self._limits.exceeded(pod)
@@ -82,7 +84,7 @@ class PlaceFinder:
             return None, self._limits.remembered(pod, first, None)
         without = beyond = NO_KINDS
         while True:
-            found = self._best(pod, without)
+            found = self._best(pod, without, among)
             exceeded = (
                 None if found is None else self._limits.exceeded(pod, found.node, found.shares)
             )
@@ -158,14 +160,26 @@ class PlaceFinder:
         """Whether other pods decide about this one."""
         return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
-    def _best(self, pod: PodState, without: frozenset[int]) -> PodPlaced | None:
+    def domains_by(self, keys: list[str]) -> NDArray[np.int64]:
+        """For each row a number that it shares with the rows that have the same labels of `keys`.
+
+        The numbers are 0 and up.
+        """
+        self.columns.sync()
+        ids = [self._domains.ids(self.columns, key) for key in keys]
+        return np.unique(np.stack(ids), axis=1, return_inverse=True)[1].reshape(-1)
+
+    def _best(
+        self, pod: PodState, without: frozenset[int], among: NDArray[np.bool_] | None
+    ) -> PodPlaced | None:
         """The best place, whatever the limits, or None; `without` devices of these kinds."""
         self._reservations.charge()
         concern = self._neighbours.concern(pod.submitted)
         class_: PlacementClass = self._class_of(pod, concern, without)
         while True:
-            best = class_.board.best(1 + RUNNERS_UP, self._first_of(class_))
-            if not best:
+            first = self._first_of(class_) if among is None else among
+            best = class_.board.best(1 + RUNNERS_UP, first)
+            if not best or (among is not None and not among[best[0][0]]):
                 return None
             shares = assign(class_, self.columns, best[0][0])
             if shares is None:

@@ -8,6 +8,7 @@ from msgspec import structs
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.finder import PlaceFinder
+from apportion.core.placement.gang_domains import BoundPods, GangDomains
 from apportion.core.placement.gangs import GangDeficit, deficit_of, held
 from apportion.core.placement.limits.limits import NEVER_SEEN
 from apportion.core.placement.queueing.shape_queue import UNDECLARED, Reasons, ShapeQueue
@@ -55,7 +56,9 @@ class GangTurn:
             return Reasons({RefusalCode.GANG_TOO_LARGE: 0}, (), 0, shortage)
         if deficit.pods > events_left:
             return None
-        placed, refused = self._place(waiting, deficit)
+        placed, refused = self._place(waiting, deficit, {})
+        if refused is not None and self._neighbours.active:
+            placed, refused = self._place_elsewhere(waiting, deficit, placed, refused)
         if refused is None:
             return placed
         reasons = self._refusing.reasons(refused)
@@ -68,13 +71,38 @@ class GangTurn:
             reasons = reasons._replace(limit=reasons.limit._replace(seen=NEVER_SEEN))
         return reasons
 
+    def _place_elsewhere(
+        self, waiting: list[PodState], deficit: GangDeficit, placed: list[Placed], refused: PodState
+    ) -> tuple[list[Placed], PodState | None]:
+        """Like `_place`, in one domain after the other where pods must be near one another.
+
+        `placed` and `refused` are what came of the first try, whose reservations still count, and
+        are the answer unless a later try places all.
+        """
+        if not any(pod.submitted.shape.pods.affinity for pod in waiting):
+            return placed, refused
+        before = self._reservations.checkpoint() - len(placed)
+        self._reservations.roll_back(before)
+        domains = GangDomains(self._finder, self._neighbours, waiting, deficit)
+        tried, stopped = placed, refused
+        while domains.next(tried, stopped):
+            tried, failed = self._place(waiting, deficit, domains.of)
+            if failed is None:
+                return tried, None
+            stopped = failed
+            self._reservations.roll_back(before)
+        self._place(waiting, deficit, {})
+        return placed, refused
+
     def _place(
-        self, waiting: list[PodState], deficit: GangDeficit
+        self, waiting: list[PodState], deficit: GangDeficit, near: dict[str, BoundPods]
     ) -> tuple[list[Placed], PodState | None]:
         """Reserve places for what a gang lacks, passing over pods that fit nowhere.
 
         With them comes the first pod that was passed over, if those that fit are too few. A pod
         that must be near another of the gang may fit once that has a place, and is tried again.
+        Of pods that are bound to one another, as `near` has them by uid, the first goes only where
+        that is open to it.
         """
         placed: list[Placed] = []
         while True:
@@ -85,7 +113,7 @@ class GangTurn:
                 rest = deficit.less(pod)
                 if rest is None:
                     continue
-                found = self._place_unless(refused, pod)
+                found = self._place_unless(refused, pod, near.get(pod.uid))
                 if found is None:
                     passed_over.append(pod)
                     continue
@@ -97,13 +125,18 @@ class GangTurn:
                 return placed, next(iter(refused.values()))
             waiting = passed_over
 
-    def _place_unless(self, refused: dict[bytes, PodState], pod: PodState) -> Placed | None:
+    def _place_unless(
+        self, refused: dict[bytes, PodState], pod: PodState, bound: BoundPods | None
+    ) -> Placed | None:
         """A place for the pod, unless one like it was refused since; notes it where it is."""
         self._reservations.charge()
         key = self._finder.key_of(pod)
-        found = None if key in refused else self._finder.find(pod)
+        among = bound.open if bound is not None and not bound.begun else None
+        found = None if key in refused else self._finder.find(pod, among)
         if found is None:
             refused.setdefault(key, pod)
             return None
+        if bound is not None:
+            bound.begun = True
         self._reservations.reserve(pod, found)
         return pod, found

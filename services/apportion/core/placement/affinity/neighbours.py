@@ -194,7 +194,7 @@ class Neighbours:
         if not has_wishes(wishes):
             return Concern(guards, wishes=False, itself=()) if guards else NO_CONCERN
         selectors = [t.pods for t in wishes.affinity] + [s.pods for s in wishes.spread]
-        itself = tuple(self._selects(one, pod.namespace, pod.labels) for one in selectors)
+        itself = tuple(self.selects(one, pod) for one in selectors)
         return Concern(guards, wishes=True, itself=itself)
 
     def counts(self, selector: PodSelector) -> Counts:
@@ -212,6 +212,10 @@ class Neighbours:
                     for node, number in kind.by_node.items():
                         found.add(node, number)
         return found
+
+    def selects(self, selector: PodSelector, pod: PodSubmitted) -> bool:
+        """Whether the selector means this pod."""
+        return self._selects(selector, pod.namespace, pod.labels)
 
     def owners(self, term: PodTerm) -> Counts:
         """The placed pods that have this term of anti-affinity."""

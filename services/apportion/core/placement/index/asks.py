@@ -139,6 +139,15 @@ class AskColumns:
             look.given,
         )
 
+    def capacity(self, columns: Columns) -> NDArray[np.int64]:
+        """For each row at most how many times the ask would fit on its devices; fewer may."""
+        devices = np.s_[:, HOST + 1 :]
+        kind = columns.kind[devices]
+        needs, charges = np.array(self.needs, np.int64), np.array(self._charges, np.int64)
+        times = packed.times_each(columns.free[devices], needs.take(kind), charges.take(kind))
+        found: NDArray[np.int64] = times.sum(axis=1) // max(self.ask.count, 1)
+        return found
+
     def pick(self, columns: Columns, row: Int64, weight: Int64) -> Int64:
         """The first of the devices that have enough, by `BINPACK` or `SPREAD`; -1 if none has."""
         return ask_loops.pick(

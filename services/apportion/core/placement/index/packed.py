@@ -44,6 +44,13 @@ GUARDS: Final[Int64] = MEMORY_GUARD | COMPUTE_GUARD | SLOTS_GUARD | TEMPLATE_CPU
 _MEMORY_MAX: Final[Int64] = (1 << MEMORY_BITS) - 1
 _COMPUTE_MAX: Final[Int64] = (1 << COMPUTE_BITS) - 1
 _SLOTS_MAX: Final[Int64] = (1 << SLOTS_BITS) - 1
+TIMES_MAX: Final[Int64] = 1 << 20
+_FIELDS: Final = (
+    (0, MEMORY_BITS),
+    (COMPUTE_AT, COMPUTE_BITS),
+    (SLOTS_AT, SLOTS_BITS),
+    (TEMPLATE_CPU_AT, TEMPLATE_CPU_BITS),
+)
 NEVER: Final[Int64] = ((1 << SLOTS_BITS) - 1) << SLOTS_AT | (
     (1 << TEMPLATE_CPU_BITS) - 1
 ) << TEMPLATE_CPU_AT
@@ -86,6 +93,23 @@ def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDAr
     """What is `lacking`, for many at once."""
     found: NDArray[np.int64] = ~(free - need) & GUARDS
     return found
+
+
+def times_each(
+    free: NDArray[np.int64], need: int | NDArray[np.int64], charge: int | NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """For many at once, at most how many times there is room: `need` each time, less `charge`.
+
+    A field that is full may stand for more than it can hold, and limits nothing.
+    """
+    found = np.full(free.shape, TIMES_MAX, np.int64)
+    for at, bits in _FIELDS:
+        most = (1 << bits) - 1
+        has, wants, takes = (free >> at) & most, (need >> at) & most, (charge >> at) & most
+        times = (has - wants) // np.maximum(takes, 1) + 1
+        found = np.where((takes > 0) & (has < most), np.minimum(found, times), found)
+    answer: NDArray[np.int64] = np.where(lacking_each(free, need) == 0, found, 0)
+    return answer
 
 
 def memory_of(amounts: Int64) -> Int64:

@@ -1,0 +1,129 @@
+"""Where the pods of a gang may begin that required affinity binds to one another.
+
+The first of them to be placed decides the domain for all. When the gang then lacks room, the next
+try starts in another domain, in the order of the best node of each, until no domain is left.
+
+Invariant: each try leaves out one more domain, so there are no more tries than domains where one
+set of pods is bound. `LIMIT` times as many bound the search where there are several such sets.
+"""
+
+from collections import Counter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.ledger.state import PodState
+from apportion.core.placement.affinity.neighbours import Neighbours
+from apportion.core.placement.finder import PlaceFinder
+from apportion.core.placement.gangs import GangDeficit
+from apportion.core.placement.queueing.keys import wants_key
+from apportion.core.placement.reservations import Placed
+from apportion_schemas import PodTerm
+
+LIMIT: Final = 4
+
+
+class BoundPods:
+    """Pods of one gang that are bound to each other.
+
+    `domains` has the domain of each row. `allowed` are the rows where the first pod may go at all,
+    `open` those that are left to try.
+    """
+
+    def __init__(self, domains: NDArray[np.int64], allowed: NDArray[np.bool_]) -> None:
+        self.domains = domains
+        self.allowed = allowed
+        self.open = allowed.copy()
+        self.begun = False
+
+    def leave_out(self, row: int) -> None:
+        """Do not begin in the domain of this row again."""
+        self.open &= self.domains != self.domains[row]
+
+
+class GangDomains:
+    """The domains that one gang tries; `of` has the bound pods by uid, none where none is bound."""
+
+    def __init__(
+        self,
+        finder: PlaceFinder,
+        neighbours: Neighbours,
+        waiting: list[PodState],
+        deficit: GangDeficit,
+    ) -> None:
+        self._finder = finder
+        self._neighbours = neighbours
+        self._lacking = deficit.pods - len(waiting)
+        self._sets: list[BoundPods] = []
+        self.of: dict[str, BoundPods] = {}
+        for pods in self._bound(waiting):
+            bound = self._begin(pods)
+            self._sets.append(bound)
+            self.of.update((pod.uid, bound) for pod in pods)
+        domains = sum(len(np.unique(each.domains[each.allowed])) for each in self._sets)
+        self._tries_left = domains if len(self._sets) == 1 else LIMIT * domains
+
+    def next(self, placed: list[Placed], refused: PodState) -> bool:
+        """Leave out a domain in which the last try began. False where no try is left.
+
+        That of the set of the refused pod, else that of the set that began last. What was left out
+        for sets that did not begin may do now.
+        """
+        begun: dict[int, tuple[BoundPods, str]] = {}
+        for pod, found in placed:
+            bound = self.of.get(pod.uid)
+            if bound is not None:
+                begun.setdefault(id(bound), (bound, found.node))
+        for each in self._sets:
+            each.begun = False
+            if id(each) not in begun:
+                each.open = each.allowed.copy()
+        if not begun or self._tries_left <= 0:
+            return False
+        self._tries_left -= 1
+        blamed = self.of.get(refused.uid)
+        first, node = begun.get(id(blamed)) or list(begun.values())[-1]
+        first.leave_out(self._finder.columns.row_of(node))
+        return True
+
+    def _bound(self, waiting: list[PodState]) -> list[list[PodState]]:
+        """The waiting pods by what binds them: a term's pods, and those that have the term."""
+        by_term: dict[PodTerm, list[PodState]] = {}
+        for pod in waiting:
+            for term in pod.submitted.shape.pods.affinity:
+                by_term.setdefault(term, []).append(pod)
+        set_of: dict[str, list[PodState]] = {}
+        for term, owners in by_term.items():
+            meant = (pod for pod in waiting if self._neighbours.selects(term.pods, pod.submitted))
+            joined: dict[str, PodState] = {}
+            for pod in (*owners, *meant):
+                joined.update((each.uid, each) for each in set_of.get(pod.uid, (pod,)))
+            pods = list(joined.values())
+            set_of.update((pod.uid, pods) for pod in pods)
+        return list({id(pods): pods for pods in set_of.values()}.values())
+
+    def _begin(self, pods: list[PodState]) -> BoundPods:
+        """No domain was tried; those that cannot hold all that is lacking are left out."""
+        terms = {term: None for pod in pods for term in pod.submitted.shape.pods.affinity}
+        domains = self._finder.domains_by(sorted({term.topology_key for term in terms}))
+        allowed = np.ones(len(domains), np.bool_)
+        if self._all_in_one(pods, list(terms)):
+            lacking = self._lacking + len(pods)
+            alike = Counter(wants_key(pod) for pod in pods)
+            one_of = {wants_key(pod): pod for pod in pods}
+            for key, pod in one_of.items():
+                room = self._finder.class_of(pod).capacity(self._finder.columns)
+                fitting = np.bincount(domains, np.minimum(room, len(pods)))
+                allowed &= (fitting >= lacking - len(pods) + alike[key])[domains]
+        return BoundPods(domains, allowed)
+
+    def _all_in_one(self, pods: list[PodState], terms: list[PodTerm]) -> bool:
+        """Whether no two of them may be in different domains: each has all terms, each is meant by
+        all, and no pod that is placed is.
+        """
+        return all(
+            set(pod.submitted.shape.pods.affinity) == set(terms)
+            and all(self._neighbours.selects(term.pods, pod.submitted) for term in terms)
+            for pod in pods
+        ) and not any(self._neighbours.counts(term.pods).by_node for term in terms)

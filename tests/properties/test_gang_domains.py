@@ -1,0 +1,101 @@
+"""A gang bound by required affinity is placed wherever any choice of domains could hold it."""
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from apportion_schemas import LabelExpression, PodConstraints, PodSelector, PodSubmitted, PodTerm
+from tests.properties.core_histories import trying
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import cards, gang, member, shape
+
+RACK = "example.com/rack"
+SETTINGS = trying(100)
+
+
+def member_of(uid: str, app: str, near: str, count: int) -> PodSubmitted:
+    """A pod of the gang with the label `app` that must share a rack with a pod labelled `near`."""
+    means = PodSelector(expressions=(LabelExpression(key="app", operator="In", values=(near,)),))
+    wishes = PodConstraints(affinity=(PodTerm(pods=means, topology_key=RACK),) if near else ())
+    made = member(uid, labels={"app": app}, shape=shape(cards(count)))
+    return structs.replace(made, shape=structs.replace(made.shape, pods=wishes))
+
+
+def fleet(nodes: list[tuple[str, int]]) -> Ledger:
+    """Nodes, each in its rack and with so many cards; of an empty name in none."""
+    ledger = Ledger()
+    for at, (where, count) in enumerate(nodes):
+        labels = {RACK: where} if where else {}
+        ledger.play(rack(f"n{at}", count), observed(f"n{at}", labels=labels))
+    return ledger
+
+
+def rooms(nodes: list[tuple[str, int]], each: int = 1) -> dict[str, int]:
+    """By rack, how many pods of so many cards it takes."""
+    found: dict[str, int] = {}
+    for where, count in nodes:
+        if where:
+            found[where] = found.get(where, 0) + count // each
+    return found
+
+
+def placed_whole(ledger: Ledger, pods: list[PodSubmitted]) -> bool:
+    """Submit the gang; whether it is placed. None of it is placed where it is not whole."""
+    ledger.play(gang(min_available=len(pods))).submit(*pods).settle()
+    where = [ledger.where(pod.uid) for pod in pods]
+    assert all(where) or not any(where)
+    return all(where)
+
+
+nodes = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c", "d", ""]), st.integers(1, 4)), min_size=1, max_size=9
+)
+
+
+@SETTINGS
+@given(nodes, st.integers(2, 9), st.integers(1, 2))
+def test_pods_that_must_be_together(fleet_of: list[tuple[str, int]], size: int, each: int) -> None:
+    """The gang is placed exactly where one rack holds it, and then in one rack."""
+    ledger = fleet(fleet_of)
+    pods = [member_of(f"w{n}", "w", "w", each) for n in range(size)]
+    found = placed_whole(ledger, pods)
+    assert found == any(room >= size for room in rooms(fleet_of, each).values())
+    if found:
+        at = {ledger.where(pod.uid) for pod in pods}
+        assert len({ledger.node(name).host.labels[RACK] for name in at}) == 1
+
+
+@SETTINGS
+@given(nodes, st.integers(1, 8))
+def test_workers_that_must_be_near_a_leader(fleet_of: list[tuple[str, int]], workers: int) -> None:
+    """The leader, which asks for no affinity itself, begins in each rack."""
+    pods = [member_of("leader", "leader", "", 1)]
+    pods += [member_of(f"w{n}", "w", "leader", 1) for n in range(workers)]
+    could = any(room >= 1 + workers for room in rooms(fleet_of).values())
+    assert placed_whole(fleet(fleet_of), pods) == could
+
+
+@SETTINGS
+@given(nodes, st.integers(1, 6), st.integers(1, 6), st.booleans())
+def test_two_sets_that_must_each_be_together(
+    fleet_of: list[tuple[str, int]],
+    first: int,
+    second: int,
+    mixed: bool,
+) -> None:
+    """The sets find a rack each, or share one, if any choice of racks holds both."""
+    pods = [member_of(f"a{n}", "a", "a", 1) for n in range(first)]
+    pods += [member_of(f"b{n}", "b", "b", 1) for n in range(second)]
+    if mixed:
+        pods.sort(key=lambda pod: pod.uid[1:])
+    room = rooms(fleet_of)
+    could = any(
+        room[one] >= first and room[other] >= second
+        if one != other
+        else room[one] >= first + second
+        for one, other in product(room, room)
+    )
+    assert placed_whole(fleet(fleet_of), pods) == could
