@@ -70,21 +70,21 @@ class GangDomains:
         That of the set of the refused pod, else that of the set that began last. What was left out
         for sets that did not begin may do now.
         """
-        begun: dict[int, tuple[BoundPods, str]] = {}
+        begun: dict[BoundPods, str] = {}
         for pod, found in placed:
-            bound = self.of.get(pod.uid)
-            if bound is not None:
-                begun.setdefault(id(bound), (bound, found.node))
+            if pod.uid in self.of:
+                begun.setdefault(self.of[pod.uid], found.node)
         for each in self._sets:
             each.begun = False
-            if id(each) not in begun:
+            if each not in begun:
                 each.open = each.allowed.copy()
         if not begun or self._tries_left <= 0:
             return False
         self._tries_left -= 1
         blamed = self.of.get(refused.uid)
-        first, node = begun.get(id(blamed)) or list(begun.values())[-1]
-        first.leave_out(self._finder.columns.row_of(node))
+        if blamed is None or blamed not in begun:
+            blamed = list(begun)[-1]
+        blamed.leave_out(self._finder.columns.row_of(begun[blamed]))
         return True
 
     def _bound(self, waiting: list[PodState]) -> list[list[PodState]]:
@@ -93,15 +93,15 @@ class GangDomains:
         for pod in waiting:
             for term in pod.submitted.shape.pods.affinity:
                 by_term.setdefault(term, []).append(pod)
-        set_of: dict[str, list[PodState]] = {}
+        found: list[dict[str, PodState]] = []
         for term, owners in by_term.items():
             meant = (pod for pod in waiting if self._neighbours.selects(term.pods, pod.submitted))
-            joined: dict[str, PodState] = {}
-            for pod in (*owners, *meant):
-                joined.update((each.uid, each) for each in set_of.get(pod.uid, (pod,)))
-            pods = list(joined.values())
-            set_of.update((pod.uid, pods) for pod in pods)
-        return list({id(pods): pods for pods in set_of.values()}.values())
+            joined = {pod.uid: pod for pod in (*owners, *meant)}
+            for other in [each for each in found if not joined.keys().isdisjoint(each)]:
+                found.remove(other)
+                joined.update(other)
+            found.append(joined)
+        return [list(pods.values()) for pods in found]
 
     def _begin(self, pods: list[PodState]) -> BoundPods:
         """No domain was tried; those that cannot hold all that is lacking are left out."""
