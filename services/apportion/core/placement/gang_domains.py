@@ -3,8 +3,10 @@
 The first of them to be placed decides the domain for all. When the gang then lacks room, the next
 try starts in another domain, in the order of the best node of each, until no domain is left.
 
-Invariant: each try leaves out one more domain, so there are no more tries than domains where one
-set of pods is bound. `LIMIT` times as many bound the search where there are several such sets.
+Where there are several sets of such pods, the choices of the first pods are tried in combination.
+
+Invariant: one set has no more tries than there are domains; several sets have no more than `LIMIT`
+tries for each domain of each set.
 """
 
 from collections import Counter
@@ -22,6 +24,7 @@ from apportion.core.placement.reservations import Placed
 from apportion_schemas import PodTerm
 
 LIMIT: Final = 4
+"""Tries for each domain, where there are several sets."""
 
 
 class BoundPods:
@@ -64,31 +67,34 @@ class GangDomains:
         domains = sum(len(np.unique(each.domains[each.allowed])) for each in self._sets)
         self._tries_left = domains if len(self._sets) == 1 else LIMIT * domains
 
-    def next(self, placed: list[Placed], refused: PodState) -> bool:
-        """Leave out a domain in which the last try began. False where no try is left.
+    def next(self, placed: list[Placed]) -> bool:
+        """Choose where the next try begins, after one that placed these. False if no try is left.
 
-        That of the set of the refused pod, else that of the set that began last. What was left out
-        for sets that did not begin may do now.
+        Of the sets that began, the last one leaves its domain out, and for those behind it all
+        domains are open again.
         """
-        begun: dict[BoundPods, str] = {}
+        begun: dict[BoundPods, int] = {}
         for pod, found in placed:
             if pod.uid in self.of:
-                begun.setdefault(self.of[pod.uid], found.node)
-        for each in self._sets:
-            each.begun = False
-            if each not in begun:
-                each.open = each.allowed.copy()
+                begun.setdefault(self.of[pod.uid], self._finder.columns.row_of(found.node))
         if not begun or self._tries_left <= 0:
             return False
         self._tries_left -= 1
-        blamed = self.of.get(refused.uid)
-        if blamed is None or blamed not in begun:
-            blamed = list(begun)[-1]
-        blamed.leave_out(self._finder.columns.row_of(begun[blamed]))
+        first_try = not all(bound.allowed[row] for bound, row in begun.items())
+        for each in self._sets:
+            each.begun = False
+        for each in () if first_try else reversed(self._sets):
+            if each in begun:
+                each.leave_out(begun[each])
+                break
+            each.open = each.allowed.copy()
         return True
 
     def _bound(self, waiting: list[PodState]) -> list[list[PodState]]:
-        """The waiting pods by what binds them: a term's pods, and those that have the term."""
+        """The waiting pods by what binds them: a term's pods, and those that have the term.
+
+        The set whose first pod comes first is the first one.
+        """
         by_term: dict[PodTerm, list[PodState]] = {}
         for pod in waiting:
             for term in pod.submitted.shape.pods.affinity:
@@ -101,6 +107,8 @@ class GangDomains:
                 found.remove(other)
                 joined.update(other)
             found.append(joined)
+        place = {pod.uid: at for at, pod in enumerate(waiting)}
+        found.sort(key=lambda pods: min(place[uid] for uid in pods))
         return [list(pods.values()) for pods in found]
 
     def _begin(self, pods: list[PodState]) -> BoundPods:

@@ -84,12 +84,11 @@ class GangTurn:
         before = self._reservations.checkpoint() - len(placed)
         self._reservations.roll_back(before)
         domains = GangDomains(self._finder, self._neighbours, waiting, deficit)
-        tried, stopped = placed, refused
-        while domains.next(tried, stopped):
+        tried = placed
+        while domains.next(tried):
             tried, failed = self._place(waiting, deficit, domains.of)
             if failed is None:
                 return tried, None
-            stopped = failed
             self._reservations.roll_back(before)
         self._place(waiting, deficit, {})
         return placed, refused
