@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from apportion.core.ledger.moments import SECOND
 from apportion.core.ledger.state import NodeState, State
 from apportion.core.reports.accounts import Account, card_part
 from apportion.core.reports.answers import ReportAnswer
 from apportion.core.reports.meters import CARD, Meters, Part
-from apportion.core.reports.moments import SECOND
 from apportion.core.reports.prices import prices_of
 from apportion.core.reports.report import Period, Reading, report_answer
 from apportion.core.reports.rows import by_of

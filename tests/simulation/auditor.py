@@ -18,6 +18,7 @@ from msgspec import structs
 from apportion.core.ledger import fold
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.invariants import violations
+from apportion.core.ledger.moments import micros_of
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import EVENTS_MAX, LOOKS_MAX, DecisionEvent, Engine
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
@@ -314,17 +315,17 @@ class Auditor:
         before = digest(self.state)
         found = _placements([event.data for event in events])
         shard = self.shards.get(stored.records[0].payload, WHOLE)
-        right = any(_is_of(found, anew) for anew in self._decided_anew(shard))
+        right = any(_is_of(found, anew) for anew in self._decided_anew(shard, decisions[0].time))
         if digest(self.state) != before:
             self._complain(f"revision {basis}: deciding changed the state")
         if not right:
-            expected = next(self._decided_anew(shard))
+            expected = next(self._decided_anew(shard, decisions[0].time))
             self._complain(
                 f"revision {stored.records[0].revision}: {stored.writer} decided {found}, "
                 f"and an engine new to the state at {basis} decides {expected}"
             )
 
-    def _decided_anew(self, shard: Shard) -> Iterator[list[tuple[Any, ...]]]:
+    def _decided_anew(self, shard: Shard, time: str) -> Iterator[list[tuple[Any, ...]]]:
         """What a scheduler of this shard may decide: as if alone, or apart from the others.
 
         For fewer pods, after its decisions were refused; in one decision, or with as much to look
@@ -332,7 +333,7 @@ class Auditor:
         """
         for refused in range(REFUSALS_MAX + 1):
             for looks_max, apart in product((UNBOUNDED, LOOKS_MAX), (False, True)):
-                engine = Engine(self.state)
+                engine = Engine(self.state, now=micros_of(time) or 0)
                 engine.own(shard)
                 engine.keep_apart(apart=apart)
                 events_max = max(EVENTS_MAX >> refused, 1)

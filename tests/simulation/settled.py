@@ -59,6 +59,8 @@ def _unplaced(world: World) -> Iterator[str]:
         if not isinstance(event, PodRefused):
             yield f"an engine would still say {type(event).__name__} of pod {event.pod}"
     for pod in state.pods.values():
+        if pod.phase is Phase.PENDING and pod.backoff is not None and pod.refusal is None:
+            yield f"pod {pod.uid} waits for the end of its pause"
         if pod.phase is Phase.PENDING and not pod.submitted.group:
             yield from _fits(pod, world.auditor.books)
 

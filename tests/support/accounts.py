@@ -5,10 +5,10 @@ Invariant: the first hour of the period is hour 0, and events come in the order 
 
 from typing import Self
 
+from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer, ReportRow
 from apportion.core.reports.meters import Meters
-from apportion.core.reports.moments import HOUR
 from apportion.core.reports.prices import Prices
 from apportion.core.reports.report import Period, Reading, idle_answer, report_answer
 from apportion.core.reports.rows import by_of

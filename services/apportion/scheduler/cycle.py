@@ -12,7 +12,9 @@ again for half as many pods, and after `REFUSALS_MAX` in a row what is derived i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 
 from apportion.core.ledger.fold import Change
@@ -137,7 +139,7 @@ class Cycle:
         self._contention = Contention()
         self._chosen = Chosen(state)
         self._fences = Fences(ledger)
-        self.engine = Engine(state)
+        self.engine = Engine(state, now=_micros(clock))
 
     def share(self, member: str, members: Sequence[str]) -> None:
         """Decide for what is `member`'s among `members`; what became ours is looked at now."""
@@ -174,7 +176,7 @@ class Cycle:
                 if decision.more:
                     await asyncio.sleep(0)  # others of this process go on: the reader, for one
                 else:
-                    await self._stirred.wait()
+                    await self._wait()
                 continue
             seconds = self._clock.monotonic() - started
             outcome = await self._append(decision, reader)
@@ -184,8 +186,21 @@ class Cycle:
                 again = sum(is_pending(self._state, pod) for pod in decision.placed)
                 metrics.lost(outcome, placed=len(decision.placed) - again, again=again)
 
+    async def _wait(self) -> None:
+        """Wait until there may be something to decide: an event, or the end of a pod's pause."""
+        due = self.engine.held_until
+        if not due:
+            await self._stirred.wait()
+            return
+        left_s = (due - _micros(self._clock)) / 1_000_000
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(left_s, 0.0)):
+                await self._stirred.wait()
+
     def _decide(self, events_max: int) -> Decision:
         """What is to be appended next: where others have chosen, before where we may choose."""
+        if self.engine.held_until:
+            self.engine.tell_time(_micros(self._clock))
         if not self._chosen.prepare():
             return Decision(more=True)
         chosen = self._chosen.decide(self.engine.owns, events_max=events_max)
@@ -242,6 +257,11 @@ class Cycle:
     async def _pause(self) -> None:
         """Wait, longer each time that an append failed in a row; the first retry is at once."""
         await self._clock.pause(BACK_OFF.after(1 + self._failures))
+
+
+def _micros(clock: Clock) -> int:
+    """The time in microseconds since 1970, rounded up."""
+    return math.ceil(clock.now().timestamp() * 1_000_000)
 
 
 def _together(decision: Decision) -> bool:

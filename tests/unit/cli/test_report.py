@@ -11,10 +11,10 @@ from rich.console import Console
 
 from apportion.cli.report import capacity_words, command, figures, rows_of, span_of
 from apportion.cli.rows import Rows
+from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import ReportAnswer, ReportRow
 from apportion.core.reports.meters import Meters
-from apportion.core.reports.moments import HOUR
 from apportion.core.reports.prices import EXAMPLE
 from tests.support.accounts import Accounted
 from tests.support.fleet import rack

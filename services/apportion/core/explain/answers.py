@@ -438,6 +438,16 @@ class WhyPlaced(Answer, frozen=True):
     choice: str = ""
 
 
+class WhyHeldBack(Answer, frozen=True):
+    """A pod whose placements agents refused: how often in a row, on which node last, and until when
+    it waits for its next placement.
+    """
+
+    failures: int
+    node: str
+    until: str
+
+
 class WhyWaiting(Answer, frozen=True):
     """A pod without a decision: its place among the pending, by priority and then by revision."""
 
@@ -500,6 +510,7 @@ class Why(Answer, frozen=True):
     placed: WhyPlaced | None = None
     refused: WhyRefused | None = None
     waiting: WhyWaiting | None = None
+    held_back: WhyHeldBack | None = None
     rejected: PodRejected | None = None
     evicted: PodEvicted | None = None
     evicted_in_vain: bool = False

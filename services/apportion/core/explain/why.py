@@ -17,6 +17,7 @@ from apportion.core.explain.answers import (
     RunnerUp,
     Step,
     Why,
+    WhyHeldBack,
     WhyPlaced,
     WhyRefused,
     WhyWaiting,
@@ -33,6 +34,7 @@ from apportion.core.explain.spared import spared_words
 from apportion.core.explain.unlooked import chooser_words, gang_words, gates_words
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited
+from apportion.core.ledger.moments import text_of
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
 from apportion_schemas import (
@@ -78,6 +80,7 @@ def why(
         placed=placed,
         refused=refused,
         waiting=waiting,
+        held_back=_held_back(pod),
         gang=gang_answer(state, pod.submitted.group, group) if group else None,
         last_failure=pod.last_failure,
         failed_devices=failed,
@@ -180,9 +183,23 @@ def _sentence(
     if leaving:
         node = state.nominated.get(pod.uid, "another node")
         said += f". Room {room_made(node, leaving)}" + _who_ends(state, len(leaving))
+    held = _held_back(pod)
+    if held is not None:
+        times = words.many(held.failures, "placement")
+        said += f". Agents refused {times} in a row, the last one on {held.node}"
+        said += f"; it is not placed again before {held.until}"
     if pod.last_failure:
         said += f". Its last placement came to nothing: {pod.last_failure}"
     return said
+
+
+def _held_back(pod: PodState) -> WhyHeldBack | None:
+    """That agents refused its placements; None while it has a placement or none was refused."""
+    if pod.placement is not None or pod.backoff is None:
+        return None
+    return WhyHeldBack(
+        failures=pod.backoff.failures, node=pod.backoff.node, until=text_of(pod.backoff.until)
+    )
 
 
 def _since(pod: PodState) -> str:

@@ -116,6 +116,7 @@ def _node(node: NodeState) -> dict[str, Any]:
 
 def _pod(pod: PodState) -> dict[str, Any]:
     placed = placed_of(pod, pod.placement) if pod.placement else None
+    backoff = {"backoff": pod.backoff} if pod.backoff is not None else {}
     return {
         "submitted": [pod.submitted_revision, pod.submitted_time, pod.submitted],
         "attempt": pod.attempt,
@@ -124,6 +125,7 @@ def _pod(pod: PodState) -> dict[str, Any]:
         "bound": [pod.bound_revision, pod.allocated_revision],
         "refusal": [pod.refused_revision, pod.refusal],
         "last_failure": pod.last_failure,
+        **backoff,
     }
 
 

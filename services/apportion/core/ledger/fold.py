@@ -21,6 +21,7 @@ from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, release, template_cpu_of
 from apportion.core.ledger import cordoning, presence, refused_reports, resizing
 from apportion.core.ledger.adoption import charged, hold, settle
+from apportion.core.ledger.backoff import after_failure, paused
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.change import Context as _Context
 from apportion.core.ledger.change import Refused as _Refused
@@ -424,6 +425,8 @@ def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     leave(context.state, data.pod)
     pod.attempt = max(pod.attempt, lived_until) + 1  # beyond those of an earlier life
     pod.last_failure = data.reason
+    if pod.backoff is not None:
+        pod.backoff = paused(pod.backoff, context.time)
     return Change(data, node=node, pod=pod, shares=shares)
 
 
@@ -527,6 +530,7 @@ def _shares_allocated(context: _Context, data: SharesAllocated) -> Change:
     if pod.phase is ALLOCATED:
         raise _Refused(f"pod {data.pod} is allocated already")
     pod.phase, pod.allocated_revision = ALLOCATED, context.revision
+    pod.backoff = None
     context.state.failing.pop(data.pod, None)  # whatever failed before, the shares are there
     return Change(data, pod=pod)
 
@@ -536,6 +540,7 @@ def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
     if pod.phase is ALLOCATED:
         raise _Refused(f"pod {data.pod} is allocated already")
     pod.last_failure = data.message
+    pod.backoff = after_failure(pod, data.node)
     context.state.failing[data.pod] = data.message
     return Change(data, pod=pod)
 

@@ -52,7 +52,7 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
-FORMAT = 11
+FORMAT = 12
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
 
 MAGIC = b"apportion snapshot\n"

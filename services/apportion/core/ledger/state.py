@@ -166,6 +166,16 @@ class Placement(Struct, frozen=True, array_like=True, gc=False):
     rationale: bytes = b""
 
 
+class Backoff(Struct, frozen=True, array_like=True, gc=False):
+    """That agents refused the pod's placements: how often in a row, the last node, and until when
+    the pod waits for its next placement, in microseconds since 1970.
+    """
+
+    failures: int
+    node: str
+    until: int
+
+
 class PodState(Struct, eq=False, array_like=True, gc=False):
     """One live pod. Revisions are those of the events that brought it to each phase, and of the
     newest `PodChanged`.
@@ -190,6 +200,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
     refused_revision: int = 0
     last_failure: str = ""
     changed_revision: int = 0
+    backoff: Backoff | None = None
 
     @property
     def uid(self) -> str:

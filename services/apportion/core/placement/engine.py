@@ -26,7 +26,7 @@ from apportion.core.placement.preemption.preempting import Preempting
 from apportion.core.placement.preemption.victims import DryRun
 from apportion.core.placement.queueing.hints import LIMITS_SET
 from apportion.core.placement.queueing.keys import affinity_key, plain_key
-from apportion.core.placement.queueing.queue import PendingQueue
+from apportion.core.placement.queueing.queue import NO_CLOCK, PendingQueue
 from apportion.core.placement.queueing.reporting import unreported
 from apportion.core.placement.queueing.shape_queue import Reasons, ShapeQueue, is_pending
 from apportion.core.placement.queueing.sharding import Shard
@@ -80,7 +80,8 @@ class Decision(Struct):
 class Engine:
     """Decides over one state, and keeps what makes the next decision cheap."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, *, now: int = NO_CLOCK) -> None:
+        """`now`, in microseconds since 1970, says which pods are held back; without it none is."""
         self._state = state
         self._neighbours = Neighbours(state)
         self._limits = Limits(state)
@@ -90,7 +91,7 @@ class Engine:
         self._gangs = GangTurn(
             state, self._finder, self._neighbours, self._reservations, self._refusing
         )
-        self._queue = PendingQueue(state, self._limits.share)
+        self._queue = PendingQueue(state, self._limits.share, now)
         self._waiting = Waiting(state, self._queue)
         self._waking = Waking(state, self._queue, self._finder, self._limits, self._reservations)
         self._resizing = Resizing(state, self._limits, self._waiting)
@@ -107,6 +108,15 @@ class Engine:
     def pending(self) -> int:
         """Pods that wait for this engine, unschedulable ones among them."""
         return len(self._queue)
+
+    @property
+    def held_until(self) -> int:
+        """When to `tell_time` next, in microseconds since 1970; 0 where no pod is held back."""
+        return self._queue.held_until
+
+    def tell_time(self, now: int) -> None:
+        """Place pods that were held back until `now`, in microseconds since 1970, from now on."""
+        self._waiting.tell_time(now)
 
     @property
     def others_wait(self) -> bool:

@@ -177,7 +177,7 @@ class PlaceFinder:
         concern = self._neighbours.concern(pod.submitted)
         class_: PlacementClass = self._class_of(pod, concern, without)
         while True:
-            first = self._first_of(class_) if among is None else among
+            first = self._first_of(class_, pod) if among is None else among
             best = class_.board.best(1 + RUNNERS_UP, first)
             if not best or (among is not None and not among[best[0][0]]):
                 return None
@@ -205,11 +205,16 @@ class PlaceFinder:
             nodes=self.columns.count,
         )
 
-    def _first_of(self, class_: PlacementClass) -> NDArray[np.bool_] | None:
+    def _first_of(self, class_: PlacementClass, pod: PodState) -> NDArray[np.bool_] | None:
         """The rows that are tried before all others, None for no such: ours, while kept apart.
 
-        A class that prefers some nodes by name or neighbour goes where it prefers to be.
+        A class that prefers some nodes by name or neighbour goes where it prefers to be. A pod
+        whose placement was refused by an agent avoids that agent's node.
         """
+        if pod.backoff is not None and pod.backoff.node in self._state.nodes:
+            others = np.ones(len(self.columns.names), np.bool_)
+            others[self.columns.row_of(pod.backoff.node)] = False
+            return others
         if not self.apart or class_.prefers or self._shard is WHOLE:
             return None
         if self._own_rows is None:

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from apportion.core.ledger.moments import DAY, HOUR, SECOND, text_of
 from apportion.core.reports.meters import CARD, Part
-from apportion.core.reports.moments import DAY, HOUR, SECOND, text_of
 from apportion.core.reports.prices import Prices
 from apportion.core.reports.report import Reading
 from apportion.core.reports.rows import UNNAMED

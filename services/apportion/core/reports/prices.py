@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.meters import CARD
-from apportion.core.reports.moments import HOUR
 
 PRICES_BYTES_MAX: Final = 1 << 20
 MODELS_MAX: Final = 1_000

@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from apportion.core.ledger.moments import HOUR, text_of
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import (
     IdleAnswer,
@@ -18,7 +19,6 @@ from apportion.core.reports.answers import (
     ReportRow,
 )
 from apportion.core.reports.meters import CARD, Meters, Part, Sums
-from apportion.core.reports.moments import HOUR, text_of
 from apportion.core.reports.prices import PriceError, Prices, lacking_words
 from apportion.core.reports.rows import NOBODY, By
 from apportion.core.reports.used import Idle, UsedSums

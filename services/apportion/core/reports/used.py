@@ -11,9 +11,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from apportion.core.ledger.moments import HOUR, SECOND
 from apportion.core.ledger.state import PodState, State
 from apportion.core.reports.meters import CARD, Key, Meters
-from apportion.core.reports.moments import HOUR, SECOND
 from apportion.core.reports.rows import UNNAMED, By
 from apportion_schemas import ShareUsed, UsageRecorded
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.moments import micros_of
 from apportion.core.ledger.rules import rules_of
 from apportion.core.ledger.state import State
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.meters import Meters
-from apportion.core.reports.moments import micros_of
 from apportion.core.reports.report import Period, Reading
 from apportion.core.reports.rows import By
 from apportion.runtime.jetstream import stream

@@ -10,7 +10,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from apportion.core.reports.moments import SECOND
+from apportion.core.ledger.moments import SECOND
 from apportion.core.reports.report import Period
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.wire import Wire

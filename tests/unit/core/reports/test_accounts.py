@@ -1,8 +1,8 @@
 """What an account makes of events: shares by memory, the rest of a card, and who has it when."""
 
+from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.accounts import LATE
 from apportion.core.reports.meters import Meters, Part
-from apportion.core.reports.moments import HOUR
 from apportion_schemas import (
     DeviceHealthChanged,
     NodeCordoned,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.core.reports.moments import micros_of, text_of
+from apportion.core.ledger.moments import micros_of, text_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST, LAST = datetime(1, 1, 3), datetime(9999, 12, 28)  # noqa: DTZ001 - bounds have no zone

@@ -5,9 +5,9 @@ from decimal import Decimal
 
 import pytest
 
+from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.focus import COLUMNS, MANDATORY, focus_rows
 from apportion.core.reports.meters import CARD
-from apportion.core.reports.moments import HOUR
 from apportion.core.reports.prices import MODELS_MAX, PriceError, prices_of
 from apportion.core.reports.report import report_answer
 from tests.support.accounts import Accounted

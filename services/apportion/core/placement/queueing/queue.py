@@ -8,6 +8,7 @@ Invariant: a pending pod is in exactly one shape queue, or in the hands of the c
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from apportion.core.ledger.belonging import DEFAULT, queue_of
 from apportion.core.ledger.evictions import awaited
@@ -21,15 +22,23 @@ from apportion.core.placement.queueing.shape_queue import (
     turn_of,
 )
 
+NO_CLOCK: Final = 1 << 62
+"""Later than any time: no pod is held back."""
+
 
 class PendingQueue:
     """All shape queues, and which of them is next; `share` is what a queue holds, over its weight.
 
-    `contested`: shape queues of several of the cluster's queues may wait.
+    `contested`: shape queues of several of the cluster's queues may wait. `now` is the time, in
+    microseconds since 1970, and decides which pods are held back; without it none is.
     """
 
-    def __init__(self, state: State, share: Callable[[str], float] = lambda _: 0.0) -> None:
+    def __init__(
+        self, state: State, share: Callable[[str], float] = lambda _: 0.0, now: int = NO_CLOCK
+    ) -> None:
         self._state = state
+        self.now = now
+        self._held_back: list[tuple[int, str]] = []
         self._share = share
         self._shape_queues: dict[bytes, ShapeQueue] = {}
         self._order: list[tuple[Turn, bytes]] = []  # of the queue whose turn it is
@@ -53,6 +62,9 @@ class PendingQueue:
         about = pod.submitted
         if about.chooser or about.gates:
             return
+        if pod.backoff is not None and pod.backoff.until > self.now:
+            heappush(self._held_back, (pod.backoff.until, pod.uid))
+            return
         gang = about.group
         key = gang_key(gang) if gang else queue_key(self._state, pod)
         shape_queue: ShapeQueue | None = self._shape_queues.get(key)
@@ -67,6 +79,32 @@ class PendingQueue:
             self.wake(shape_queue)
         else:
             self._unreported[key] = None
+
+    @property
+    def held_until(self) -> int:
+        """When the first pod that is held back may be due; 0 where none is held back."""
+        return self._held_back[0][0] if self._held_back else 0
+
+    def due(self) -> list[PodState]:
+        """The pods that need not be held back any longer; those of a gang come together."""
+        found: list[PodState] = []
+        while self._held_back and self._held_back[0][0] <= self.now:
+            pod = self._state.pods.get(heappop(self._held_back)[1])
+            if pod is None or pod.phase is not PENDING or pod.backoff is None:
+                continue
+            latest = max(self._pauses(pod), default=0)
+            if latest > self.now:
+                heappush(self._held_back, (latest, pod.uid))
+            else:
+                found.append(pod)
+        return found
+
+    def _pauses(self, pod: PodState) -> Iterator[int]:
+        """Until when the pod is held back, and each pending pod of its gang."""
+        group = self._state.groups.get(pod.submitted.group) if pod.submitted.group else None
+        for each in group.pods.values() if group is not None else (pod,):
+            if each.phase is PENDING and each.backoff is not None:
+                yield each.backoff.until
 
     def _has_room(self, pod: PodState) -> bool:
         """Whether others went for it, from a node that is kept from its like."""

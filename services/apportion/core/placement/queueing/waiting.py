@@ -87,6 +87,12 @@ class Waiting:
         self.queue.leave(pod)
         self.add(pod)
 
+    def tell_time(self, now: int) -> None:
+        """Let pods that were held back until `now` wait in their turn."""
+        self.queue.now = now
+        for pod in self.queue.due():
+            self.add(pod)
+
     def _change(self, change: Change) -> None:
         """What it wants may be another question now, so it is asked in its turn.
 
