@@ -300,10 +300,15 @@ def test_the_agent_may_what_it_needs_and_no_more() -> None:
     def rights(*words: str) -> Any:
         pod = documents(rendered(*words))["DaemonSet", "agent"]["spec"]["template"]["spec"]
         (container,) = pod["containers"]
-        return container["securityContext"]["capabilities"]
+        return container["securityContext"]
 
-    assert rights() == {"drop": ["ALL"], "add": ["SYS_PTRACE"]}
-    assert rights("--set", "agent.mig=true")["add"] == ["SYS_PTRACE", "SYS_ADMIN"]
+    assert rights()["capabilities"] == {"drop": ["ALL"], "add": ["SYS_PTRACE"]}
+    for setting in ("mig", "mps", "driverLimits"):
+        words = ("--set", f"agent.{setting}=true")
+        assert rights(*words)["capabilities"]["add"] == ["SYS_PTRACE", "SYS_ADMIN"]
+        profile = {"type": "Unconfined"} if setting == "mps" else None
+        assert rights(*words).get("appArmorProfile") == profile
+    assert rights("--set", "agent.seLinuxType=spc_t")["seLinuxOptions"] == {"type": "spc_t"}
 
 
 def test_an_agent_without_cdi_is_one_setting() -> None:

@@ -23,7 +23,7 @@ from apportion.agent.hands.regions import Regions
 from apportion.agent.hands.rounds import Rounds
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.needed import Needed, largest
-from apportion.agent.places import Places
+from apportion.agent.places import Places, label_for_containers
 from apportion.agent.preparing import Hands, SharePreparing
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.usage.sampling import Sampling
@@ -162,5 +162,8 @@ class Keeping:
         for folder in (self._places.state / "shares", self._places.state / "locks"):
             folder.mkdir(parents=True, exist_ok=True)
         (self._places.state / "locks").chmod(0o777)
+        given = [self._places.state / "shares", self._places.state / "locks", self._places.run]
         if self._places.library:
             write_whole(self._places.preload, _PRELOAD)
+            given += [self._places.preload, self._places.library]
+        label_for_containers(path for path in given if path.exists())

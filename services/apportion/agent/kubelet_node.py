@@ -18,7 +18,7 @@ from apportion.agent.kubelet.claims import Behind, ClaimDoor
 from apportion.agent.kubelet.door import FrontDoor
 from apportion.agent.kubelet.handing import Handing
 from apportion.agent.kubelet.holders import Holders
-from apportion.agent.kubelet.plugin import Plugin
+from apportion.agent.kubelet.plugin import Plugin, slot_key
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.kubelet.prepared import Prepared
 from apportion.agent.places import Places
@@ -74,7 +74,11 @@ class KubeletNode:
         )
         books = KubeletBooks(holders, Owners(places.proc))
         self.keeping = keeping = Keeping(agent, node, places, books, metrics=metrics, clock=clock)
-        specifications = Specifications(places.cdi)
+        self._specifications = specifications = Specifications(
+            places.cdi, (places.static_cdi,), places.proc
+        )
+        places.state.mkdir(parents=True, exist_ok=True)
+        key = slot_key(places.state / "slots.key")
         seconds = metrics.histogram(
             "apportion_agent_kubelet_seconds", "The kubelet's calls, answered.", ("call",)
         )
@@ -82,7 +86,7 @@ class KubeletNode:
         self.door = FrontDoor(
             plugins,
             lambda name: Plugin(
-                name, holders, keeping.preparing, specifications, seconds, handing=handing
+                name, holders, keeping.preparing, specifications, seconds, key=key, handing=handing
             ),
         )
         self.claims = ClaimDoor(
@@ -123,12 +127,13 @@ class KubeletNode:
                 group.create_task(loop())
 
     async def _look(self) -> None:
-        """Know who is over, though the kubelet's checkpoint does not say it."""
+        """Find the pods that ended, which the kubelet's checkpoint still has; drop their files."""
         while True:
             try:
                 await self._holders.look()
-            except NotPrepared as problem:
-                _log.debug("who is over is not known: %s", problem)
+                await asyncio.to_thread(self._specifications.sweep, self._holders.slots)
+            except (NotPrepared, OSError) as problem:
+                _log.debug("which pods ended is not known: %s", problem)
             await asyncio.sleep(LOOK_S)
 
     async def _offer(self) -> None:

@@ -17,9 +17,10 @@ from apportion.agent.host import local_host
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.nvml import QUIET_S, NvmlBackend
 from apportion.agent.options import places_options
-from apportion.agent.places import Places
+from apportion.agent.places import Places, may_administer
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.simulated import SimulatedBackend
+from apportion.core.configuration.offering import NO_CDI, NO_RIGHT
 from apportion.core.ledger.turns import AT_ALLOCATE, AT_START, handing_out
 from apportion.runtime.files.fleets import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.runtime.ledger.publisher import Publisher
@@ -103,14 +104,23 @@ def command(
     )
 
 
+def _note_handing_out(node: Node, places: Places) -> None:
+    """Note on the node how its agent hands out shares, and what it cannot hand out."""
+    if places.kubelet is not None:
+        node.host = handing_out(node.host, AT_ALLOCATE if places.no_cdi else AT_START)
+    if places.no_cdi:
+        node.closed += ((("mig",), NO_CDI),)
+    if not node.backend.simulated and not may_administer():
+        node.closed += ((("mig", "mps"), NO_RIGHT),)
+
+
 async def body(service: Service, backends: Backends, places: Places | None = None) -> None:
     """One life of the agent, until cancelled; with places, its node hands out shares."""
     async with open_session(service) as session:
         handing_in = HandingIn(session.ledger, service.clock)
         nodes = _nodes(service, handing_in, backends)
-        if places is not None and places.kubelet is not None:
-            when = AT_ALLOCATE if places.no_cdi else AT_START
-            nodes[0].host = handing_out(nodes[0].host, when)
+        if places is not None:
+            _note_handing_out(nodes[0], places)
         agent = Agent(
             nodes,
             session.ledger,

@@ -36,6 +36,13 @@ _OPTIONS = (
         help="Where container runtimes look for CDI specifications.",
     ),
     click.option(
+        "--static-cdi",
+        type=click.Path(file_okay=False, path_type=Path),
+        default="/etc/cdi",
+        show_default=True,
+        help="Where CDI specifications are that outlive a reboot.",
+    ),
+    click.option(
         "--no-cdi",
         is_flag=True,
         help="With --kubelet: the container runtime knows no CDI (containerd before 1.7).",

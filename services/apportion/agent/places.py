@@ -1,11 +1,21 @@
 """Where the kubelet, container runtimes and this agent have their files on a node."""
 
+import logging
+import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 
 from apportion.agent.usage.names import Names
 from apportion.core import grants
+
+_SELINUX: Final = "security.selinux"
+_FOR_CONTAINERS: Final = b"system_u:object_r:container_file_t:s0\0"
+_log = logging.getLogger(__name__)
+_SYS_ADMIN: Final = 21
+"""The number of CAP_SYS_ADMIN; see capabilities(7)."""
 
 
 class Places(Struct, frozen=True):
@@ -21,7 +31,8 @@ class Places(Struct, frozen=True):
     `sample_s` seconds, and written into the ledger every `record_s`. `dra`: the kubelet also asks
     for claims here. `driver_limits`: the driver, too, holds containers to their memory, by their
     cgroups below `cgroups`. `no_cdi`: the container runtime knows no CDI,
-    so that containers get what is theirs when the kubelet admits their pod.
+    so that containers get what is theirs when the kubelet admits their pod. `static_cdi` is where
+    people keep CDI specifications that outlive a reboot.
     """
 
     cdi: Path
@@ -39,6 +50,7 @@ class Places(Struct, frozen=True):
     driver_limits: bool = True
     cgroups: Path = Path("/sys/fs/cgroup")
     no_cdi: bool = False
+    static_cdi: Path = Path("/etc/cdi")
 
     @property
     def mps(self) -> Path:
@@ -61,3 +73,38 @@ class Places(Struct, frozen=True):
             npu_library=str(self.npu_library) if self.npu_library else "",
             npus=str(self.run / "npus"),
         )
+
+
+def may_administer(status: Path = Path("/proc/self/status")) -> bool:
+    """Whether this process has CAP_SYS_ADMIN, which the driver takes for being root.
+
+    Source: `CapEff` of proc(5). Where it cannot be read the driver is left to answer.
+    """
+    try:
+        lines = status.read_text("ascii").splitlines()
+        effective = next(line for line in lines if line.startswith("CapEff:"))
+        return bool(int(effective.split()[1], 16) >> _SYS_ADMIN & 1)
+    except (OSError, StopIteration, ValueError, IndexError):
+        return True
+
+
+def label_for_containers(
+    paths: Iterable[Path], selinux: Path = Path("/sys/fs/selinux/enforce")
+) -> None:
+    """Let containers use these files and folders where SELinux is on (`selinux` exists).
+
+    What is made in a labelled folder later inherits the label. Source: NVIDIA's device plugin,
+    which labels what it gives to containers `container_file_t`.
+    """
+    if not selinux.exists():
+        return
+    for path in paths:
+        try:
+            os.setxattr(path, _SELINUX, _FOR_CONTAINERS)
+        except OSError as error:
+            _log.warning(
+                "%s: containers may not use it: the SELinux label container_file_t cannot be set "
+                "(%s); set agent.seLinuxType of the chart to a type that may relabel files",
+                path,
+                error,
+            )

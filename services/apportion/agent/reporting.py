@@ -24,10 +24,9 @@ from apportion.agent.handing_in import HeldBack
 from apportion.agent.inventory import event_id, news
 from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.view import ADOPTIONS, CHANNELS, Claim, FleetView, NodeView
-from apportion.core.configuration.offering import MISCONFIGURED, offered, without_cdi
+from apportion.core.configuration.offering import MISCONFIGURED, closed, offered
 from apportion.core.ledger.rules import RULES, Rules
 from apportion.core.ledger.state import State
-from apportion.core.ledger.turns import hands_out_at_allocate
 from apportion.runtime.ledger.beats import AGENT_BEAT_S, beat_of
 from apportion.runtime.ledger.port import Ledger, LedgerUnavailable
 from apportion.runtime.ledger.publisher import Publisher
@@ -43,6 +42,7 @@ from apportion_schemas import (
     SharesAllocated,
 )
 from apportion_schemas.catalogue import SUBJECTS, token
+from apportion_schemas.inventory import Mode
 
 SUBJECTS_MAX = 32
 """With more subjects than this an agent follows the whole channels and filters for itself."""
@@ -60,13 +60,15 @@ _log = logging.getLogger(__name__)
 @dataclass(slots=True, eq=False)
 class Node:
     """One node of this agent and its devices as last seen; `written` are our inventory events, and
-    `refused` is set while an intake did not take the last of them.
+    `refused` is set while an intake did not take the last of them. `closed` are modes in which this
+    agent cannot hand out a device, with the reason.
     """
 
     name: str
     backend: DeviceBackend
     host: Host
     publisher: Publisher
+    closed: tuple[tuple[tuple[Mode, ...], str], ...] = ()
     devices: dict[str, Device] = field(default_factory=dict)
     report: NodeReported | None = None
     written: deque[str] = field(default_factory=lambda: deque(maxlen=OWN_IDS_KEPT))
@@ -250,8 +252,8 @@ class Agent:
             self._view.configuration,
             switchable=node.backend.simulated,
         )
-        if hands_out_at_allocate(node.host):
-            devices = without_cdi(devices)
+        for modes, reason in node.closed:
+            devices = closed(devices, modes, reason)
         node.devices = {device.id: device for device in devices}
         node.report = NodeReported(
             node=node.name,

@@ -52,7 +52,7 @@ class RunNode:
         self._node = node
         self._places = places
         self._runs = runs = _books(places)
-        self._specifications = Specifications(places.cdi)
+        self._specifications = Specifications(places.cdi, (places.static_cdi,), places.proc)
         self.keeping = Keeping(
             agent, node, places, runs, metrics=metrics, clock=clock, adapt=self._adapt
         )

@@ -26,6 +26,7 @@ from apportion_schemas import (
 from tests.support.facts import Facts
 from tests.support.fake_kubelet import FakeKubelet, Refused, environment
 from tests.support.nats import Bus
+from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
 pytestmark = pytest.mark.timeout(120)
@@ -81,6 +82,25 @@ async def test_B1_each_gets_its_own_share_in_either_order(
     assert {event.pod: event.devices for event in allocated} == {
         "a": (first.id,), "b": (second.id,),
     }  # fmt: skip
+
+
+async def test_the_file_of_a_slot_is_removed_when_its_pod_has_ended(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """It mounts the pod's region: another container must not get it by the slot's name."""
+    assert agent.running
+    for pod, card in zip("ab", cards(facts), strict=True):
+        await facts.hold(pod, NODE, share(card, 700))
+        await kubelet.admit(pod, pod, GPU, {"main": 1})
+        await kubelet.begin(pod, "main")
+    files = {pod: f"apportion-{kubelet.ids(pod, 'main')[0]}.json" for pod in "ab"}
+    assert {path.name for path in kubelet.cdi.iterdir()} == set(files.values())
+    kubelet.end("a")
+
+    async def removed() -> bool:
+        return {path.name for path in kubelet.cdi.iterdir()} == {files["b"]}
+
+    await until(removed, "the file of the ended pod's slot to be removed")
 
 
 async def test_the_region_is_there_before_the_container(

@@ -1,14 +1,18 @@
 """What a slot means, as a CDI specification that container runtimes read when a container is made.
 
-One file per slot (`containerEdits` of CDI 0.5.0), because a device may stand in one file only. What
-NVIDIA's own specification of the node says of a card (device nodes, the driver's libraries, hooks)
-is taken over into ours, since a runtime that is shown our device is not shown NVIDIA's. Invariant:
-a file is there whole or not at all.
+One file per slot, because a device may be in one file only. What NVIDIA's own specification of the
+node has for a card (device nodes, the driver's libraries, hooks) is copied into ours, since a
+runtime that is given our device is not given NVIDIA's. Invariants: a file is there whole or not at
+all, and only while its slot is in use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,10 +22,17 @@ from apportion.core.grants import Edits
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, parse
 
-VERSION: Final = "0.5.0"
+OLDEST: Final = (0, 5, 0)
+"""The version of CDI that our own edits need; NVIDIA's may need a newer one."""
 KIND: Final = "apportion.dev/share"
 VENDORS: Final = "nvidia.com/gpu"
-_PARTS: Final = ("env", "deviceNodes", "mounts", "hooks")
+_PARTS: Final = ("env", "deviceNodes", "mounts", "hooks", "additionalGids", "netDevices")
+_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES="
+_PREFIX: Final = "apportion-"
+_CARD: Final = re.compile(r"/dev/nvidia[0-9]+")
+_NUMBERS: Final = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}")
+_INFORMATION: Final = re.compile(r"^([\w ]+):\s*(\S+)\s*$", re.MULTILINE)
+_log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 Json = dict[str, Any]
@@ -33,10 +44,18 @@ def device_name(slot: str) -> str:
 
 
 class Specifications:
-    """The files of our slots in one folder, and what others say of the cards there."""
+    """The files of our slots in one folder, and NVIDIA's there or in `others`.
 
-    def __init__(self, folder: Path) -> None:
+    `proc` has the minor number of each card (`driver/nvidia/gpus/*/information`).
+    """
+
+    def __init__(
+        self, folder: Path, others: Sequence[Path] = (), proc: Path = Path("/proc")
+    ) -> None:
         self._folder = folder
+        self._others = (folder, *others)
+        self._proc = proc
+        self._lock = threading.Lock()
 
     def write(self, slots: Sequence[str], edits: Edits) -> None:
         """Give the slots of one container their meaning; the first has all of it.
@@ -45,46 +64,104 @@ class Specifications:
             OSError: the disk is full, or the folder cannot be written.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        whole = _merged([*self._foreign(edits.cards), _own(edits)])
-        env = [line for line in whole["env"] if line.startswith("NVIDIA_VISIBLE_DEVICES=")]
-        for slot in slots:
-            # A device without any edit is refused by runtimes, so the others say what is visible.
-            said = whole if slot == slots[0] else {"env": env or [f"APPORTION_SLOT={slot}"]}
-            device = {"name": slot, "containerEdits": {k: v for k, v in said.items() if v}}
-            document = {"cdiVersion": VERSION, "kind": KIND, "devices": [device]}
-            write_whole(self._path(slot), _encode(document))
+        version, foreign = self._foreign(edits.cards)
+        whole = _merged([*foreign, _own(edits)])
+        env = whole["env"]
+        if len(foreign) > len(edits.cards) and f"{_VISIBLE}void" in env:
+            # NVIDIA's edits have every card: its runtime must not add them a second time.
+            env[:] = [line for line in env if not line.startswith(_VISIBLE)] + [f"{_VISIBLE}void"]
+        visible = [line for line in env if line.startswith(_VISIBLE)]
+        with self._lock:
+            for slot in slots:
+                # Runtimes refuse a device without any edit, so the others say what is visible.
+                said = whole if slot == slots[0] else {"env": visible or [f"APPORTION_SLOT={slot}"]}
+                device = {"name": slot, "containerEdits": {k: v for k, v in said.items() if v}}
+                document = {"cdiVersion": version, "kind": KIND, "devices": [device]}
+                write_whole(self._path(slot), _encode(document))
 
     def remove(self, slot: str) -> None:
         """Let a slot mean nothing any more. Raises OSError."""
         self._path(slot).unlink(missing_ok=True)
+
+    def sweep(self, in_use: Callable[[], Collection[str]]) -> None:
+        """Remove the files of slots that `in_use` does not return.
+
+        A slot is in use before its file is written, and nothing is written during a sweep: so no
+        container loses its file between the two.
+
+        Raises:
+            OSError: a file cannot be removed.
+        """
+        with self._lock:
+            kept = {self._path(slot) for slot in in_use()}
+            for path in self._folder.glob(f"{_PREFIX}*.json"):
+                if path not in kept:
+                    path.unlink(missing_ok=True)
 
     def knows_cards(self) -> bool:
         """Whether a specification of NVIDIA's cards is there."""
         return self._vendors() is not None
 
     def _path(self, slot: str) -> Path:
-        return self._folder / f"apportion-{slot}.json"
+        return self._folder / f"{_PREFIX}{slot}.json"
 
-    def _foreign(self, cards: Sequence[str]) -> list[Json]:
-        """The edits of these cards in NVIDIA's specification; see nvidia-ctk.
+    def _foreign(self, cards: Sequence[str]) -> tuple[str, list[Json]]:
+        """The CDI version, and the edits for all cards and for each of these; see nvidia-ctk.
 
-        A card in MIG mode does not stand there by its own name: it has what all of them have.
+        A card is in NVIDIA's specification by its UUID, or else by a name of another strategy
+        (`--device-name-strategy`), where its device node tells. A card in MIG mode is not there by
+        itself: it gets the edits for all.
         """
         said = self._vendors() if cards else None
         if said is None:
-            return []
-        by_name = {each.get("name"): each for each in said.get("devices") or ()}
-        each = [by_name[card].get("containerEdits") or {} for card in cards if card in by_name]
-        return [said.get("containerEdits") or {}, *each]
+            return _text(OLDEST), []
+        devices = [each for each in said.get("devices") or () if isinstance(each, dict)]
+        by_name = {each.get("name"): each for each in devices}
+        by_node = {_nodes(each): each for each in devices}
+        minors = self._minors()
+        found = [said.get("containerEdits") or {}]
+        for card in cards:
+            one = by_name.get(card) or by_node.get((f"/dev/nvidia{minors.get(card)}",))
+            if one is None:
+                _log.warning("the CDI specification of %s has no device %s", VENDORS, card)
+            else:
+                found.append(one.get("containerEdits") or {})
+        return _text(max(OLDEST, _version(said))), found
+
+    def _minors(self) -> dict[str, str]:
+        """The minor number of each card's device node, by the card's UUID."""
+        found = {}
+        for path in self._proc.glob("driver/nvidia/gpus/*/information"):
+            with suppress(OSError, UnicodeDecodeError):
+                rows = dict(_INFORMATION.findall(path.read_text("ascii")))
+                found[rows.get("GPU UUID", "")] = rows.get("Device Minor", "")
+        return found
 
     def _vendors(self) -> Json | None:
-        for path in sorted(self._folder.glob("*")):
-            if path.name.startswith("apportion-") or path.suffix not in {".json", ".yaml"}:
+        for path in (path for folder in self._others for path in sorted(folder.glob("*"))):
+            if path.name.startswith(_PREFIX) or path.suffix not in {".json", ".yaml"}:
                 continue
             said = _read(path)
             if said.get("kind") == VENDORS:
                 return said
         return None
+
+
+def _nodes(device: Json) -> tuple[str, ...]:
+    """The device nodes of cards, as in `/dev/nvidia0`, that a device of a specification has."""
+    nodes = (device.get("containerEdits") or {}).get("deviceNodes") or ()
+    paths = (each.get("path") for each in nodes if isinstance(each, dict))
+    return tuple(path for path in paths if isinstance(path, str) and _CARD.fullmatch(path))
+
+
+def _version(said: Json) -> tuple[int, ...]:
+    """The `cdiVersion` of a specification; one that cannot be read is the oldest."""
+    text = str(said.get("cdiVersion", ""))
+    return tuple(map(int, text.split("."))) if _NUMBERS.fullmatch(text) else OLDEST
+
+
+def _text(version: Iterable[int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _read(path: Path) -> Json:

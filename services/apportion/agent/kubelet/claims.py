@@ -22,7 +22,7 @@ from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.cdi import Specifications, device_name
 from apportion.agent.kubelet.plugin import SOCKET_BYTES_MAX
 from apportion.agent.kubelet.port import Holder, NotPrepared, Preparing
-from apportion.agent.kubelet.prepared import Prepared
+from apportion.agent.kubelet.prepared import Prepared, claim_slot
 from apportion.agent.preparing import PATIENCE_S
 from apportion.agent.view import Claim, NodeView
 from apportion.core.dra.names import (
@@ -183,7 +183,7 @@ class ClaimDoor:
         container = container_of(claim.uid)
         held = await self._held(claim, container)
         await asyncio.to_thread(self._prepared.note, claim.uid, held.pod)
-        placed, slot = held.placed, f"claim-{claim.uid}"
+        placed, slot = held.placed, claim_slot(claim.uid)
         holder = Holder(held.pod, placed.namespace, placed.name, (container,), DRIVER, (slot,))
         edits = await self._preparing.prepare(holder)
         await asyncio.to_thread(self._specifications.write, [slot], edits)
@@ -226,7 +226,7 @@ class ClaimDoor:
         with self._took.labels("unprepare").time():
             for claim in request.claims:
                 try:
-                    await asyncio.to_thread(self._specifications.remove, f"claim-{claim.uid}")
+                    await asyncio.to_thread(self._specifications.remove, claim_slot(claim.uid))
                     await asyncio.to_thread(self._prepared.strike, claim.uid)
                     answer.claims[claim.uid].SetInParent()
                 except OSError as error:

@@ -26,7 +26,7 @@ from msgspec import Struct
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.calls import OPTIONS, POD_RESOURCES
 from apportion.agent.kubelet.port import HANDED_TO, Handed, Holder, NotPrepared
-from apportion.agent.kubelet.prepared import Prepared
+from apportion.agent.kubelet.prepared import Prepared, claim_slot
 from apportion.core.grants import Edits, Mount
 from apportion_schemas.quantities import Name
 
@@ -125,6 +125,16 @@ class Holders:
         by_claim = self._prepared.pods() if self._prepared is not None else set()
         known = {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
         return known - self._over | by_claim
+
+    def slots(self) -> set[str]:
+        """The slots of containers that may run, and of prepared claims. It reads the checkpoint.
+
+        Raises:
+            NotPrepared: the checkpoint cannot be read.
+        """
+        claims = self._prepared.claims() if self._prepared is not None else ()
+        held = (entry.ids for entry in self._entries() if entry.pod_uid not in self._over)
+        return {claim_slot(claim) for claim in claims}.union(*held)
 
     async def look(self) -> None:
         """Find out which pods are over since the last look.

@@ -8,8 +8,11 @@ and a container starts only after `prepare` has said what it gets.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
+import secrets
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,20 +26,45 @@ from apportion.agent.kubelet.cdi import Specifications, device_name
 from apportion.agent.kubelet.handing import VISIBLE, Handing
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.port import NotPrepared, Preparing
+from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.process.config import ConfigError
 
 HEALTHY: Final = "Healthy"
 SOCKET_BYTES_MAX: Final = 107
 """Of a path; see unix(7), `sun_path`."""
 _ANNOTATION: Final = "cdi.k8s.io/apportion_"
+"""With a slot's name it is at most 63 characters, as the name of an annotation may be."""
+_PREFIX_MAX: Final = 20
+_DIGITS: Final = 24
+_KEY_BYTES: Final = 32
 
 _log = logging.getLogger(__name__)
 
 
-def slot_names(resource: str, count: int) -> list[str]:
-    """`nvidia.com.gpu-007`: of one resource, and of no card."""
-    prefix = resource.replace("/", ".")
-    return [f"{prefix}-{number:03}" for number in range(count)]
+def slot_names(resource: str, count: int, key: bytes) -> list[str]:
+    """Names such as `gpu-1f8c…`: each is of one resource, of no card, and cannot be guessed.
+
+    A container that knew the name of another pod's slot could have the runtime give it that pod's
+    share, by an environment variable. The same key gives the same names.
+    """
+    prefix = resource.rpartition("/")[2][:_PREFIX_MAX]
+    seeds = (f"{resource} {number}".encode() for number in range(count))
+    return [f"{prefix}-{hmac.digest(key, seed, 'sha256').hex()[:_DIGITS]}" for seed in seeds]
+
+
+def slot_key(path: Path) -> bytes:
+    """The node's own key for `slot_names`: read from this file, or made.
+
+    Raises:
+        OSError: it can be neither read nor written.
+    """
+    with suppress(FileNotFoundError):
+        key = path.read_bytes()
+        if len(key) == _KEY_BYTES:
+            return key
+    key = secrets.token_bytes(_KEY_BYTES)
+    write_whole(path, key, mode=0o600)
+    return key
 
 
 class Plugin:
@@ -50,9 +78,12 @@ class Plugin:
         specifications: Specifications,
         seconds: Histogram,
         *,
+        key: bytes,
         handing: Handing | None = None,
     ) -> None:
-        """`handing` says at `Allocate` what a container gets; without it, CDI does at its start."""
+        """`key` makes the names of slots. `handing` says at `Allocate` what a container gets;
+        without it, CDI does at its start.
+        """
         self.resource = resource
         self._holders = holders
         self._preparing = preparing
@@ -62,6 +93,7 @@ class Plugin:
         self._changed = asyncio.Condition()
         self._server: grpc.aio.Server | None = None
         self._took = seconds
+        self._key = key
 
     @property
     def endpoint(self) -> str:
@@ -77,7 +109,7 @@ class Plugin:
         """Have this many slots from now on; the kubelet is told at once."""
         if count != len(self._slots):
             async with self._changed:
-                self._slots = slot_names(self.resource, count)
+                self._slots = slot_names(self.resource, count, self._key)
                 self._changed.notify_all()
 
     async def listen(self, folder: Path) -> None:

@@ -15,6 +15,11 @@ from apportion.agent.boot_book import BootBook
 _SAVED: Final = "claims.json"
 
 
+def claim_slot(claim: str) -> str:
+    """The CDI name of a claim, by its uid."""
+    return f"claim-{claim}"
+
+
 class Prepared:
     """The uid of each claim's pod by the claim's uid, in the folder that outlives a reboot."""
 
@@ -24,6 +29,10 @@ class Prepared:
     def pods(self) -> set[str]:
         """The uids of pods that have a prepared claim."""
         return set(self._book.entries.values())
+
+    def claims(self) -> set[str]:
+        """The uids of the prepared claims."""
+        return set(self._book.entries)
 
     def note(self, claim: str, pod: str) -> None:
         """Put the claim into the book. Raises OSError."""

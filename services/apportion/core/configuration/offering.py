@@ -4,8 +4,9 @@ Invariant: without a configuration every device is offered as its backend found 
 entry of `nodeconfig` says wins over what is said for all.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from typing import Final
 
 from msgspec import structs
 
@@ -42,17 +43,20 @@ def offered(
     )
 
 
-def without_cdi(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """The devices of a node whose container runtime knows no CDI.
+NO_CDI: Final = (
+    f"{MISCONFIGURED}MIG instances are given by CDI, which the agent is told to do without"
+)
+NO_RIGHT: Final = (
+    f"{MISCONFIGURED}the driver lets only a process with CAP_SYS_ADMIN change a card's mode or cut "
+    "it, and the agent has none: set agent.mig or agent.mps of the chart"
+)
 
-    There a container gets what is its own before it starts, and a MIG instance is cut at its start.
-    """
-    trouble = (
-        f"{MISCONFIGURED}MIG instances are given by CDI, which the agent is told to do without"
-    )
+
+def closed(devices: Iterable[Device], modes: Collection[Mode], reason: str) -> tuple[Device, ...]:
+    """The devices, of which those in one of `modes` are not offered, with the reason."""
     return tuple(
-        structs.replace(each, healthy=False, health_reason=each.health_reason or trouble)
-        if each.mode == "mig"
+        structs.replace(each, healthy=False, health_reason=each.health_reason or reason)
+        if each.mode in modes
         else each
         for each in devices
     )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from apportion.agent.kubelet.cdi import Specifications
+from apportion.agent.kubelet.plugin import slot_key, slot_names
 from apportion.core.grants import DeviceNode, Edits, Mount
 
 COMMON = {
@@ -44,12 +45,12 @@ def edits_of(folder: Path, slot: str) -> dict[str, Any]:
 def test_a_slot_has_what_nvidia_says_of_its_card(
     specifications: Specifications, tmp_path: Path
 ) -> None:
-    """Of that card alone; the last word on what is visible is ours."""
+    """Of that card alone. NVIDIA's runtime must not inject it a second time: `void` stays."""
     ours = Edits({"NVIDIA_VISIBLE_DEVICES": "GPU-2"}, (Mount("/a", "/b"),), cards=("GPU-2",))
     specifications.write(["s1"], ours)
     found = edits_of(tmp_path, "s1")
     assert found["deviceNodes"] == [{"path": "/dev/nvidia1"}]
-    assert found["env"] == ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=GPU-2"]
+    assert found["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
     assert [mount["containerPath"] for mount in found["mounts"]] == ["/l", "/b"]
 
 
@@ -77,3 +78,61 @@ def test_devices_of_another_vendor_have_nothing_of_nvidia(
     """An NPU has no card of NVIDIA's."""
     specifications.write(["s1"], Edits({"ASCEND_VISIBLE_DEVICES": "0"}))
     assert edits_of(tmp_path, "s1") == {"env": ["ASCEND_VISIBLE_DEVICES=0"]}
+
+
+def test_a_card_that_is_named_by_index_is_found_by_its_device_node(tmp_path: Path) -> None:
+    """`nvidia-ctk cdi generate --device-name-strategy=index`: 1 is not the card of minor 1."""
+    cards = tmp_path / "proc" / "driver" / "nvidia" / "gpus" / "0000:01:00.0"
+    cards.mkdir(parents=True)
+    (cards / "information").write_text("Model: \t T4\nGPU UUID: \t GPU-7\nDevice Minor: \t 0\n")
+    devices = [
+        {"name": name, "containerEdits": {"deviceNodes": [{"path": path} for path in paths]}}
+        for name, paths in {
+            "all": ("/dev/nvidia0", "/dev/nvidia1"), "0": ("/dev/nvidia1",), "1": ("/dev/nvidia0",)
+        }.items()
+    ]  # fmt: skip
+    static = tmp_path / "etc"
+    static.mkdir()
+    common: dict[str, Any] = {**COMMON, "additionalGids": [44]}
+    said = NVIDIAS | {"devices": devices, "cdiVersion": "0.7.0", "containerEdits": common}
+    (static / "nvidia.json").write_text(json.dumps(said))
+    made = Specifications(tmp_path / "cdi", (static,), tmp_path / "proc")
+    made.write(["s1"], Edits({"NVIDIA_VISIBLE_DEVICES": "GPU-7"}, cards=("GPU-7",)))
+    found = edits_of(tmp_path / "cdi", "s1")
+    assert found["deviceNodes"] == [{"path": "/dev/nvidia0"}]
+    assert found["additionalGids"] == [44]
+    assert (
+        json.loads((tmp_path / "cdi" / "apportion-s1.json").read_bytes())["cdiVersion"] == "0.7.0"
+    )
+
+
+def test_a_card_that_no_specification_has_stays_visible_by_its_id(
+    specifications: Specifications, tmp_path: Path
+) -> None:
+    """NVIDIA's runtime can still add it."""
+    specifications.write(["s1"], Edits({"NVIDIA_VISIBLE_DEVICES": "GPU-9"}, cards=("GPU-9",)))
+    assert edits_of(tmp_path, "s1")["env"][-1] == "NVIDIA_VISIBLE_DEVICES=GPU-9"
+
+
+def test_files_of_slots_that_are_not_in_use_are_removed(
+    specifications: Specifications, tmp_path: Path
+) -> None:
+    """Those of others stay, and a slot that is taken again gets its file again."""
+    specifications.write(["s1", "s2"], Edits({"A": "1"}))
+    specifications.write(["s3"], Edits({"A": "3"}))
+    specifications.sweep(lambda: {"s3"})
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"apportion-s3.json", "another.json", "nvidia.yaml"}
+
+
+def test_names_of_slots_cannot_be_guessed_and_stay_the_same(tmp_path: Path) -> None:
+    """They depend on the node's own key, and are short enough for an annotation of CDI."""
+    key = slot_key(tmp_path / "key")
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    resource = f"example.com/{'x' * 60}"
+    names = slot_names(resource, 9, key)
+    assert names == slot_names(resource, 9, slot_key(tmp_path / "key"))
+    assert names[:4] == slot_names(resource, 4, key)
+    others = (slot_names("example.com/y", 9, key), slot_names(resource, 9, b"k" * 32))
+    assert len({*names, *others[0], *others[1]}) == 27
+    assert max(len(f"apportion_{name}") for name in names) <= 63

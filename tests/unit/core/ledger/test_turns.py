@@ -2,7 +2,8 @@
 
 import pytest
 
-from apportion.core.configuration.offering import without_cdi
+from apportion.core.configuration.offering import NO_CDI as REASON
+from apportion.core.configuration.offering import closed
 from apportion.core.devices.simulating import simulated_devices
 from apportion.core.ledger.turns import AT_ALLOCATE, ahead, handing_out
 from apportion_schemas import (
@@ -17,10 +18,12 @@ from apportion_schemas import (
     Shape,
     Share,
 )
+from apportion_schemas.inventory import Mode
 from tests.support.ledger_of import Ledger
 
 HOST = Host(cpu_milli=64_000, memory_mib=65_536)
 
+MIG: tuple[Mode, ...] = ("mig",)
 NO_CDI = handing_out(HOST, AT_ALLOCATE)
 
 
@@ -112,7 +115,8 @@ def test_who_holds_no_share_is_in_nobodys_way() -> None:
 
 def test_cards_in_mig_mode_are_not_offered_there() -> None:
     """Their instances are cut when a container starts, which is too late."""
-    cut, whole = without_cdi(simulated_devices("n1", "1xA100-40GB:mig+1xT4"))
+    devices = simulated_devices("n1", "1xA100-40GB:mig+1xT4")
+    cut, whole = closed(devices, MIG, REASON)
     assert not cut.healthy
     assert "CDI" in cut.health_reason
     assert whole.healthy

@@ -1,0 +1,41 @@
+"""Rights and labels of the agent on its node."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from apportion.agent.places import label_for_containers, may_administer
+
+
+@pytest.mark.parametrize(
+    ("status", "may"),
+    [
+        ("Name:\tagent\nCapEff:\t0000000000080000\n", False),  # CAP_SYS_PTRACE alone
+        ("Name:\tagent\nCapEff:\t0000000000280000\n", True),
+        ("Name:\tagent\nCapEff:\t000001ffffffffff\n", True),
+        ("", True),
+    ],
+)
+def test_whether_the_driver_obeys_the_agent(tmp_path: Path, status: str, may: bool) -> None:
+    """Its test is CAP_SYS_ADMIN; what cannot be read leaves the answer to the driver."""
+    (tmp_path / "status").write_text(status)
+    assert may_administer(tmp_path / "status") is may
+
+
+def test_folders_are_labelled_where_selinux_is_on(tmp_path: Path) -> None:
+    """With the type that containers may use, and only there; a label that fails ends nothing."""
+    shares, on = tmp_path / "shares", tmp_path / "enforce"
+    shares.mkdir()
+    label_for_containers([shares], on)
+    assert not _label(shares)
+    on.touch()
+    label_for_containers([shares, tmp_path / "missing"], on)
+    assert b":container_file_t:" in _label(shares)
+
+
+def _label(path: Path) -> bytes:
+    try:
+        return os.getxattr(path, "security.selinux")
+    except OSError:
+        return b""
