@@ -70,6 +70,19 @@ async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world:
 
 
 @pytest.mark.timeout(120)
+async def test_a_pod_without_devices_that_was_put_onto_its_node_goes(world: KubeWorld) -> None:
+    """Its author set `spec.nodeName`; kube-scheduler evicts such a pod as well."""
+    await world.plane.apply(*CLASSES)
+    await system(world)
+    await world.plane.apply(kube_pod("low", {"cpu": "60"}, nodeName="n1"))
+    await world.plane.apply(kube_pod("high", {"cpu": "60"}, priorityClassName="serving"))
+    (evicted,) = await world.facts.count(PodEvicted, 1)
+    assert (evicted.name, evicted.beneficiary_name) == ("low", "default/high")
+    await world.delete("low")
+    assert (await world.bound("high"))["spec"]["nodeName"] == "n1"
+
+
+@pytest.mark.timeout(120)
 async def test_who_never_preempts_waits(world: KubeWorld) -> None:
     """`preemptionPolicy: Never` of its class; nobody of its priority goes either."""
     await world.plane.apply(*CLASSES)

@@ -82,7 +82,7 @@ class Shadowing:
         if isinstance(data, FormatEnabled | RevisionSetAside):
             self._note_rule(record.revision, data)
             return record.revision < self._upto
-        theirs = isinstance(data, PodAdopted) and data.evidence != OURS
+        theirs = isinstance(data, PodAdopted) and data.evidence not in ("", OURS)
         if theirs and record.revision > self._after:
             self._compare(record.revision, event.time, data)
         if isinstance(data, NodeObserved):

@@ -318,7 +318,7 @@ class ObjectReader:
             view.disks, view.volume_claims = _mounts(bytes(spec.volumes), meta.name)
         if view.node:
             view.unread = self._knows(view.uid)
-            if not view.unread and (view.shares or self._asks(spec)):
+            if not view.unread and (view.ours or view.shares or self._asks(spec)):
                 view.claim = self._claim(raw, ours=view.ours)
             return view
         if not view.ours:

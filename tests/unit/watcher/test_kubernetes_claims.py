@@ -7,11 +7,20 @@ import pytest
 from apportion.core.ledger.state import Phase
 from apportion.core.ledger.unnamed import EVIDENCE
 from apportion.core.manifests.placed import ATTEMPT, SHARES, shares_text
-from apportion_schemas import BindFailed, DifferenceFound, NodeObserved, PodAdopted, PodGone, Share
+from apportion_schemas import (
+    BindFailed,
+    DifferenceFound,
+    NodeConstraints,
+    NodeObserved,
+    PodAdopted,
+    PodEvicted,
+    PodGone,
+    Share,
+)
 from tests.support.fleet import A100_40, gpu, node
 from tests.support.kube_objects import kube_node, kube_pod, managed_fields
 from tests.support.kube_objects import share as asks_share
-from tests.support.pods import placed, pod
+from tests.support.pods import placed, pod, shape
 from tests.support.pods import share as of
 from tests.unit.watcher.followed_cluster import Cluster
 
@@ -60,6 +69,37 @@ def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
     cluster = Cluster()
     cluster.pod("p", annotations=said(), limits={"cpu": "1"}, on="n1")
     assert held(cluster).submitted.shape.node.cpu_milli == 1000
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_pod_of_ours_without_a_device_is_evicted_whoever_bound_it(made: bool) -> None:
+    """By `spec.nodeName` or another scheduler: it is held with its priority, and charged once."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1", allocatable={"cpu": "2"}))
+    cluster.pod("p", limits={"cpu": "2"}, on="n1", made=made, priority=5)
+    data = held(cluster)
+    assert (data.shares, data.attempt, data.running) == ((), 0, True)
+    assert data.submitted.priority == 5
+    cluster.ledger.play(data)
+    cluster.write(list(cluster.facts.nodes(["n1"])))
+    assert (cluster.ledger.node().host.cpu_milli, cluster.ledger.node().cpu_used_milli) == (
+        2000,
+        2000,
+    )
+    needs = NodeConstraints(cpu_milli=2000)
+    cluster.ledger.submit(pod("high", shape=shape(node=needs), priority=9)).settle()
+    (evicted,) = (each for each in cluster.ledger.events if isinstance(each, PodEvicted))
+    assert (evicted.pod, evicted.beneficiary) == ("p", "high")
+
+
+def test_a_pod_of_ours_without_a_device_that_cannot_be_read_is_not_held() -> None:
+    """Its priority is not known, so it is counted on its node and never evicted."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    unreadable = {"volcano.sh/preemptable": "perhaps"}
+    cluster.pod("p", limits={"cpu": "1"}, on="n1", annotations=unreadable)
+    cluster.pod("q", limits={"cpu": "1"}, on="n1", schedulerName="default-scheduler")
+    assert cluster.adoptions() == []
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,11 @@ A pod that we bound says it in our annotation; one that another scheduler bound,
 pod that asks for devices and says of none which it got has a claim without a holding: then nobody
 knows, and so many are held that it may have (`core.ledger.unnamed`). An annotation counts only as
 the word of who bound the pod (`writers`): our annotation on a pod that is not ours is its author's,
-and so is any on a pod that its author put onto a node. Invariant: a claim is of a pod that asks for
-devices.
+and so is any on a pod that its author put onto a node.
+
+A pod of ours without devices has a claim as well, to its CPU and memory: so it may be evicted for
+one of higher priority, whichever scheduler bound it. Invariant: any other claim is of a pod that
+asks for devices.
 """
 
 from __future__ import annotations
@@ -99,7 +102,7 @@ def bound_claim(
     schedulers: Collection[str],
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """The claim of any pod; None where it is on no node, has ended, or asks for no device."""
+    """The claim of any pod; None where it is on no node, has ended, or is as `claim_of` says."""
     spec, status = pod["spec"], pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ENDED:
         return None
@@ -115,7 +118,7 @@ def claim_of(
     ours: bool,
     writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
-    """The claim of a bound pod; None where it asks for no device and was not bound by us.
+    """The claim of a bound pod; None where it asks for no device, unless it is ours and readable.
 
     Whatever ResourceClaims it has are allocated by now, and no reason not to read it. `writers` are
     the field managers whose annotations are believed.
@@ -124,9 +127,12 @@ def claim_of(
     names = _resource_names(document) & claimed(config.dialects)
     doubted = _doubted(document, writers)
     notes = {key: text for key, text in _notes(document).items() if key not in doubted}
-    if not names and not (ours and notes.get(SHARES)):
+    if not names and not ours:
         return None
     draft = _draft(document, config if ours else structs.replace(config, gangs=False))
+    unknown = draft is None or bool(document["spec"].get("resourceClaims"))
+    if not names and unknown and not notes.get(SHARES):
+        return None
     about = _submitted(document, draft, config, ours=ours)
     families = tuple(sorted({ask.family for ask in about.shape.asks}))
     families = families or families_of(names, config.dialects)
@@ -137,7 +143,7 @@ def claim_of(
         running=not ours or _running(document),
         doubted=doubted,
     )
-    if ours and notes.get(SHARES):
+    if ours and (notes.get(SHARES) or not names):
         return _own(claim, notes)
     init, containers = (_names(document, part) for part in ("initContainers", "containers"))
     found = recover(BoundPod(notes, init, containers, about.shape.asks, config.dialects))
@@ -179,14 +185,17 @@ def _wanted(
 
 
 def _own(claim: Claim, notes: Mapping[str, str]) -> Claim:
-    """What our binder wrote."""
+    """What our binder wrote, or nothing at all."""
     try:
         shares = read_shares(notes)
     except ManifestError:
         return claim
     text = notes.get(ATTEMPT, "")
     known = text.isascii() and text.isdecimal() and len(text) <= ATTEMPT_DIGITS_MAX
-    return claim._replace(evidence=SHARES, shares=shares, attempt=int(text) if known else 0)
+    evidence = SHARES if notes.get(SHARES) else ""
+    running = claim.running or not shares
+    attempt = int(text) if known else 0
+    return claim._replace(evidence=evidence, shares=shares, attempt=attempt, running=running)
 
 
 def _draft(document: dict[str, Any], config: ManifestConfig) -> PodDraft | None:
