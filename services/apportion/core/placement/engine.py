@@ -28,7 +28,12 @@ from apportion.core.placement.queueing.hints import LIMITS_SET
 from apportion.core.placement.queueing.keys import affinity_key, plain_key
 from apportion.core.placement.queueing.queue import NO_CLOCK, PendingQueue
 from apportion.core.placement.queueing.reporting import unreported
-from apportion.core.placement.queueing.shape_queue import Reasons, ShapeQueue, is_pending
+from apportion.core.placement.queueing.shape_queue import (
+    Reasons,
+    ShapeQueue,
+    is_pending,
+    turn_of,
+)
 from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.refusing import Refusing
@@ -228,12 +233,32 @@ class Engine:
             return self._serve_gang(shape_queue, decision, events_max)
         pod = self._state.pods[shape_queue.waiting[0].uid]
         found = None if self._refusing.refused_alike(pod) else self._finder.find(pod)
+        if found is None and self._state.nominated:
+            pod, found = self._where_room_is_made(shape_queue, pod)
         if found is None:
             self._refuse(shape_queue, pod)
         else:
             self._reservations.reserve(pod, found)
             self._settle(shape_queue, [(pod, found)], decision)
         return True
+
+    def _where_room_is_made(
+        self, shape_queue: ShapeQueue, head: PodState
+    ) -> tuple[PodState, PodPlaced | None]:
+        """The first pod behind the head that fits because a node is kept for it, with its place.
+
+        The head and None if there is none. The head may be a pod that never preempts.
+        """
+        for uid in sorted(self._state.nominated):
+            pod = self._state.pods.get(uid)
+            if pod is None or pod is head or not is_pending(self._state, pod):
+                continue
+            if not shape_queue.has(turn_of(pod)):
+                continue
+            found = self._finder.find(pod)
+            if found is not None:
+                return pod, found
+        return head, None
 
     def _serve_gang(self, shape_queue: ShapeQueue, decision: Decision, events_max: int) -> bool:
         """Decide for all that a gang lacks; False if it must wait for a batch of its own."""

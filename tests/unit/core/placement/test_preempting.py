@@ -9,6 +9,7 @@ from apportion.core.ledger.state import Phase
 from apportion.core.placement.engine import Engine
 from apportion.core.placement.queueing.sharding import WHOLE, Shard, key_of, part_of
 from apportion_schemas import (
+    Ask,
     BudgetObserved,
     Host,
     LabelExpression,
@@ -56,6 +57,16 @@ def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
 def on(ledger: Ledger, uid: str) -> str:
     """Where the pod is."""
     return ledger.where(uid)
+
+
+@pytest.mark.parametrize("shape", [cards(), cards(1, memory_mib=1)])
+def test_room_made_for_a_pod_does_not_go_to_an_older_one_that_never_preempts(shape: Ask) -> None:
+    """The older pod has the same priority, and requests the same or other devices."""
+    ledger = full()
+    ledger.submit(pod("older", shape, priority=100, preempts=False), high("younger")).settle()
+    assert evicted(ledger) == [("low-0-0", "younger")]
+    ledger.gone("low-0-0").settle()
+    assert (on(ledger, "older"), on(ledger, "younger")) == ("", "n0")
 
 
 def test_H8_a_pod_of_lower_priority_goes_and_then_the_other_has_its_place() -> None:
