@@ -25,8 +25,9 @@ binder    /persistentvolumeclaims: get patch
 binder    /persistentvolumes: get list patch
 binder    storage.k8s.io/storageclasses: get
 binder    /events: create get patch
-binder    scheduling.volcano.sh/podgroups: get
+binder    scheduling.volcano.sh/podgroups: get patch
 binder    scheduling.volcano.sh/podgroups/status: patch
+binder    scheduling.volcano.sh/queues: get create
 binder    /nodes/status: patch
 gateway   authentication.k8s.io/tokenreviews: create
 gateway   authorization.k8s.io/subjectaccessreviews: create

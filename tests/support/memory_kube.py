@@ -129,6 +129,8 @@ class MemoryKube:
                 return self._create(where, body)
             case "POST", "binding" if where.resource == "pods":
                 return self._bind(where, body)
+            case _, "status" if where.resource == "podgroups":
+                raise Refused(404, "NotFound", "the server could not find the requested resource")
             case "PATCH", "" | "status":
                 return self._patch(where, body, strategic=content_type == MERGE_PATCH)
             case "PUT", "" | "status":
@@ -191,7 +193,7 @@ class MemoryKube:
         }
         if where.part == "status":
             about = before | {"status": wanted.get("status", {})}
-        elif "status" in before and where.resource in ("pods", "nodes", "podgroups"):
+        elif "status" in before and where.resource in ("pods", "nodes"):
             about["status"] = before["status"]
         kept = {name: meta[name] for name in SYSTEM if name in meta}
         about["metadata"] = {**about["metadata"], **kept}

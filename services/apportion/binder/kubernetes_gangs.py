@@ -1,14 +1,16 @@
 """Lets gangs in: Volcano's controllers make a job's pods only once its PodGroup is `Inqueue`.
 
 That is its scheduler's part, and so ours where we take its place. A gang waits in the ledger like
-any pod, so every gang of an open queue is let in. Invariant: only a PodGroup that waits is changed,
-and only its phase.
+any pod, so every gang of an open queue is let in. Invariant: only the phase of a PodGroup that
+waits is changed; one that its controllers changed since it was read is looked at again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from http import HTTPStatus
+from typing import Final
 
 import msgspec
 
@@ -21,9 +23,23 @@ from apportion.runtime.process.clock import Clock
 from apportion_schemas import PodGroupObserved, QueueObserved
 
 PAUSE_S = 1.0
+RETRY_S = 30.0
+"""After which a gang that the API server refused to let in is tried again."""
 JSON_MERGE_PATCH = "application/merge-patch+json"
+QUEUE_S = 60.0
+"""Between two looks whether Volcano's API and its Queue `default` are there."""
+QUEUES = "/apis/scheduling.volcano.sh/v1beta1/queues"
+DEFAULT = "default"
+_DEFAULT_QUEUE = msgspec.json.encode(
+    {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": DEFAULT},
+        "spec": {"weight": 1, "reclaimable": True},
+    }
+)
 WAITS = ("", "Pending")
-_LET_IN = msgspec.json.encode({"status": {"phase": "Inqueue"}})
+IN: Final = "Inqueue"
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +48,12 @@ class _Status(msgspec.Struct, frozen=True):
     phase: str = ""
 
 
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
 class _PodGroup(msgspec.Struct, frozen=True):
+    metadata: _Meta = _Meta()
     status: _Status = _Status()
 
 
@@ -47,6 +68,7 @@ class Gangs:
         self._state = state
         self._clock = clock
         self._waiting: dict[str, None] = {}
+        self._refused: dict[str, None] = {}
         self._news = asyncio.Event()
 
     def observe(self, change: Change) -> None:
@@ -73,12 +95,41 @@ class Gangs:
         for gang, group in self._state.groups.items():
             if not group.pods:
                 self._note(gang)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._retry())
+            tasks.create_task(self._have_default_queue())
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                waiting, self._waiting = self._waiting, {}
+                for name in waiting:
+                    await self._let_in(name)
+
+    async def _retry(self) -> None:
+        """Try those again, now and then, that the API server refused."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            waiting, self._waiting = self._waiting, {}
-            for name in waiting:
-                await self._let_in(name)
+            await self._clock.pause(RETRY_S)
+            refused, self._refused = self._refused, {}
+            for name in refused:
+                self._note(name)
+
+    async def _have_default_queue(self) -> None:
+        """Make Volcano's Queue `default` where Volcano's API is there and the queue is not.
+
+        Its own scheduler makes it at its start. Without it Volcano's controllers make no PodGroup
+        for a Job that names no queue, and so no pods.
+        """
+        while DEFAULT not in self._state.queues:
+            try:
+                await self._api.get(f"{QUEUES}/{DEFAULT}")
+            except KubeUnavailable:
+                pass
+            except KubeRefused as error:
+                if error.status == HTTPStatus.NOT_FOUND and f'"{DEFAULT}"' in error.message:
+                    answer = await self._api.request("POST", QUEUES, body=_DEFAULT_QUEUE)
+                    said = "made" if answer.ok else answer.refusal()
+                    _log.info("Volcano's Queue %s: %s", DEFAULT, said)
+            await self._clock.pause(QUEUE_S)
 
     async def _let_in(self, group: str) -> None:
         known = self._state.groups.get(group)
@@ -90,16 +141,36 @@ class Gangs:
         namespace, _, name = group.partition("/")
         path = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups/{name}"
         try:
-            if _decode(await self._api.get(path)).status.phase not in WAITS:
-                return
-            answer = await self._api.request(
-                "PATCH", f"{path}/status", body=_LET_IN, content_type=JSON_MERGE_PATCH
-            )
+            found = _decode(await self._api.get(path))
+            if found.status.phase in WAITS:
+                await self._patch(path, found)
         except KubeUnavailable:
             self._note(group)
             await self._clock.pause(PAUSE_S)
         except KubeRefused as error:
-            _log.info("gang %s was not let in: %s", group, error)
-        else:
+            if error.status == HTTPStatus.CONFLICT:
+                self._note(group)
+                return
+            self._refused[group] = None
+            _log.warning("gang %s was not let in, and will be tried again: %s", group, error)
+
+    async def _patch(self, path: str, found: _PodGroup) -> None:
+        """Set the phase of a PodGroup as it was read.
+
+        Volcano's own CRD has no status subresource, so the status is written with the object. Where
+        a CRD has one, the API server ignores the status in such a patch without a word.
+
+        Raises:
+            KubeRefused: the API server refused it.
+            KubeUnavailable: there was no answer.
+        """
+        version = {"resourceVersion": found.metadata.resource_version}
+        for where in (path, f"{path}/status"):
+            body = msgspec.json.encode({"metadata": version, "status": {"phase": IN}})
+            answer = await self._api.request(
+                "PATCH", where, body=body, content_type=JSON_MERGE_PATCH
+            )
             if not answer.ok:
-                _log.warning("gang %s was not let in: %s", group, answer.refusal())
+                raise answer.refusal()
+            if _decode(answer.body).status.phase == IN:
+                return

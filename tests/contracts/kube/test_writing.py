@@ -173,12 +173,16 @@ async def test_a_group_is_let_in_by_its_status(place: Place) -> None:
         "spec": {"minMember": 2},
     }
     await make(place.api, GROUPS, group)
-    patch = {"status": {"phase": "Inqueue"}}
-    path = f"{GROUPS}/g/status"
-    done = await ask(place.api, "PATCH", path, patch, content_type=JSON_MERGE_PATCH)
-    assert done.status == 200
-    found = await get(place.api, f"{GROUPS}/g")
+    made = await get(place.api, f"{GROUPS}/g")
+    version = made["metadata"]["resourceVersion"]
+    patch = {"metadata": {"resourceVersion": version}, "status": {"phase": "Inqueue"}}
+    path, kind = f"{GROUPS}/g", {"content_type": JSON_MERGE_PATCH}
+    assert (await ask(place.api, "PATCH", f"{path}/status", patch, **kind)).status == 404
+    assert (await ask(place.api, "PATCH", path, patch, **kind)).status == 200
+    found = await get(place.api, path)
     assert (found["status"]["phase"], found["spec"]["minMember"]) == ("Inqueue", 2)
+    stale = await ask(place.api, "PATCH", path, patch | {"status": {"phase": "Running"}}, **kind)
+    assert status_of(stale) == CONFLICT
 
 
 @pytest.mark.parametrize("name", ["p", "q"])
