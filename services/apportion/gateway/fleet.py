@@ -41,6 +41,9 @@ class FleetRows:
         if state.of_kubernetes != self._of_kubernetes:  # then other nodes than it tells of are gone
             self._of_kubernetes = state.of_kubernetes
             self._touch(list(state.nodes))
+        for node in change.forgotten:
+            self._begin = max(self._begin, self._changed.pop(node.name, 0))
+            self._rows.pop(node.name, None)
         if change.node is not None:
             self._touch((change.node.name,))
         elif change.pod is not None and change.pod.placement is not None:  # its phase is in the row
@@ -58,6 +61,8 @@ class FleetRows:
 
     def _touch(self, names: Iterable[str]) -> None:
         for name in names:
+            if name not in self._state.nodes:
+                continue
             self._changed.pop(name, None)
             self._changed[name] = self._state.revision
             self._rows.pop(name, None)

@@ -27,6 +27,7 @@ from apportion_schemas import (
     PodRefused,
     PodResized,
     ResizeRefused,
+    subject_of,
 )
 
 
@@ -53,7 +54,8 @@ def fence(
             continue
         node, expect = state.nodes[event.node], None
         if node.name not in chains:
-            expect = fences.expected(node.fence, folded=state.revision)
+            subject = "" if node.fence else subject_of(event)
+            expect = fences.expected(node.fence, folded=state.revision, subject=subject)
         if isinstance(event, PodPlaced):
             submitted = state.pods[event.pod].submitted
             devices = (held.device for held in node.devices)

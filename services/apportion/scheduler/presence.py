@@ -35,7 +35,7 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import NodeHeard, NodeSilent
+from apportion_schemas import NodeHeard, NodeSilent, subject_of
 
 GRACE_S = 40
 """As long as Kubernetes waits for a kubelet (`node-monitor-grace-period` in most releases)."""
@@ -166,7 +166,8 @@ class Presence:
         else:
             data, word = NodeSilent(node=name, grace_s=self._grace_s), "silent"
         draft = self._publisher.draft(data, event_id=f"{name}/{word}/{node.presence}", basis=basis)
-        expect = self._fences.expected(node.presence, folded=basis)
+        subject = "" if node.presence else subject_of(data)
+        expect = self._fences.expected(node.presence, folded=basis, subject=subject)
         (revision,) = await self._ledger.append([structs.replace(draft, expect=expect)])
         _log.info("the agent of node %s is %s", name, word)
         return revision

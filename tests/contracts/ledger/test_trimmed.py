@@ -46,3 +46,18 @@ async def test_a_fence_upon_what_was_dropped_is_refused_and_then_expects_nothing
     assert revision == 3
     with pytest.raises(FenceRefused):
         await ledger.append([draft("workload.a", expect=expect)])
+
+
+async def test_a_fence_upon_what_the_state_forgot_learns_it_from_the_server(place: Place) -> None:
+    """A writer that has folded the record expects it then; one that has not still waits for it."""
+    ledger = await place.connect()
+    (placed,) = await ledger.append([draft("workload.n1")])
+    fences, subject = Fences(ledger), "apportion.v1.workload.n1"
+    assert fences.expected(0, folded=placed, subject=subject) == 0
+    with pytest.raises(FenceRefused) as refused:
+        await ledger.append([draft("workload.n1", expect=0)])
+    await fences.refused(refused.value)
+    assert fences.expected(0, folded=placed - 1, subject=subject) == 0
+    expect = fences.expected(0, folded=placed, subject=subject)
+    assert expect == placed
+    await ledger.append([draft("workload.n1", expect=expect)])

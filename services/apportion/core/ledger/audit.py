@@ -97,7 +97,8 @@ class Auditor:
         self.found: Counter[str] = Counter()
         self._start = start
         self._full_every = full_every
-        self._chain = {name: node.chain for name, node in self.state.nodes.items()}
+        self._chain = {name: each.chain for name, each in self.state.departed.items()}
+        self._chain |= {name: node.chain for name, node in self.state.nodes.items()}
         self._closed: dict[str, _Closed] = {}
         self._batch: tuple[str, int] | None = None
         self._gangs: set[str] = set()
@@ -173,6 +174,8 @@ class Auditor:
 
     def _placement(self, event: Event, data: _Chained) -> Iterator[tuple[str, str]]:
         known = self._chain.get(data.node, "")
+        if data.node not in self.state.nodes and data.node not in self.state.departed:
+            known = ""  # the node left long ago: its chain begins again
         if data.previous != known:
             text = (
                 f"node {data.node}: what is decided of {data.pod} names {data.previous[:12]!r} as "

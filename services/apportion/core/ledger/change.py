@@ -18,6 +18,7 @@ class Change(Struct, frozen=True, gc=False):
     is placed changes nothing there. `refused` is empty, or why the event was not applied. `shares`
     came to the node or left it with the pod and nothing else of it changed; None where anything may
     have. `before` is the pod as it was, where the event says otherwise of what it is or wants.
+    `forgotten` are nodes that the state no longer has.
     """
 
     data: Any
@@ -26,6 +27,7 @@ class Change(Struct, frozen=True, gc=False):
     refused: str = ""
     shares: tuple[Share, ...] | None = None
     before: PodState | None = None
+    forgotten: tuple[NodeState, ...] = ()
 
 
 class Refused(Exception):

@@ -6,7 +6,7 @@ Invariant: `cordon` says the reasons of `cordons`, and nothing of anybody else's
 
 from apportion.core.devices.cordons import Cordon, added, reasons, without
 from apportion.core.ledger.change import Change, Context, Refused
-from apportion.core.ledger.state import NodeState
+from apportion.core.ledger.departures import node_of, note_left
 from apportion_schemas import (
     DeviceCordoned,
     DeviceCordonLifted,
@@ -43,9 +43,10 @@ def node(context: Context, data: NodeCordoned | NodeUncordoned | NodeCordonLifte
     known = context.state.nodes.get(data.node)
     now = _reasons_after(context, known.cordons if known else (), data, data.node)
     if known is None:
-        known = context.state.nodes[data.node] = NodeState(data.node)
+        known = node_of(context.state, data.node)
     known.cordons, known.cordon = now, reasons(now)
-    return Change(data, node=known)
+    forgotten = note_left(context.state, known) if known.gone else ()
+    return Change(data, node=known, forgotten=forgotten)
 
 
 def _reasons_after(

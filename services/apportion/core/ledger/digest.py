@@ -57,17 +57,16 @@ def _optional(state: State) -> dict[str, Any]:
         found["quotas"] = state.quotas
     if state.evictions or state.nominated:
         found["evictions"] = [state.evictions, state.nominated]
-    if state.budgets:
-        found["budgets"] = state.budgets
-    if state.volume_claims:
-        found["volume_claims"] = state.volume_claims
-    if state.namespaces:
-        found["namespaces"] = state.namespaces
+    for name in ("budgets", "volume_claims", "namespaces"):
+        if getattr(state, name):
+            found[name] = getattr(state, name)
     shared = {name: cordons for name, cordons in _cordons(state) if len(cordons) > 1}
     if shared:  # what one alone says stands with its device or node
         found["cordons"] = shared
     if state.resizes:
         found["resizes"] = {uid: [each.revision, each.asked] for uid, each in state.resizes.items()}
+    if state.departed:
+        found["departed"] = [state.departed, list(state.left)]
     if state.of_kubernetes:
         found["of_kubernetes"] = True
     rules = state.rules.upto(state.revision)

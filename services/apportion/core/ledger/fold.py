@@ -11,6 +11,7 @@ Invariant: `apply` either takes an event whole or leaves the state as it was, bu
 
 from collections.abc import Callable
 from copy import copy
+from itertools import chain
 from typing import Any, get_args
 
 import msgspec
@@ -26,6 +27,7 @@ from apportion.core.ledger.change import Change
 from apportion.core.ledger.change import Context as _Context
 from apportion.core.ledger.change import Refused as _Refused
 from apportion.core.ledger.cluster_facts import CLUSTER_FACTS
+from apportion.core.ledger.departures import node_of, note_left
 from apportion.core.ledger.evictions import evict, give_up, leave
 from apportion.core.ledger.hosting import charge_host, release_host, resize_host
 from apportion.core.ledger.rationale import placement_of
@@ -112,7 +114,7 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
         _use_up_attempt(state, data)
         change = Change(data, node=_node_of(state, data), refused=str(error))
     if digest and type(data) in CHAINED:
-        node = _node(state, data.node)
+        node = node_of(state, data.node)
         node.fence, node.chain = revision, digest
     state.revision = revision
     return change
@@ -128,7 +130,7 @@ def refuse(state: State, revision: int, subject: str, reason: str, *, digest: st
     _note_refusal(state, revision, subject, reason)
     node = None
     if subject.startswith(PLACEMENT_SUBJECTS):
-        node = _node(state, untoken(subject.removeprefix(PLACEMENT_SUBJECTS)))
+        node = node_of(state, untoken(subject.removeprefix(PLACEMENT_SUBJECTS)))
         node.fence, node.chain = revision, digest
     state.revision = revision
     return Change(None, node=node, refused=reason)
@@ -146,13 +148,6 @@ def _use_up_attempt(state: State, data: Any) -> None:
     pod = state.pods.get(data.pod) if isinstance(data, PodPlaced) else None
     if pod is not None and pod.phase is PENDING and pod.attempt == data.attempt:
         pod.attempt += 1
-
-
-def _node(state: State, name: str) -> NodeState:
-    node = state.nodes.get(name)
-    if node is None:
-        node = state.nodes[name] = NodeState(name)
-    return node
 
 
 def _node_of(state: State, data: Any) -> NodeState | None:
@@ -177,7 +172,7 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
                 f"device {device.id} is in use as {old.device.family} and is reported as "
                 f"{device.family}"
             )
-    node = _node(state, data.node)
+    node = node_of(state, data.node)
     previous = node.by_id
     node.reported, node.reported_revision = data, context.revision
     node.refused = None
@@ -199,7 +194,7 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
         if owner != data.node:
             state.nodes[owner].by_id[device_id].present = False
         state.node_of_device[device_id] = data.node
-    return Change(data, node=node)
+    return Change(data, node=node, forgotten=note_left(state, node) if node.gone else ())
 
 
 def _check_owner(state: State, node: str, device_id: str) -> None:
@@ -272,23 +267,28 @@ def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
 def _node_observed(context: _Context, data: NodeObserved) -> Change:
     """Once an API server has told of a node, there are no other nodes than those it tells of."""
     state = context.state
-    node = _node(state, data.node)
+    node = node_of(state, data.node)
+    forgotten: tuple[NodeState, ...] = ()
     if data.version and not state.of_kubernetes:
         state.of_kubernetes = True
         for other in state.nodes.values():
             other.gone = other.observed is None
+        left = [other for other in state.nodes.values() if other.gone and other is not node]
+        forgotten = tuple(chain.from_iterable(note_left(state, other) for other in left))
     node.observed, node.gone = data, False
+    if state.left:
+        state.left.pop(data.node, None)
     node.host = host_of(node)
     _judge(node)
-    return Change(data, node=node)
+    return Change(data, node=node, forgotten=forgotten)
 
 
 def _node_gone(context: _Context, data: NodeGone) -> Change:
-    node = _node(context.state, data.node)
+    node = node_of(context.state, data.node)
     node.observed, node.gone, node.refused = None, True, None
     node.host = host_of(node)
     _judge(node)
-    return Change(data, node=node)
+    return Change(data, node=node, forgotten=note_left(context.state, node))
 
 
 # ------------------------------------------------------------------ workload
@@ -373,6 +373,9 @@ def _pod_gone(context: _Context, data: PodGone) -> Change:
         del group.pods[data.uid]
         if not group.pods:
             del state.groups[pod.submitted.group]
+    if node is not None and node.gone:
+        forgotten = note_left(state, node)
+        return Change(data, node=node, pod=pod, shares=shares, forgotten=forgotten)
     return Change(data, node=node, pod=pod, shares=shares)
 
 
@@ -381,7 +384,7 @@ def _pod_adopted(context: _Context, data: PodAdopted) -> Change:
     state = context.state
     devices = charged(state, data)
     pod = _submit(context, data.submitted)
-    node = _node(state, data.node)
+    node = node_of(state, data.node)
     hold(state, node, devices)
     settle(pod, node, data)
     return Change(data, node=node, pod=pod)
@@ -427,7 +430,8 @@ def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     pod.last_failure = data.reason
     if pod.backoff is not None:
         pod.backoff = paused(pod.backoff, context.time)
-    return Change(data, node=node, pod=pod, shares=shares)
+    forgotten = note_left(context.state, node) if node is not None and node.gone else ()
+    return Change(data, node=node, pod=pod, shares=shares, forgotten=forgotten)
 
 
 def _pod_refused(context: _Context, data: PodRefused) -> Change:

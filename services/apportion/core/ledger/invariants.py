@@ -31,7 +31,18 @@ def violations(state: State) -> list[str]:
     found.extend(_pods(state))
     found.extend(_gangs(state))
     found.extend(_devices(state))
+    found.extend(_left_nodes(state))
     return found
+
+
+def _left_nodes(state: State) -> Iterator[str]:
+    for name in state.left:
+        node = state.nodes.get(name)
+        if node is None or not node.gone:
+            yield f"node {name} is said to have left, and is {'there' if node else 'not known'}"
+    for name in state.departed:
+        if name in state.nodes:
+            yield f"node {name} is forgotten, and known"
 
 
 def violations_near(state: State, change: Change) -> list[str]:

@@ -5,13 +5,13 @@ fence by which the next one is told once.
 """
 
 from apportion.core.ledger.change import Change, Context
-from apportion.core.ledger.state import NodeState
+from apportion.core.ledger.departures import node_of
 from apportion_schemas import NodeHeard, NodeSilent
 
 
 def changed(context: Context, data: NodeSilent | NodeHeard) -> Change:
     """When the node's agent was found silent, or that it is heard."""
-    node = context.state.nodes.setdefault(data.node, NodeState(data.node))
+    node = node_of(context.state, data.node)
     node.presence = context.revision
     if isinstance(data, NodeHeard):
         node.silent = ""

@@ -179,7 +179,8 @@ def _bytes(text: str) -> bytes:
 
 def heads_of(state: State) -> dict[str, str]:
     """The digest of the newest placement message on each node that has one."""
-    return {name: node.chain for name, node in state.nodes.items() if node.chain}
+    heads = {name: before.chain for name, before in state.departed.items() if before.chain}
+    return heads | {name: node.chain for name, node in state.nodes.items() if node.chain}
 
 
 def signed_bytes(checkpoint: Checkpoint) -> bytes:

@@ -5,15 +5,17 @@ the node leaves.
 """
 
 from apportion.core.ledger.change import Change, Context
-from apportion.core.ledger.state import NodeState, RefusedReport
+from apportion.core.ledger.departures import node_of, note_left
+from apportion.core.ledger.state import RefusedReport
 from apportion_schemas import ReportRefused
 
 
 def refused(context: Context, data: ReportRefused) -> Change:
     """The newest is kept; of a node that never reported, it is all that is known."""
     state = context.state
-    node = state.nodes.setdefault(data.node, NodeState(data.node))
+    node = node_of(state, data.node)
     if node.reported is None and node.observed is None:
         node.gone = state.of_kubernetes
     node.refused = RefusedReport(data.cause, data.message, context.revision, context.time)
-    return Change(data, node=node)
+    forgotten = note_left(state, node) if node.gone else ()
+    return Change(data, node=node, forgotten=forgotten)

@@ -25,6 +25,7 @@ from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.fold import Change, host_of
 from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import (
+    Departed,
     GroupState,
     NodeState,
     PodState,
@@ -52,7 +53,7 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
-FORMAT = 12
+FORMAT = 13
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
 
 MAGIC = b"apportion snapshot\n"
@@ -113,7 +114,7 @@ class _Node(Struct, array_like=True):
 
 
 class _Part(Struct, array_like=True, tag=0):
-    """Nodes and pods as they were when the frame was taken.
+    """Nodes and pods as they were when the frame was taken, less those that went since the last.
 
     `shapes` get the next numbers, and of a pod the number stands for both its shape and its key.
     """
@@ -122,6 +123,7 @@ class _Part(Struct, array_like=True, tag=0):
     shapes: list[tuple[bytes, Shape]]
     pods: list[PodState]
     gone: list[str]
+    forgotten: list[str] = []
 
 
 class _Head(Struct, array_like=True, tag=1):
@@ -155,6 +157,8 @@ class _Head(Struct, array_like=True, tag=1):
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
     namespaces: dict[str, NamespaceObserved] = {}
     resizes: dict[str, Resize] = {}
+    left: dict[str, None] = {}
+    departed: dict[str, Departed] = {}
     rules: Rules = msgspec.field(default_factory=Rules)
 
 
@@ -185,6 +189,7 @@ class Taking:
         self._state = state
         self._nodes = dict.fromkeys(state.nodes)
         self._pods = dict.fromkeys(state.pods)
+        self._forgotten: dict[str, None] = {}
         self._shapes: dict[bytes, int] = {}
         self._parts: list[bytes] = []
         self._hash = sha256()
@@ -208,6 +213,9 @@ class Taking:
             uids.add(change.pod.uid)
         self._nodes.update(dict.fromkeys(name for name in names if name in self._state.nodes))
         self._pods.update(dict.fromkeys(uid for uid in uids if uid))
+        for node in change.forgotten:
+            self._nodes.pop(node.name, None)
+            self._forgotten[node.name] = None
         self._moved |= isinstance(data, NodeReported)
 
     def step(self, items: int) -> None:
@@ -225,7 +233,10 @@ class Taking:
                 self._shapes[pod.shape_key] = len(self._shapes)
                 shapes.append((pod.shape_key, pod.submitted.shape))
             pods.append(_pod_out(pod, self._shapes[pod.shape_key]))
-        self._frame(_Part([_node_out(node) for node in nodes if node], shapes, pods, gone))
+        forgotten = _pop(self._forgotten, len(self._forgotten))
+        self._frame(
+            _Part([_node_out(node) for node in nodes if node], shapes, pods, gone, forgotten)
+        )
 
     def finish(self) -> Taken:
         """Take all that is left, and what is small, in one piece; the snapshot is of now."""
@@ -234,7 +245,7 @@ class Taking:
             self._nodes.update(
                 dict.fromkeys(name for name, node in self._state.nodes.items() if node.gone)
             )
-        if self.due:
+        if self.due or self._forgotten:
             self.step(self.due)
         self._frame(_head_out(self._state))
         self._parts.append(self._hash.digest())
@@ -356,6 +367,8 @@ _HEAD_FIELDS = tuple(
 
 
 def _part_in(state: State, part: _Part, shapes: list[tuple[bytes, Shape]]) -> None:
+    for name in part.forgotten:
+        state.nodes.pop(name, None)
     for node in part.nodes:
         state.nodes[node.name] = _node_in(node)
     shapes.extend(part.shapes)

@@ -251,6 +251,14 @@ class Resize(Struct, frozen=True, array_like=True):
     revision: int
 
 
+class Departed(Struct, frozen=True, array_like=True, gc=False):
+    """Where the fences of a forgotten node ended; the fields are those of `NodeState`."""
+
+    fence: int
+    chain: str
+    presence: int
+
+
 class State(Struct, eq=False):
     """Everything that the ledger says up to `revision`.
 
@@ -262,6 +270,8 @@ class State(Struct, eq=False):
     `evictions` are of pods that are to go and still hold their places, by uid. `nominated` is the
     node, by uid of the pending pod for which room is made there. `budgets` and
     `volume_claims` are as `quotas`. `resizes` are wishes that nobody has answered, by pod uid.
+    `left` are nodes that left the cluster and have no pods and no cordons, in that order, and
+    `departed` those that are forgotten since (see `core.ledger.departures`).
     `rules` may be known further than `revision`.
     """
 
@@ -294,4 +304,6 @@ class State(Struct, eq=False):
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
     namespaces: dict[str, NamespaceObserved] = {}
     resizes: dict[str, Resize] = {}
+    left: dict[str, None] = {}
+    departed: dict[str, Departed] = {}
     rules: Rules = field(default_factory=Rules)

@@ -146,6 +146,8 @@ class Engine:
         pod, node, kind = change.pod, change.node, type(change.data)
         if node is not None:
             self._finder.columns.touch(node, change.shares)
+        for forgotten in change.forgotten:
+            self._finder.columns.forget(forgotten)
         self._finder.volumes.observe(change)
         moved = False
         if kind is PodChanged and pod is not None:

@@ -86,6 +86,8 @@ class Account:
         self._time = max(self._time, moment)
         self._meters.go_to(self._time)
         data = change.data
+        for node in change.forgotten:
+            self._rest.pop(node.name, None)
         if change.refused:
             return
         if isinstance(data, UsageRecorded):

@@ -66,7 +66,8 @@ class Counts:
         else:  # of these the node may be another one
             self._rows[changed] = [self.by_node[columns.names[row]] for row in changed.tolist()]
         for node in self._stale:
-            self._rows[columns.row_of(node)] = self.by_node[node]
+            if node in columns:  # else it was forgotten, with no pods
+                self._rows[columns.row_of(node)] = self.by_node[node]
         self._stale.clear()
         return self._rows
 

@@ -138,6 +138,19 @@ class Columns:
         elif before.shares is not None:
             before.shares.extend(shares)
 
+    def forget(self, node: NodeState) -> None:
+        """Leave the row of a node vacant that the state no longer has."""
+        self._touched.pop(node.name, None)
+        if node.name not in self._row_of:
+            return
+        row: Int64 = self._order.remove(node.name)
+        self.nodes[row] = VACANT
+        self._refresh(row, VACANT, None)
+        self.device_kinds.count(self.kind[row].tolist(), -1)
+        self.kind[row] = NO_KIND
+        self.changed.append(row)
+        self.count = len(self._row_of)
+
     def sync(self) -> None:
         """Bring the rows up to the state: cost follows the devices that were touched."""
         geometries = self._state.configuration.nvidia.known_mig_geometries
@@ -181,6 +194,10 @@ class Columns:
     def row_of(self, name: str) -> int:
         """The row of a node that has one."""
         return self._row_of[name]
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a node of that name has a row."""
+        return name in self._row_of
 
     def offered(self) -> list[Device | None]:
         """The kinds of device that there are, by number; see `DeviceKinds.offered`."""

@@ -56,6 +56,13 @@ class RowOrder:
         self.vacant[row] = False
         return moved
 
+    def remove(self, name: str) -> int:
+        """Leave the row of a name vacant, and say which one it was."""
+        row = self.row_of.pop(name)
+        del self._order[self._rank(name)]
+        self.names[row], self.vacant[row] = "", True
+        return row
+
     def lay_out(self, joined: Iterable[str]) -> None:
         """Give these a row as well, and every name another one, with spare rows between."""
         for name in joined:

@@ -122,7 +122,7 @@ class Preempting:
         ended = {uid: node for uid, node in self._nominated.items() if now.get(uid) != node}
         if ended or len(now) != len(self._nominated):
             self._nominated = dict(now)
-        for name in sorted(set(ended.values())):
+        for name in sorted(set(ended.values()) & self._state.nodes.keys()):
             self._finder.columns.touch(self._state.nodes[name], ())
         return bool(ended)
 

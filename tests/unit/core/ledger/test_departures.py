@@ -1,0 +1,115 @@
+"""Nodes that have left are forgotten once nothing refers to them; their fences go on."""
+
+from itertools import count
+
+import pytest
+
+from apportion.core.ledger import departures
+from apportion.core.ledger.digest import digest
+from apportion.core.ledger.snapshot import Taking, restore, take
+from apportion.core.placement.engine import Engine
+from apportion_schemas import NodeCordoned, NodeGone, NodeSilent, NodeUncordoned
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, pod
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few are kept that a test need not have hundreds."""
+    monkeypatch.setattr(departures, "LEFT_MAX", 2)
+    monkeypatch.setattr(departures, "DEPARTED_MAX", 3)
+
+
+def come_and_go(ledger: Ledger, *names: str) -> None:
+    """Each node joins with a GPU, and leaves."""
+    for name in names:
+        ledger.play(observed(name, version=1), rack(name, 1), NodeGone(node=name))
+
+
+def test_a_node_is_forgotten_when_enough_others_have_left_since() -> None:
+    """With its devices; another node may have them."""
+    ledger = Ledger()
+    come_and_go(ledger, "a", "b")
+    assert list(ledger.state.nodes) == ["a", "b"]
+    come_and_go(ledger, "c")
+    assert list(ledger.state.nodes) == ["b", "c"]
+    assert "a-g0" not in ledger.state.node_of_device
+    ledger.play(observed("b", version=2))
+    assert ledger.node("b").devices, "it came back in time"
+    come_and_go(ledger, "d", "e")
+    assert list(ledger.state.nodes) == ["b", "d", "e"]
+
+
+def test_a_node_with_pods_or_with_a_cordon_stays() -> None:
+    """It goes once the last of them ends."""
+    ledger = Ledger(observed("a", version=1), rack("a", 1), observed("b", version=1), rack("b", 1))
+    ledger.submit(pod("p", ask(1))).settle()
+    where, other = ledger.where("p"), {"a": "b", "b": "a"}[ledger.where("p")]
+    ledger.play(NodeCordoned(node=other, by="ann", reason="dust"))
+    ledger.play(NodeGone(node=where), NodeGone(node=other))
+    come_and_go(ledger, "c", "d", "e")
+    assert sorted(ledger.state.nodes) == ["a", "b", "d", "e"]
+    ledger.gone("p").play(NodeUncordoned(node=other, by="ann"))
+    assert sorted(ledger.state.nodes) == ["a", "b"]
+    come_and_go(ledger, "f", "g")
+    assert sorted(ledger.state.nodes) == ["f", "g"]
+
+
+def test_a_node_that_comes_back_goes_on_with_its_fences() -> None:
+    """Its next placement names the one before; the presence of its agent is fenced as well."""
+    ledger = Ledger(observed("a", version=1), rack("a", 1))
+    ledger.submit(pod("p", ask(1))).settle()
+    ledger.play(NodeSilent(node="a", grace_s=1))
+    node = ledger.node("a")
+    ends = (7, "beef", node.presence)
+    node.fence, node.chain = ends[:2]
+    ledger.gone("p").play(NodeGone(node="a"))
+    come_and_go(ledger, "b", "c")
+    assert "a" not in ledger.state.nodes
+    ledger.play(observed("a", version=2))
+    node = ledger.node("a")
+    assert (node.fence, node.chain, node.presence) == ends
+    assert not ledger.state.departed
+
+
+def test_a_state_of_many_nodes_that_come_and_go_does_not_grow() -> None:
+    """Nor do its fences, the index of an engine, and a snapshot."""
+    ledger = Ledger()
+    for at in range(200):
+        ledger.play(observed(f"n{at}", version=1), rack(f"n{at}", 1))
+        ledger.submit(pod(f"p{at}", ask(1))).settle()
+        ledger.node(f"n{at}").fence = ledger.state.revision
+        ledger.gone(f"p{at}").play(NodeGone(node=f"n{at}"))
+    state = ledger.state
+    assert (len(state.nodes), len(state.left), len(state.departed)) == (2, 2, 3)
+    assert len(state.node_of_device) == 2
+    assert len(take(state)) < 10_000
+
+
+def test_an_engine_decides_as_one_that_never_knew_the_node() -> None:
+    """Rows of forgotten nodes are vacant, and new nodes take them."""
+    ledger = Ledger(observed("m", version=1), rack("m", 2))
+    uids = (f"p{at}" for at in count())
+    for name in ("a", "z", "k", "b", "y", "l", "n"):
+        ledger.play(observed(name, version=1), rack(name, 1))
+        ledger.submit(pod(next(uids), ask(1000))).settle()
+        for each in list(ledger.state.pods.values()):
+            ledger.gone(each.uid)
+        ledger.play(NodeGone(node=name))
+        ledger.submit(pod(next(uids), cards(1)), pod(next(uids), cards(3)))
+        assert ledger.engine.decide().events == Engine(ledger.state).decide().events
+        ledger.settle()
+
+
+def test_a_snapshot_that_is_taken_meanwhile_forgets_it_too() -> None:
+    """Also one that holds the node in a frame already."""
+    ledger = Ledger()
+    come_and_go(ledger, "a", "b")
+    taking = Taking(ledger.state)
+    taking.step(100)
+    for data in (observed("c", version=1), NodeGone(node="c")):
+        taking.observe(ledger.take(data))
+    restored = restore(b"".join(taking.finish().parts))
+    assert digest(restored) == digest(ledger.state)
+    assert list(restored.nodes) == list(ledger.state.nodes) == ["b", "c"]
