@@ -1,5 +1,6 @@
 """Pods that run without a placement of the ledger: what is told of them, one rule at a time."""
 
+import json
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from apportion_schemas import (
 from tests.support.fleet import A100_40, gpu, node
 from tests.support.kube_objects import kube_node, kube_pod, managed_fields
 from tests.support.kube_objects import share as asks_share
-from tests.support.pods import placed, pod, shape
+from tests.support.pods import ask, placed, pod, shape
 from tests.support.pods import share as of
 from tests.unit.watcher.followed_cluster import Cluster
 
@@ -251,6 +252,128 @@ def test_a_card_that_is_cut_is_taken_where_nobody_has_of_it() -> None:
     cluster.pod("p", limits={"nvidia.com/gpu": "1"}, on="n1", schedulerName="default-scheduler")
     charged(cluster)
     assert cluster.ledger.device("g0").slices == 0b11111111
+
+
+CUT = node("n1", *(gpu(n, model=A100_40, memory_mib=40_960, mode="mig", slots=7) for n in "ab"))
+UNTOLD = "a,NVIDIA,5120,14:;"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+CUTS = "hami.io/vgpu-mig-allocations"
+
+
+def cut_of(start: int, card: str = "a", at: int = 0) -> dict[str, Any]:
+    """An instance of 5 GB as HAMi writes it."""
+    placement = {"start": start, "size": 1}
+    return {
+        "containerIndex": 0, "deviceIndex": at, "gpuUUID": card, "profile": "1g.5gb",
+        "placement": placement,
+    }  # fmt: skip
+
+
+def hami_pod(cluster: Cluster, name: str, text: str, *cuts: dict[str, Any], **fields: Any) -> None:
+    """A pod that HAMi bound onto n1 with these annotations."""
+    notes = {ALLOCATED: text}
+    if cuts:
+        notes[CUTS] = json.dumps(cuts)
+    fields = {"on": "n1", "phase": "Running", "schedulerName": "hami-scheduler"} | fields
+    cluster.pod(name, annotations=notes, limits=asks_share(5000), **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "cuts"),
+    [
+        (UNTOLD, ()),
+        ("a[0-0],NVIDIA,5120,14:;", ()),  # HAMi up to 2.9: by a place in its own templates
+        (UNTOLD, (cut_of(6), cut_of(5))),  # two of one device
+        (UNTOLD, (cut_of(6, card="b"),)),  # of another card than the segment
+    ],
+)
+def test_G7_a_pod_on_a_cut_card_whose_instances_are_not_told_closes_the_node(
+    text: str, cuts: tuple[dict[str, Any], ...]
+) -> None:
+    """It may run on any slice, also where another pod's slice is told. HAMi offers none either."""
+    cluster = Cluster()
+    cluster.ledger.report(CUT)
+    cluster.see("nodes", kube_node("n1"))
+    hami_pod(cluster, "told", UNTOLD, cut_of(6))
+    cluster.ledger.play(held(cluster))
+    assert cluster.ledger.device("a").slices == 0b1000000
+    hami_pod(cluster, "untold", text, *cuts)
+    assert cluster.adoptions() == []
+    assert unnamed(cluster) == ("nvidia",)
+    cluster.write(list(cluster.facts.nodes(["n1"])))
+    cluster.ledger.submit(pod("ours", ask(5000))).settle()
+    assert cluster.ledger.pod("ours").placement is None
+    hami_pod(cluster, "untold", text, *cuts, version=2, phase="Succeeded")
+    cluster.write(list(cluster.facts.nodes(["n1"])))
+    cluster.ledger.settle()
+    assert cluster.ledger.pod("ours").placement is not None
+
+
+def test_G7_two_untold_pods_on_a_cut_card_end_one_after_the_other() -> None:
+    """The node stays closed until the second has ended."""
+    cluster = Cluster()
+    cluster.ledger.report(CUT)
+    cluster.see("nodes", kube_node("n1"))
+    for name in ("one", "two"):
+        hami_pod(cluster, name, UNTOLD)
+    assert cluster.adoptions() == []
+    assert unnamed(cluster) == ("nvidia",)
+    hami_pod(cluster, "one", UNTOLD, version=2, phase="Succeeded")
+    assert unnamed(cluster) == ("nvidia",)
+    hami_pod(cluster, "two", UNTOLD, version=2, phase="Failed")
+    assert unnamed(cluster) == ()
+
+
+def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None:
+    """The card is closed from the report on until the pod has ended, and no longer."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    hami_pod(cluster, "early", UNTOLD)
+    cluster.ledger.play(held(cluster))
+    cluster.ledger.report(CUT)
+    cluster.ledger.submit(pod("ours", ask(5000))).settle()
+    placement = cluster.ledger.pod("ours").placement
+    assert placement is not None
+    assert {share.device for share in placement.shares} == {"b"}
+    assert not cluster.ledger.device("a").healthy
+    cluster.ledger.submit(*(pod(f"more{n}", ask(5000)) for n in range(7))).settle()
+    waiting = [p for p in cluster.ledger.state.pods.values() if p.placement is None]
+    assert len(waiting) == 1
+    hami_pod(cluster, "early", UNTOLD, version=2, phase="Succeeded")
+    cluster.write(cluster.pod_facts())
+    cluster.ledger.settle()
+    assert cluster.ledger.device("a").healthy
+    assert all(p.placement is not None for p in cluster.ledger.state.pods.values())
+
+
+def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() -> None:
+    """It may have a slice of any; where one is whole it is charged with that."""
+    cluster = Cluster()
+    cluster.ledger.report(CUT)
+    cluster.see("nodes", kube_node("n1"))
+    hami_pod(cluster, "told", UNTOLD, cut_of(6))
+    cluster.ledger.play(held(cluster))
+    nameless: dict[str, Any] = {
+        "limits": {"nvidia.com/gpu": "1"},
+        "on": "n1",
+        "schedulerName": "other",
+    }
+    cluster.pod("first", **nameless)
+    cluster.ledger.play(held(cluster))
+    assert cluster.ledger.device("b").slices == 0b11111111
+    cluster.pod("second", **nameless)
+    assert cluster.adoptions() == []
+    assert unnamed(cluster) == ("nvidia",)
+
+
+def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
+    """Without gpu-admission it writes the cards of each container alone."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    limits = {"tencent.com/vcuda-core": "10", "tencent.com/vcuda-memory": "1"}
+    notes = {"tencent.com/predicate-gpu-idx-0": "1", "tencent.com/gpu-assigned": "true"}
+    cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName="default-scheduler")
+    assert held(cluster).shares == (of("g1", 256, 10),)
 
 
 @pytest.mark.parametrize("notes", [HAMI, said(of("g1", 4000, 0), attempt=3)])

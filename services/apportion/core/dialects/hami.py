@@ -109,6 +109,7 @@ class _MigAllocation(msgspec.Struct, frozen=True, rename="camel"):
     device_index: int
     profile: str
     placement: _Cut
+    gpu_uuid: str = msgspec.field(name="gpuUUID", default="")
 
 
 _decode = msgspec.json.Decoder(list[_MigAllocation]).decode
@@ -128,20 +129,30 @@ def segments_of(family: str) -> Recover:
             raise Unclear  # instances of which no segment tells: it holds more than can be read
         for number, (name, segment) in enumerate(zip(names, segments, strict=False)):
             for position, (device, memory, cores) in enumerate(records(segment)):
-                cut = cuts.get((number, position))
+                card, cut = cuts.get((number, position), ("", None))
+                if card and card != device:
+                    raise Unclear  # HAMi: gpuUUID must match the segment
                 yield Held(name, family, device, -1, memory, cores, cut)
 
     return read
 
 
-def _instances(text: str) -> dict[tuple[int, int], MigInstance]:
-    """MIG instances by container and device, each counted from 0."""
-    return {
-        (each.container_index, each.device_index): MigInstance(
+def _instances(text: str) -> dict[tuple[int, int], tuple[str, MigInstance]]:
+    """Card and MIG instance by container and device, each counted from 0.
+
+    Raises:
+        Unclear: one device of a container has two instances, which HAMi refuses as well.
+    """
+    found: dict[tuple[int, int], tuple[str, MigInstance]] = {}
+    for each in _decode(text) if text else ():
+        place = (each.container_index, each.device_index)
+        if place in found:
+            raise Unclear
+        instance = MigInstance(
             profile=each.profile, start=each.placement.start, size=each.placement.size
         )
-        for each in (_decode(text) if text else ())
-    }
+        found[place] = (each.gpu_uuid, instance)
+    return found
 
 
 DIALECT = Dialect(

@@ -7,7 +7,7 @@ wants its annotations under the same one.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from apportion.core.dialects import measures, nvidia
 from apportion.core.dialects.bound_pod import BoundPod, Held, natural
@@ -28,6 +28,8 @@ percent of the cores weighs more than all memory.
 PREFIXES = ("docker.com", "tencent.com")
 UNIT_MIB = 256
 CARD = 100
+CONTAINERS_MAX: Final = 16
+"""Containers whose annotation counts where gpu-admission wrote no node."""
 LIMIT_DIGITS_MAX = 3
 
 
@@ -116,7 +118,7 @@ class Vcuda(NamedTuple):
     def render(self, it: PlacedPod) -> dict[str, str]:
         """What gpu-admission writes on a pod of this placement; it knows no init containers."""
         cards = {
-            self._of_container(position): commas(map(it.index_of, shares))
+            self.of_container(position): commas(map(it.index_of, shares))
             for position, name in enumerate(it.containers)
             if (shares := it.shares(name))
         }
@@ -128,13 +130,18 @@ class Vcuda(NamedTuple):
         }
 
     def recover(self, pod: BoundPod, _text: str) -> Iterator[Held]:
-        """One annotation for each container, counted from 0."""
+        """One annotation for each container, counted from 0.
+
+        gpu-admission writes the node beside them; gpu-manager alone, which chooses the card
+        itself, does not.
+        """
         for position, name in enumerate(pod.containers):
-            numbers = pod.annotations.get(self._of_container(position), "")
+            numbers = pod.annotations.get(self.of_container(position), "")
             for number in numbers.split(",") if numbers else ():
                 yield Held(name, nvidia.FAMILY, number=natural(number))
 
-    def _of_container(self, position: int) -> str:
+    def of_container(self, position: int) -> str:
+        """The annotation that names the cards of a container."""
         return f"{self.prefix}/predicate-gpu-idx-{position}"
 
 
@@ -158,7 +165,10 @@ def _dialect(vcuda: Vcuda) -> Dialect:
         choose=vcuda.choose,
         reserved=nvidia.RESERVED | alone,
         render=vcuda.render,
-        recover={f"{vcuda.prefix}/predicate-node": vcuda.recover},
+        recover=dict.fromkeys(
+            (f"{vcuda.prefix}/predicate-node", *map(vcuda.of_container, range(CONTAINERS_MAX))),
+            vcuda.recover,
+        ),
         device_choice=FULLEST,
     )
 

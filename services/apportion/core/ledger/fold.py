@@ -239,15 +239,33 @@ def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceStat
 
 
 def _judge(node: NodeState) -> None:
-    """A device is healthy if its agent says so and Kubernetes does not say otherwise."""
+    """A device is healthy if its agent says so and Kubernetes does not say otherwise.
+
+    A cut card is not while a pod holds a part of it that was adopted before the card was known to
+    be cut: it runs on slices that no event names.
+    """
     marked = node.observed.unhealthy_indexes if node.observed else ()
     unnamed = node.observed.unnamed_families if node.observed else ()
+    unreported = _unreported(node)
     for state in node.devices:
         state.healthy, state.health_reason = state.agent_health
         if state.device.index in marked:
             state.healthy, state.health_reason = False, MARKED_UNHEALTHY
-        elif state.device.family in unnamed:
+        elif state.device.family in unnamed or state.device.id in unreported:
             state.healthy, state.health_reason = False, UNNAMED
+
+
+def _unreported(node: NodeState) -> frozenset[str]:
+    """The cut cards of which adopted pods hold a part without an instance."""
+    if not any(state.device.mode == "mig" for state in node.devices):
+        return frozenset()
+    held = (pod for pod in node.pods.values() if pod.adopted and pod.placement is not None)
+    return frozenset(
+        share.device
+        for pod in held
+        for share in shares_of(pod)
+        if share.instance is None and node.by_id[share.device].device.mode == "mig"
+    )
 
 
 def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
@@ -387,6 +405,7 @@ def _pod_adopted(context: _Context, data: PodAdopted) -> Change:
     node = node_of(state, data.node)
     hold(state, node, devices)
     settle(pod, node, data)
+    _judge(node)
     return Change(data, node=node, pod=pod)
 
 
@@ -487,7 +506,10 @@ def unplace(state: State, pod: PodState) -> NodeState | None:
     node = state.nodes[placed.node]
     for share in placed.shares:
         release(node.by_id[share.device], share)
+    adopted = pod.adopted
     release_host(pod, node)
+    if adopted:
+        _judge(node)
     return node
 
 

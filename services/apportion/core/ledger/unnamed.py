@@ -1,8 +1,10 @@
-"""What a bound pod is charged of which nobody says, or nobody who may, which devices it has.
+"""Shares that are charged to a bound pod when no trusted source says which devices it has.
 
 It asked for so many, so it can have no more: the rest of as many cards of its node is charged to
-it, those with the most room first. Closing all of them would let one pod close a node. Invariant: a
-pod of which nothing is known takes at most as many devices out of use as it asked for.
+it, those with the most room first. Closing all of them would let one pod close a node. A card that
+is cut (MIG) is another matter: such a pod may run on any of its slices, also on one that looks free
+by now. Invariants: a pod of which nothing is known takes at most as many devices out of use as it
+asked for; and no slice is offered on which a pod may run that is charged with none.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,26 +22,40 @@ EVIDENCE = "what it asks for; nobody says what it has"
 
 
 def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
-    """The event that holds so many devices for the pod; None while the node has told of none.
+    """The event that holds so many devices for the pod; None while that cannot be told.
 
-    `known` are the ways in which cards may be cut (`knownMigGeometries`).
+    It cannot while the node has reported none, nor for a pod on a cut card whose slices are not
+    told: as long as it is in no ledger, the node offers no device of its families
+    (`NodeObserved.unnamed_families`). HAMi fails closed there as well. `known` are the ways in
+    which cards may be cut (`knownMigGeometries`).
     """
+    if _on_unreported_slices(claim, node):
+        return None
     devices = {
         family: sorted(_of(node, family), key=lambda each: -each.memory_free_mib)
         for family in claim.families
     }
     if not any(devices.values()):
         return None
-    shares = tuple(
-        share
-        for wanted in claim.wanted
-        for device in _next(devices.get(wanted.family, []), wanted.devices)
-        for share in _rest(device, wanted, known)
-    )
+    shares: list[Share] = []
+    for wanted in claim.wanted:
+        for device in _next(devices.get(wanted.family, []), wanted.devices):
+            rest = list(_rest(device, wanted, known))
+            if not rest and device.device.mode == "mig":
+                return None
+            shares += rest
     return PodAdopted(
         pod=claim.submitted.uid, node=node.name, submitted=_asking(claim),
-        shares=shares, evidence=_evidence(claim), running=True,
+        shares=tuple(shares), evidence=_evidence(claim), running=True,
     )  # fmt: skip
+
+
+def _on_unreported_slices(claim: Claim, node: NodeState) -> bool:
+    """Whether the pod's scheduler put it onto slices of a card that its annotations do not name."""
+    cut = {each.device.id for each in node.devices if each.device.mode == "mig"}
+    if claim.unclear:
+        return any(node.by_id[name].device.family in claim.families for name in cut)
+    return any(held.device in cut and not (held.instance or held.place) for held in claim.held)
 
 
 def _evidence(claim: Claim) -> str:
@@ -59,7 +75,7 @@ def _next(devices: list[DeviceState], count: int) -> Iterable[DeviceState]:
 
 
 def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
-    """All that is free of the device; of a card that is cut, its largest instance that is free."""
+    """All that is free of the device; of a cut card the whole, or nothing if it is in use."""
     device = state.device
     if state.slots_free < 1 or state.memory_free_mib < 1:
         return

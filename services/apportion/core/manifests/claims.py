@@ -63,6 +63,7 @@ class Claim(NamedTuple):
     """A bound pod as it would be submitted, and what it holds: `shares`, or `held` while devices
     are named by number. Neither: nobody knows. `families` are those of the devices asked for, and
     `wanted` how many. `doubted` are annotations that say otherwise, and are nobody's word who may.
+    `unclear`: the scheduler that bound the pod wrote what it holds, and that cannot be read.
     """
 
     submitted: PodSubmitted
@@ -74,6 +75,7 @@ class Claim(NamedTuple):
     attempt: int = 0
     running: bool = False
     doubted: tuple[str, ...] = ()
+    unclear: bool = False
 
     def on(self, node: str, devices: Mapping[str, Device], known: Known = ()) -> PodAdopted | None:
         """The event, with the node's devices by id; None while nobody knows what the pod holds.
@@ -147,7 +149,9 @@ def claim_of(
         return _own(claim, notes)
     init, containers = (_names(document, part) for part in ("initContainers", "containers"))
     found = recover(BoundPod(notes, init, containers, about.shape.asks, config.dialects))
-    return claim if found is None else claim._replace(evidence=found.evidence, held=found.held)
+    if found is None:
+        return claim._replace(unclear=any(notes.get(key) for key in recovers()))
+    return claim._replace(evidence=found.evidence, held=found.held)
 
 
 def _doubted(document: dict[str, Any], writers: frozenset[str]) -> tuple[str, ...]:
