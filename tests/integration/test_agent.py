@@ -279,6 +279,35 @@ async def test_the_cards_of_a_driver(
     driver.close()
 
 
+async def test_a_call_into_the_driver_that_does_not_return(
+    bus: Bus, facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card is unhealthy and named by /readyz and a metric; XIDs and SIGTERM still work."""
+    driver = FakeDriver(tmp_path, "2xT4")
+    for name, value in driver.environment.items():
+        monkeypatch.setenv(name, value)
+    async with agent_of(bus, "--node", NODE) as agent:
+        await agent.ready()
+        driver.hang(0)
+        (ill,) = await facts.count(DeviceHealthChanged, 1)
+        assert (ill.device, ill.healthy) == (driver.ids[0], False)
+        status, body = await agent.get("/readyz")
+        assert status == 503
+        assert driver.ids[0] in body
+        labels = f'device="{driver.ids[0]}",node="{NODE}"'
+        assert f"apportion_agent_driver_hung{{{labels}}} 1.0" in (await agent.get("/metrics"))[1]
+        driver.xid(1, 79)
+        *_, other = await facts.count(DeviceHealthChanged, 2)
+        assert (other.device, other.reason) == (driver.ids[1], "XID 79")
+        driver.let_go(0)
+        *_, back = await facts.count(DeviceHealthChanged, 3)
+        assert (back.device, back.healthy) == (driver.ids[0], True)
+        await agent.ready()
+        driver.hang(0)
+        assert await agent.stop() == 0
+    driver.close()
+
+
 async def test_no_driver_and_no_simulation(bus: Bus) -> None:
     """On a machine without GPUs one line says what to do, and nothing is tried again for ever."""
     with contextlib.suppress(DevicesUnavailable):

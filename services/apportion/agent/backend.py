@@ -73,6 +73,9 @@ class DeviceBackend(Protocol):
     async def changed(self) -> None:
         """Return when the inventory may differ from what it was at the last call."""
 
+    def hung(self) -> tuple[str, ...]:
+        """What a call into the driver is about that has not returned: devices, for people."""
+
     async def make_instance(
         self, device: str, wanted: MigInstance, needed: Collection[MigInstance]
     ) -> MadeInstance:

@@ -2,18 +2,19 @@
 
 A card is unhealthy when the driver has lost it, asks for its reset, or has reported a critical XID;
 unlike its peers it is healthy again by itself, once it answers well and has been quiet for a while.
-A driver that restarts under this process (an upgrade, a reload) is opened anew at the next look.
-Invariants: NVML is called from one thread only; a card that the driver lost stays in the inventory,
-unhealthy, for as long as this process lives; every card that answers is listened to.
+A driver that restarts under this process (an upgrade, a reload) is opened again at the next look.
+Invariants: the calls about a card are made one at a time, and one that does not return makes that
+card unhealthy and stops no other (`nvml_calls`); a card that the driver lost stays in the
+inventory, unhealthy, for as long as this process lives; every card that answers is listened to.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from ctypes import c_void_p, cast
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,6 +24,7 @@ import pynvml as nvml
 
 from apportion.agent import nvml_limits, nvml_mig
 from apportion.agent.backend import DevicesUnavailable, Load, NotMade
+from apportion.agent.nvml_calls import CALL_S, Hung, Lane, Threads, within
 from apportion.agent.nvml_loads import Loads
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.devices.models import SLOTS
@@ -36,7 +38,9 @@ QUIET_S = 300.0
 """A card that had a critical XID is offered again after this long without another."""
 PROBE_S = 10.0
 _WAIT_S = 0.25
-"""For an XID at a time: who wants a card to be cut waits as long for the thread."""
+"""For an XID at a time: a look at the cards waits as long for its turn."""
+_SLOW_S = 0.2
+"""After so long the next card is asked as well, beside the one that has not answered."""
 _MIG_SLOTS = 7
 _MIB = 1 << 20
 _FAMILY = "nvidia"
@@ -59,13 +63,29 @@ class _Card(NamedTuple):
     bus_id: str
 
 
+class _Looked(NamedTuple):
+    """What one look at a card found: why it is ill, and what is at the other ends of its links."""
+
+    card: _Card
+    device: Device
+    trouble: str
+    remotes: tuple[str, ...]
+
+
 class NvmlBackend:
     """A `DeviceBackend` over the NVIDIA driver."""
 
     simulated = False
 
-    def __init__(self, clock: Clock, *, quiet_s: float = QUIET_S, probe_s: float = PROBE_S) -> None:
-        """Open the driver.
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        quiet_s: float = QUIET_S,
+        probe_s: float = PROBE_S,
+        call_s: float = CALL_S,
+    ) -> None:
+        """Open the driver. A call that takes longer than `call_s` makes its card unhealthy.
 
         Raises:
             DevicesUnavailable: there is no driver here, or it does not answer.
@@ -73,40 +93,53 @@ class NvmlBackend:
         self._clock = clock
         self._quiet_s = quiet_s
         self._probe_s = probe_s
+        self._call_s = call_s
         self._known: dict[str, Device] = {}
+        self._cards: dict[str, tuple[Lane, _Card]] = {}
         self._xids: dict[str, tuple[int, float]] = {}
         self._seen: tuple[Device, ...] = ()
         self._watched: set[str] = set()
         self._events: Any = None
-        self._loads = Loads()
+        self._loads: dict[str, Loads] = {}
         self._stumbled = False
         self._closed = False
+        self._woken = False
+        self._turn = asyncio.Lock()
         self.driver = ""
+        self._threads = Threads()
+        self._driver = self._lane("the driver")
+        self._listening = self._lane("the driver's events")
+        self._naming = self._lane("the device of an event")
+        self._lanes: dict[int, Lane] = {}
         try:
-            self._open()
-        except nvml.NVMLError as error:
-            self._shut()
+            within(call_s, self._open)
+        except (nvml.NVMLError, Hung) as error:
+            if not isinstance(error, Hung):
+                self._shut()
             raise DevicesUnavailable(
                 f"the NVIDIA driver does not answer ({error}); install it (nvidia-smi must work "
                 "here), or simulate devices: agent --simulate 8xH100-80GB, up without --gpus local"
             ) from None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")
 
     async def inventory(self) -> tuple[Device, ...]:
         """See `DeviceBackend`."""
-        self._seen = await self._call(self._read)
+        self._seen = await self._read()
         return self._seen
 
     async def changed(self) -> None:
-        """See `DeviceBackend`: an XID, or a probe that differs from the last inventory."""
+        """See `DeviceBackend`: an XID, a call that hangs, or a probe with another result."""
         while True:
             probe_at = self._clock.monotonic() + self._probe_s
             while (left_s := probe_at - self._clock.monotonic()) > 0:
-                wait_s = min(left_s, _WAIT_S)
-                if await self._call(partial(self._wait_for_xid, wait_s)):
+                if await self._heard(min(left_s, _WAIT_S)):
                     return
-            if await self._call(self._read) != self._seen:
+            if await self._read() != self._seen:
                 return
+
+    def hung(self) -> tuple[str, ...]:
+        """See `DeviceBackend`."""
+        lanes = (self._driver, self._listening, self._naming, *self._lanes.values())
+        return tuple(lane.name for lane in lanes if lane.hung)
 
     async def make_instance(
         self, device: str, wanted: MigInstance, needed: Collection[MigInstance]
@@ -131,31 +164,63 @@ class NvmlBackend:
 
     async def loads(self) -> tuple[Load, ...]:
         """See `DeviceBackend`."""
-        return await self._call(partial(self._loads.read, [device.id for device in self._seen]))
+        calls = []
+        for device, (lane, card) in self._cards.items():
+            of = self._loads.setdefault(device, Loads())
+            calls.append(await self._begun(lane, partial(of.read, device, card.handle)))
+        found: list[Load] = []
+        for call in calls:
+            with suppress(nvml.NVMLError, Hung):
+                found += await call
+        return tuple(found)
 
     async def close(self) -> None:
-        """See `DeviceBackend`. Returns once no call into the driver is under way."""
-        shut = self._call(self._shut)
-        self._closed = True
-        await shut
-        self._thread.shutdown()
+        """See `DeviceBackend`. Returns once no call into the driver is under way, save hung ones.
 
-    def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run the function on the driver's thread; after `close` it never returns."""
+        Where one hangs the driver is not shut, which might wait for it: the process ends instead.
+        """
+        self._closed = True
+        await self._forget()
+        with suppress(Hung):
+            if not self.hung():
+                async with self._turn:
+                    await self._driver.call(self._shut)
+        self._threads.close()
+
+    def _lane(self, name: str) -> Lane:
+        return Lane(name, self._threads, self._call_s, self._wake)
+
+    def _wake(self) -> None:
+        self._woken = True
+
+    async def _call(self, lane: Lane, function: Callable[[], T]) -> T:
+        """Run the function in that lane; after `close` it never returns.
+
+        Raises Hung, and what the function raises.
+        """
         if self._closed:
-            return asyncio.get_running_loop().create_future()
-        return asyncio.get_running_loop().run_in_executor(self._thread, function)
+            await asyncio.get_running_loop().create_future()
+        return await lane.call(function)
+
+    async def _begun(self, lane: Lane, function: Callable[[], T]) -> asyncio.Task[T]:
+        """The call, begun; a card that is slow to answer does not keep the next one waiting."""
+        call = asyncio.ensure_future(self._call(lane, function))
+        await asyncio.wait({call}, timeout=_SLOW_S)
+        return call
 
     async def _of(self, device: str, function: Callable[[Any], T]) -> T:
         """Do something with a card, by NVML's handle of it. Raises NotMade."""
-
-        def done() -> T:
-            try:
-                return function(nvml.nvmlDeviceGetHandleByUUID(device.encode()))
-            except nvml.NVMLError as error:
-                raise NotMade(f"device {device}: NVML: {error}") from None
-
-        return await self._call(done)
+        try:
+            if device not in self._cards:
+                await self._read()
+            if device not in self._cards:
+                raise NotMade(f"device {device}: the driver does not list it, or lost it")
+            lane, card = self._cards[device]
+            return await self._call(lane, lambda: function(card.handle))
+        except DevicesUnavailable as error:
+            raise NotMade(str(error)) from None
+        except (nvml.NVMLError, Hung) as error:
+            raise NotMade(f"device {device}: {_said(error)}") from None
 
     def _open(self) -> None:
         """Raises NVMLError."""
@@ -166,9 +231,16 @@ class NvmlBackend:
     def _shut(self) -> None:
         """Give back what we have of the driver; one that is gone takes nothing back."""
         self._stop_listening()
-        self._loads.forget()
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
+
+    async def _forget(self) -> None:
+        """Give back what the looks at loads have of the driver."""
+        forgotten, self._loads = self._loads, {}
+        for device, loads in forgotten.items():
+            if device in self._cards:
+                with suppress(Hung):
+                    await self._cards[device][0].call(loads.forget)
 
     def _listen(self) -> None:
         """Make the set of events, to which `_watch` adds each card. Raises NVMLError."""
@@ -176,55 +248,83 @@ class NvmlBackend:
             self._events = nvml.nvmlEventSetCreate()
 
     def _stop_listening(self) -> None:
+        """Free the set of events, unless a call that hangs may be using it."""
         events, self._events = self._events, None
         self._watched.clear()
-        if events is not None:
+        if events is not None and not self.hung():
             with suppress(nvml.NVMLError):
                 nvml.nvmlEventSetFree(events)
 
-    def _count(self) -> int:
-        """How many cards are listed, by a driver that is opened anew if need be.
+    async def _count(self) -> int:
+        """How many cards are listed; a driver that restarted is opened again.
 
-        Raises NVMLError.
+        Raises NVMLError, Hung.
         """
-        try:
-            count = int(nvml.nvmlDeviceGetCount())
+
+        def count() -> int:
+            listed = int(nvml.nvmlDeviceGetCount())
             self._listen()
-        except nvml.NVMLError:
+            return listed
+
+        def reopened() -> int:
             self._shut()
             self._open()
-            count = int(nvml.nvmlDeviceGetCount())
-        return count
+            return int(nvml.nvmlDeviceGetCount())
 
-    def _read(self) -> tuple[Device, ...]:
         try:
-            count = self._count()
-        except nvml.NVMLError as error:
-            if not self._known:
-                raise DevicesUnavailable(
-                    f"the NVIDIA driver does not list its devices ({error}); see dmesg and "
-                    "nvidia-smi"
-                ) from None
-            lost = {device.index: f"NVML: {error}" for device in self._known.values()}
-            return self._devices({}, lost)
-        lost = {}
-        cards: dict[str, _Card] = {}
-        for index in range(count):
-            try:
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                card = _Card(handle, _bus_id(nvml.nvmlDeviceGetPciInfo(handle).busId))
-                device = _describe(card, index)
-                self._watch(device.id, handle)
-            except nvml.NVMLError as error:
-                lost[index] = f"NVML: {error}"
-                continue
-            self._known[device.id] = device
-            cards[device.id] = card
-        self._watched &= cards.keys()  # the events of a card that was lost went with it
-        self._renumber(cards, count)
-        return self._devices(cards, lost)
+            return await self._call(self._driver, count)
+        except nvml.NVMLError:
+            await self._forget()
+            return await self._call(self._driver, reopened)
 
-    def _renumber(self, cards: dict[str, _Card], count: int) -> None:
+    async def _read(self) -> tuple[Device, ...]:
+        """Every device as it is now. Raises DevicesUnavailable."""
+        async with self._turn:
+            try:
+                count = await self._count()
+            except (nvml.NVMLError, Hung) as error:
+                if not self._known:
+                    raise DevicesUnavailable(
+                        f"the NVIDIA driver does not list its devices ({error}); see dmesg and "
+                        "nvidia-smi"
+                    ) from None
+                lost = {device.index: _said(error) for device in self._known.values()}
+                return self._devices({}, lost)
+            return await self._read_each(count)
+
+    async def _read_each(self, count: int) -> tuple[Device, ...]:
+        looks = []
+        for index in range(count):
+            lane = self._lanes.get(index) or self._lane(f"device {index}")
+            self._lanes[index] = lane
+            looks.append((lane, await self._begun(lane, partial(self._look_at, index))))
+        lost: dict[int, str] = {}
+        found: dict[str, _Looked] = {}
+        self._cards = {}
+        for index, (lane, look) in enumerate(looks):
+            try:
+                looked = await look
+            except (nvml.NVMLError, Hung) as error:
+                lost[index] = _said(error)
+                continue
+            device = looked.device.id
+            lane.name = device
+            self._known[device] = looked.device
+            self._cards[device] = lane, looked.card
+            found[device] = looked
+        self._watched &= found.keys()  # the events of a card that was lost went with it
+        self._renumber(found, count)
+        return self._devices(found, lost)
+
+    def _look_at(self, index: int) -> _Looked:
+        """Raises NVMLError."""
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        card = _Card(handle, _bus_id(nvml.nvmlDeviceGetPciInfo(handle).busId))
+        device = _describe(card, index)
+        self._watch(device.id, handle)
+        return _Looked(card, device, _trouble(handle), tuple(_nvlink_remotes(handle)))
+
+    def _renumber(self, cards: Mapping[str, object], count: int) -> None:
         """Keep indexes unique: a driver that lists a lost card no more counts without it."""
         listed = {self._known[device].index for device in cards}
         for device in self._known.values():
@@ -233,22 +333,22 @@ class NvmlBackend:
                 free = next(i for i in range(count, count + len(taken) + 1) if i not in taken)
                 self._known[device.id] = msgspec.structs.replace(device, index=free)
 
-    def _devices(self, cards: dict[str, _Card], lost: dict[int, str]) -> tuple[Device, ...]:
-        lanes = _nvlink_lanes(cards)
+    def _devices(self, found: Mapping[str, _Looked], lost: dict[int, str]) -> tuple[Device, ...]:
+        lanes = _nvlink_lanes(found)
         devices = [
             msgspec.structs.replace(
-                self._with_health(device, cards.get(device.id), lost),
+                self._with_health(device, found.get(device.id), lost),
                 nvlink_lanes=lanes.get(device.id, {}),
             )
             for device in self._known.values()
         ]
         return tuple(sorted(devices, key=lambda device: (device.index, device.id)))
 
-    def _with_health(self, device: Device, card: _Card | None, lost: dict[int, str]) -> Device:
-        if card is None:
+    def _with_health(self, device: Device, looked: _Looked | None, lost: dict[int, str]) -> Device:
+        if looked is None:
             reason = lost.get(device.index, "the driver no longer lists the device")
         else:
-            reason = _trouble(card.handle) or self._recent_xid(device.id)
+            reason = looked.trouble or self._recent_xid(device.id)
         return msgspec.structs.replace(device, healthy=not reason, health_reason=reason)
 
     def _recent_xid(self, device: str) -> str:
@@ -265,12 +365,39 @@ class NvmlBackend:
         """
         if device in self._watched:
             return
+        events = self._events
         with suppress(*_UNKNOWN):
-            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
-        self._watched.add(device)
+            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+        if events is self._events:  # else the call hung for as long as that set was in use
+            self._watched.add(device)
 
-    def _wait_for_xid(self, wait_s: float) -> bool:
-        """Whether a critical XID came within that time, or the events must be asked for anew."""
+    async def _heard(self, wait_s: float) -> bool:
+        """Whether the inventory may differ by what came within that time."""
+        async with self._turn:
+            try:
+                heard = await self._call(self._listening, partial(self._wait_for_xid, wait_s))
+            except Hung:
+                await asyncio.sleep(wait_s)  # cards are only probed for as long
+                heard = False
+        if not isinstance(heard, bool):
+            heard = await self._note(heard)
+        woken, self._woken = self._woken, False
+        return heard or woken
+
+    async def _note(self, event: Any) -> bool:
+        """Keep the card's XID in mind; its name is asked for where no look had its handle."""
+        named = {_address(card.handle): name for name, (_, card) in self._cards.items()}
+        device = named.get(_address(event.device), "")
+        if not device:
+            try:
+                device = await self._call(self._naming, lambda: _uuid(event.device))
+            except (nvml.NVMLError, Hung):
+                return True  # lost already: the next inventory says so
+        self._xids[device] = (int(event.eventData), self._clock.monotonic())
+        return True
+
+    def _wait_for_xid(self, wait_s: float) -> Any:
+        """A critical XID that came within that time; else whether to look at the cards."""
         if self._events is None:
             time.sleep(wait_s)  # the driver was away at the last look
             return True
@@ -290,12 +417,20 @@ class NvmlBackend:
         self._stumbled = False
         if event.eventType != nvml.nvmlEventTypeXidCriticalError or event.eventData in IGNORED_XIDS:
             return False
-        try:
-            device = str(nvml.nvmlDeviceGetUUID(event.device))
-        except nvml.NVMLError:
-            return True  # lost already: the next inventory says so
-        self._xids[device] = (int(event.eventData), self._clock.monotonic())
-        return True
+        return event
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, Hung) else f"NVML: {error}"
+
+
+def _address(handle: Any) -> int | None:
+    return cast(handle, c_void_p).value
+
+
+def _uuid(handle: Any) -> str:
+    """Raises NVMLError."""
+    return str(nvml.nvmlDeviceGetUUID(handle))
 
 
 def _describe(card: _Card, index: int) -> Device:
@@ -373,13 +508,13 @@ def _worn_memory(handle: Any) -> str:
     return ""
 
 
-def _nvlink_lanes(cards: dict[str, _Card]) -> dict[str, dict[str, int]]:
+def _nvlink_lanes(found: Mapping[str, _Looked]) -> dict[str, dict[str, int]]:
     """NVLink lanes from each card to each peer; cards on one NVSwitch are peers of one another."""
-    by_bus = {card.bus_id: uuid for uuid, card in cards.items()}
-    lanes: dict[str, dict[str, int]] = {uuid: {} for uuid in cards}
+    by_bus = {looked.card.bus_id: uuid for uuid, looked in found.items()}
+    lanes: dict[str, dict[str, int]] = {uuid: {} for uuid in found}
     switched: dict[str, int] = {}
-    for uuid, card in cards.items():
-        for remote in _nvlink_remotes(card.handle):
+    for uuid, looked in found.items():
+        for remote in looked.remotes:
             peer = by_bus.get(remote)
             if peer is None:
                 switched[uuid] = switched.get(uuid, 0) + 1

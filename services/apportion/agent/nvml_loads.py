@@ -1,9 +1,9 @@
 """What is used of cards and of their MIG instances, as the NVIDIA driver counts it.
 
-Called on the thread of `nvml` alone. Memory and processes come from NVML for every card. Compute of
-a process is a rate that the driver tells per card, and of a MIG instance one between two samples of
-its GPU performance monitor, which cards have from Hopper on; without it nothing is said. Invariant:
-a card that does not answer is left out, and keeps none of the others from being told.
+Called in the lane of the card alone, which has a `Loads` of its own. Memory and processes come from
+NVML for every card. Compute of a process is a rate that the driver tells per card, and of a MIG
+instance one between two samples of its GPU performance monitor, which cards have from Hopper on;
+without it nothing is said.
 """
 
 from __future__ import annotations
@@ -37,22 +37,14 @@ class Loads:
         self._seen_us: dict[str, int] = {}
         self._samples: dict[_Instance, Any] = {}
 
-    def read(self, devices: Iterable[str]) -> tuple[Load, ...]:
-        """Of all of these cards that answer."""
-        loads: list[Load] = []
-        for device in devices:
-            with suppress(nvml.NVMLError):
-                loads += self._of(device, nvml.nvmlDeviceGetHandleByUUID(device.encode()))
-        return tuple(loads)
-
     def forget(self) -> None:
         """Let the driver have back what it lent; one that is gone takes nothing back."""
         for key in list(self._samples):
             self._drop(key)
         self._seen_us.clear()
 
-    def _of(self, device: str, card: Any) -> list[Load]:
-        """Raises NVMLError."""
+    def read(self, device: str, card: Any) -> list[Load]:
+        """The loads of a card, by NVML's handle of it. Raises NVMLError."""
         used = int(nvml.nvmlDeviceGetMemoryInfo(card).used)
         running = nvml.nvmlDeviceGetComputeRunningProcesses(card)
         instances = list(_instances(card))

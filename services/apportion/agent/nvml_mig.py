@@ -2,7 +2,7 @@
 
 A share of a card in MIG mode is a GPU instance at the slices that the ledger says, and in it one
 compute instance with all of its compute; the id that a container is shown is that of the MIG device
-which the two make. Called on the thread of `nvml` alone. Invariants: whatever is there already is
+which the two make. Called in the lane of the card alone. Invariants: whatever is there already is
 taken as it is, so each call may be repeated after a death at any point; and what is needed, or what
 a process runs on, is never destroyed: the driver itself refuses the latter.
 """

@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -32,7 +32,7 @@ from apportion.runtime.ledger.port import Ledger, LedgerUnavailable
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
-from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.process.metrics import Family, Metrics, Sample
 from apportion_schemas import (
     AllocationFailed,
     Configuration,
@@ -53,6 +53,12 @@ RESAY_S = 300.0
 """A node's inventory is said whole so often. Mostly an intake answers that it stands there; but
 while the node was away, another may have been believed to have its cards.
 """
+
+_HUNG = Family(
+    "apportion_agent_driver_hung",
+    "1 for each device about which a call into its driver has not returned.",
+    ("node", "device"),
+)
 
 _log = logging.getLogger(__name__)
 
@@ -136,6 +142,7 @@ class Agent:
             "apportion_agent_contradictions_total",
             "Reports of another agent under the name of one of our nodes.",
         )
+        metrics.looked_up([_HUNG], self._hung)
 
     def not_ready(self) -> list[str]:
         """Why the agent is not ready; empty once every node's inventory is in the ledger."""
@@ -144,7 +151,15 @@ class Agent:
             reasons += [f"{self._unreported} of {len(self._nodes)} nodes are not reported yet"]
         elif not self._obedient:
             reasons += ["orders are not taken yet"]
-        return reasons
+        return reasons + [
+            f"{device}: a call into the driver of node {node} has not returned"
+            for _, (node, device), _ in self._hung()
+        ]
+
+    def _hung(self) -> Iterator[Sample]:
+        for node in self._nodes.values():
+            for device in node.backend.hung():
+                yield _HUNG, (node.name, device), 1.0
 
     async def fold(self) -> None:
         """Follow the ledger until cancelled. Raises what `Reader.run` raises."""

@@ -85,6 +85,10 @@ class SimulatedBackend:
         ]
         return tuple(loads)
 
+    def hung(self) -> tuple[str, ...]:
+        """See `DeviceBackend`; there is no driver that could hang."""
+        return ()
+
     async def close(self) -> None:
         """See `DeviceBackend`; nothing is held."""
 

@@ -167,6 +167,14 @@ class FakeDriver:
         """The card is gone from the bus: every call about it answers GPU_IS_LOST."""
         self._do("fall_off", card)
 
+    def hang(self, card: int) -> None:
+        """Calls about the card do not return, until `let_go`. A look by UUID asks it as well."""
+        self._set(card, hung=1)
+
+    def let_go(self, card: int) -> None:
+        """Calls about the card return again, those under way too."""
+        self._set(card, hung=0)
+
     def come_back(self, card: int) -> None:
         """The card is on the bus again, empty."""
         self._do("come_back", card)

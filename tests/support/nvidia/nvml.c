@@ -3,11 +3,13 @@
  * Invariant: a handle is valid for one life of the driver, as with the real one: after a restart
  * every call fails until NVML is initialised again, and old handles stay invalid then.
  */
+#define _DEFAULT_SOURCE
 #include "nvml.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 enum { FIELD_RECOVERY_ACTION = 230, VALUE_UNSIGNED = 1 };
 static const char SWITCH_BUS[] = "00000000:C1:00.0";
@@ -43,6 +45,17 @@ Handle handle_of(struct state *state, int kind, unsigned card, unsigned instance
 
 int leave(struct visit *visit, int code) { return finish(visit->state, code); }
 
+/* Wait without the lock for as long as calls about the card hang; begin again afterwards. */
+static int wait_while_hung(struct state **state, unsigned card) {
+    while (card < (*state)->card_count && (*state)->cards[card].hung) {
+        state_unlock(*state);
+        usleep(5000);
+        int code = begin(state);
+        if (code) return code;
+    }
+    return OK;
+}
+
 int enter(Handle handle, int kinds, struct visit *visit) {
     uint64_t bits = (uintptr_t)handle;
     int code = begin(&visit->state);
@@ -50,6 +63,7 @@ int enter(Handle handle, int kinds, struct visit *visit) {
     visit->kind = bits >> 24 & 0xff;
     visit->index = bits >> 16 & 0xff;
     visit->compute = bits & 0xff;
+    if ((code = wait_while_hung(&visit->state, visit->index))) return code;
     if (bits >> 32 != (visit->state->epoch & 0xffff) || !(visit->kind & kinds) ||
         visit->index >= visit->state->card_count || visit->compute >= COMPUTES)
         return leave(visit, INVALID_ARGUMENT);
@@ -176,6 +190,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned wanted, Handle *out) {
     if (code) return code;
     for (unsigned index = 0; index < state->card_count; index++) {
         if (state->cards[index].unlisted || wanted--) continue;
+        if ((code = wait_while_hung(&state, index))) return code;
         if (state->cards[index].lost) return finish(state, GPU_IS_LOST);
         *out = handle_of(state, FULL_DEVICE, index, 0, 0);
         return finish(state, OK);
@@ -207,6 +222,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Handle *out) {
     for (unsigned index = 0; index < state->card_count; index++) {
         struct card *card = &state->cards[index];
         if (card->unlisted) continue;
+        if ((code = wait_while_hung(&state, index))) return code; /* it asks each for its name */
         if (mig_device_named(state, index, uuid, out)) return finish(state, OK);
         if (strcmp(card->spec.uuid, uuid)) continue;
         if (card->lost) return finish(state, GPU_IS_LOST);

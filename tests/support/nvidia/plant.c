@@ -47,6 +47,7 @@ static const struct { const char *name; size_t offset; int wide; } NUMBERS[] = {
     {"ecc_supported", offsetof(struct card, ecc_supported), 0},
     {"ecc_uncorrected", offsetof(struct card, ecc_uncorrected), 1},
     {"events_supported", offsetof(struct card, events_supported), 0},
+    {"hung", offsetof(struct card, hung), 0},
     {"memory_percent", offsetof(struct card, memory_percent), 0},
     {"mig", offsetof(struct card, mig), 0},
     {"mig_pending", offsetof(struct card, mig_pending), 0},

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import pynvml
 import pytest
 
-from apportion.agent.backend import DevicesUnavailable
+from apportion.agent.backend import DevicesUnavailable, NotMade
 from apportion.agent.nvml import IGNORED_XIDS, QUIET_S, NvmlBackend
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import Device
@@ -389,3 +390,74 @@ async def test_a_closed_backend_gives_back_what_it_took_of_the_driver(driver: Fa
     assert (driver.clients, driver.event_sets) == (1, 1)
     await backend.close()
     assert (driver.clients, driver.event_sets) == (0, 0)
+
+
+# ---------------------------------------------------------------- calls that do not return
+
+
+@pytest.fixture
+async def hasty(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
+    """An open backend that soon gives a call up."""
+    opened = NvmlBackend(SystemClock(), probe_s=0.05, call_s=0.3)
+    yield opened
+    for card in range(len(driver.ids)):
+        driver.let_go(card)
+    await opened.close()
+
+
+async def test_a_call_that_hangs_stops_its_own_card_alone(
+    driver: FakeDriver, hasty: NvmlBackend
+) -> None:
+    """XIDs, loads and work of the other card go on; the card is well once the call returns."""
+    assert all_well(await hasty.inventory())
+    driver.hang(0)
+    hung, well = await inventory_that(hasty, lambda seen: not all_well(seen))
+    assert (hung.healthy, well.healthy) == (False, True)
+    assert hung.health_reason == "NVML: a call has not returned for 0.3 s"
+    assert hasty.hung() == (driver.ids[0],)
+    assert [load.device for load in await hasty.loads()] == [driver.ids[1]]
+    await hasty.set_exclusive(driver.ids[1], exclusive=True)
+    with pytest.raises(NotMade):
+        await hasty.set_exclusive(driver.ids[0], exclusive=True)
+    driver.xid(1, FAULT_OF_THE_CARD)
+    await inventory_that(hasty, lambda seen: not seen[1].healthy)
+    driver.let_go(0)
+    await inventory_that(hasty, lambda seen: seen[0].healthy)
+    assert hasty.hung() == ()
+
+
+async def test_an_xid_of_a_card_whose_calls_hang(driver: FakeDriver, hasty: NvmlBackend) -> None:
+    """The name of the card is known by its handle: asking for it would hang as well."""
+    await hasty.inventory()
+    driver.hang(0)
+    driver.xid(0, FAULT_OF_THE_CARD)
+    driver.xid(1, FAULT_OF_THE_CARD)
+    seen = await inventory_that(hasty, lambda seen: not seen[1].healthy)
+    assert not seen[0].healthy
+
+
+async def test_a_call_that_was_given_up_is_not_made_later(
+    driver: FakeDriver, hasty: NvmlBackend
+) -> None:
+    """What its caller was refused must not happen once the card answers again."""
+    await hasty.inventory()
+    driver.hang(0)
+    with pytest.raises(NotMade):
+        await hasty.set_exclusive(driver.ids[0], exclusive=False)
+    for _ in range(2):
+        with pytest.raises(NotMade):
+            await hasty.set_exclusive(driver.ids[0], exclusive=True)
+    driver.let_go(0)
+    await inventory_that(hasty, all_well)
+    handle = pynvml.nvmlDeviceGetHandleByUUID(driver.ids[0].encode())
+    assert pynvml.nvmlDeviceGetComputeMode(handle) == pynvml.NVML_COMPUTEMODE_DEFAULT
+
+
+async def test_a_backend_closes_while_a_call_hangs(driver: FakeDriver) -> None:
+    """It waits no longer than for one call."""
+    backend = NvmlBackend(SystemClock(), call_s=0.2)
+    await backend.inventory()
+    driver.hang(0)
+    await backend.inventory()
+    await asyncio.wait_for(backend.close(), 5)
+    driver.let_go(0)
