@@ -57,6 +57,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import Payload
 from tests.benchmarks.telling import parser_of, tell
+from tests.support.attesting import attest_all
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
 
@@ -215,6 +216,7 @@ async def measure_snapshot(bus: Bus, nodes: int, pods: int) -> dict[str, float]:
     taken = await snapshotting.take()
     began = time.perf_counter()
     await snapshots.save(taken)
+    await attest_all(bus)
     save_s, size_mb = time.perf_counter() - began, taken.size_bytes / 1e6
     del state, snapshotting, taken
     gc.collect()  # a service that restarts holds nothing of it, and frees nothing meanwhile

@@ -25,6 +25,7 @@ from apportion.runtime.ledger.port import Draft
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import CATALOGUE, Event, FormatEnabled, NodeCordoned, encode, subject_of
 from apportion_schemas.formats import BORN
+from tests.support.attesting import attest_all
 from tests.support.nats import Bus, running_bus
 from tests.support.next_build import NEXT
 from tests.support.pods import pod
@@ -48,6 +49,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
             draft = Draft(subject_of(event.data), uid, encode(event))
             fold.apply(state, (await watcher.append([draft]))[0], event)
         await Snapshots(scheduler.wire).save(Taking(state).finish())
+        await attest_all(running)
         enabled = FormatEnabled(format="PodPlaced", version=NEXT, by="ada")
         event = Event(id="enabled", source="cli/ada", time=TIME, data=enabled)
         operator = await running.connect("operator")

@@ -34,6 +34,7 @@ from apportion_schemas import (
     SharesAllocated,
 )
 from tests.integration.test_gateway import Gateway
+from tests.support.attesting import attest_all
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
@@ -227,6 +228,7 @@ async def trimmed(bus: Bus, facts: Facts, archives: Path) -> None:
     await following.stop()
     assert fold.state.revision == facts.revision
     await Snapshots(scheduler.wire).save(Taking(fold.state).finish())
+    await attest_all(bus)
     await stream.drop((await bus.connect("bootstrap")).wire, last=5)
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from apportion.runtime.jetstream import stream
-from apportion.runtime.jetstream.object_store import Bucket
-from apportion.runtime.jetstream.snapshots import BUCKET, KEPT, Snapshots
+from apportion.runtime.jetstream.snapshots import KEPT, Snapshots
 from apportion_schemas import (
     Configuration,
     ConfigurationChanged,
@@ -229,7 +228,7 @@ async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -
 async def test_the_configuration_outlives_the_trim_for_who_reads_nothing_else(
     world: World, tmp_path: Path
 ) -> None:
-    """Its record goes only once it is kept beside the snapshots, where the webhook finds it."""
+    """Bootstrap keeps its record before it goes, where the webhook finds it."""
     configuration = Configuration(scheduler_names=("theirs",))
     at = await world.facts.write(ConfigurationChanged(by="ada", configuration=configuration))
     async with world.services("agent", "scheduler"):
@@ -238,12 +237,6 @@ async def test_the_configuration_outlives_the_trim_for_who_reads_nothing_else(
         await world.snapshot_beyond(0)
     archive = await world.archive("archive.jsonl")
     trim = ("ledger", "trim", archive, "--older-than", "0")
-    wire = (await world.bus.connect("scheduler")).wire
-    await Bucket(wire, BUCKET).put_alone("configuration", b"{}", {"Apportion-Revision": "0"})
-    told = await world.json(*trim)
-    assert told["first_revision"] == at
-    assert told["because"] == f"the configuration at {at} is kept with the next snapshot only"
-    await Snapshots(wire).configuration.keep(at)
     assert (await world.json(*trim))["first_revision"] > at
     _, files = given_certificate(tmp_path)
     listen = ("--listen", "127.0.0.1:0")

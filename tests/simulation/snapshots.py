@@ -6,12 +6,13 @@ Invariant: the bucket holds what was put there, or bytes that the fault of that 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from hashlib import sha256
 
 from apportion.core.ledger.rules import Rules, rules_of, said_at
 from apportion.core.ledger.snapshot import Taken
 from apportion.runtime.jetstream.object_store import BadObject, Entry
-from apportion.runtime.jetstream.snapshots import KEPT, Snapshots, Stored, _digest
+from apportion.runtime.jetstream.snapshots import KEPT, Key, Snapshots, Stored, _digest
 from apportion.runtime.jetstream.wire import LostReply
 from apportion.runtime.ledger.port import LedgerUnavailable
 from tests.support.memory_ledger import MemoryLedger
@@ -26,6 +27,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.held: dict[int, tuple[Stored, bytes]] = {}
+        self.attested: frozenset[Key] = frozenset()
 
     def sound(self) -> list[int]:
         """The revisions of those that are what was put there."""
@@ -91,7 +93,30 @@ class MemorySnapshots(Snapshots):
         """See Snapshots."""
         return await self._ledger.first_revision() > 1
 
-    async def stored(self) -> list[Stored]:
+    async def beginning(self) -> list[Stored]:
+        """See Snapshots. Here no ledger is trimmed."""
+        return []
+
+    async def attested(self) -> frozenset[Key]:
+        """See Snapshots."""
+        try:
+            return await self._ledger.ask("attested", lambda: self._shelf.attested)
+        except LostReply as lost:
+            raise LedgerUnavailable(str(lost)) from lost
+
+    async def attest(self, keys: Iterable[Key]) -> None:
+        """See Snapshots."""
+        said = frozenset(keys)
+
+        def put() -> None:
+            self._shelf.attested = said
+
+        try:
+            await self._ledger.ask("attest snapshots", put)
+        except LostReply as lost:
+            raise LedgerUnavailable(str(lost)) from lost
+
+    async def written(self) -> list[Stored]:
         """See Snapshots."""
         try:
             held = await self._ledger.ask("snapshots", lambda: dict(self._shelf.held))

@@ -18,6 +18,7 @@ from apportion.cli.writing import open_ledger, run
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.retention import CannotDrop, Droppable, droppable
+from apportion.runtime.jetstream.snapshots import Beginning, Snapshots
 from apportion.runtime.ledger.archive import ArchiveError
 from apportion.runtime.process.reach import Reach
 
@@ -87,15 +88,22 @@ async def _trim(
             found = await droppable(ledger, archive, at_most=at_most, older_than_s=older_than_s)
         except CannotDrop as cannot:
             return cannot
+        beginning = await Snapshots(ledger.wire).beginning_behind(found.last)
     count = max(found.last - found.first + 1, 0)
     if count and dropping:
-        await _drop(dropping, found)
+        await _drop(dropping, found, beginning)
     return Trimmed(count, max(found.first, found.last + 1), found.because)
 
 
-async def _drop(reach: Reach, found: Droppable) -> None:
+async def _drop(reach: Reach, found: Droppable, beginning: Beginning | None) -> None:
+    """Drop it, once the state with which the rest begins is where only bootstrap writes."""
     ledger = await jetstream.connect(reach, name="apportion cli")
     try:
+        if beginning is not None:
+            info = await stream.check(ledger.wire)
+            snapshots = Snapshots(ledger.wire)
+            await snapshots.create(replicas=info.config["num_replicas"])
+            await snapshots.begin_with(beginning)
         await stream.drop(ledger.wire, last=found.last)
     finally:
         await ledger.close()

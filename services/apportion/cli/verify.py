@@ -268,7 +268,7 @@ async def _verify_ledger(
         verification = _Verification(Auditor(state, start=start), start=start, last=last or newest)
         verification.use(receipts)
         await asyncio.to_thread(_read_archives, before, verification)
-        for stored in await snapshots.stored():
+        for stored in await snapshots.written():
             if verification.auditor.state.revision < stored.revision <= verification.last:
                 found = await snapshots.load(stored)
                 if found is not None:

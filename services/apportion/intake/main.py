@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from apportion.intake.attesting import Attesting
 from apportion.intake.refusing import Refusals
 from apportion.intake.taking import Taking
 from apportion.runtime.ledger.publisher import Publisher
@@ -51,5 +52,15 @@ async def body(service: Service) -> None:
         service.ready_when(reader.not_ready)
         service.ready_when(taking.not_ready)
         service.loop("take", taking.run)
+        if session.snapshots is not None:
+            attesting = Attesting(
+                session.ledger,
+                session.snapshots,
+                reader,
+                clock=service.clock,
+                metrics=service.metrics,
+            )
+            service.ready_when(attesting.not_ready)
+            service.loop("attest snapshots", attesting.run)
         service.loop("tell of refusals", lambda: refusals.tell(lambda: cluster.state.revision))
         await reader.run()

@@ -88,7 +88,7 @@ class Snapshotting:
         Raises:
             LedgerFull, LedgerUnavailable, NotPermitted: it is not there.
         """
-        stored = await self._snapshots.stored()
+        stored = await self._snapshots.written()
         newest = stored[0].revision if stored else 0
         if newest <= self._state.revision:  # one beyond it is of another ledger
             self._last = max(self._last, newest)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from apportion.core.ledger.snapshot import Taken
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import connect
@@ -15,9 +14,9 @@ from apportion.runtime.jetstream.following_configuration import (
     ConfigurationLedger,
     configuration_rules,
 )
-from apportion.runtime.jetstream.kept_configuration import CONFIGURATION
+from apportion.runtime.jetstream.kept_configuration import CONFIGURATION, KeptConfiguration
 from apportion.runtime.jetstream.object_store import BadObject, Bucket
-from apportion.runtime.jetstream.snapshots import BUCKET, KEPT, Snapshots
+from apportion.runtime.jetstream.snapshots import BEGINNING
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.port import Draft, LedgerHole
 from apportion.runtime.ledger.reader import Reader, StateFold
@@ -89,9 +88,12 @@ async def dropped(bus: Bus, last: int) -> None:
     await stream.drop((await bus.connect("bootstrap")).wire, last=last)
 
 
-async def snapshot(bus: Bus, revision: int, configured: int) -> None:
-    """What a scheduler stores at a snapshot of this revision."""
-    await Snapshots((await bus.connect("scheduler")).wire).save(Taken([b"x"], revision, configured))
+async def keep(bus: Bus, configured: int) -> None:
+    """Keep this record as `apportion ledger trim` does."""
+    wire = (await bus.connect("bootstrap")).wire
+    record = await stream.read_record((await bus.connect("operator")).wire, configured)
+    assert record is not None
+    await KeptConfiguration(Bucket(wire, BEGINNING)).keep(record)
 
 
 async def test_the_newest_is_in_force_and_then_each_that_comes(bus: Bus, facts: Facts) -> None:
@@ -148,7 +150,7 @@ async def test_on_a_trimmed_ledger_it_begins_with_what_is_kept(bus: Bus, facts: 
     """Of the dropped beginning the configuration lies beside the snapshots."""
     await facts.write(changed("first"))
     await facts.submit("a", "b")
-    await snapshot(bus, 3, 1)
+    await keep(bus, 1)
     await dropped(bus, 2)
     async with following(bus) as found:
         assert found.names == ("first",)
@@ -159,12 +161,12 @@ async def test_newer_ones_win_over_the_one_that_is_kept(bus: Bus, facts: Facts) 
     """Whether the stream still has it as well, or has newer ones that are refused."""
     await facts.submit("a")
     await facts.write(changed("first"))
-    await snapshot(bus, 2, 2)
+    await keep(bus, 2)
     await dropped(bus, 1)
     await facts.write(changed("second"))
     async with following(bus) as found:
         assert found.names == ("second",)
-    await snapshot(bus, 3, 3)
+    await keep(bus, 3)
     await facts.write(refused())
     await dropped(bus, 3)
     async with following(bus) as found:
@@ -180,7 +182,7 @@ async def test_what_came_and_was_dropped_while_it_was_away_is_found(
         proxy.mute()
         await facts.write(changed("second"))
         await facts.submit("a")
-        await snapshot(bus, 3, 2)
+        await keep(bus, 2)
         await dropped(bus, 2)
         assert found.names == ("first",)
         await proxy.cut()
@@ -192,7 +194,7 @@ async def test_trimming_and_a_lost_connection_end_nothing(bus: Bus, facts: Facts
     await facts.write(changed("first"))
     async with following(bus) as found:
         await facts.submit("a", "b")
-        await snapshot(bus, 3, 1)
+        await keep(bus, 1)
         await dropped(bus, 2)
         await bus.crash()
         await bus.restart()
@@ -236,21 +238,9 @@ async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> Non
         assert "schemaversion" in await until(halted, "the reader to halt")
 
 
-async def test_the_one_that_is_kept_outlives_every_snapshot(bus: Bus, facts: Facts) -> None:
-    """Old snapshots go with their pieces; it is no snapshot's piece."""
-    await facts.write(changed("first"))
-    for revision in range(2, KEPT + 4):
-        await facts.submit(f"p{revision}")
-        await snapshot(bus, revision, 1)
-    kept = Snapshots((await bus.connect("operator")).wire).configuration
-    assert await kept.revision() == 1
-    await snapshot(bus, KEPT + 3, 0)  # of a ledger where none was ever applied
-    assert await kept.revision() == 1
-
-
 async def test_what_we_did_not_keep_is_named(bus: Bus) -> None:
     """A message in its place without a revision is not taken for a configuration."""
-    bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
+    bucket = Bucket((await bus.connect("bootstrap")).wire, BEGINNING)
     await bucket.put_alone("configuration", b"{}", {})
     with pytest.raises(BadObject, match="of revision ''"):
-        await Snapshots((await bus.connect("operator")).wire).configuration.read()
+        await KeptConfiguration(Bucket((await bus.connect("operator")).wire, BEGINNING)).read()

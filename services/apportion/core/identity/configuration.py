@@ -13,7 +13,7 @@ import msgspec
 
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import ANSWER_S, permissions_of, role_of
-from apportion.core.identity.roles import AUDIT, LEDGER, READERS, ROLES
+from apportion.core.identity.roles import AUDIT, LEDGER, READERS, ROLES, STORE
 from apportion.core.identity.sharing import BESIDE, sharing
 
 _HEAD: Final = """\
@@ -120,9 +120,9 @@ def accounts(users: Sequence[User]) -> str:
     among = [user.identity for user in users]
     lines = ["accounts {"]
     theirs = (role_of(identity).account for identity in among)
-    for account in dict.fromkeys([LEDGER, AUDIT, *BESIDE, *theirs]):
+    for account in dict.fromkeys([LEDGER, STORE, AUDIT, *BESIDE, *theirs]):
         lines += [f"  {account} {{"]
-        if account == LEDGER:
+        if account in (LEDGER, STORE):
             lines += ["    jetstream: enabled"]
         elif account == AUDIT:
             lines += ["    # Whatever auditors use up is their own."]

@@ -20,12 +20,18 @@ _GET: Final = f"$JS.API.STREAM.MSG.GET.{_STREAM}"
 _ASKS: Final[dict[Reads, tuple[str, ...]]] = {
     "everything": (
         _GET,
-        "$JS.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
-        "$JS.API.DIRECT.GET.OBJ_APPORTION_SNAPSHOTS",
+        "$JS.STORE.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
+        "$JS.STORE.API.DIRECT.GET.OBJ_APPORTION_SNAPSHOTS",
+        "$JS.STORE.API.STREAM.INFO.OBJ_APPORTION_BEGINNING",
+        "$JS.STORE.API.DIRECT.GET.OBJ_APPORTION_BEGINNING",
     ),
     "configuration": (KEPT_CONFIGURATION,),
-    # of the snapshots that are not there, so as to be told so
-    "copy": (_GET, "$JS.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS"),
+    # the auditors' account answers that it has no snapshots
+    "copy": (
+        _GET,
+        "$JS.STORE.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
+        "$JS.STORE.API.STREAM.INFO.OBJ_APPORTION_BEGINNING",
+    ),
     "nothing": (),
 }
 """What is asked for beside consumers, by what is read."""

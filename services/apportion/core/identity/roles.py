@@ -24,7 +24,7 @@ Reads = Literal["everything", "configuration", "copy", "nothing"]
 """`copy`: the auditors' own copy of the stream, without its snapshots."""
 
 _KEPT_CONFIGURATION: Final = (
-    "$JS.API.DIRECT.GET.OBJ_APPORTION_SNAPSHOTS.$O.APPORTION_SNAPSHOTS.C.configuration"
+    "$JS.STORE.API.DIRECT.GET.OBJ_APPORTION_BEGINNING.$O.APPORTION_BEGINNING.C.configuration"
 )
 """The configuration of a ledger whose beginning was dropped."""
 
@@ -47,6 +47,12 @@ BINDER: Final = "BINDER"
 """That of binders."""
 SCHEDULER: Final = "SCHEDULER"
 """That of schedulers."""
+STORE: Final = "STORE"
+"""The account that has the buckets of states. It has no users.
+
+A consumer delivers within its own account to any subject that its owner names. So what the ledger's
+consumers must not write is in another account.
+"""
 READERS: Final = "READERS"
 """That of auditors, who only read along."""
 AUDIT: Final = "AUDIT"
@@ -89,8 +95,14 @@ ROLES: Final = (
             "$JS.API.STREAM.CREATE.APPORTION",
             "$JS.API.STREAM.UPDATE.APPORTION",
             "$JS.API.STREAM.PURGE.APPORTION",
-            "$JS.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
-            "$JS.API.STREAM.CREATE.OBJ_APPORTION_SNAPSHOTS",
+            "$JS.STORE.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
+            "$JS.STORE.API.STREAM.CREATE.OBJ_APPORTION_SNAPSHOTS",
+            # the state with which a trimmed ledger begins: bootstrap alone writes and purges it
+            "$JS.STORE.API.STREAM.INFO.OBJ_APPORTION_BEGINNING",
+            "$JS.STORE.API.STREAM.CREATE.OBJ_APPORTION_BEGINNING",
+            "$JS.STORE.API.STREAM.PURGE.OBJ_APPORTION_BEGINNING",
+            "$JS.STORE.API.DIRECT.GET.OBJ_APPORTION_BEGINNING",
+            "$O.APPORTION_BEGINNING.>",
             # the auditors' copy
             "$JS.AUDIT.API.STREAM.INFO.APPORTION",
             "$JS.AUDIT.API.STREAM.CREATE.APPORTION",
@@ -112,10 +124,14 @@ ROLES: Final = (
     ),
     Role(
         name="intake",
-        does="appends what agents tell, once it has looked at it",
+        does="judges what agents report and appends it; attests snapshots of the ledger",
         account=INTAKE,
         appends=("inventory.*", "allocation.*", "usage.*", "intake.*"),
-        sends=("apportion.beat.intake.>",),
+        sends=(
+            "apportion.beat.intake.>",
+            # which of the schedulers' snapshots are what the ledger folds to
+            "$O.APPORTION_SNAPSHOTS.C.attested.intake",
+        ),
         hears=("apportion.intake.*",),
         answering=True,
         consumers=8,
@@ -136,8 +152,9 @@ ROLES: Final = (
         sends=(
             "apportion.beat.scheduler.>",
             # snapshots: any scheduler writes them, and frees the old ones
-            "$O.APPORTION_SNAPSHOTS.>",
-            "$JS.API.STREAM.PURGE.OBJ_APPORTION_SNAPSHOTS",
+            "$O.APPORTION_SNAPSHOTS.C.*",
+            "$O.APPORTION_SNAPSHOTS.M.*",
+            "$JS.STORE.API.STREAM.PURGE.OBJ_APPORTION_SNAPSHOTS",
             # not `answering`: it hears its own beats, whose reply it could choose
             ANSWERS_BESIDE,
         ),

@@ -33,6 +33,7 @@ from apportion.core.identity.roles import (
     BOOTSTRAP,
     LEDGER,
     ROLES,
+    STORE,
     Role,
 )
 from apportion_schemas.catalogue import SUBJECTS
@@ -59,6 +60,10 @@ _COPIED: Final = "copy.audit.>"
 """What comes of the stream for the copy."""
 _SAID: Final = ("apportion.beat.", "apportion.usage.")
 """The beginnings of what is said to all, and that nobody answers."""
+_STORE_API: Final = f"$JS.{STORE}.API."
+"""The prefix of requests to the account that has the buckets."""
+_OBJECTS: Final = "$O."
+"""The prefix of what is put into a bucket."""
 _OWN: Final = "$SYS."
 """The beginning of what the server answers to each account by itself."""
 _API: Final = "$JS.API."
@@ -81,6 +86,9 @@ def sharing(account: str) -> Iterator[str]:
 
 def _gives(account: str) -> Iterator[str]:
     yield from _gives_for_the_copy(account)
+    for subject, askers in _kept(account).items():
+        accounts = ", ".join(dict.fromkeys(askers))
+        yield f'{{ service: "{subject}", accounts: [{accounts}] }}'
     for subject, askers in _services(account).items():
         many = ", response_type: stream" if subject == _WHOLE_API else ""
         yield f'{{ service: "{subject}", accounts: [{", ".join(askers)}]{many} }}'
@@ -106,6 +114,13 @@ def _gives_for_the_copy(account: str) -> Iterator[str]:
 
 def _takes(account: str) -> Iterator[str]:
     yield from _takes_for_the_copy(account)
+    for keeper in (STORE, AUDIT):
+        for subject, askers in _kept(keeper).items():
+            if account in askers:
+                there = f'{{ account: {keeper}, subject: "{subject}" }}'
+                here = subject.replace(_API, _STORE_API)
+                to = f', to: "{here}"' if here != subject else ""
+                yield f"{{ service: {there}{to} }}"
     for giver in (*_ALL, AUDIT):
         asks = [subject for subject, askers in _services(giver).items() if account in askers]
         yield from _imports("service", giver, asks)
@@ -182,9 +197,23 @@ def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
 
 def _asked(role: Role) -> Iterable[str]:
     """What anybody of this role asks, or has stored."""
-    nowhere = (_OWN, _COPY_API, ANSWERS_BESIDE, *_SAID)
+    nowhere = (_OWN, _COPY_API, _STORE_API, _OBJECTS, ANSWERS_BESIDE, *_SAID)
     sent = (each for each in _sent(role) if not each.startswith(nowhere))
     return dict.fromkeys(_WHOLE_API if each.startswith(_API) else each for each in sent)
+
+
+def _kept(keeper: str) -> dict[str, list[str]]:
+    """Subjects of the buckets that `keeper` answers, and the accounts that ask there.
+
+    The auditors' account has no bucket, and answers auditors that it has none.
+    """
+    found: dict[str, list[str]] = {}
+    for role in ROLES:
+        if keeper == (AUDIT if role.reads == "copy" else STORE):
+            for sent in _sent(role):
+                if sent.startswith((_STORE_API, _OBJECTS)):
+                    found.setdefault(sent.replace(_STORE_API, _API), []).append(role.account)
+    return found
 
 
 def _sent(role: Role) -> tuple[str, ...]:

@@ -167,14 +167,10 @@ _decode = msgspec.msgpack.Decoder(_Part | _Head).decode
 
 
 class Taken(NamedTuple):
-    """A finished snapshot: the bytes in order, and the revision that they are of.
-
-    `configuration_revision` is that of the configuration in it, 0 where none was ever applied.
-    """
+    """A finished snapshot: the bytes in order, and the revision that they are of."""
 
     parts: list[bytes]
     revision: int
-    configuration_revision: int
 
     @property
     def size_bytes(self) -> int:
@@ -249,7 +245,7 @@ class Taking:
             self.step(self.due)
         self._frame(_head_out(self._state))
         self._parts.append(self._hash.digest())
-        return Taken(self._parts, self._state.revision, self._state.configuration_revision)
+        return Taken(self._parts, self._state.revision)
 
     def _frame(self, frame: _Part | _Head) -> None:
         data = _encode(frame)

@@ -414,7 +414,10 @@ async def create_stream(
     from apportion.runtime.jetstream.snapshots import Snapshots  # noqa: PLC0415
 
     info = await stream.create(ledger.wire, replicas=replicas, max_bytes=max_bytes)
-    await Snapshots(ledger.wire).create(replicas=replicas)
+    try:
+        await Snapshots(ledger.wire).create(replicas=replicas)
+    except (LedgerUnavailable, NotPermitted) as failure:
+        _log.warning("no snapshots can be kept: restarts fold the ledger", error=str(failure))
     await stream.copy_for_auditors(ledger.wire)
     return info
 

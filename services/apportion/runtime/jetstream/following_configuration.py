@@ -21,7 +21,7 @@ from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.following import Follower
 from apportion.runtime.jetstream.kept_configuration import CONFIGURATION, KeptConfiguration
 from apportion.runtime.jetstream.object_store import Bucket
-from apportion.runtime.jetstream.snapshots import BUCKET
+from apportion.runtime.jetstream.snapshots import BEGINNING
 from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.port import ALL_SUBJECTS, LedgerTrimmed, Record, Subscription
 from apportion_schemas import ConfigurationChanged
@@ -39,7 +39,7 @@ class ConfigurationFollower(Follower):
     def __init__(self, wire: Wire, deliver: Callable[[Record], None]) -> None:
         super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])
         self._tell = deliver
-        self._kept = KeptConfiguration(wire, Bucket(wire, BUCKET))
+        self._kept = KeptConfiguration(Bucket(wire, BEGINNING))
         self._delivered = 0
 
     @property

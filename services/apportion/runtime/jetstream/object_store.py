@@ -28,6 +28,8 @@ CHUNK_BYTES = 768 << 10
 """Below the megabyte that the server takes for one message."""
 TIMEOUT_S = 10.0
 ASKED_AT_ONCE = 4  # pieces: three megabytes within the time of one request
+STORE_API = "$JS.STORE.API"
+"""By which the buckets are reached: they are in an account of their own."""
 _DIGEST = "SHA-256="
 
 
@@ -90,7 +92,7 @@ class Bucket:
             "num_replicas": replicas,
         }
         try:
-            await call_api(self._wire, f"STREAM.CREATE.{self._stream}", config)
+            await call_api(self._wire, f"STREAM.CREATE.{self._stream}", config, api=STORE_API)
         except ApiRefused as refused:
             if refused.error.err_code != NAME_IN_USE:
                 raise LedgerError(
@@ -101,7 +103,7 @@ class Bucket:
     async def exists(self) -> bool:
         """Whether somebody has made it. Raises LedgerUnavailable."""
         try:
-            await call_api(self._wire, f"STREAM.INFO.{self._stream}")
+            await call_api(self._wire, f"STREAM.INFO.{self._stream}", api=STORE_API)
         except ApiRefused as refused:
             if refused.error.err_code == STREAM_NOT_FOUND:
                 return False
@@ -184,6 +186,14 @@ class Bucket:
         found = await self._direct(f".{self._alone(name)}", b"")
         return None if found is None else (found.data, found.headers or {})
 
+    async def get_last(self, name: str) -> bytes | None:
+        """The message of `put_alone` under this name; None where there is none.
+
+        For a user that reads the whole bucket. Raises LedgerUnavailable, NotPermitted.
+        """
+        found = await self._ask({"last_by_subj": self._alone(name)})
+        return None if found is None else found[0]
+
     async def delete(self, entry: Entry) -> None:
         """Forget it: first the entry, then its pieces. Raises LedgerUnavailable, NotPermitted."""
         await self._purge(self._subject(entry.name))
@@ -218,7 +228,7 @@ class Bucket:
     async def _subjects(self, kind: str) -> list[str]:
         body = {"subjects_filter": f"$O.{self._name}.{kind}.>"}
         try:
-            answer = await call_api(self._wire, f"STREAM.INFO.{self._stream}", body)
+            answer = await call_api(self._wire, f"STREAM.INFO.{self._stream}", body, api=STORE_API)
         except ApiRefused as refused:
             raise LedgerUnavailable(str(refused)) from refused
         return sorted(_decode_info(answer).state.subjects or ())
@@ -246,7 +256,7 @@ class Bucket:
 
     async def _direct(self, of_subject: str, payload: bytes) -> Message | None:
         await self._wire.wait_connected(TIMEOUT_S)
-        api = f"$JS.API.DIRECT.GET.{self._stream}{of_subject}"
+        api = f"{STORE_API}.DIRECT.GET.{self._stream}{of_subject}"
         try:
             reply = await self._wire.request(api, payload, timeout_s=TIMEOUT_S, headers={})
         except LostReply as lost:
@@ -255,7 +265,8 @@ class Bucket:
 
     async def _purge(self, subject: str) -> None:
         try:
-            await call_api(self._wire, f"STREAM.PURGE.{self._stream}", {"filter": subject})
+            purge = f"STREAM.PURGE.{self._stream}"
+            await call_api(self._wire, purge, {"filter": subject}, api=STORE_API)
         except ApiRefused as refused:
             raise LedgerUnavailable(str(refused)) from refused
 

@@ -2,10 +2,10 @@
 
 A revision may go when it is in an archive that proves itself and is of this very ledger, when every
 snapshot that is kept is beyond it, when no placement that still waits to be bound is at or before
-it, for the binders' queue hands out that record, when the configuration in force is kept elsewhere
-if it stood there, and when the server has forgotten its id, so that nobody looks in vain for why an
-id is taken. Invariant: what is dropped is in the
-archive, and every service can begin with what is left.
+it, for the binders' queue hands out that record, and when the server has forgotten its id, so that
+nobody looks in vain for why an id is taken. Before anything goes, bootstrap keeps the state with
+which the rest begins, and the configuration in force, where no service can write. Invariant: what
+is dropped is in the archive, and every service can begin with what is left.
 """
 
 from __future__ import annotations
@@ -84,17 +84,14 @@ async def _needed(ledger: JetStreamLedger) -> tuple[int, str]:
     if not sound:
         raise CannotDrop(
             "there is no snapshot that can be used, so every service begins at the first revision; "
-            "a scheduler writes one after --snapshot-every events, or 1,000 in 15 minutes"
+            "a scheduler writes one after --snapshot-every events, or 1,000 in 15 minutes, and an "
+            "intake attests it"
         )
     last, because = sound[-1].revision - 1, f"the oldest snapshot is of {sound[-1].revision}"
     state = await _folded(ledger, await snapshots.restore())
     waiting = [pod.placed_revision for pod in state.pods.values() if pod.phase is Phase.PLACED]
     if waiting and min(waiting) <= last:
         last, because = min(waiting) - 1, f"the placement at {min(waiting)} is not bound yet"
-    configured = state.configuration_revision
-    if 0 < configured <= last and await snapshots.configuration.revision() != configured:
-        last = configured - 1
-        because = f"the configuration at {configured} is kept with the next snapshot only"
     return last, because
 
 

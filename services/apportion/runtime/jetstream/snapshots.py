@@ -1,8 +1,10 @@
 """Snapshots in the object store: a restart folds the tail of the ledger and not all of it.
 
-A snapshot is a convenience and never the truth. One that is corrupt, of another format, ahead of
-the ledger or of another ledger is set aside with a message, and an older one is used, or the ledger
-from its first revision. So is one that holds what an operator has set aside since. That it is of
+A snapshot is a convenience and never the truth. Schedulers write it, and a reader believes it only
+once an intake has folded the ledger to the same state and attested its digest. A ledger whose
+beginning was dropped has one more, which bootstrap alone can write and purge. One that is corrupt,
+of another format, ahead of the ledger or of another ledger is set aside with a message, and an
+older one is used, or the ledger from its first revision. So is one that holds what an operator has set aside since. That it is of
 this ledger is seen from the SHA-256 of the record at its revision, which it names. Invariant: what
 is restored is a state that the ledger, from its first revision to that one, folds to, by the rules
 that are in force now, which come with it.
@@ -13,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
@@ -32,6 +34,9 @@ from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, Recor
 from apportion.runtime.process.logs import get_logger
 
 BUCKET = "APPORTION_SNAPSHOTS"
+BEGINNING = "APPORTION_BEGINNING"
+"""The bucket of the snapshot with which a trimmed ledger begins."""
+_ATTESTED = "attested.intake"
 KEPT = 3
 SIZE_MAX_BYTES = 2 << 30
 YOUNG_MAX = 100_000  # objects that the collector may find new after a restore
@@ -47,6 +52,24 @@ class Stored(msgspec.Struct, frozen=True):
     revision: int
     record: str
     entry: Entry
+    beginning: bool = False
+
+    @property
+    def key(self) -> Key:
+        """What an attestation names: the revision, and the digest of the bytes."""
+        return self.revision, self.entry.digest
+
+
+Key = tuple[int, str]
+_decode_attested = msgspec.json.Decoder(list[Key]).decode
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """What a trimmed ledger begins with: a snapshot's bytes, and the configuration in force."""
+
+    stored: Stored
+    data: bytes
+    configuration: Record | None
 
 
 class Snapshots:
@@ -56,22 +79,75 @@ class Snapshots:
         self._wire = wire
         self._bucket = Bucket(wire, BUCKET)
         self._kept = kept
-        self.configuration = KeptConfiguration(wire, self._bucket)
+        self._beginning = Bucket(wire, BEGINNING)
 
     async def create(self, *, replicas: int) -> None:
-        """Make the bucket where there is none; for the bootstrap user. Raises LedgerError."""
+        """Make the buckets where there are none; for the bootstrap user. Raises LedgerError."""
         await self._bucket.create(replicas=replicas, description="states of the ledger, to restart")
+        await self._beginning.create(replicas=replicas, description="where a trimmed ledger begins")
 
     async def stored(self) -> list[Stored]:
-        """What there is, the newest first; empty where there is no bucket, too."""
-        if not await self._bucket.exists():
-            return []
-        found = []
-        for entry in await self._bucket.entries():
-            revision = entry.metadata.get(_REVISION, "")
-            if revision.isascii() and revision.isdecimal() and len(revision) <= _DIGITS:
-                found.append(Stored(int(revision), entry.metadata.get(_RECORD, ""), entry))
+        """The snapshots that a reader may believe, the newest first."""
+        written = await self.written()
+        attested = await self.attested() if written else frozenset()
+        found = [each for each in written if each.key in attested] + await self.beginning()
         return sorted(found, key=lambda each: each.revision, reverse=True)
+
+    async def written(self) -> list[Stored]:
+        """All that schedulers have written, the newest first, attested or not."""
+        return await _entries(self._bucket)
+
+    async def beginning(self) -> list[Stored]:
+        """The snapshot with which a trimmed ledger begins, in a list; empty without one."""
+        return [
+            msgspec.structs.replace(each, beginning=True)
+            for each in (await _entries(self._beginning))[:1]
+        ]
+
+    async def attested(self) -> frozenset[Key]:
+        """What intakes have attested of the snapshots that schedulers wrote."""
+        data = await self._bucket.get_last(_ATTESTED)
+        try:
+            return frozenset(_decode_attested(data)) if data is not None else frozenset()
+        except msgspec.MsgspecError:
+            return frozenset()
+
+    async def attest(self, keys: Iterable[Key]) -> None:
+        """Say which snapshots are what the ledger folds to; for intakes, which alone may.
+
+        Raises LedgerFull, LedgerUnavailable, NotPermitted.
+        """
+        await self._bucket.put_alone(_ATTESTED, msgspec.json.encode(sorted(keys)), {})
+
+    async def beginning_behind(self, last: int) -> Beginning | None:
+        """What the ledger begins with once it is dropped up to `last`; None if that is there.
+
+        Raises BadObject, LedgerUnavailable, NotPermitted.
+        """
+        for stored in reversed(await self.stored()):
+            state = await self.load(stored) if stored.revision > last else None
+            if state is None:
+                continue
+            if stored.beginning:
+                return None
+            at = state.configuration_revision
+            record = await stream.read_record(self._wire, at) if 0 < at <= last else None
+            data = await self._bucket.get(stored.entry, size_max=SIZE_MAX_BYTES)
+            return Beginning(stored, bytes(data), record)
+        raise BadObject(f"no snapshot behind {last} can be used any more")
+
+    async def begin_with(self, beginning: Beginning) -> None:
+        """Put it where only bootstrap writes, in place of the one before; for that user.
+
+        Raises LedgerFull, LedgerUnavailable, NotPermitted: the one before is still there.
+        """
+        entry, before = beginning.stored.entry, await _entries(self._beginning)
+        if beginning.configuration is not None:
+            await KeptConfiguration(self._beginning).keep(beginning.configuration)
+        nuid = f"{beginning.stored.revision:0{_DIGITS}}-{secrets.token_hex(8)}"
+        await self._beginning.put(nuid, nuid, [beginning.data], entry.metadata)
+        for each in before:
+            await self._beginning.delete(each.entry)
 
     async def recorded_at(self, stored: Stored) -> datetime | None:
         """When the record at the snapshot's revision was stored, None where it is not there now."""
@@ -112,7 +188,8 @@ class Snapshots:
         rules = rules or await self.rules()
         try:
             await self._check_place(stored)
-            data = await self._bucket.get(stored.entry, size_max=SIZE_MAX_BYTES)
+            bucket = self._beginning if stored.beginning else self._bucket
+            data = await bucket.get(stored.entry, size_max=SIZE_MAX_BYTES)
             state = await asyncio.to_thread(restored, data)
             if state.revision != stored.revision:
                 raise BadObject(f"it is of revision {state.revision}")
@@ -130,8 +207,6 @@ class Snapshots:
     async def save(self, taken: Taken) -> None:
         """Store a snapshot of this ledger, and forget all but the newest.
 
-        The configuration in it is kept beside it, for those who read nothing else.
-
         Raises:
             LedgerFull, LedgerUnavailable, NotPermitted: the snapshots before it are still there.
         """
@@ -141,9 +216,8 @@ class Snapshots:
         name = f"{taken.revision:0{_DIGITS}}"
         nuid = f"{name}-{secrets.token_hex(8)}"
         metadata = {_REVISION: name, _RECORD: _digest(record), _FORMAT: str(FORMAT)}
-        await self.configuration.keep(taken.configuration_revision)
         await self._bucket.put(name, nuid, taken.parts, metadata)
-        await self._forget_old()
+        await self._forget_old(nuid)
 
     async def _check_place(self, stored: Stored) -> None:
         record = await stream.read_record(self._wire, stored.revision)
@@ -152,17 +226,32 @@ class Snapshots:
         if _digest(record) != stored.record:
             raise BadObject(f"the ledger has another record at {stored.revision}: it was made anew")
 
-    async def _forget_old(self) -> None:
-        """Keep the newest, and free pieces that a writer left behind when it died."""
-        stored = await self.stored()
-        for each in stored[self._kept :]:
-            await self._bucket.delete(each.entry)
-        kept = stored[: self._kept]
-        named = {each.entry.nuid for each in kept}
-        oldest = f"{kept[-1].revision:0{_DIGITS}}" if len(kept) == self._kept else ""
+    async def _forget_old(self, own: str) -> None:
+        """Keep the newest, the newest attested and our `own`; free what a dead writer left."""
+        written, attested = await self.written(), await self.attested()
+        believed = [each for each in written if each.key in attested]
+        named = {each.entry.nuid for each in (*written[: self._kept], *believed[: self._kept - 1])}
+        named.add(own)
+        kept = [each for each in written if each.entry.nuid in named]
+        for each in written:
+            if each not in kept:
+                await self._bucket.delete(each.entry)
+        oldest = f"{kept[-1].revision:0{_DIGITS}}" if len(kept) >= self._kept else ""
         for nuid in await self._bucket.pieces() - named:
             if nuid < oldest:  # a newer one may be another scheduler's that is writing now
                 await self._bucket.forget_pieces(nuid)
+
+
+async def _entries(bucket: Bucket) -> list[Stored]:
+    """Its snapshots, the newest first; empty where there is no bucket, too."""
+    if not await bucket.exists():
+        return []
+    found = []
+    for entry in await bucket.entries():
+        revision = entry.metadata.get(_REVISION, "")
+        if revision.isascii() and revision.isdecimal() and len(revision) <= _DIGITS:
+            found.append(Stored(int(revision), entry.metadata.get(_RECORD, ""), entry))
+    return sorted(found, key=lambda each: each.revision, reverse=True)
 
 
 def _digest(record: Record) -> str:

@@ -1,0 +1,153 @@
+"""Attack 15: a stolen scheduler's key writes snapshots that lie, or purges those that are there.
+
+A service that restarted would begin with a state in which a pod has lost its card, and another pod
+would be placed there. On a ledger whose beginning was dropped no service could start at all.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apportion.core.ledger.snapshot import Taking
+from apportion.core.ledger.state import State
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.object_store import STORE_API
+from apportion.runtime.jetstream.snapshots import BEGINNING, BUCKET, Snapshots, Stored
+from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion.runtime.ledger.port import LedgerError, NotPermitted
+from apportion.runtime.ledger.reader import StateFold
+from tests.security.weakened import without
+from tests.support.attesting import attest_all
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+HASTE = """
+from apportion.intake import attesting
+attesting.LOOK_S = 0.2
+"""
+"""An intake that looks at snapshots without a pause."""
+GUARD = "attests what it has folded"
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A running server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """Three pods."""
+    opened = Facts(bus)
+    await opened.open()
+    await opened.submit("a", "victim", "c")
+    return opened
+
+
+async def folded(bus: Bus) -> State:
+    """The state of the whole ledger."""
+    cluster = StateFold()
+    following = await (await bus.connect("scheduler")).follow(cluster.take)
+    await following.caught_up()
+    await following.stop()
+    return cluster.state
+
+
+async def snapshots_of(bus: Bus, role: str) -> Snapshots:
+    """The snapshots as this role may use them."""
+    return Snapshots((await bus.connect(role)).wire)
+
+
+async def forge(bus: Bus) -> None:
+    """Write a snapshot without the victim, with a scheduler's key."""
+    state = await folded(bus)
+    del state.pods["victim"]
+    await (await snapshots_of(bus, "scheduler")).save(Taking(state).finish())
+
+
+async def attested(bus: Bus) -> list[Stored]:
+    """What a reader may believe."""
+    return await (await snapshots_of(bus, "operator")).stored()
+
+
+async def says(intake: ServiceProcess, metric: str) -> bool:
+    """Whether its metrics have this line."""
+    return metric in (await intake.get("/metrics"))[1].splitlines()
+
+
+@pytest.mark.parametrize("guard", ["", GUARD])
+async def test_a_forged_snapshot_is_not_believed(bus: Bus, facts: Facts, guard: str) -> None:
+    """The intake names it and is not ready; without the guard a restart has lost the victim."""
+    await forge(bus)
+    url = bus.server.url_for("intake")
+    async with ServiceProcess("intake", url, first=HASTE + without(guard)) as intake:
+        if guard:
+            await until(lambda: attested(bus), "the forged snapshot to be attested")
+            assert "victim" not in (await (await snapshots_of(bus, "binder")).restore()).pods
+            return
+        await until(lambda: says(intake, "apportion_snapshots_forged 1.0"), "the alarm")
+        status, page = await intake.get("/readyz")
+        assert (status, "revision 3" in page) == (503, True)
+        assert await attested(bus) == []
+        assert (await (await snapshots_of(bus, "binder")).restore()).revision == 0
+
+
+async def test_an_honest_snapshot_is_attested_and_missed_once_purged(
+    bus: Bus, facts: Facts
+) -> None:
+    """The scheduler may purge its bucket; the intake that saw it full is not ready."""
+    url = bus.server.url_for("intake")
+    await (await snapshots_of(bus, "scheduler")).save(Taking(await folded(bus)).finish())
+    async with ServiceProcess("intake", url, first=HASTE) as intake:
+        await until(lambda: attested(bus), "the snapshot to be attested")
+        assert (await (await snapshots_of(bus, "binder")).restore()).revision == 3
+        await intake.ready()
+        wire = (await bus.connect("scheduler")).wire
+        await call_api(wire, f"STREAM.PURGE.OBJ_{BUCKET}", api=STORE_API)
+        await until(lambda: says(intake, "apportion_snapshots_missing 1.0"), "the alarm")
+        assert (await intake.get("/readyz"))[0] == 503
+
+
+async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
+    """Nor by a consumer of the ledger that delivers into the bucket."""
+    for role in ("scheduler", "binder", "gateway", "agent", "operator", "bootstrap"):
+        with pytest.raises(NotPermitted):
+            await (await snapshots_of(bus, role)).attest([(1, "x")])
+    wire = (await bus.connect("scheduler")).wire
+    config = {"name": "scheduler-0", "ack_policy": "none", "deliver_policy": "all"}
+    for target in (f"$O.{BUCKET}.C.attested.intake", f"$O.{BEGINNING}.C.x"):
+        body = {"stream_name": STREAM, "config": {**config, "deliver_subject": target}}
+        await call_api(wire, f"CONSUMER.CREATE.{STREAM}.scheduler-0", body)
+        info = await call_api(wire, f"STREAM.INFO.OBJ_{BUCKET}", api=STORE_API)
+        assert b'"messages":0' in info
+        info = await call_api(wire, f"STREAM.INFO.OBJ_{BEGINNING}", api=STORE_API)
+        assert b'"messages":0' in info
+        await call_api(wire, f"CONSUMER.DELETE.{STREAM}.scheduler-0")
+
+
+async def test_a_trimmed_ledger_begins_without_the_schedulers_bucket(
+    bus: Bus, facts: Facts
+) -> None:
+    """A scheduler purges its own bucket, and can neither purge nor write bootstrap's."""
+    scheduler = await snapshots_of(bus, "scheduler")
+    await scheduler.save(Taking(await folded(bus)).finish())
+    await attest_all(bus)
+    boot = (await bus.connect("bootstrap")).wire
+    beginning = await (await snapshots_of(bus, "operator")).beginning_behind(2)
+    assert beginning is not None
+    await Snapshots(boot).begin_with(beginning)
+    await stream.drop(boot, last=2)
+    wire = (await bus.connect("scheduler")).wire
+    await call_api(wire, f"STREAM.PURGE.OBJ_{BUCKET}", api=STORE_API)
+    for role in ("scheduler", "intake", "binder", "gateway", "operator"):
+        other = (await bus.connect(role)).wire
+        with pytest.raises(NotPermitted):
+            await call_api(other, f"STREAM.PURGE.OBJ_{BEGINNING}", api=STORE_API)
+        with pytest.raises(LedgerError):
+            await Snapshots(other).begin_with(beginning)
+        if role != "intake":
+            assert list((await Snapshots(other).restore()).pods) == ["a", "victim", "c"], role
