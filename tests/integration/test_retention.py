@@ -78,11 +78,11 @@ class World:
         draft.replace(self.manifests / "pods.yaml")
 
     async def snapshot_beyond(self, revision: int, *, only: bool = False) -> None:
-        """Wait for a snapshot of a later revision than this; `only`, until none is kept before."""
+        """Wait for a later snapshot; `only`, until schedulers keep none of before."""
         snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def there() -> bool:
-            stored = await snapshots.stored()  # newest first
+            stored = await (snapshots.written() if only else snapshots.stored())
             return bool(stored) and stored[-1 if only else 0].revision > revision
 
         await until(there, f"a snapshot beyond revision {revision}", timeout_s=60)

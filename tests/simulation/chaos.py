@@ -75,6 +75,7 @@ class Chaos:
             "forgotten acks": self._forget_acks,
             "ledger full": self._fill,
             "torn snapshot": self._tear,
+            "forged snapshot": self._forge,
             "ledger trimmed": self._trim,
             "rogue event": self._rogue_event,
             "hostile agent": self._attack,
@@ -151,18 +152,19 @@ class Chaos:
     # ------------------------------------------------------------------ snapshots
 
     def _tear(self) -> None:
-        """Damage the newest snapshot; on a trimmed ledger one that is sound is left."""
-        shelf = self._world.shelf
-        if self._server.first_revision == 1 or len(shelf.sound()) > 1:
-            shelf.tear(self._chance)
+        """Damage the newest snapshot."""
+        self._world.shelf.tear(self._chance)
+
+    def _forge(self) -> None:
+        """Write what a stolen scheduler's key can: a snapshot that is not the ledger's."""
+        self._world.shelf.forge(self._chance)
 
     def _trim(self) -> None:
         """Drop as much as `apportion ledger trim --older-than 0` would; see runtime.retention."""
-        sound = self._world.shelf.sound()
         pods = self._world.auditor.state.pods.values()
         waiting = [pod.placed_revision for pod in pods if pod.phase is Phase.PLACED]
-        if sound:
-            self._server.drop(min([*sound, *waiting]) - 1)
+        if begins := self._world.shelf.begin():
+            self._server.drop(min([begins, *waiting]) - 1)
 
     # ------------------------------------------------------------------ processes
 

@@ -36,7 +36,7 @@ from apportion.core.placement.queueing import hints
 from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.reservations import Reservations
-from apportion.intake import reading, taking
+from apportion.intake import attesting, reading, taking
 from apportion.runtime.jetstream.object_store import BadObject
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.batching import Appended
@@ -444,6 +444,11 @@ def _snapshot_believed(patch: Patch) -> None:
     patch.setattr(Snapshots, "load", load)
 
 
+def _forged_snapshot_attested(patch: Patch) -> None:
+    """An intake attests every snapshot that it can read."""
+    patch.setattr(attesting, "_same", lambda *_: True)
+
+
 def _dead_members_stay(patch: Patch) -> None:
     """Nobody's silence is noticed, so what fell to a killed scheduler falls to nobody."""
     patch.setattr(Membership, "_count_silence", lambda _self: None)
@@ -505,6 +510,7 @@ def _intake_takes_any_answer(patch: Patch) -> None:
     patch.setattr(taking, "judge", lambda *_: None)
 
 
+FORGED = {"forged snapshot": 1.0, "crash": 0.5}
 HOSTILE = {"hostile agent": 2.0}
 CROSSED = {"rogue event": 1.0, "unheard member": 0.6, "delayed delivery": 0.1}
 TRIMS = {"ledger trimmed": 1.0, "crash": 0.5}
@@ -543,6 +549,7 @@ PLANTED = (
     Planted("starts at the end", _starts_at_the_end, 10, first=1),
     Planted("snapshot off by one", _snapshot_off_by_one, 10),
     Planted("torn snapshot believed", _snapshot_believed, 20, first=6),
+    Planted("forged snapshot attested", _forged_snapshot_attested, 20, FORGED),
     Planted("voids the living", _void_of_the_living, 3),
     Planted("fences upon what was dropped", _fences_upon_what_was_dropped, 5, TRIMS),
     Planted("agents begin with nothing", _agents_begin_with_nothing, 20, TRIMS),

@@ -9,6 +9,9 @@ import random
 from collections.abc import Iterable
 from hashlib import sha256
 
+import msgspec
+
+from apportion.core.ledger import snapshot
 from apportion.core.ledger.rules import Rules, rules_of, said_at
 from apportion.core.ledger.snapshot import Taken
 from apportion.runtime.jetstream.object_store import BadObject, Entry
@@ -28,14 +31,42 @@ class Shelf:
     def __init__(self) -> None:
         self.held: dict[int, tuple[Stored, bytes]] = {}
         self.attested: frozenset[Key] = frozenset()
+        self.beginning: tuple[Stored, bytes] | None = None
 
     def sound(self) -> list[int]:
-        """The revisions of those that are what was put there."""
+        """The revisions of attested snapshots that are what was put there."""
         return [
             revision
             for revision, (stored, data) in self.held.items()
-            if sha256(data).hexdigest() == stored.entry.digest
+            if stored.key in self.attested and sha256(data).hexdigest() == stored.entry.digest
         ]
+
+    def begin(self) -> int:
+        """Keep the oldest sound one as `ledger trim` does; its revision, 0 without one."""
+        sound = self.sound()
+        if sound:
+            stored, data = self.held[min(sound)]
+            self.beginning = (msgspec.structs.replace(stored, beginning=True), data)
+        return min(sound, default=0)
+
+    def forge(self, chance: random.Random) -> bool:
+        """Put a snapshot that lacks a pod in the place of the newest; whether there was one."""
+        for revision in sorted(self.held, reverse=True)[:1]:
+            stored, data = self.held[revision]
+            try:
+                state = snapshot.restore(data)
+            except snapshot.SnapshotError:
+                return False
+            if not state.pods:
+                return False
+            del state.pods[chance.choice(list(state.pods))]
+            forged = snapshot.take(state)
+            entry = msgspec.structs.replace(
+                stored.entry, size=len(forged), digest=sha256(forged).hexdigest()
+            )
+            self.held[revision] = (msgspec.structs.replace(stored, entry=entry), forged)
+            return True
+        return False
 
     def tear(self, chance: random.Random) -> bool:
         """Damage the newest snapshot; whether there was one."""
@@ -54,9 +85,10 @@ class Shelf:
 class _MemoryBucket:
     """What `Snapshots.load` needs of object_store.Bucket."""
 
-    def __init__(self, ledger: MemoryLedger, shelf: Shelf) -> None:
+    def __init__(self, ledger: MemoryLedger, shelf: Shelf, *, beginning: bool = False) -> None:
         self._ledger = ledger
         self._shelf = shelf
+        self._of_beginning = beginning
 
     async def get(self, entry: Entry, *, size_max: int) -> bytes:
         """See object_store.Bucket. Of torn bytes half are left to the snapshot's own digest."""
@@ -66,6 +98,8 @@ class _MemoryBucket:
         except LostReply as lost:
             raise LedgerUnavailable(str(lost)) from lost
         _, data = held.get(int(entry.name), (None, b""))
+        if self._of_beginning and self._shelf.beginning is not None:
+            _, data = self._shelf.beginning
         if sha256(data).hexdigest() != entry.digest and len(data) % 2:
             raise BadObject(f"{entry.name} is not what was put there")
         return data
@@ -79,6 +113,7 @@ class MemorySnapshots(Snapshots):
         self._server: MemoryServer = ledger.server
         self._shelf = shelf
         self._bucket = _MemoryBucket(ledger, shelf)  # type: ignore[assignment] # its reading half
+        self._beginning = _MemoryBucket(ledger, shelf, beginning=True)  # type: ignore[assignment]
 
     async def rules(self) -> Rules:
         """See Snapshots."""
@@ -94,8 +129,12 @@ class MemorySnapshots(Snapshots):
         return await self._ledger.first_revision() > 1
 
     async def beginning(self) -> list[Stored]:
-        """See Snapshots. Here no ledger is trimmed."""
-        return []
+        """See Snapshots."""
+        try:
+            found = await self._ledger.ask("beginning", lambda: self._shelf.beginning)
+        except LostReply as lost:
+            raise LedgerUnavailable(str(lost)) from lost
+        return [found[0]] if found is not None else []
 
     async def attested(self) -> frozenset[Key]:
         """See Snapshots."""
@@ -139,8 +178,11 @@ class MemorySnapshots(Snapshots):
 
         def put() -> None:
             self._shelf.held[taken.revision] = (stored, data)
-            for old in sorted(self._shelf.held)[:-KEPT]:
-                del self._shelf.held[old]
+            held, attested = self._shelf.held, self._shelf.attested
+            believed = sorted(at for at, (each, _) in held.items() if each.key in attested)
+            kept = {*sorted(held)[-KEPT:], *believed[1 - KEPT :]}
+            for old in set(held) - kept:
+                del held[old]
 
         try:
             await self._ledger.ask("save snapshot", put)

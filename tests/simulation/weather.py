@@ -40,6 +40,7 @@ ON_A_TIMER = (
 AMONG_MEMBERS = ("unheard member",)
 AT_THE_TARGET = ("bind failed", "bind failed for good", "bind hung")
 FROM_A_NODE = ("hostile agent",)
+WITH_A_STOLEN_KEY = ("forged snapshot",)
 ALWAYS = ("clock skew",)
 AT_THE_API = (
     "api busy",
@@ -72,6 +73,7 @@ KINDS = (
     + AMONG_MEMBERS
     + AT_THE_TARGET
     + FROM_A_NODE
+    + WITH_A_STOLEN_KEY
     + ALWAYS
     + AT_THE_API
     + IN_THE_CLUSTER
@@ -110,6 +112,8 @@ class Weather:
             self._draw(chance, kind, 0.05, 0.5)
         for kind in FROM_A_NODE:
             self._draw(self.stream("weather of a node"), kind, 0.2, 2.0)
+        for kind in WITH_A_STOLEN_KEY:
+            self._draw(self.stream("weather of a stolen key"), kind, 0.05, 0.5)
         if self.cluster is None:
             self.cluster = self.stream("mode").random() < CLUSTER_SHARE
         if self.cluster:

@@ -4,10 +4,10 @@ A snapshot is a convenience and never the truth. Schedulers write it, and a read
 once an intake has folded the ledger to the same state and attested its digest. A ledger whose
 beginning was dropped has one more, which bootstrap alone can write and purge. One that is corrupt,
 of another format, ahead of the ledger or of another ledger is set aside with a message, and an
-older one is used, or the ledger from its first revision. So is one that holds what an operator has set aside since. That it is of
-this ledger is seen from the SHA-256 of the record at its revision, which it names. Invariant: what
-is restored is a state that the ledger, from its first revision to that one, folds to, by the rules
-that are in force now, which come with it.
+older one is used, or the ledger from its first revision. So is one that holds what an operator has
+set aside since. That it is of this ledger is seen from the SHA-256 of the record at its revision,
+which it names. Invariant: what is restored is a state that the ledger, from its first revision to
+that one, folds to, by the rules that are in force now, which come with it.
 """
 
 from __future__ import annotations
