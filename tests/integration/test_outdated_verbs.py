@@ -18,14 +18,12 @@ from apportion.cli.awaiting import Awaited
 from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Outdated
 from apportion.cli.submitting import Submitted
 from apportion.core.ledger import fold
-from apportion.core.ledger.snapshot import Taking
 from apportion.core.ledger.state import State
-from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import CATALOGUE, Event, FormatEnabled, NodeCordoned, encode, subject_of
 from apportion_schemas.formats import BORN
-from tests.support.attesting import attest_all
+from tests.support.attesting import save_attested
 from tests.support.nats import Bus, running_bus
 from tests.support.next_build import NEXT
 from tests.support.pods import pod
@@ -48,8 +46,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
             event = Event(id=uid, source="watcher", time=TIME, data=pod(uid))
             draft = Draft(subject_of(event.data), uid, encode(event))
             fold.apply(state, (await watcher.append([draft]))[0], event)
-        await Snapshots(scheduler.wire).save(Taking(state).finish())
-        await attest_all(running)
+        await save_attested(running, state)
         enabled = FormatEnabled(format="PodPlaced", version=NEXT, by="ada")
         event = Event(id="enabled", source="cli/ada", time=TIME, data=enabled)
         operator = await running.connect("operator")

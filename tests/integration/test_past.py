@@ -16,11 +16,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from apportion.core.ledger.snapshot import Taking
 from apportion.gateway.api.looking_back import LOOKS_EACH
 from apportion.gateway.past.index import Index
 from apportion.runtime.jetstream import stream
-from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import (
     DeviceHealthChanged,
@@ -34,7 +32,7 @@ from apportion_schemas import (
     SharesAllocated,
 )
 from tests.integration.test_gateway import Gateway
-from tests.support.attesting import attest_all
+from tests.support.attesting import save_attested
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
@@ -227,8 +225,7 @@ async def trimmed(bus: Bus, facts: Facts, archives: Path) -> None:
     await following.caught_up()
     await following.stop()
     assert fold.state.revision == facts.revision
-    await Snapshots(scheduler.wire).save(Taking(fold.state).finish())
-    await attest_all(bus)
+    await save_attested(bus, fold.state)
     await stream.drop((await bus.connect("bootstrap")).wire, last=5)
 
 

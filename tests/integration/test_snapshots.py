@@ -26,7 +26,7 @@ from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.metrics import Metrics
 from apportion.scheduler.snapshotting import Snapshotting
 from apportion_schemas import PodPlaced, SharesAllocated
-from tests.support.attesting import attest_all
+from tests.support.attesting import attest_all, save_attested
 from tests.support.facts import Facts
 from tests.support.nats import Bus, PlainServer, running_bus
 from tests.support.pods import ask, pod
@@ -76,12 +76,6 @@ async def snapshots_of(bus: Bus, role: str = "scheduler") -> Snapshots:
     return Snapshots((await bus.connect(role)).wire)
 
 
-async def save(bus: Bus, state: State) -> None:
-    """Write a snapshot as a scheduler does, and have an intake attest it."""
-    await (await snapshots_of(bus)).save(taken(state))
-    await attest_all(bus)
-
-
 def taken(state: State) -> Taken:
     """A snapshot of it, in one piece."""
     return Taking(state).finish()
@@ -90,7 +84,7 @@ def taken(state: State) -> Taken:
 async def test_a_restart_folds_the_tail_alone_and_holds_the_same(bus: Bus, facts: Facts) -> None:
     """Any role restores what a scheduler wrote; behind it only the tail is read."""
     await facts.submit("a", "b")
-    await save(bus, await folded(bus))
+    await save_attested(bus, await folded(bus))
     await facts.submit("c")
     whole = canonical(await folded(bus))
     for role in ("scheduler", "binder", "gateway", "watcher", "operator", "agent"):
@@ -106,7 +100,7 @@ async def test_much_that_is_restored_is_old_to_the_garbage_collector(
     """It would else look through all of it at once, and find no garbage there; little, it may."""
     await facts.submit("a")
     snapshots = await snapshots_of(bus)
-    await save(bus, await folded(bus))
+    await save_attested(bus, await folded(bus))
     monkeypatch.setattr(module, "YOUNG_MAX", young_max)
     gc.collect()
     state = await snapshots.restore()
@@ -150,7 +144,7 @@ async def test_only_the_newest_are_kept_and_what_a_dead_writer_left_is_freed(
     await bucket._publish(f"$O.{BUCKET}.C.{'0' * 20}-dead", b"half", {})
     for number in range(KEPT + 2):
         await facts.submit(f"p{number}")
-        await save(bus, await folded(bus))
+        await save_attested(bus, await folded(bus))
     assert [each.revision for each in await snapshots.stored()] == [5, 4, 3]
     kept = {f"{n:020}" for n in (3, 4, 5)}
     assert {nuid[:20] for nuid in await bucket.pieces()} == kept | {"intake"}
@@ -177,7 +171,7 @@ async def three(bus: Bus, facts: Facts) -> Snapshots:
     snapshots = await snapshots_of(bus)
     for uid in ("a", "b"):
         await facts.submit(uid)
-        await save(bus, await folded(bus))
+        await save_attested(bus, await folded(bus))
     await facts.submit("c")
     return snapshots
 

@@ -1,5 +1,7 @@
 """The word of an intake on snapshots that a test wrote, without an intake."""
 
+from apportion.core.ledger.snapshot import Taking
+from apportion.core.ledger.state import State
 from apportion.runtime.jetstream.snapshots import Snapshots
 from tests.support.nats import Bus
 
@@ -8,3 +10,9 @@ async def attest_all(bus: Bus) -> None:
     """Attest every snapshot that is written now."""
     snapshots = Snapshots((await bus.connect("intake")).wire)
     await snapshots.attest(each.key for each in await snapshots.written())
+
+
+async def save_attested(bus: Bus, state: State) -> None:
+    """Write a snapshot as a scheduler does, and attest it."""
+    await Snapshots((await bus.connect("scheduler")).wire).save(Taking(state).finish())
+    await attest_all(bus)

@@ -43,6 +43,7 @@ class LedgerFacts(Struct, frozen=True, kw_only=True):
     store_max_bytes: int = 0
     snapshot_revision: int = 0
     snapshot_age_s: float = 0.0
+    snapshots_doubtful: int = 0
 
 
 class ArchiveFacts(Struct, frozen=True, kw_only=True):

@@ -168,6 +168,12 @@ def snapshots(facts: Facts) -> Found | None:
             "the ledger's beginning was dropped and there is no snapshot: nothing can start",
             "put the beginning back from an archive; see recovery",
         )
+    if ledger.snapshots_doubtful:
+        return broken(
+            f"{ledger.snapshots_doubtful} snapshots are attested by no intake, and not used",
+            "look at the /readyz and the log of the intakes: either none runs, or a snapshot is "
+            "forged; then replace the schedulers' key and delete it",
+        )
     if behind > LONG_EVENTS:
         return soon(
             f"{behind:,} events since the newest snapshot: each restart folds them",

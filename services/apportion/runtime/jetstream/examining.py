@@ -26,6 +26,8 @@ from apportion_schemas.catalogue import SUBJECTS
 from apportion_schemas.envelope import EventError
 
 USER_INFO: Final = "$SYS.REQ.USER.INFO"
+ATTESTED_WITHIN_S: Final = 300.0
+"""An intake attests a snapshot within seconds; on a large ledger within minutes."""
 READS: Final = (f"$JS.API.STREAM.INFO.{STREAM}", f"$JS.API.STREAM.MSG.GET.{STREAM}")
 """What every role reads by."""
 DELAY_S: Final = 30.0
@@ -63,7 +65,7 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
     skew_s = (before + (clock.now() - before) / 2 - datetime.fromisoformat(info.ts)).total_seconds()
     version, outdated = wire.server_version if isinstance(wire, Connection) else ("", False)
     user = wire.user if isinstance(wire, Connection) else ""
-    newest, age_s = await _newest_snapshot(wire, info)
+    newest, age_s, doubtful = await _newest_snapshot(wire, info)
     storage = server_says.get("jetstream", {})
     config = storage.get("config", {})
     return LedgerFacts(
@@ -87,6 +89,7 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
         store_max_bytes=config.get("max_storage", 0),
         snapshot_revision=newest,
         snapshot_age_s=age_s,
+        snapshots_doubtful=doubtful,
     )
 
 
@@ -95,15 +98,24 @@ def _lagging(info: StreamInfo) -> tuple[str, ...]:
     return tuple(peer.name for peer in peers if peer.offline or not peer.current)
 
 
-async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float]:
-    """The revision and the age of the newest one; 0 where there is none, or nobody may look."""
+async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, int]:
+    """Revision and age of the newest attested one, 0 without one; how many long lack that."""
+    doubtful = 0
     with contextlib.suppress(LedgerError):
-        for stored in (await Snapshots(wire).stored())[:1]:
+        snapshots = Snapshots(wire)
+        attested = await snapshots.attested() if (written := await snapshots.written()) else ()
+        for stored in written:
+            if stored.key not in attested:
+                stored_at = await snapshots.recorded_at(stored)
+                now = datetime.fromisoformat(info.ts)
+                late = stored_at is None or (now - stored_at).total_seconds() > ATTESTED_WITHIN_S
+                doubtful += late
+        for stored in (await snapshots.stored())[:1]:
             made = stored.entry.mtime
             now = datetime.fromisoformat(info.ts)
             age_s = (now - datetime.fromisoformat(made)).total_seconds() if made else 0.0
-            return stored.revision, age_s
-    return 0, 0.0
+            return stored.revision, age_s, doubtful
+    return 0, 0.0, doubtful
 
 
 async def _writers(wire: Wire) -> list[Skew]:

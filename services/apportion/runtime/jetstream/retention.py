@@ -87,7 +87,10 @@ async def _needed(ledger: JetStreamLedger) -> tuple[int, str]:
             "a scheduler writes one after --snapshot-every events, or 1,000 in 15 minutes, and an "
             "intake attests it"
         )
-    last, because = sound[-1].revision - 1, f"the oldest snapshot is of {sound[-1].revision}"
+    # What bootstrap keeps is replaced by the oldest of the schedulers'.
+    oldest = next((each.revision for each in reversed(sound) if not each.beginning), 0)
+    oldest = oldest or sound[-1].revision
+    last, because = oldest - 1, f"the oldest snapshot is of {oldest}"
     state = await _folded(ledger, await snapshots.restore())
     waiting = [pod.placed_revision for pod in state.pods.values() if pod.phase is Phase.PLACED]
     if waiting and min(waiting) <= last:
