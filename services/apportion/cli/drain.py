@@ -68,8 +68,9 @@ class Report(msgspec.Struct, kw_only=True):
     whether those on the target run. `evicted`: who had, or would have, to go for one of them.
     `instead`: pods that waited before, and where they have, or in a dry run would have, a place now
     that one of these has none. `estimate`: controllers in Kubernetes make them anew, in an order of
-    their own. `revision` is that of the cordon, also of one that stood already for the same reason;
-    0 for a dry run.
+    their own. `mixed_gangs`: gangs that are, or would be, on different device models, with how many
+    pods hold devices of each. `revision` is that of the cordon, also of one that stood already for
+    the same reason; 0 for a dry run.
     """
 
     target: str
@@ -84,6 +85,7 @@ class Report(msgspec.Struct, kw_only=True):
     evicted: dict[str, list[str]] = {}
     instead: dict[str, str] = {}
     estimate: bool = False
+    mixed_gangs: dict[str, dict[str, int]] = {}
     seconds: float = 0.0
     stopped: str = ""
 
@@ -257,6 +259,7 @@ def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
             report.left[name] = pod.sentence.removeprefix(f"{name} ")
             report.planned[name] = pod.node
             report.evicted |= {name: list(pod.evicts)} if pod.evicts else {}
+    report.mixed_gangs = {gang.group: gang.models for gang in answer.mixed_gangs}
     if "" in report.planned.values():
         report.instead = {f"{pod.namespace}/{pod.name}": pod.node for pod in answer.helped}
     detail = gateway.ask("nodes", order.node, answer=NodeDetail)
@@ -356,8 +359,13 @@ def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: 
     query = {"at_least": awaited.revision, "wait_s": 30}
     try:
         _, pods = gateway.items("pods", PodAnswer, query)
+        groups = {pod.group for pod in pods if f"{pod.namespace}/{pod.name}" in report.moved}
+        gangs = gateway.items("gangs", GangAnswer, query)[1] if any(groups) else []
     except Unreachable:
         return
+    report.mixed_gangs = {
+        gang.group: gang.models for gang in gangs if gang.group in groups and len(gang.models) > 1
+    }
     report.instead = {
         f"{pod.namespace}/{pod.name}": pod.node for pod in pods
         if pod.node and pod.submitted_revision <= basis < pod.placed_revision
@@ -466,8 +474,15 @@ class Progress:
         self._out.print(plain(said + (", not moved" if stays else "")), soft_wrap=True)
 
 
+def _tell_mixed(report: Report) -> None:
+    for group, models in report.mixed_gangs.items():
+        said = words.mixed_gang(group, models)
+        console(stderr=True).print("doubtful", plain(said), style="yellow", soft_wrap=True)
+
+
 def _tell(report: Report, *, dry_run: bool) -> None:
     out = console()
+    _tell_mixed(report)
     if report.stopped == BY_HAND and (dry_run or not report.revision):
         said = f"nothing was done: {report.target} is not cordoned by this, and no pod was moved"
         out.print(plain(f"stopped {BY_HAND}; {said}"), soft_wrap=True)

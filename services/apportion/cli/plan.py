@@ -24,6 +24,7 @@ from apportion.cli.output import console, plain, print_json, table
 from apportion.cli.reading import tell_refused
 from apportion.cli.usage import hinting
 from apportion.cli.why import show_placed, show_refused
+from apportion.core.explain import words
 from apportion.core.explain.device_names import RULE
 from apportion.core.explain.lines import shares_words
 from apportion.core.explain.plans import (
@@ -97,6 +98,9 @@ def command(
     if answer.passed_over:
         said = passed_over_words(answer.passed_over)
         console(stderr=True).print(plain(said), style="yellow", soft_wrap=True)
+    for gang in answer.mixed_gangs:
+        said = words.mixed_gang(gang.group, gang.models)
+        console(stderr=True).print("doubtful", plain(said), style="yellow", soft_wrap=True)
     for warning in answer.warnings:
         console(stderr=True).print("doubtful", plain(warning), style="yellow", soft_wrap=True)
     tell_refused(answer.problems)

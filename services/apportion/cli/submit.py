@@ -36,7 +36,8 @@ from apportion.cli.submitting import replace as replace_pods
 from apportion.cli.usage import hinting
 from apportion.cli.waiting import alike, causes, never_fitting, unlooked, waits_for
 from apportion.cli.writing import open_ledger, run
-from apportion.core.explain.answers import PodAnswer, QueueAnswer, Why
+from apportion.core.explain import words
+from apportion.core.explain.answers import GangAnswer, PodAnswer, QueueAnswer, Why
 from apportion.core.explain.lines import limit_name, listed, shares_words
 from apportion.core.explain.vocabulary import WAITING
 from apportion.core.explain.words import many
@@ -62,7 +63,8 @@ class Report(msgspec.Struct, kw_only=True):
     the declaration is new, with how many of their pods must have places together.
     `passed_over` are documents that are neither workloads nor limits, by name; `warnings` are names
     and amounts in the others that are probably not meant so; `evicted` are by the pod for which
-    they were told to go those that were.
+    they were told to go those that were. `mixed_gangs` are gangs on different device models, with
+    how many pods hold devices of each.
     """
 
     dry_run: bool = False
@@ -83,6 +85,7 @@ class Report(msgspec.Struct, kw_only=True):
     causes: dict[str, int] = {}
     undecided: list[str] = []
     evicted: dict[str, list[str]] = {}
+    mixed_gangs: dict[str, dict[str, int]] = {}
     seconds: float = 0.0
 
 
@@ -232,6 +235,14 @@ async def _decided(
     shapes = {pod.uid: lone[pod.full_name] for pod in pods if pod.full_name in lone}
     never = await asyncio.to_thread(never_fitting, gateway, awaited)
     _note_decisions(report, awaited, now, shapes, never)
+    groups = {pod.group for pod in wish.pods if pod.group}
+    if groups and report.placed:
+        query = {"at_least": awaited.revision, "wait_s": 30}
+        _, gangs = await asyncio.to_thread(gateway.items, "gangs", GangAnswer, query)
+        for gang in gangs:
+            if gang.group in groups and len(gang.models) > 1:
+                report.mixed_gangs[gang.group] = gang.models
+                _tell_doubtful(report, [words.mixed_gang(gang.group, gang.models)])
 
 
 async def _say(

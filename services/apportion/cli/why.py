@@ -17,7 +17,7 @@ from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, show, table
-from apportion.core.explain import device_names
+from apportion.core.explain import device_names, words
 from apportion.core.explain.answers import (
     DeviceAnswer,
     Evictions,
@@ -100,6 +100,8 @@ def _beside_it(why: Why) -> Iterator[str]:
         )
         queue = f"; queue {why.gang.queue}" if why.gang.queue else ""
         yield f"gang {why.gang.group}: needs {why.gang.min_available:,}, has {phases}{queue}"
+        if len(why.gang.models) > 1:
+            yield words.mixed_gang(why.gang.group, why.gang.models)
     evictions = why.evictions or Evictions()
     if evictions.made_room:
         gone = [f"{each.namespace}/{each.name}" for each in evictions.made_room]

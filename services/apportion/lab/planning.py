@@ -30,6 +30,7 @@ from apportion.core.explain.plans import (
     Ahead,
     Beside,
     Leaving,
+    MixedGang,
     Outcome,
     PlanAnswer,
     PlannedPod,
@@ -38,6 +39,7 @@ from apportion.core.explain.plans import (
 )
 from apportion.core.explain.spared import spared_words
 from apportion.core.explain.unlooked import unlooked
+from apportion.core.explain.views import gang_models
 from apportion.core.explain.wanted import otherwise
 from apportion.core.explain.why import placed_words, why
 from apportion.core.explain.words import eviction, many
@@ -320,7 +322,16 @@ class _Answering:
             problems=wish.problems,
             warnings=wish.warnings,
             passed_over=wish.passed_over,
+            mixed_gangs=tuple(self._mixed(pod.group for pod in (*pods, *moved))),
         )
+
+    def _mixed(self, groups: Iterable[str]) -> Iterator[MixedGang]:
+        """Those of the gangs whose pods would be on devices of different models."""
+        for name in sorted(set(groups)):
+            group = self._state.groups.get(name)
+            models = gang_models(self._state, group) if group is not None else {}
+            if len(models) > 1:
+                yield MixedGang(group=name, models=models)
 
     def _parted(self, wish: Plan) -> str:
         """That a drain would move more than what is lost, where a gang has places elsewhere too."""

@@ -1,6 +1,8 @@
 """What a plan says of gangs: whole or not at all, wherever their pods are."""
 
-from tests.support.fleet import T4, rack
+from apportion.core.explain.plans import MixedGang
+from apportion.core.explain.views import gang_answer
+from tests.support.fleet import A100_80, T4, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member
 from tests.unit.lab.test_planning import draft, full, planned
@@ -41,3 +43,22 @@ def test_a_drain_would_move_a_gang_whole_of_which_a_part_is_lost() -> None:
     assert answer.sentence == said
     assert "whole" not in planned(ledger, drain=(place.node,)).sentence
     assert "whole" not in planned(ledger, lose=("n1", "n2", "n3")).sentence
+
+
+def test_a_gang_on_different_device_models_is_named_with_them() -> None:
+    """In the plan, in a drain of a node, and of the gang that has its places."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4), rack("n3", 2, model=T4))
+    ledger.play(gang("default/job", min_available=2))
+    drafts = [draft(name, cards(2), group="default/job") for name in ("a", "b")]
+    assert planned(ledger, *drafts).mixed_gangs == ()
+    drafts = [draft(name, cards(), group="default/job") for name in ("a", "b", "c", "d")]
+    assert planned(ledger, *drafts[:1]).mixed_gangs == ()
+    mixed = MixedGang(group="default/job", models={A100_80: 1, T4: 3})
+    assert planned(ledger, *drafts).mixed_gangs == (mixed,)
+    ledger.submit(*(member(name, cards(), group="default/job") for name in "abcd")).settle()
+    group = ledger.state.groups["default/job"]
+    assert gang_answer(ledger.state, "default/job", group).models == mixed.models
+    ledger.report(rack("n4", 1))
+    assert planned(ledger, drain=("n2",)).mixed_gangs == (
+        MixedGang(group="default/job", models={A100_80: 2, T4: 2}),
+    )

@@ -262,7 +262,7 @@ class GangAnswer(Answer, frozen=True):
     """One gang: how many must hold places together, and how many live pods are in each phase.
 
     `unready` counts those that hold a place on a node that is not ready, by the node: nobody knows
-    whether they run.
+    whether they run. `models` counts those that hold devices, by the model of the devices.
     """
 
     group: str
@@ -273,6 +273,7 @@ class GangAnswer(Answer, frozen=True):
     queue: str = ""
     namespace: str = ""
     unready: dict[str, int] = {}
+    models: dict[str, int] = {}
 
 
 class QueueAnswer(Answer, frozen=True):

@@ -95,6 +95,13 @@ class Totals(Answer, frozen=True):
     waiting: int
 
 
+class MixedGang(Answer, frozen=True):
+    """A gang whose pods hold devices of different models: how many pods hold some of each."""
+
+    group: str
+    models: dict[str, int]
+
+
 class PlanAnswer(Answer, frozen=True):
     """What would happen, as of `revision`: a sentence, then the pods that it is about.
 
@@ -108,6 +115,8 @@ class PlanAnswer(Answer, frozen=True):
     for pods that would wait, what is known of how long. `problems` are documents that were refused,
     with field, value and fix; `warnings` are names and amounts in the others that are probably not
     meant so; `passed_over` are documents that are neither workloads nor limits, by name.
+    `mixed_gangs` are those of the pods that it is about which would be on devices of different
+    models.
     """
 
     revision: int
@@ -125,6 +134,7 @@ class PlanAnswer(Answer, frozen=True):
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     passed_over: tuple[str, ...] = ()
+    mixed_gangs: tuple[MixedGang, ...] = ()
 
 
 class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -300,4 +300,16 @@ def gang_answer(state: State, name: str, group: GroupState) -> GangAnswer:
         queue=group.observed.queue if group.observed else "",
         namespace=name.partition("/")[0],
         unready={node: nodes[node] for node in sorted(nodes) if not state.nodes[node].ready},
+        models=gang_models(state, group),
     )
+
+
+def gang_models(state: State, group: GroupState) -> dict[str, int]:
+    """How many pods of the gang hold devices of each model, by the model's name."""
+    found: Counter[str] = Counter()
+    for pod in group.pods.values():
+        if pod.placement is not None:
+            by_id = state.nodes[pod.placement.node].by_id
+            held = {share.device for share in pod.placement.shares} & by_id.keys()
+            found.update({by_id[device].device.model for device in held})
+    return dict(sorted(found.items()))

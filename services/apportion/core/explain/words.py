@@ -539,6 +539,12 @@ def gang(shortage: GangShortage) -> str:
     return f"its gang needs {shortage.needed:,} places together and found {shortage.fitting:,}"
 
 
+def mixed_gang(group: str, models: dict[str, int]) -> str:
+    """That the pods of a gang hold devices of different models."""
+    counts = (f"{many(count, 'pod')} on {model}" for model, count in models.items())
+    return f"gang {group} is on different device models: {', '.join(counts)}"
+
+
 def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     """The causes: a limit first, and what the nearest miss lacks, for that is worth mending; then
     as they are `frequent`.
