@@ -49,6 +49,8 @@ from apportion_schemas import (
 _log = logging.getLogger(__name__)
 L = TypeVar("L")
 DELETED = "deleted"
+LEFT_MAX = 10_000
+"""Pods remembered that left before the ledger had them; a submission is in flight for seconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +90,7 @@ class ClusterView:
         self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
         self.touched: dict[str, int] = {}
         self.gone: dict[str, str] = {}
+        self._left: dict[str, None] = {}
         self.problems: dict[str, str] = {}
         self.marked = Marked()
         self.stirred = asyncio.Event()
@@ -199,6 +202,12 @@ class ClusterView:
             if view.claim is not None and uid not in self._state.pods:
                 self.mark_pod(uid)
 
+    def came(self, uid: str) -> None:
+        """The ledger has the pod from now on. One that has left in the meantime ends."""
+        if uid in self._left:
+            del self._left[uid]
+            self.note_gone(uid, DELETED)
+
     def note_gone(self, uid: str, reason: str) -> None:
         """The server does not have this pod."""
         self.gone[uid] = reason
@@ -244,10 +253,13 @@ class ClusterView:
     ) -> None:
         pod = self._state.pods.get(uid)
         known = pod is not None or uid in self._state.rejected
-        if now is None and known:
-            self.gone[uid] = DELETED
-        elif now is not None:
+        if now is not None:
             self.gone.pop(uid, None)
+            self._left.pop(uid, None)
+        elif known:
+            self.gone[uid] = DELETED
+        elif before is not None and (before.ours or before.claim is not None):
+            self._note_left(uid)
         for view in (before, now):
             if view is not None and view.node:
                 self.touched[view.node] = max(self.touched.get(view.node, 0), version)
@@ -268,6 +280,12 @@ class ClusterView:
             self.marked.pods[uid] = None
         if self.marked:
             self.stirred.set()
+
+    def _note_left(self, uid: str) -> None:
+        """A watcher may be submitting the pod at this moment: remember that it has left."""
+        self._left[uid] = None
+        if len(self._left) > LEFT_MAX:
+            del self._left[next(iter(self._left))]
 
     # -------------------------------------------------------------- nodes
 

@@ -133,12 +133,14 @@ class KubernetesWatching:
         self._view.claims.observe(change)
         if isinstance(data, PodSubmitted):
             self._revisions.forget(subject_of(data))
+            self._view.came(data.uid)
         elif isinstance(data, PodGone):
             self._gone(data)
         elif isinstance(data, _FENCED):
             self._revisions.note(subject_of(data), self._state.revision)
         if isinstance(data, PodAdopted) and not change.refused:
             self._revisions.adopted.add(data.pod)
+            self._view.came(data.pod)
             self._look_again(data.pod)
         elif isinstance(data, PlacementVoided):
             self._look_again(data.pod)
@@ -148,6 +150,7 @@ class KubernetesWatching:
             self._reader.configure(self._state.configuration)
         if isinstance(data, PodRejected):
             self._writing.final.discard(data.uid)
+            self._view.came(data.uid)
 
     def _gone(self, data: PodGone) -> None:
         """The pod may run on all the same, and then comes back."""

@@ -13,7 +13,7 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
 from apportion.watcher.kubernetes_watching import kubernetes_watching
-from apportion_schemas import PodAdopted, PodGone, encode, subject_of
+from apportion_schemas import PodAdopted, PodGone, PodSubmitted, encode, subject_of
 from apportion_schemas.quantities import Payload
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest, run_virtually
@@ -146,5 +146,24 @@ def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
         assert uid not in cluster.state.pods
         taken = [change for change in cluster.changes if isinstance(change.data, PodAdopted)]
         assert len(taken) == 1
+
+    watched(check)
+
+
+def test_a_pod_deleted_while_it_is_submitted_ends_at_once() -> None:
+    """At whichever step of its submission the API server reports the deletion."""
+
+    async def check(cluster: Watched) -> None:
+        for steps in range(60):
+            body = kube_pod("same", share() if steps % 2 else {"nvidia.com/gpumem": "much"})
+            cluster.ask("POST", PODS, body)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            cluster.ask("DELETE", f"{PODS}/same", {})
+        await rest(COMPARE_EVERY_S / 6)
+        assert not (cluster.state.pods or cluster.state.rejected)
+        submitted = [each for each in cluster.changes if isinstance(each.data, PodSubmitted)]
+        assert submitted
+        assert not cluster.watching.repairs
 
     watched(check)
