@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
+import signal
 import subprocess
 import urllib.error
 import urllib.request
@@ -177,6 +179,26 @@ class ControlPlane:
         assert self._server is not None
         self._server.kill()
         self._server.wait()
+
+    def back_up(self) -> Path:
+        """Copy etcd's data as it is now."""
+        assert self._etcd is not None
+        copy = self._folder / "etcd-copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        self._etcd.send_signal(signal.SIGSTOP)
+        try:
+            shutil.copytree(self._folder / "etcd", copy)
+        finally:
+            self._etcd.send_signal(signal.SIGCONT)
+        return copy
+
+    def restore(self, copy: Path) -> None:
+        """SIGKILL both, and start them on the copy."""
+        self.stop()
+        shutil.rmtree(self._folder / "etcd")
+        copy.rename(self._folder / "etcd")
+        self.start_etcd()
+        self.start_server()
 
     def stop(self) -> None:
         """End both."""

@@ -125,7 +125,7 @@ class MemoryKubeApi(KubeApi):
                 found = [_expired()]
                 ends_s = 0.0
             if not found and now_s() >= bookmark_s:
-                found, bookmark_s = [feed.bookmark()], now_s() + self._bookmark_s
+                found, bookmark_s = feed.bookmark(), now_s() + self._bookmark_s
             if found:
                 carried, holds = await self._link.carry(found, idle_s)
                 for line in carried:

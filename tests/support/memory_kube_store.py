@@ -93,13 +93,18 @@ class Feed:
             self._version = found[-1].version
         return [each.line for each in found if each.key.startswith(self._prefix)]
 
-    def bookmark(self) -> bytes:
-        """That nothing has happened up to now; only once all was taken."""
+    def bookmark(self) -> list[bytes]:
+        """That nothing has happened up to now; only once all was taken.
+
+        Nothing from a store that is at a lower version: a real server waits for the watch's own.
+        """
+        if self._version > self._store.version:
+            return []
         self._version = self._store.version
         kind = KINDS[self._resource]
         version = f'{{"resourceVersion":"{self._version}"}}'
         about = f'{{"kind":"{kind.name}","apiVersion":"{kind.api}","metadata":{version}}}'
-        return f'{{"type":"BOOKMARK","object":{about}}}'.encode()
+        return [f'{{"type":"BOOKMARK","object":{about}}}'.encode()]
 
     def close(self) -> None:
         """Nobody listens any more."""
@@ -127,6 +132,19 @@ class Store:
     def listen(self, call: Callable[[Write], None]) -> None:
         """Call with every write, at the moment at which it is made."""
         self._listeners.append(call)
+
+    def backup(self) -> tuple[int, dict[str, dict[str, bytes]]]:
+        """A copy of all objects, as etcd's snapshot is."""
+        return self.version, {kind: dict(found) for kind, found in self._objects.items()}
+
+    def restore(self, copy: tuple[int, dict[str, dict[str, bytes]]]) -> None:
+        """Go on from a copy; open watches hear nothing."""
+        self.version, objects = copy
+        self._objects = {kind: dict(found) for kind, found in objects.items()}
+        self._rests.clear()
+        for past in self._past.values():
+            past.clear()
+        self._forgotten = self.version
 
     # ------------------------------------------------------------------ reading
 

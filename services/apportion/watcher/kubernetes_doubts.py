@@ -42,15 +42,19 @@ class Doubts:
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
-        self._uids: dict[str, None] = {}
+        self._uids: dict[str, int] = {}
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._uids
 
-    def note(self, uid: str) -> None:
-        """The ledger let go of the pod."""
+    def revision(self, uid: str) -> int:
+        """The revision of the pod's end."""
+        return self._uids[uid]
+
+    def note(self, uid: str, revision: int) -> None:
+        """The ledger let go of the pod at that revision."""
         self._uids.pop(uid, None)
-        self._uids[uid] = None
+        self._uids[uid] = revision
         if len(self._uids) > DOUBTED_MAX:
             del self._uids[next(iter(self._uids))]
 

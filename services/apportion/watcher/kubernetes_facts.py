@@ -117,8 +117,8 @@ class Facts:
     def _end(self, data: PodGone, known: PodState | None) -> Fact:
         if known is not None and not self._is_adopted(known):
             newest = max(known.submitted_revision, known.changed_revision)
-            return Fact(data, f"{data.uid}/gone", newest)
-        # A pod that was let go before it was adopted ends twice.
+            return Fact(data, f"{data.uid}/gone/{newest}", newest)
+        # A pod that was let go before it was adopted or submitted again ends twice.
         expect = max(self._revisions.of(data), known.changed_revision if known else 0)
         return Fact(data, f"{data.uid}/gone" + (f"/{expect}" if expect else ""), expect)
 
@@ -128,7 +128,7 @@ class Facts:
 
     def _why_gone(self, uid: str, known: PodState | None) -> str:
         pod = self._view.pods.get(uid)
-        if pod is None:
+        if pod is None or uid in self._view.gone:
             return self._view.gone.get(uid, "")
         if pod.ended:
             return pod.ended
@@ -204,7 +204,8 @@ class Facts:
                 continue
             if pod.draft is not None:
                 expect = self._revisions.of(PodGone(uid=uid))
-                yield Fact(submitted(pod.draft, uid), f"{uid}/submitted", expect)
+                again = f"/{expect}" if expect else ""
+                yield Fact(submitted(pod.draft, uid), f"{uid}/submitted{again}", expect)
             elif pod.problem is not None:
                 yield from self._rejection(pod)
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from apportion.core.dialects import ManifestError
-from apportion.core.ledger.state import PodState, State
+from apportion.core.ledger.state import Phase, PodState, State
 from apportion.watcher.kubernetes_kind import Kind, metadata_of
 from apportion.watcher.kubernetes_namespaces import NamespaceView
 from apportion.watcher.kubernetes_objects import NodeView, ObjectReader, PodView
@@ -227,6 +227,16 @@ class ClusterView:
     def unseen(self) -> list[str]:
         """Pods of the ledger that the cluster is not known to have."""
         return [uid for uid in self._live() if uid not in self.pods and uid not in self.gone]
+
+    def unbound(self) -> list[PodView]:
+        """Pods that the ledger has bound and that have no node here."""
+        bound = (Phase.BOUND, Phase.ALLOCATED)
+        views = (self.pods.get(uid) for uid, pod in self._state.pods.items() if pod.phase in bound)
+        return [
+            view
+            for view in views
+            if view is not None and not (view.node or view.ended or view.deleting)
+        ]
 
     # -------------------------------------------------------------- what the ledger has
 

@@ -8,6 +8,7 @@ declared, and gangs before their pods come, each upon the state that the one bef
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +24,7 @@ from apportion.core.manifests import ManifestConfig
 from apportion.core.manifests.writers import WRITERS
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
 from apportion.runtime.kube.dra import CLAIMS
-from apportion.runtime.kube.watch import Watch, any_problem
+from apportion.runtime.kube.watch import Watch, any_problem, newest_version
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.ledger.publisher import Append, Publisher
 from apportion.runtime.ledger.reader import Reader
@@ -31,7 +32,7 @@ from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion.watcher.kubernetes_doubts import Doubts
 from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions
-from apportion.watcher.kubernetes_objects import ObjectReader
+from apportion.watcher.kubernetes_objects import ObjectReader, PodView
 from apportion.watcher.kubernetes_pod_groups import POD_GROUPS, VOLCANO
 from apportion.watcher.kubernetes_resource_claims import RESOURCE_CLAIMS
 from apportion.watcher.kubernetes_view import DELETED, ClusterView, Marked
@@ -84,6 +85,11 @@ ASKED_MAX = 500
 MISSED_MAX = 100
 """Differences of one kind that one comparison tells one by one; of more it is enough to know."""
 DOUBT_PAUSE_S = 1.0
+PROBE_S = 10.0
+"""How often the API server is asked for its revision: a dead connection may hide a restore."""
+LISTED_S = 0.5
+"""How often to look whether every kind was listed again since the API server was away."""
+UNBOUND = "the API server has lost its binding"
 _NOT_FOUND = 404
 _FENCED = (
     BudgetGone, BudgetObserved, DifferenceFound, NamespaceGone, NamespaceObserved, NodeGone,
@@ -118,11 +124,19 @@ class KubernetesWatching:
         self._writing = FactWriting(state, view, self._revisions, publisher, append)
         self._facts = Facts(view, state, self._revisions)
         self._watches = {
-            kind: Watch(api, path, view.audiences[kind], optional=kind in OPTIONAL, clock=clock)
+            kind: Watch(
+                api,
+                path,
+                view.audiences[kind],
+                optional=kind in OPTIONAL,
+                clock=clock,
+                returned=self._returned,
+            )
             for kind, path in paths.items()
         }
         self._doubts = Doubts(api)
-        self._settled = False
+        self._unsettled = "the cluster is not in the ledger yet"
+        self._returns = 0
         self._conflicts: dict[str, str] = {}
         self.repairs: Counter[str] = Counter()
 
@@ -155,11 +169,13 @@ class KubernetesWatching:
     def _gone(self, data: PodGone) -> None:
         """The pod may run on all the same, and then comes back."""
         self._revisions.adopted.discard(data.uid)
-        self._doubts.note(data.uid)
+        self._doubts.note(data.uid, self._state.revision)
         if self._look_again(data.uid):
             self._revisions.note(subject_of(data), self._state.revision)
         else:
             self._revisions.forget(subject_of(data))
+            if data.uid in self._view.pods:
+                self._view.mark_pod(data.uid)
 
     def _look_again(self, uid: str) -> bool:
         """Mark a pod that the ledger let go of or took; whether it is on a node."""
@@ -171,8 +187,35 @@ class KubernetesWatching:
 
     def not_ready(self) -> list[str]:
         """Why the watcher is not ready; empty while it is in step with the cluster."""
-        late = [] if self._settled else ["the cluster is not in the ledger yet"]
+        late = [self._unsettled] if self._unsettled else []
         return late + any_problem(self._watches)
+
+    def _returned(self, since_s: float) -> None:
+        """The API server was away, or has an older copy of its data: list and compare everything.
+
+        Other watches may be open still, in silence.
+        """
+        self._returns += 1
+        if not self._unsettled:
+            self._unsettled = "the API server was away: the cluster is compared with the ledger"
+            _log.warning("%s", self._unsettled)
+        for watch in self._watches.values():
+            watch.doubt(since_s)
+        self._view.stirred.set()
+
+    def _all_listed(self) -> bool:
+        return all(watch.in_step for watch in self._watches.values())
+
+    async def _probe(self) -> None:
+        """Notice an API server that went back behind connections that stay open."""
+        while True:
+            await self._clock.pause(PROBE_S)
+            if self._unsettled:
+                continue
+            known = max(kind.version for kind in self._view.audiences.values())
+            with contextlib.suppress(KubeUnavailable, KubeRefused, msgspec.MsgspecError):
+                if 0 < await newest_version(self._api, PATHS["nodes"]) < known:
+                    self._returned(self._clock.monotonic())
 
     def measure(self, metrics: Metrics) -> None:
         """Show what this watcher knows."""
@@ -202,13 +245,17 @@ class KubernetesWatching:
                 await watch.synced()
             await self._settle(reader, ledger, self._view.take())
             await self._compare_annotations(reader, ledger)
-            self._settled = True
+            self._unsettled = ""
+            tasks.create_task(self._probe(), name="probe the API server")
             while True:
                 await self._follow(reader, ledger, for_s=compare_every_s)
+                returns = self._returns
                 await self._compare(reader, ledger)
+                if returns == self._returns and self._all_listed():
+                    self._unsettled = ""
 
     async def _follow(self, reader: Reader[Change], ledger: Ledger, *, for_s: float) -> None:
-        """Write what changes, for so long."""
+        """Write what changes, for so long; or until all is listed again if the server was away."""
         try:
             async with asyncio.timeout(for_s) as turn:
                 while True:
@@ -216,6 +263,11 @@ class KubernetesWatching:
                     when = turn.when()
                     turn.reschedule(None)
                     await self._settle(reader, ledger, self._view.take())
+                    if self._unsettled:
+                        if self._all_listed():
+                            return
+                        await self._clock.pause(LISTED_S)
+                        self._view.stirred.set()
                     turn.reschedule(when)
         except TimeoutError:
             return
@@ -232,8 +284,8 @@ class KubernetesWatching:
         await reader.reached(await ledger.last_revision())
         final = self._writing.final
         final.difference_update(uid for uid in marked.pods if uid not in self._view.pods)
-        pods = [uid for uid in marked.pods if uid not in final]
         await self._resolve(marked.pods)
+        pods = [uid for uid in marked.pods if uid not in final]
         written = 0
         for facts in self._steps(marked, pods):
             if missed and facts:
@@ -263,7 +315,7 @@ class KubernetesWatching:
             if name in self._state.groups or name in self._view.pod_groups.waiting
         }
         yield [*facts.groups(groups)]
-        yield [*facts.arrivals(pods)]
+        yield [*facts.arrivals(uid for uid in pods if uid not in self._doubts)]
 
     def _unchanged(self, uids: Iterable[str]) -> list[str]:
         """Those that have not changed since they were taken: they are compared again, for what
@@ -274,14 +326,17 @@ class KubernetesWatching:
     # -------------------------------------------------------------- pods that run already
 
     async def _resolve(self, uids: Iterable[str]) -> None:
-        """Ask for pods that are to be taken back."""
+        """Ask for pods that are to be taken back, or to wait again."""
         for uid in [uid for uid in uids if uid in self._doubts and uid not in self._state.pods]:
             pod = self._view.pods.get(uid)
-            if pod is None or not pod.node or pod.ended:
+            if pod is None or pod.ended or (pod.deleting and not pod.node):
                 continue
+            ended = self._doubts.revision(uid)
             if not await self._doubts.ask(pod, pod_path(pod.namespace, pod.name)):
                 await self._clock.pause(DOUBT_PAUSE_S)
                 self._view.mark_pod(uid)
+            elif uid not in self._doubts:
+                self._revisions.note(subject_of(PodGone(uid=uid)), ended)
 
     def _adoptions(self, uids: Iterable[str]) -> Iterator[Fact]:
         """Pods to be held; what the ledger cannot account for is told once and counted."""
@@ -328,6 +383,7 @@ class KubernetesWatching:
         for uid in self._conflicts.keys() - self._view.pods.keys():
             del self._conflicts[uid]
         await self._ask_for(reader, ledger, self._view.unseen()[:ASKED_MAX])
+        await self._ask_for_unbound(self._view.unbound()[:ASKED_MAX])
         await self._settle(reader, ledger, self._view.take())
         await self._repair(reader, ledger)
 
@@ -367,6 +423,23 @@ class KubernetesWatching:
                 await self._writing.append(reader, ledger, list(self._facts.difference(gone)))
                 self._view.note_gone(uid, DELETED)
 
+    async def _ask_for_unbound(self, pods: Iterable[PodView]) -> None:
+        """Ask for pods that the ledger has bound and that have no node: a restored API server has
+        lost the binding. Such a pod ends, and waits again.
+        """
+        for pod in pods:
+            try:
+                found = _decode(await self._api.get(pod_path(pod.namespace, pod.name)))
+            except KubeRefused:
+                continue
+            except KubeUnavailable:
+                return
+            if found.metadata.uid == pod.uid and not found.spec.node_name:
+                _log.warning(
+                    "pod %s/%s: the API server has lost its binding", pod.namespace, pod.name
+                )
+                self._view.note_gone(pod.uid, UNBOUND)
+
 
 def kubernetes_watching(
     api: KubeApi,
@@ -405,9 +478,17 @@ class _Meta(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+
+
 class _Object(msgspec.Struct, frozen=True):
     metadata: _Meta
+    spec: _Spec = _Spec()
+
+
+_decode = msgspec.json.Decoder(_Object).decode
 
 
 def _uid(raw: bytes) -> str:
-    return msgspec.json.decode(raw, type=_Object).metadata.uid
+    return _decode(raw).metadata.uid

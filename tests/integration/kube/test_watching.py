@@ -55,6 +55,17 @@ def live(world: KubeWorld) -> list[str]:
     return sorted(pod.name for pod in world.facts.of(PodSubmitted) if pod.uid not in gone)
 
 
+def held(world: KubeWorld) -> list[str]:
+    """Names of the pods that the ledger holds, of which some came more than once."""
+    pods: dict[str, str] = {}
+    for _, event in world.facts.events:
+        if isinstance(event.data, PodSubmitted):
+            pods[event.data.uid] = event.data.name
+        elif isinstance(event.data, PodGone):
+            pods.pop(event.data.uid, None)
+    return sorted(pods.values())
+
+
 async def until_live(world: KubeWorld, *names: str) -> None:
     """Wait for exactly these."""
     await world.facts.until(lambda: live(world) == sorted(names), f"pods {names}", 30)
@@ -245,6 +256,38 @@ async def test_the_api_server_dies_and_comes_back(world: KubeWorld) -> None:
     await until_live(world, "before", "after")
     await watcher.ready()
     assert len(world.facts.of(PodSubmitted)) == 2
+
+
+async def test_an_api_server_that_was_restored_is_compared_at_once(world: KubeWorld) -> None:
+    """Pods made since the copy end and pods deleted since come back, long before a watch would time
+    out; and the watcher is not ready until they have.
+    """
+    before = [f"before-{number}" for number in range(6)]
+    await world.plane.apply(*(kube_pod(name, share()) for name in before))
+    watcher = await world.start("watcher")
+    await until_live(world, *before)
+    copy = await asyncio.to_thread(world.plane.back_up)
+    after = [f"after-{number}" for number in range(20)]
+    await world.plane.apply(*(kube_pod(name, share()) for name in after))
+    await delete(world, *before[:3])
+    await until_live(world, *before[3:], *after)
+    assert (await watcher.get("/readyz"))[0] == 200
+    await asyncio.to_thread(world.plane.restore, copy)
+    await watcher.logged("the API server was away")
+    await watcher.ready()
+    assert held(world) == sorted(before)
+
+
+async def test_pods_deleted_while_they_are_submitted_leave_nothing_behind(world: KubeWorld) -> None:
+    """One name again and again, as a controller that fails at once does."""
+    watcher = await world.start("watcher")
+    for number in range(30):
+        await world.plane.apply(kube_pod("same", share()))
+        await asyncio.sleep(number % 4 * 0.02)  # another step of its submission
+        await delete(world, "same")
+    await world.plane.apply(kube_pod("last", share()))
+    await world.facts.until(lambda: held(world) == ["last"], "one pod", 30)
+    await measured(watcher, 'apportion_watcher_repairs{kind="pod"} 0.0')
 
 
 async def test_a_pod_that_another_scheduler_bound_is_let_go(world: KubeWorld) -> None:

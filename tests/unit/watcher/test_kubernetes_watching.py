@@ -6,14 +6,27 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import Phase
+from apportion.runtime.kube.client import Answer, KubeUnavailable
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
 from apportion.watcher.kubernetes_watching import kubernetes_watching
-from apportion_schemas import PodAdopted, PodGone, PodSubmitted, encode, subject_of
+from apportion_schemas import (
+    PodAdopted,
+    PodBound,
+    PodGone,
+    PodPlaced,
+    PodSubmitted,
+    Score,
+    encode,
+    subject_of,
+)
 from apportion_schemas.quantities import Payload
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest, run_virtually
@@ -31,11 +44,21 @@ HELD = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1000,0:;"}
 
 
 class LateLink(PerfectKubeLink):
-    """A network that answers, and holds back what watches are told while it is not `clear`."""
+    """A network that answers while it is `up`, and holds back what watches are told while it is not
+    `clear`.
+    """
+
+    up = True
 
     def __init__(self) -> None:
         self.clear = asyncio.Event()
         self.clear.set()
+
+    async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
+        """See KubeLink."""
+        if not self.up:
+            raise KubeUnavailable("connection refused")
+        return await super().ask(method, act)
 
     async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
         """See KubeLink."""
@@ -82,11 +105,28 @@ class Watched:
         found: dict[str, Any] = json.loads(answer.body)
         return found
 
-    def write(self, data: Payload) -> None:
-        """An event of another watcher."""
+    def write(self, data: Payload, role: str = "watcher") -> None:
+        """An event of another service."""
         identity = f"other-{self.server.last_revision}"
         draft = Draft(subject_of(data), identity, encode(event_of(data)))
-        self.server.append([draft], {}, role="watcher", writer="other")
+        self.server.append([draft], {}, role=role, writer="other")
+
+    def place(self, uid: str) -> None:
+        """Scheduler and binder place the pod on n1, without a device."""
+        known = self.state.pods[uid]
+        chain = self.state.nodes["n1"].chain
+        placed = PodPlaced(
+            pod=uid,
+            namespace="default",
+            name=known.submitted.name,
+            attempt=known.attempt,
+            node="n1",
+            shares=(),
+            score=Score(node="n1", total=0.0),
+            previous=chain,
+        )
+        self.write(placed, "scheduler")
+        self.write(PodBound(pod=uid, node="n1", attempt=known.attempt), "binder")
 
     async def run(self) -> None:
         """Read and watch, until cancelled."""
@@ -161,9 +201,77 @@ def test_a_pod_deleted_while_it_is_submitted_ends_at_once() -> None:
                 await asyncio.sleep(0)
             cluster.ask("DELETE", f"{PODS}/same", {})
         await rest(COMPARE_EVERY_S / 6)
-        assert not (cluster.state.pods or cluster.state.rejected)
+        assert not cluster.state.pods
+        assert not cluster.state.rejected
         submitted = [each for each in cluster.changes if isinstance(each.data, PodSubmitted)]
         assert submitted
         assert not cluster.watching.repairs
+
+    watched(check)
+
+
+def bind(cluster: Watched, name: str) -> None:
+    """Bind the pod to n1 in the cluster and in the ledger, as scheduler and binder do."""
+    (uid,) = [uid for uid, pod in cluster.state.pods.items() if pod.submitted.name == name]
+    target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+    notes = {"apportion.dev/attempt": str(cluster.state.pods[uid].attempt)}
+    cluster.ask(
+        "POST",
+        f"{PODS}/{name}/binding",
+        {"metadata": {"name": name, "annotations": notes}, "target": target},
+    )
+    cluster.place(uid)
+
+
+def names(cluster: Watched) -> list[str]:
+    """The names of the pods that the ledger has."""
+    return sorted(pod.submitted.name for pod in cluster.state.pods.values())
+
+
+@pytest.mark.parametrize("cut", ["silent", "broken", "away"])
+def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(cut: str) -> None:
+    """Pods made since the copy end, pods deleted since come back, and a lost binding is undone;
+    whether the connections stay open in silence, break, or fail for a while.
+    """
+
+    async def check(cluster: Watched) -> None:
+        for name in ("stays", "waits", "deleted", "was-bound"):
+            cluster.ask("POST", PODS, kube_pod(name, {"cpu": "1"}))
+        await rest(1.0)
+        bind(cluster, "was-bound")
+        await rest(1.0)
+        copy = cluster.kube.store.backup()
+        bind(cluster, "waits")
+        for number in range(30):
+            cluster.ask("POST", PODS, kube_pod(f"new-{number}", {"cpu": "1"}))
+        cluster.ask("DELETE", f"{PODS}/deleted", {})
+        cluster.ask("DELETE", f"{PODS}/was-bound", {"gracePeriodSeconds": 0})
+        await rest(70.0)  # bookmarks
+        assert len(names(cluster)) == 32
+        assert not cluster.watching.not_ready()
+
+        if cut == "away":
+            cluster.link.up = False
+        cluster.kube.store.restore(copy)
+        if cut != "silent":
+            cluster.kube.store.hang_up()
+        await rest(0.5)
+        cluster.link.up = True
+        for _ in range(120):
+            await rest(0.1)
+            if cluster.watching.not_ready():
+                break
+            assert cut != "away"
+        assert cluster.watching.not_ready()
+        for _ in range(60):
+            await rest(0.1)
+            if not cluster.watching.not_ready():
+                break
+        assert not cluster.watching.not_ready()
+        assert names(cluster) == ["deleted", "stays", "waits"]
+        assert {pod.phase for pod in cluster.state.pods.values()} == {Phase.PENDING}
+        observed = cluster.state.nodes["n1"].observed
+        assert observed is not None
+        assert sum(other.count for other in observed.others) == 1
 
     watched(check)

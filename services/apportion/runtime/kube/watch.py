@@ -1,18 +1,21 @@
 """List, then watch: one kind of Kubernetes object kept in step, over whatever happens.
 
-Pages of a bounded size; then a watch with bookmarks, taken up where it was after every drop; a new
-list where the server has forgotten that far back (410) or says nothing at all, not even a bookmark:
-an audience learns in bounded time how far it is in step. Invariants: an `Audience` is told of every
-object that there is, and of every one that has gone, in the server's order; between two lists
-nothing is told twice unless it may have changed; trying again never ends and never hurries.
+Pages of a bounded size; then a watch with bookmarks, which resumes at its version after a drop. A
+new list follows where the server has forgotten that far back (410), is silent, not even a bookmark,
+or was away: it may be back with an older copy of its data, in which a watch from a newer version
+waits in silence. An audience learns in bounded time how far it is in step. Invariants: an
+`Audience` is told of every object that there is, and of every one that has gone, in the server's
+order; between two lists nothing is told twice unless it may have changed; trying again never ends
+and never hurries.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 import msgspec
@@ -88,6 +91,20 @@ class _Expired(Exception):
     """The server no longer knows what happened since the version that we have."""
 
 
+class _WentBack(Exception):
+    """The server is at a lower version than before: it was restored from an older copy."""
+
+
+async def newest_version(api: KubeApi, path: str) -> int:
+    """The server's revision now.
+
+    Raises:
+        KubeUnavailable, KubeRefused: there is no answer.
+    """
+    page = _decode_list(await api.get(path, {"limit": "1"}))
+    return number(page.metadata.resource_version)
+
+
 async def pages(
     api: KubeApi, path: str, selector: str = ""
 ) -> AsyncIterator[tuple[list[Raw], str]]:
@@ -110,7 +127,8 @@ async def pages(
 class Watch:
     """One kind, for one audience. `problem` is why it is not in step at the moment, or empty.
 
-    `selector`: only objects whose fields are so.
+    `selector`: only objects whose fields are so. `returned` is called after the first list from a
+    server that was away or went back, with the monotonic time since when watches are in doubt.
     """
 
     def __init__(
@@ -122,6 +140,7 @@ class Watch:
         optional: bool,
         clock: Clock,
         selector: str = "",
+        returned: Callable[[float], None] = lambda _since_s: None,
     ) -> None:
         self._selector = selector
         self._api = api
@@ -129,9 +148,14 @@ class Watch:
         self._audience = audience
         self._optional = optional
         self._clock = clock
+        self._returned = returned
         self._version = ""
+        self._highest = 0  # of lists and bookmarks
         self._failures = 0
         self._synced = asyncio.Event()
+        self._following: asyncio.Timeout | None = None
+        self._listed_s = self._doubted_s = self._failed_s = -math.inf
+        self._away_since_s: float | None = None
         self.problem = ""
         self.lists = 0
 
@@ -139,21 +163,50 @@ class Watch:
         """Return once the first list is complete."""
         await self._synced.wait()
 
+    @property
+    def in_step(self) -> bool:
+        """Whether the audience has been told of everything, by a list that is not in doubt."""
+        return self._synced.is_set() and not self.problem
+
+    def doubt(self, since_s: float) -> None:
+        """List again unless the last list began after that time."""
+        self._doubted_s = max(self._doubted_s, since_s)
+        if self._version and self._listed_s < since_s:
+            self._synced.clear()
+            if self._following is not None and self._following.when() is None:
+                self._following.reschedule(0)
+
     async def run(self) -> None:
         """Keep in step until cancelled."""
         while True:
             try:
-                if not self._version:
+                if not self._version or self._listed_s < self._doubted_s:
                     await self._list()
-                await self._follow()
+                async with asyncio.timeout(None) as self._following:
+                    await self._follow()
+            except TimeoutError:
+                continue  # a list is due
             except _Expired:
                 self._version = ""
+            except _WentBack:
+                self._lost(self._clock.monotonic())
             except KubeRefused as error:
                 await self._refused(error)
             except (KubeUnavailable, msgspec.MsgspecError) as error:
+                if self._failures:  # one that is reached again at once was not away
+                    self._lost(self._failed_s)
                 await self._rest(str(error))
+            finally:
+                self._following = None
+
+    def _lost(self, since_s: float) -> None:
+        """What the server has now may be older than what was told."""
+        self._version = ""
+        if self._away_since_s is None:
+            self._away_since_s = since_s
 
     async def _list(self) -> None:
+        began_s = self._clock.monotonic()
         self._audience.listing()
         newest = ""
         async for items, version in pages(self._api, self._path, self._selector):
@@ -161,8 +214,15 @@ class Watch:
             for item in items:
                 self._audience.seen(bytes(item))
         self.lists += 1
-        self._audience.listed(number(newest))
+        if number(newest) < self._highest:
+            _log.warning("%s went back from version %d to %s", self._path, self._highest, newest)
+            self._lost(began_s)
+        self._listed_s, self._highest = began_s, number(newest)
+        self._audience.listed(self._highest)
         self._version = newest
+        since_s, self._away_since_s = self._away_since_s, None
+        if since_s is not None:
+            self._returned(since_s)
         self._in_step()
 
     async def _follow(self) -> None:
@@ -198,13 +258,18 @@ class Watch:
         if event.type == "DELETED":
             self._audience.gone(raw)
         elif event.type == "BOOKMARK":
-            self._audience.reached(number(about.metadata.resource_version))
+            reached = number(about.metadata.resource_version)
+            if reached < self._highest:
+                raise _WentBack
+            self._highest = reached
+            self._audience.reached(reached)
         else:
             self._audience.seen(raw)
         self._version = about.metadata.resource_version
 
     def _in_step(self) -> None:
-        self._synced.set()
+        if self._listed_s >= self._doubted_s:
+            self._synced.set()
         self.problem = ""
         self._failures = 0
 
@@ -217,6 +282,7 @@ class Watch:
             self._version = ""
             self._audience.listing()
             self._audience.listed(0)
+            self._listed_s, self._away_since_s = self._clock.monotonic(), None
             self._in_step()
             await self._clock.pause(ABSENT_S)
             return
@@ -225,6 +291,8 @@ class Watch:
     async def _rest(self, problem: str) -> None:
         if not self.problem:
             _log.warning("%s; trying again", problem)
+        if not self._failures:
+            self._failed_s = self._clock.monotonic()
         self.problem = problem
         self._failures += 1
         await self._clock.pause(BACK_OFF.after(self._failures))

@@ -28,6 +28,7 @@ class Server:
     def __init__(self) -> None:
         self.script: list[Reply] = []
         self.asked: list[dict[str, str]] = []
+        self.returned: list[float] = []
         self.url = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -61,6 +62,13 @@ def status(code: int) -> Reply:
         return web.json_response({"kind": "Status", "code": code}, status=code)
 
     return reply
+
+
+async def hang_up(request: web.Request) -> web.StreamResponse:
+    """No answer."""
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
 
 
 def watch(*events: tuple[str, dict[str, Any]], torn: bool = False, hold: bool = False) -> Reply:
@@ -140,7 +148,14 @@ async def watching(server: Server, *, optional: bool = False) -> AsyncIterator[t
     configuration.host = server.url
     api = KubeApi(configuration)
     heard = Heard()
-    made = Watch(api, PATH, heard, optional=optional, clock=SystemClock())
+    made = Watch(
+        api,
+        PATH,
+        heard,
+        optional=optional,
+        clock=SystemClock(),
+        returned=server.returned.append,
+    )
     task = asyncio.create_task(made.run())
     try:
         yield made, heard
@@ -259,3 +274,51 @@ async def test_an_answer_has_a_limit_and_an_end(server: Server) -> None:
     with pytest.raises(KubeUnavailable, match="no answer from the API server"):
         await api.request("GET", PATH, timeout_s=0.1)
     await api.close()
+
+
+async def test_a_server_that_was_away_is_listed_again(server: Server) -> None:
+    """It may be back with an older copy, in which a watch from our version would wait in silence;
+    the other watches learn since when they are in doubt.
+    """
+    server.script = [
+        page(thing("a", 1), version=9),
+        watch(torn=True),
+        hang_up,
+        hang_up,  # the HTTP client may try again by itself
+        page(thing("b", 2), version=5),
+        watch(hold=True),
+    ]
+    async with watching(server) as (made, heard):
+        await names(heard, b=2)
+        assert made.lists == 2
+        assert made.in_step
+        assert len(server.returned) == 1
+
+
+async def test_a_bookmark_that_goes_back_means_a_new_list(server: Server) -> None:
+    """Only a server that was restored from an older copy sends one."""
+    server.script = [
+        page(thing("a", 1), version=9),
+        watch(("BOOKMARK", thing("", 4)), hold=True),
+        page(thing("b", 2), version=5),
+        watch(hold=True),
+    ]
+    async with watching(server) as (made, heard):
+        await names(heard, b=2)
+        assert made.lists == 2
+        assert len(server.returned) == 1
+
+
+async def test_a_watch_in_doubt_lists_again_unless_it_has_since(server: Server) -> None:
+    """What another watch has noticed ends a watch that is open in silence, once."""
+    server.script = [page(version=9), watch(hold=True), page(thing("a", 2), version=5)]
+    async with watching(server) as (made, heard):
+        await made.synced()
+        since_s = SystemClock().monotonic()
+        made.doubt(since_s)
+        made.doubt(since_s)
+        assert not made.in_step
+        await names(heard, a=2)
+        made.doubt(since_s)
+        assert made.in_step
+        assert made.lists == 2
