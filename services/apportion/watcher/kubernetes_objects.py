@@ -11,7 +11,9 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -63,6 +65,9 @@ _PLAIN = ("cpu", "memory", "pods")
 TEMPLATES_MAX = 2_000
 _NO_RESOURCES = Raw(b"{}")
 _NO_LIST = Raw(b"[]")
+_NOT_GIVEN = (b"{}", b"{}")
+_RESIZED = {"cpu": (1000, "m"), "memory": (1, "")}
+"""What a running pod may ask for more or less of, with the unit in which it is added up."""
 _MINDED_VOLUMES = tuple(
     f'"{kind}"'.encode()
     for kind in (
@@ -93,6 +98,7 @@ class _Meta(_Kube, frozen=True):
 
 
 class _Container(_Kube, frozen=True):
+    name: str = ""
     resources: Raw = _NO_RESOURCES
     ports: Raw = _NO_LIST
     restart_policy: str = ""
@@ -115,9 +121,30 @@ class _PodSpec(_Kube, frozen=True):
     volumes: Raw = _NO_LIST
 
 
-class _PodStatus(_Kube, frozen=True):
+class _Given(_Kube, frozen=True):
+    """What a kubelet has given a container, or a whole pod; a resize is not done until it has."""
+
+    name: str = ""
+    resources: Raw = _NO_RESOURCES
+    allocated_resources: Raw = _NO_RESOURCES
+
+    @property
+    def parts(self) -> tuple[bytes, bytes]:
+        """Both as they are written: what is in effect, and what is allocated."""
+        return bytes(self.resources), bytes(self.allocated_resources)
+
+
+class _PodCondition(_Kube, frozen=True):
+    type: str = ""
+    reason: str = ""
+
+
+class _PodStatus(_Given, frozen=True):
     phase: str = ""
     reason: str = ""
+    container_statuses: list[_Given] | None = None
+    init_container_statuses: list[_Given] | None = None
+    conditions: list[_PodCondition] | None = None
 
 
 class _Pod(_Kube, frozen=True):
@@ -188,6 +215,7 @@ _decode_pod = msgspec.json.Decoder(_Pod).decode
 _decode_node = msgspec.json.Decoder(_Node).decode
 _decode_resources = msgspec.json.Decoder(_Resources | None).decode
 _decode_parts = msgspec.json.Decoder(_PodParts).decode
+_decode_amounts = msgspec.json.Decoder(dict[str, Any] | None).decode
 _decode_ports = msgspec.json.Decoder(list[kube.Port] | None).decode
 _decode_affinity = msgspec.json.Decoder(kube.Affinity | None).decode
 _decode_budget = msgspec.json.Decoder(_Budget).decode
@@ -309,9 +337,11 @@ class ObjectReader:
         if pod.status.phase in ENDED:
             view.ended = f"{pod.status.phase}: {pod.status.reason}".rstrip(": ")
             return view if view.ours or self._knows(view.uid) else None
-        view.amounts = self._amounts(spec)
+        view.amounts = self._amounts(spec, pod.status)
         if view.node:
-            of_spec = (bytes(spec.affinity), *(bytes(each.ports) for each in spec.containers))
+            sidecars = (c for c in spec.init_containers or () if _init_role(c) == "sidecar")
+            ports = (bytes(each.ports) for each in (*spec.containers, *sidecars))
+            of_spec = (bytes(spec.affinity), *ports)
             view.ports, view.anti_affinity = _minded(
                 of_spec, spec.host_network, meta.namespace, tuple(sorted(view.labels.items()))
             )
@@ -375,11 +405,22 @@ class ObjectReader:
         shape = msgspec.structs.replace(draft.shape, node=node)
         return msgspec.structs.replace(draft, shape=shape, volume_claims=found.claims)
 
-    def _amounts(self, spec: _PodSpec) -> NodeAmounts:
-        parts = [(bytes(c.resources), _init_role(c)) for c in spec.init_containers or ()]
-        parts += [(bytes(c.resources), "app") for c in spec.containers]
-        of_pod = (bytes(spec.overhead), bytes(spec.resources))
-        return _amounts(tuple(parts), of_pod, claimed(self._config.dialects))
+    def _amounts(self, spec: _PodSpec, status: _PodStatus) -> NodeAmounts:
+        found = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+        given = {each.name: each.parts for each in found}
+        parts = [
+            (bytes(c.resources), _init_role(c), given.get(c.name, _NOT_GIVEN))
+            for c in spec.init_containers or ()
+        ]
+        parts += [
+            (bytes(c.resources), "app", given.get(c.name, _NOT_GIVEN)) for c in spec.containers
+        ]
+        of_pod = (bytes(spec.overhead), bytes(spec.resources), status.parts)
+        infeasible = any(
+            each.type == "PodResizePending" and each.reason == "Infeasible"
+            for each in status.conditions or ()
+        )
+        return _amounts(tuple(parts), of_pod, claimed(self._config.dialects), infeasible)
 
     def _asks(self, spec: _PodSpec) -> bool:
         """Whether any container asks for devices."""
@@ -502,28 +543,66 @@ def _template(raw: bytes) -> tuple[bytes, ...]:
 
 @lru_cache(maxsize=8192)
 def _amounts(
-    parts: tuple[tuple[bytes, Role], ...], of_pod: tuple[bytes, bytes], ours: frozenset[str]
+    parts: tuple[tuple[bytes, Role, tuple[bytes, bytes]], ...],
+    of_pod: tuple[bytes, bytes, tuple[bytes, bytes]],
+    ours: frozenset[str],
+    infeasible: bool,  # noqa: FBT001 - a key of the cache
 ) -> NodeAmounts:
     """What a pod takes of its node, with overhead and resources of its own; pods of one template
-    ask once.
+    ask once. `infeasible`: its node will never do the resize that the spec asks for.
     """
-    overhead, resources = of_pod
-    whole = _decode_resources(resources) or _Resources()
+    overhead, resources, given_to_pod = of_pod
     containers = []
-    for i, (raw, role) in enumerate(parts):
-        found = _decode_resources(raw) or _Resources()
-        at = f"spec.containers[{i}]"
-        containers.append(Container(str(i), at, found.limits or {}, found.requests or {}, role))
     try:
+        extra = _decode_any(overhead)
+        for i, (raw, role, given) in enumerate(parts):
+            found = _resized(raw, given, infeasible=infeasible)
+            at = f"spec.containers[{i}]"
+            containers.append(Container(str(i), at, found.limits or {}, found.requests or {}, role))
+        whole = _decode_resources(resources) or _Resources()
+        if whole.requests:
+            whole = _resized(resources, given_to_pod, infeasible=infeasible, without=extra)
         return node_amounts(
             containers,
-            _decode_any(overhead),
+            extra,
             whole=Container("", "spec", whole.limits or {}, whole.requests or {}),
             field="spec",
             claimed=ours,
         )
-    except ManifestError:
+    except (ManifestError, msgspec.MsgspecError):
         return NOTHING  # the API server took what we cannot add up; the kubelet has the last word
+
+
+def _resized(
+    raw: bytes,
+    given: tuple[bytes, bytes],
+    *,
+    infeasible: bool,
+    without: Mapping[str, object] = MappingProxyType({}),
+) -> _Resources:
+    """The resources of a container or pod, or what its kubelet has given it where that is more.
+
+    As kube-scheduler 1.36 counts. `without` is the pod's overhead, which its status includes.
+    """
+    spec = _decode_resources(raw) or _Resources()
+    if given == _NOT_GIVEN:
+        return spec
+    actual = (_decode_resources(given[0]) or _Resources()).requests or {}
+    allocated = _decode_amounts(given[1]) or {}
+    limits, requests = dict(spec.limits or {}), dict(spec.requests or {})
+    for name, (factor, unit) in _RESIZED.items():
+        found = [
+            quantity(each[name], name) - quantity(without.get(name, 0), name)
+            for each in (actual, allocated)
+            if name in each
+        ]
+        wanted = requests.get(name, limits.get(name))
+        if found and wanted is not None and not infeasible:
+            found.append(quantity(wanted, name))
+        if found:
+            requests[name] = f"{math.ceil(max(*found, Fraction()) * factor)}{unit}"
+            limits.pop(name, None)  # of the spec, which may be lower
+    return _Resources(limits, requests)
 
 
 @lru_cache(maxsize=8192)

@@ -7,6 +7,7 @@ import pytest
 
 from apportion.core.manifests.card_quota import CARD_QUOTA
 from apportion.core.manifests.placed import ATTEMPT
+from apportion.watcher.kubernetes_facts import Fact
 from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
@@ -24,7 +25,7 @@ from apportion_schemas import (
     QuotaObserved,
 )
 from tests.support.fleet import gpu, node
-from tests.support.kube_objects import kube_node
+from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.unit.watcher.followed_cluster import Cluster
 
 
@@ -98,6 +99,29 @@ def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
     cluster.pod("p", version=3, on="n1", annotations=notes, labels={"app": "web"})
     (fact,) = cluster.pod_facts()
     assert fact.data == PodChanged(uid="p", labels={"app": "web"})
+
+
+def test_a_resize_downwards_frees_the_node_once_the_kubelet_reports_it() -> None:
+    """The spec alone changes nothing: its containers still have what they had."""
+    cluster = Cluster()
+    cluster.ledger.play(node("n1", gpu("n1-g0")))
+
+    def see(version: int, cpu: str, status: str = "") -> list[Fact]:
+        document = kube_pod("p", share() | {"cpu": cpu})
+        document["metadata"]["annotations"] = {ATTEMPT: "1"}
+        if status:
+            document["spec"]["nodeName"] = "n1"
+            given = {"name": "main", "resources": {"requests": {"cpu": status}}}
+            document["status"] = {"phase": "Running", "containerStatuses": [given]}
+        cluster.see("pods", document, version, "p")
+        return cluster.pod_facts()
+
+    cluster.write(see(1, "4"))
+    cluster.ledger.settle().bound("p")
+    assert see(2, "4", status="4") == []
+    assert see(3, "1", status="4") == []
+    (fact,) = see(4, "1", status="1")
+    assert fact.data == PodChanged(uid="p", cpu_milli=1000)
 
 
 def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:

@@ -168,3 +168,83 @@ def test_a_card_quota_that_cannot_be_read_is_said_aloud(quota: str, says: str) -
     with pytest.raises(ManifestError, match=says) as caught:
         reader.queue(kube_queue(quota=quota))
     assert "volcano.sh/card.quota" in caught.value.field
+
+
+def running(spec: dict[str, Any], status: dict[str, Any]) -> PodView:
+    """A pod of another scheduler that is on a node."""
+    document = kube_pod("p", {}, schedulerName="default-scheduler")
+    document["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+    document["spec"] |= {"nodeName": "n1"} | spec
+    document["status"] = {"phase": "Running"} | status
+    view = pod_of(ObjectReader(frozenset({"apportion"}), ManifestConfig()), document)
+    assert view is not None
+    return view
+
+
+def sized(cpu: str, memory: str = "1Gi", **more: Any) -> dict[str, Any]:
+    """A container `c` with these requests."""
+    requests = {"cpu": cpu, "memory": memory}
+    return {
+        "name": "c",
+        "image": "i",
+        "resources": {"requests": requests, "limits": requests},
+    } | more
+
+
+def given(cpu: str, allocated: str, name: str = "c") -> dict[str, Any]:
+    """What a kubelet reports of a container."""
+    return {
+        "name": name,
+        "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}},
+        "allocatedResources": {"cpu": allocated, "memory": "1Gi"},
+    }
+
+
+INFEASIBLE = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+DEFERRED = INFEASIBLE | {"reason": "Deferred"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "counts"),
+    [
+        ("1", [], 1000),
+        ("1", [given("4", "1")], 4000),  # down, not in effect yet
+        ("1", [given("3500m", "4")], 4000),
+        ("1", [given("1", "1")], 1000),  # done
+        ("4", [given("1", "1")], 4000),  # up, deferred
+        ("1", [{"name": "c"}, given("9", "9", "another")], 1000),
+    ],
+)
+def test_a_resize_counts_until_the_kubelet_has_done_it(
+    wanted: str, status: list[dict[str, Any]], counts: int
+) -> None:
+    """The greater of spec and status, as kube-scheduler counts."""
+    statuses = {"containerStatuses": status, "conditions": [DEFERRED]}
+    assert running({"containers": [sized(wanted)]}, statuses).amounts.cpu_milli == counts
+
+
+def test_a_resize_that_is_infeasible_does_not_count() -> None:
+    """What the kubelet has given counts, and not what the spec asks for."""
+    statuses = {"containerStatuses": [given("1", "1")], "conditions": [INFEASIBLE]}
+    view = running({"containers": [sized("64")]}, statuses)
+    assert (view.amounts.cpu_milli, view.amounts.memory_mib) == (1000, 1024)
+
+
+def test_sidecars_and_whole_pods_are_resized_as_well() -> None:
+    """A sidecar's status; and the pod's own resources, whose status includes its overhead."""
+    sidecar = sized("1", restartPolicy="Always") | {"name": "s"}
+    spec: dict[str, Any] = {"containers": [sized("1")], "initContainers": [sidecar]}
+    status: dict[str, Any] = {"initContainerStatuses": [given("3", "3", "s")]}
+    assert running(spec, status).amounts.cpu_milli == 4000
+    spec = spec | {"overhead": {"cpu": "250m"}, "resources": {"requests": {"cpu": "2"}}}
+    status = {"resources": {"requests": {"cpu": "6250m"}}, "allocatedResources": {"cpu": "2250m"}}
+    assert running(spec, status).amounts.cpu_milli == 6250
+
+
+def test_host_ports_of_a_sidecar_of_another_schedulers_pod_are_taken() -> None:
+    """Those of an init container that ends are not."""
+    ports = [{"containerPort": 80, "hostPort": 8080}]
+    ends = sized("1") | {"name": "i", "ports": [{"containerPort": 81, "hostPort": 8081}]}
+    sidecar = sized("1", restartPolicy="Always", ports=ports) | {"name": "s"}
+    view = running({"containers": [sized("1")], "initContainers": [ends, sidecar]}, {})
+    assert [port.port for port in view.ports] == [8080]

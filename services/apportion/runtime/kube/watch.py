@@ -182,8 +182,7 @@ class Watch:
             try:
                 if not self._version or self._listed_s < self._doubted_s:
                     await self._list()
-                async with asyncio.timeout(None) as self._following:
-                    await self._follow()
+                await self._follow_until_doubted()
             except TimeoutError:
                 continue  # a list is due
             except _Expired:
@@ -196,8 +195,6 @@ class Watch:
                 if self._failures:  # one that is reached again at once was not away
                     self._lost(self._failed_s)
                 await self._rest(str(error))
-            finally:
-                self._following = None
 
     def _lost(self, since_s: float) -> None:
         """What the server has now may be older than what was told."""
@@ -224,6 +221,13 @@ class Watch:
         if since_s is not None:
             self._returned(since_s)
         self._in_step()
+
+    async def _follow_until_doubted(self) -> None:
+        try:
+            async with asyncio.timeout(None) as self._following:
+                await self._follow()
+        finally:
+            self._following = None
 
     async def _follow(self) -> None:
         query = {

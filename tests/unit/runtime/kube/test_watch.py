@@ -317,7 +317,8 @@ async def test_a_watch_in_doubt_lists_again_unless_it_has_since(server: Server) 
         since_s = SystemClock().monotonic()
         made.doubt(since_s)
         made.doubt(since_s)
-        assert not made.in_step
+        in_doubt = not made.in_step
+        assert in_doubt
         await names(heard, a=2)
         made.doubt(since_s)
         assert made.in_step
