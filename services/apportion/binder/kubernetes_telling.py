@@ -2,18 +2,22 @@
 
 The fold says what is so; a pod is told when that changed. Of why it waits only the newest is worth
 telling; what happened to it (a card failed, then left the bus) is told in full. Names and contents
-come from the ledger, so several binders, or one that begins anew, say the same thing once; what was
-said before and is so again counts up the event that there is.
-Invariants: telling gives way to binding; what cannot be told is counted and let go, never
-gathered without limit.
+come from the ledger, so several binders, or one that restarts, say the same thing once; what was
+said before and is so again counts up the event that there is. The API server drops an event after
+an hour by default, so the event of a pod that waits is counted up every `RENEW_S`.
+Invariants: events give way to bindings; every bound pod that is still there gets its event in the
+end, and what waits in memory has a limit: bindings beyond it are read from the state again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+from datetime import timedelta
 from hashlib import sha256
 from typing import Literal
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct
@@ -46,10 +50,19 @@ TRIES = 5
 PAUSE_S = 0.5
 GIVE_WAY_S = 0.1
 GIVE_WAY_TIMES = 20
+RECALLED_S = 300.0
+"""Of pods bound that long before a binder starts, the event may not have been written."""
+RENEW_SLOTS = 25
+RENEW_SLOT_S = 60.0
+RENEW_S = RENEW_SLOTS * RENEW_SLOT_S
+"""How often the event of a pod that waits is counted up, well before it expires."""
+RENEWED_MAX = 600
+"""Pods whose events are counted up in one slot."""
 MESSAGE_MAX = 1000
 """Of 1,024 bytes that the API server takes."""
 NAME_MAX = 253 - 1 - 16
 COMPONENT = "apportion"
+SCHEDULED = "Scheduled"
 REVISION = f"{PREFIX}revision"
 DECLARED_WITHIN_S = 15.0
 """A gang that is not declared for so long, or at most twice that, is told of."""
@@ -64,7 +77,8 @@ _encode = msgspec.json.Encoder().encode
 class Tale(Struct, frozen=True, kw_only=True):
     """One thing to tell of a pod; `unschedulable` also makes it the pod's condition.
 
-    `revision` tells one telling from the next; the event has it in an annotation.
+    `revision` tells one telling from the next; the event has it in an annotation. `renews`: it was
+    told before and is so still.
     """
 
     uid: str
@@ -75,6 +89,7 @@ class Tale(Struct, frozen=True, kw_only=True):
     message: str
     revision: int = 0
     unschedulable: bool = False
+    renews: bool = False
 
 
 class _EventMeta(Struct, frozen=True, rename="camel"):
@@ -82,9 +97,10 @@ class _EventMeta(Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] | None = None
 
 
-class _Event(Struct, frozen=True):
+class _Event(Struct, frozen=True, rename="camel"):
     metadata: _EventMeta
     count: int = 1
+    last_timestamp: str | None = None
 
     @property
     def revision(self) -> int:
@@ -111,7 +127,7 @@ class Telling:
         self._bad: dict[str, Tale] = {}
         self._good: dict[str, Tale] = {}
         self._news = asyncio.Event()
-        self._since = 0
+        self._recall = range(0)
         self._live = False
         self._reported = metrics.counter(
             "apportion_reported_total",
@@ -143,9 +159,14 @@ class Telling:
         self._live = True
         for rejected in self._state.rejected.values():
             self._note(_rejected(rejected))
+        since, next_one = self._ago(RECALLED_S), self._state.revision + 1
+        recent = [next_one]
         for pod in self._state.pods.values():
             if pod.phase is Phase.PENDING and pod.refusal is not None:
                 self._note(_of(self._state, pod, pod.refusal, pod.refused_revision))
+            elif pod.bound_revision and not pod.adopted and pod.placed_time >= since:
+                recent.append(pod.bound_revision)
+        self._recall = range(min(recent), next_one)
         for pod in self._failed.at_first():
             self._note(_failed(self._state, pod, 0))
 
@@ -157,9 +178,27 @@ class Telling:
         waiting.pop(key, None)
         waiting[key] = tale
         if len(waiting) > UNTOLD_MAX:
-            del waiting[next(iter(waiting))]
-            self._reported.labels("dropped").inc()
+            oldest = waiting.pop(next(iter(waiting)))
+            if oldest.reason == SCHEDULED:
+                begins = (
+                    min(self._recall.start, oldest.revision) if self._recall else oldest.revision
+                )
+                self._recall = range(begins, max(self._recall.stop, oldest.revision + 1))
+            else:
+                self._reported.labels("dropped").inc()
         self._news.set()
+
+    def _recalled(self) -> None:
+        """Note the bindings of the span to recall, as many as fit: those told already are known."""
+        span, state = self._recall, self._state
+        pods = [pod for pod in state.pods.values() if pod.bound_revision in span]
+        pods.sort(key=lambda pod: pod.bound_revision)
+        self._recall = range(0)
+        for pod in pods[:UNTOLD_MAX]:
+            if not pod.adopted:
+                self._note(_scheduled(pod, pod.bound_revision))
+        if len(pods) > UNTOLD_MAX:
+            self._recall = range(pods[UNTOLD_MAX].bound_revision, span.stop)
 
     def _note_health(self, node: NodeState) -> None:
         for pod, recovered in self._failed.news(node):
@@ -184,17 +223,39 @@ class Telling:
             for number in range(TELLERS):
                 tellers.create_task(self._tell_all(), name=f"tell {number}")
             tellers.create_task(self._look_for_undeclared(), name="look for undeclared gangs")
+            tellers.create_task(self._renew(), name="renew events")
 
     async def _look_for_undeclared(self) -> None:
         while True:
             await self._clock.pause(DECLARED_WITHIN_S)
             for pod in self._undeclared.look():
-                said = words.undeclared(pod.submitted.group)
-                tale = _tale(pod, "FailedScheduling", said, pod.submitted_revision)
-                self._note(msgspec.structs.replace(tale, unschedulable=True))
+                self._note(_undeclared(pod))
+
+    async def _renew(self) -> None:
+        """Count up the events of pods that wait before they expire, some pods at a time."""
+        for slot in itertools.cycle(range(RENEW_SLOTS)):
+            await self._clock.pause(RENEW_SLOT_S)
+            state = self._state
+            rejected = (_rejected(each) for each in state.rejected.values())
+            refused = (
+                _of(state, pod, pod.refusal, pod.refused_revision)
+                for uid, pod in state.pods.items()
+                if pod.phase is Phase.PENDING and pod.refusal and _slot_of(uid) == slot
+            )
+            undeclared = map(_undeclared, self._undeclared.named())
+            due = (
+                tale
+                for tale in itertools.chain(rejected, refused, undeclared)
+                if tale is not None and _slot_of(tale.uid) == slot
+            )
+            for tale in itertools.islice(due, RENEWED_MAX):
+                if _place_of(tale) not in self._bad:
+                    self._note(msgspec.structs.replace(tale, renews=True))
 
     async def _tell_all(self) -> None:
         while True:
+            if not (self._bad or self._good) and self._recall:
+                self._recalled()
             if not self._bad and self._good:
                 await self._give_way()
             for waiting in (self._bad, self._good):
@@ -206,9 +267,11 @@ class Telling:
                 await self._news.wait()
 
     async def _give_way(self) -> None:
-        """Good news can wait a while for bindings, which somebody waits for."""
+        """Good news waits a while for bindings where these need the greater part of what the API
+        server takes.
+        """
         for _ in range(GIVE_WAY_TIMES):
-            if self._bad or not self._pace.in_flight:
+            if self._bad or 2 * self._pace.in_flight < self._pace.limit:
                 return
             await self._clock.pause(GIVE_WAY_S)
 
@@ -217,24 +280,34 @@ class Telling:
             return
         path = f"/api/v1/namespaces/{tale.namespace}/events"
         answer = await self._send("POST", path, self._event(tale))
-        if answer is not None and answer.status == _CONFLICT and tale.revision:
+        if answer is not None and answer.status == _CONFLICT and (tale.revision or tale.renews):
             answer = await self._say_again(f"{path}/{_event_name(tale)}", tale)
+        if answer is None:
+            self._again(tale)
+            return
         self._count(answer)
+        if tale.renews:
+            return
         if tale.unschedulable and self._still_waits(tale.uid):  # it may have been bound meanwhile
             path = f"{pod_path(tale.namespace, tale.name)}/status"
             self._count(await self._send("PATCH", path, self._condition(tale)))
 
     async def _say_again(self, path: str, tale: Tale) -> Answer | None:
-        """Count up the event that says so already, unless that was of this very revision."""
+        """Count up the event that says so already, unless that was of this very revision, or
+        another binder has renewed it.
+        """
         answer = await self._send("GET", path)
         if answer is None or not answer.ok:
             return answer
         known = _decode_event(answer.body)
-        if known.revision >= tale.revision:
+        is_known = known.revision >= tale.revision
+        if tale.renews:
+            is_known = (known.last_timestamp or "") > self._ago(RENEW_S / 2)
+        if is_known:
             return Answer(_CONFLICT, b"")
         meta = {
             "resourceVersion": known.metadata.resource_version,
-            "annotations": {REVISION: str(tale.revision)},
+            "annotations": {REVISION: str(max(tale.revision, known.revision))},
         }
         body = {"metadata": meta, "count": known.count + 1, "lastTimestamp": self._now()}
         return await self._send("PATCH", path, _encode(body))
@@ -262,8 +335,17 @@ class Telling:
         outcome = "dropped" if answer is None else "told" if answer.ok else "known already"
         self._reported.labels(outcome).inc()
 
+    def _again(self, tale: Tale) -> None:
+        """Tell it later, unless there is newer to say: the API server has not answered."""
+        waiting = self._bad if tale.kind == "Warning" else self._good
+        if _place_of(tale) not in waiting:
+            self._note(tale)
+
     def _now(self) -> str:
-        return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return self._ago(0)
+
+    def _ago(self, span_s: float) -> str:
+        return (self._clock.now() - timedelta(seconds=span_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _still_waits(self, uid: str) -> bool:
         pod = self._state.pods.get(uid)
@@ -356,11 +438,28 @@ def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None
             return _tale(pod, "FailedBinding", f"{data.node}: {data.message}", revision)
         case AllocationFailed():
             return _tale(pod, "FailedAllocation", f"{data.node}: {data.message}", revision)
-        case PodBound() if pod.placement is not None:
-            held = lines.listed([lines.share_words(share) for share in pod.placement.shares])
-            message = f"bound to {data.node}: {held or 'no device'}"
-            return _tale(pod, "Scheduled", message, revision, kind="Normal")
+        case PodBound():
+            return _scheduled(pod, revision)
     return None
+
+
+def _scheduled(pod: PodState, revision: int) -> Tale | None:
+    if pod.placement is None:
+        return None
+    held = lines.listed([lines.share_words(share) for share in pod.placement.shares])
+    message = f"bound to {pod.placement.node}: {held or 'no device'}"
+    return _tale(pod, SCHEDULED, message, revision, kind="Normal")
+
+
+def _undeclared(pod: PodState) -> Tale:
+    said = words.undeclared(pod.submitted.group)
+    tale = _tale(pod, "FailedScheduling", said, pod.submitted_revision)
+    return msgspec.structs.replace(tale, unschedulable=True)
+
+
+def _slot_of(uid: str) -> int:
+    """When the events of the pod are renewed: the same for every binder."""
+    return crc32(uid.encode()) % RENEW_SLOTS
 
 
 def _failed(state: State, pod: PodState, revision: int) -> Tale | None:

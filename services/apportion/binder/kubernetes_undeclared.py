@@ -32,3 +32,12 @@ class UndeclaredGangs:
                     self._named.add(pod.uid)
                     yield pod
         self._before = frozenset(groups)
+
+    def named(self) -> Iterator[PodState]:
+        """Pods that were named and wait for the same still."""
+        for uid in self._named:
+            pod = self._state.pods.get(uid)
+            if pod is not None and pod.phase is PENDING:
+                group = self._state.groups.get(pod.submitted.group)
+                if group is not None and group.observed is None:
+                    yield pod

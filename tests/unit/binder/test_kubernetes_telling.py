@@ -6,15 +6,24 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from apportion.binder import kubernetes_telling
 from apportion.binder.kubernetes_pace import Pace
-from apportion.binder.kubernetes_telling import DECLARED_WITHIN_S, Telling
+from apportion.binder.kubernetes_telling import (
+    DECLARED_WITHIN_S,
+    RECALLED_S,
+    RENEW_S,
+    Telling,
+)
 from apportion.core.ledger.fold import Change
-from apportion.runtime.kube.client import Answer
+from apportion.runtime.kube.client import Answer, KubeUnavailable
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     DeviceHealthChanged,
+    PodBound,
     PodRefused,
     RefusalCode,
     encode,
@@ -34,6 +43,7 @@ from tests.support.memory_server import MemoryServer
 from tests.support.pods import ask, gang, member, placed, share
 
 PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
 
 
 class SlowKubeLink(PerfectKubeLink):
@@ -44,6 +54,18 @@ class SlowKubeLink(PerfectKubeLink):
         answer = await super().ask(method, act)
         await rest(1)
         return answer
+
+
+class DeafKubeLink(PerfectKubeLink):
+    """A network that reaches the API server while it is `up`."""
+
+    up = True
+
+    async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
+        """See KubeLink."""
+        if not self.up:
+            raise KubeUnavailable("connection refused")
+        return await super().ask(method, act)
 
 
 class Told:
@@ -61,9 +83,9 @@ class Told:
         """A binder that knows nothing yet."""
         cluster, metrics = StateFold(), Metrics()
         clock = SkewedClock(random.Random(7), skew_s=0.0)
-        pace = Pace(clock)
+        self.pace = Pace(clock)
         self._telling = Telling(
-            MemoryKubeApi(self.kube, self._link), cluster.state, clock, metrics, pace=pace
+            MemoryKubeApi(self.kube, self._link), cluster.state, clock, metrics, pace=self.pace
         )
         self._reader: Reader[Change] = Reader(
             MemoryLedger(self.server, role="binder"),
@@ -99,6 +121,21 @@ class Told:
         """How often each message was said."""
         listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
         return {each["message"]: each["count"] for each in listed}
+
+    def bind(self, number: int) -> None:
+        """Pods without devices come, are placed, and are bound."""
+        for each in range(number):
+            uid = f"u{each}"
+            node = f"node-{each}"
+            self.write(rack(node, 1), member(uid, group="", name=uid), placed(uid, node))
+            self.write(PodBound(pod=uid, node=node, attempt=1))
+
+    def scheduled(self) -> int:
+        """How many pods have an event of their binding; each must have been said once."""
+        listed = self.ask("GET", EVENTS)["items"]
+        found = [each for each in listed if each["reason"] == "Scheduled"]
+        assert all(each["count"] == 1 for each in found)
+        return len(found)
 
     async def run(self) -> None:
         """Read and tell, until cancelled."""
@@ -213,5 +250,101 @@ def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None
         failed = "its device n1-g0 has failed"
         assert told.messages() == [("a", f"{failed} (GPU is lost)"), ("a", f"{failed} (XID 79)")]
         running.cancel()
+
+    run_virtually(main())
+
+
+def test_every_pod_of_a_burst_gets_its_event_once_bindings_leave_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However few fit in memory: the others are read from the state again."""
+    monkeypatch.setattr(kubernetes_telling, "UNTOLD_MAX", 7)
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        told.pace.in_flight = int(told.pace.limit)
+        told.bind(40)
+        await rest(10)
+        assert told.scheduled() < 20
+        told.pace.in_flight = 1  # there is always some binding
+        await rest(5)
+        assert told.scheduled() == 40
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_binder_that_restarts_tells_what_the_last_one_could_not_and_nothing_twice() -> None:
+    """Bindings of the last minutes; older ones have had their time."""
+
+    async def main() -> None:
+        told = Told()
+        told.bind(5)
+        for _ in range(2):
+            running = asyncio.create_task(told.run())
+            await rest(5)
+            assert told.scheduled() == 5
+            running.cancel()
+            told.begin_anew()
+        for each in told.ask("GET", EVENTS)["items"]:
+            told.ask("DELETE", f"{EVENTS}/{each['metadata']['name']}")
+        await rest(RECALLED_S)
+        running = asyncio.create_task(told.run())
+        await rest(5)
+        assert told.scheduled() == 0
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_an_event_waits_for_an_api_server_that_is_away() -> None:
+    """It is not dropped."""
+
+    async def main() -> None:
+        link = DeafKubeLink()
+        told = Told(link)
+        running = asyncio.create_task(told.run())
+        await rest(1)
+        link.up = False
+        told.bind(3)
+        await rest(120)
+        link.up = True
+        await rest(5)
+        assert told.scheduled() == 3
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
+    """By one of two binders; one that has expired all the same comes again."""
+
+    async def main() -> None:
+        told = Told()
+        pod = told.uids["a"]
+        told.write(
+            rack("n1", 2), member(pod, ask(1000), group="", name="a"),
+            PodRefused(pod=pod, namespace="default", name="a", nodes=1,
+                       reasons={RefusalCode.NODE_NOT_READY: 1}),
+        )  # fmt: skip
+        running = [asyncio.create_task(told.run())]
+        told.begin_anew()
+        running.append(asyncio.create_task(told.run()))
+        await rest(10)
+        (before,) = told.ask("GET", EVENTS)["items"]
+        await rest(2 * RENEW_S)
+        (event,) = told.ask("GET", EVENTS)["items"]
+        assert event["count"] in (2, 3)
+        assert event["lastTimestamp"] > before["lastTimestamp"]
+        told.ask("DELETE", f"{EVENTS}/{event['metadata']['name']}")
+        await rest(RENEW_S)
+        assert len(told.messages()) == 1
+        told.write(placed(pod, "n1", [share("n1-g0")], name="a"))
+        (count,) = told.counts().values()
+        await rest(2 * RENEW_S)
+        assert [*told.counts().values()] == [count]
+        for each in running:
+            each.cancel()
 
     run_virtually(main())

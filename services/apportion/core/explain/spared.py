@@ -7,7 +7,7 @@ they are and no more, for they may be anybody's, and of a queue, whose pods are 
 else, not even that.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from apportion.core.explain.beyond_limits import holders, never_within
@@ -21,13 +21,20 @@ from apportion_schemas import PodRefused
 LIMITED = "nobody is evicted for what a limit keeps out"
 
 
-def spared_words(state: State, pod: PodState, room: Room) -> str:
-    """Whom the rules spare, in a sentence; empty where they spare nobody."""
+def spared_words(
+    state: State, pod: PodState, room: Room, *, nodes: Iterable[NodeState] | None = None
+) -> str:
+    """Which pods the rules spare, in a sentence; empty where they spare none.
+
+    With `nodes`, it looks at these alone, and at no limit: for a caller that has little time.
+    """
     if pod.uid in state.nominated or pod.refusal is None:
         return ""
     if Explained(pod.refusal, never=False).of_limits:
-        return _within_limit(state, pod, pod.refusal, room)
-    for node, lower in islice(_with_lower(state, pod, room), NODES_WEIGHED):
+        return _within_limit(state, pod, pod.refusal, room) if nodes is None else ""
+    if nodes is None:
+        nodes = room.could(pod.submitted.shape)
+    for node, lower in islice(_with_lower(state, pod, nodes), NODES_WEIGHED):
         rules = [rule for each in lower if (rule := _rule(state, pod, each))]
         others = [each for each in lower if not _rule(state, pod, each)]
         if not rules or room.lacks_only(pod.submitted.shape, node, others):
@@ -57,11 +64,11 @@ def _within_limit(state: State, pod: PodState, refused: PodRefused, room: Room) 
 
 
 def _with_lower(
-    state: State, pod: PodState, room: Room
+    state: State, pod: PodState, nodes: Iterable[NodeState]
 ) -> Iterator[tuple[NodeState, list[PodState]]]:
-    """The nodes that could hold the pod and have some of lower priority, with these."""
+    """Those of the nodes that have pods of lower priority, with these."""
     priority = pod.submitted.priority
-    for node in room.could(pod.submitted.shape):
+    for node in nodes:
         lower = [
             each for each in node.pods.values()
             if each.submitted.priority < priority and each.uid not in state.evictions

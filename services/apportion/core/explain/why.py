@@ -311,13 +311,17 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
 
     A near node that could not hold the pod if nothing ran there gives way to one that could; of
     none such it is said. That no node of the fleet ever could is for `why`, which looks at all.
+    It ends with the pods of lower priority there that were not evicted, and the rule.
     """
     room, shape = Room(state), pod.submitted.shape
     if not of_one_sort(room, state, pod):
         return whose(refused, None) + words.event(refused)
     possible = room.possible(pod, refused)
     if possible or not refused.nearest:
-        return words.event(structs.replace(refused, nearest=possible), shape)
+        said = words.event(structs.replace(refused, nearest=possible), shape)
+        near = (state.nodes[miss.node] for miss in possible)
+        spared = spared_words(state, pod, room, nodes=near)
+        return f"{said}. {spared}" if spared else said
     said = words.event(refused, shape)
     about_node = said.endswith(words.lacks(refused.nearest[0], shape) or ".")
     return f"{said}, and could not hold it if nothing ran there" if about_node else said

@@ -152,6 +152,16 @@ def told(ledger: Ledger) -> str:
     return event_words(ledger.state, waits, waits.refusal)
 
 
+def test_an_event_says_why_nothing_was_evicted() -> None:
+    """Of its nearest nodes, as `why` says it of all."""
+    for policy, spared in (({"preempts": False}, True), ({}, False)):
+        ledger = Ledger(large("n", 1)).submit(pod("low", ask(60_000), priority=1)).settle()
+        ledger.submit(pod("p", ask(60_000), priority=9, **policy)).settle()
+        waits = ledger.pod("p")
+        assert waits.refusal is not None
+        assert ("preemptionPolicy" in told(ledger)) is spared
+
+
 def test_an_event_advises_no_node_that_could_never_hold_the_pod() -> None:
     """As it happens only its nearest are looked at: of those that could never, that is said."""
     assert told(held_up(ask(70_000, count=8))).endswith(
