@@ -261,7 +261,7 @@ PLANTED_IN_A_CLUSTER = (
     Planted("first page only", _first_page_only, 20, cluster=True),
     Planted("ended pods hold", _ended_pods_hold, 20, {"pod ended": 0.5}, cluster=True, first=3),
     Planted("nodes stay", _nodes_stay, 20, {"node left": 0.5}, cluster=True),
-    Planted("gone once silent", _gone_once_silent, 40, SILENT, cluster=True, first=409),
+    Planted("gone once silent", _gone_once_silent, 40, SILENT, cluster=True, first=340),
     Planted("spent ids believed", _spent_ids_believed, 40, RESTARTED, cluster=True, first=14),
     Planted("taken back unasked", _taken_back_unasked, 60, BEHIND, cluster=True, first=150),
     Planted("compares what moved on", _compares_what_moved_on, 100, LATE, cluster=True, first=380),
