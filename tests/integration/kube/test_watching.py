@@ -283,7 +283,8 @@ async def test_pods_deleted_while_they_are_submitted_leave_nothing_behind(world:
     watcher = await world.start("watcher")
     for number in range(30):
         await world.plane.apply(kube_pod("same", share()))
-        await asyncio.sleep(number % 4 * 0.02)  # another step of its submission
+        for _ in range(number % 4):  # another step of its submission
+            await watcher.get("/readyz")
         await delete(world, "same")
     await world.plane.apply(kube_pod("last", share()))
     await world.facts.until(lambda: held(world) == ["last"], "one pod", 30)
