@@ -87,6 +87,9 @@ MISSED_MAX = 100
 DOUBT_PAUSE_S = 1.0
 PROBE_S = 10.0
 """How often the API server is asked for its revision: a dead connection may hide a restore."""
+AGAIN_S = 130.0
+"""A pod that ended waits that long before it is submitted again: its placement has the same id, and
+the ledger takes an id once in two minutes."""
 LISTED_S = 0.5
 """How often to look whether every kind was listed again since the API server was away."""
 UNBOUND = "the API server has lost its binding"
@@ -137,6 +140,7 @@ class KubernetesWatching:
         self._doubts = Doubts(api)
         self._unsettled = "the cluster is not in the ledger yet"
         self._returns = 0
+        self._later: dict[str, float] = {}
         self._conflicts: dict[str, str] = {}
         self.repairs: Counter[str] = Counter()
 
@@ -210,6 +214,7 @@ class KubernetesWatching:
         """Notice an API server that went back behind connections that stay open."""
         while True:
             await self._clock.pause(PROBE_S)
+            self._mark_due()
             if self._unsettled:
                 continue
             known = max(kind.version for kind in self._view.audiences.values())
@@ -329,7 +334,7 @@ class KubernetesWatching:
         """Ask for pods that are to be taken back, or to wait again."""
         for uid in [uid for uid in uids if uid in self._doubts and uid not in self._state.pods]:
             pod = self._view.pods.get(uid)
-            if pod is None or pod.ended or (pod.deleting and not pod.node):
+            if pod is None or pod.ended or not (pod.node or self._may_wait_again(pod)):
                 continue
             ended = self._doubts.revision(uid)
             if not await self._doubts.ask(pod, pod_path(pod.namespace, pod.name)):
@@ -337,6 +342,25 @@ class KubernetesWatching:
                 self._view.mark_pod(uid)
             elif uid not in self._doubts:
                 self._revisions.note(subject_of(PodGone(uid=uid)), ended)
+
+    def _may_wait_again(self, pod: PodView) -> bool:
+        """Whether a pod without a node that ended may be submitted again; if not yet, later."""
+        if pod.deleting:
+            return False
+        due_s = self._later.setdefault(pod.uid, self._clock.monotonic() + AGAIN_S)
+        if due_s > self._clock.monotonic():
+            return False
+        del self._later[pod.uid]
+        return True
+
+    def _mark_due(self) -> None:
+        """Compare pods again whose time to be submitted again has come."""
+        now_s = self._clock.monotonic()
+        for uid in [uid for uid, due_s in self._later.items() if due_s <= now_s]:
+            if uid in self._view.pods:
+                self._view.mark_pod(uid)
+            else:
+                del self._later[uid]
 
     def _adoptions(self, uids: Iterable[str]) -> Iterator[Fact]:
         """Pods to be held; what the ledger cannot account for is told once and counted."""
