@@ -5,6 +5,7 @@ Four rounds by default; `APPORTION_NODE_ROUNDS=200` makes it two hundred, from t
 shares.
 """
 
+import asyncio
 import os
 import random
 from datetime import datetime
@@ -127,3 +128,33 @@ async def test_each_pod_gets_its_own_share_whatever_dies(
         f"{ROUNDS} rounds, {len(waits)} pods: bound to allocated, seconds: "
         f"p50 {at[0]:.2f}, p90 {at[1]:.2f}, p99 {at[2]:.2f}, most {at[3]:.2f}"
     )
+
+
+@pytest.mark.timeout(180)
+async def test_an_agent_that_restarts_loses_no_pod_that_arrives_while_it_is_away(
+    world: KubeWorld, kubelet: RealKubelet
+) -> None:
+    """It says that it stops, so no pod is bound to its node before the kubelet knows it again."""
+    agent = await world.start("agent", *agent_options(kubelet, "4xA100-80GB"))
+    await world.facts.count(NodeReported, 1)
+    await kubelet.offered("nvidia.com/gpu", SLOTS)
+    for verb in ("watcher", "scheduler", "binder"):
+        await world.start(verb)
+    names = [f"arrives-{number}" for number in range(12)]
+
+    async def arrive(some: list[str]) -> None:
+        for name in some:
+            pod = kube_pod(name, share(1_000))
+            pod["spec"]["containers"][0] |= LOOKS
+            await world.plane.apply(pod)
+
+    await arrive(names[:2])
+    ended, _ = await asyncio.gather(agent.stop(), arrive(names[2:6]))
+    assert ended == 0
+    await arrive(names[6:10])
+    await agent.start()
+    await arrive(names[10:])
+    for name in names:
+        await kubelet.made(name, "main", 1)
+    phases = [(await world.pod(name))["status"]["phase"] for name in names]
+    assert "Failed" not in phases

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from apportion.agent.keeping import Keeping
 from apportion.agent.kubelet.cdi import Specifications
@@ -26,6 +29,7 @@ from apportion.agent.reporting import Agent, Node
 from apportion.agent.usage.owners import Owner, Owners
 from apportion.core.configuration import manifest_config
 from apportion.core.dialects.listing import count_names
+from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import Device
@@ -74,6 +78,7 @@ class KubeletNode:
         )
         books = KubeletBooks(holders, Owners(places.proc))
         self.keeping = keeping = Keeping(agent, node, places, books, metrics=metrics, clock=clock)
+        self._offered = None if places.no_cdi else places.state / "offered.json"
         self._specifications = specifications = Specifications(
             places.cdi, (places.static_cdi,), places.proc
         )
@@ -137,12 +142,33 @@ class KubeletNode:
             await asyncio.sleep(LOOK_S)
 
     async def _offer(self) -> None:
-        """Tell the kubelet of every slot, and again whenever devices or names change."""
+        """Tell the kubelet of every slot, and again whenever devices or names change.
+
+        Those of the last time are offered before the ledger is read: a pod that is admitted while
+        the kubelet does not know us fails for good, and one that starts too early is tried again.
+        """
+        before = self._offered_before()
+        await self.door.offer(before)
         reports = 0
         while True:
             reports = await self._agent.reported(reports + 1)
             slots = slots_of(self._node.devices.values(), self._count_names())
             await self.door.offer(slots)
+            if self._offered is not None and slots != before:
+                before = slots
+                with suppress(OSError):
+                    await asyncio.to_thread(
+                        write_whole, self._offered, msgspec.json.encode(slots), mode=0o600
+                    )
+
+    def _offered_before(self) -> dict[str, int]:
+        """The slots that were offered last; none where `Allocate` itself needs the ledger."""
+        if self._offered is None:
+            return {}
+        try:
+            return msgspec.json.decode(self._offered.read_bytes(), type=dict[str, int])
+        except (OSError, msgspec.MsgspecError):
+            return {}
 
 
 def slots_of(devices: Iterable[Device], names: Mapping[str, tuple[str, ...]]) -> dict[str, int]:

@@ -31,6 +31,7 @@ from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import Session, open_session
 
 if TYPE_CHECKING:
+    from apportion.agent.kubelet.door import FrontDoor
     from apportion.agent.kubelet_node import KubeletNode
     from apportion.agent.run_node import RunNode
 
@@ -132,12 +133,17 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
         )
         service.ready_when(agent.not_ready)
         service.ready_when(handing_in.not_ready)
-        if places is not None:
-            await _hand_out(service, session, agent, nodes[0], places)
+        door = (
+            None if places is None else await _hand_out(service, session, agent, nodes[0], places)
+        )
         service.loop("report", agent.watch)
         service.loop("allocate", agent.allocate)
         service.loop("orders", agent.take_orders)
-        service.loop("beat", lambda: agent.beat(service.clock))
+        if door is None:
+            service.loop("beat", lambda: agent.beat(service.clock))
+        else:
+            service.loop("beat", lambda: agent.beat(service.clock, waits=door.not_ready))
+            service.before_stopping(lambda: agent.leave(service.clock))
         try:
             await agent.fold()
         finally:
@@ -147,15 +153,17 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
 
 async def _hand_out(
     service: Service, session: Session, agent: Agent, node: Node, places: Places
-) -> None:
-    """Let the node's shares be asked for by its kubelet, or by commands."""
+) -> FrontDoor | None:
+    """Let the node's shares be asked for by its kubelet, whose door it returns, or by commands."""
     served: KubeletNode | RunNode
+    door = None
     metrics, clock, kubelet = service.metrics, service.clock, places.kubelet
     if kubelet is not None:
         # gRPC is a third of an agent's memory, and most agents of a laptop have no kubelet.
         from apportion.agent.kubelet_node import KubeletNode  # noqa: PLC0415
 
         served = KubeletNode(agent, node, places, kubelet=kubelet, metrics=metrics, clock=clock)
+        door = served.door
         service.loop("kubelet", served.serve)
     else:
         from apportion.agent.run_node import RunNode  # noqa: PLC0415
@@ -167,6 +175,7 @@ async def _hand_out(
     service.ready_when(served.not_ready)
     service.loop("usage", lambda: served.keeping.sampling.run(session.ledger.publish))
     give_back()
+    return door
 
 
 def _nodes(service: Service, handing_in: HandingIn, backends: Backends) -> list[Node]:

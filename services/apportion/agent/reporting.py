@@ -59,6 +59,10 @@ _HUNG = Family(
     "1 for each device about which a call into its driver has not returned.",
     ("node", "device"),
 )
+KNOWN_LOOKS, KNOWN_LOOK_S = 60, 0.5
+"""How often and how far apart to look whether the kubelet knows us, before the first beat."""
+LEAVE_S = 2.0
+"""What was bound before the binder knew that we stop is with the kubelet by then."""
 
 _log = logging.getLogger(__name__)
 
@@ -134,6 +138,7 @@ class Agent:
         self._looked = asyncio.Condition()
         self._unreported = len(nodes)
         self._obedient = False
+        self._leaves = False
         self._begun = 0
         self._allocations = metrics.counter(
             "apportion_allocations_total", "Bound placements answered, by outcome.", ("outcome",)
@@ -203,16 +208,31 @@ class Agent:
                 await self._ledger.serve(command_subject(node.name), obey(node.backend))
         self._obedient = True
 
-    async def beat(self, clock: Clock) -> None:
-        """Say that we are there, until cancelled, as long as we fold what we are to hand out."""
+    async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
+        """Report that we are there, until cancelled or `leave`, while we fold what we hand out.
+
+        The first beat `waits` for the kubelet to know us, for a while: pods are bound after it.
+        """
         await self._reported.wait()
-        while True:
+        for _ in range(KNOWN_LOOKS):
+            if not waits():
+                break
+            await clock.pause(KNOWN_LOOK_S)
+        while not self._leaves:
             beats = [beat_of(name) for name in self._nodes if not self._lost(name)]
             if not self._reader.halted:
                 with contextlib.suppress(LedgerUnavailable):  # nobody hears us meanwhile
                     for subject, payload in beats:
                         await self._ledger.publish(subject, payload)
             await clock.pause(AGENT_BEAT_S)
+
+    async def leave(self, clock: Clock) -> None:
+        """Report that we are about to stop, and hand out for a while what is bound already."""
+        self._leaves = True
+        with contextlib.suppress(LedgerUnavailable):
+            for name in self._nodes:
+                await self._ledger.publish(*beat_of(name, leaves=True))
+        await clock.pause(LEAVE_S)
 
     def _lost(self, node: str) -> bool:
         """Whether somebody has ordered this simulated node to be lost."""

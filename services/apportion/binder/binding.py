@@ -49,7 +49,9 @@ TRIES_MAX = 8
 BACK_OFF = BackOff(0.5, 30.0)
 """How long a placement rests after so many failures."""
 TURN = BackOff(0.1, 1.0)
-"""How long one rests whose turn on its node has not come."""
+"""How long one rests whose turn on its node has not come, or whose agent is away."""
+HOLD_S = 20.0
+"""How long at most bindings wait for an agent that is away: a restart takes some seconds."""
 
 
 class Binding:
@@ -70,6 +72,7 @@ class Binding:
         self._publisher = publisher
         self._tasks: dict[asyncio.Task[None], Delivery] = {}
         self._room = asyncio.Event()
+        self._away: dict[str, tuple[str, float]] = {}
         self._unread = ""
         self._outcomes = metrics.counter(
             "apportion_bindings_total",
@@ -171,6 +174,10 @@ class Binding:
         if live and ahead(self._state, self._state.pods[placed.pod]) is not None:
             await self._wait_for_turn(placed, delivery)
             return
+        if live and placed.shares and self._is_away(placed.node):
+            self._outcomes.labels("waits for its turn").inc()
+            await delivery.retry(TURN.after(delivery.attempt))
+            return
         outcome = await self._bind(placed) if live else None
         if outcome is None or not self._is_live(placed, record.revision):
             # Settled already, perhaps while we called: by another binder, or by the pod's end.
@@ -181,6 +188,17 @@ class Binding:
             await self._record_bound(placed, delivery)
         else:
             await self._record_failed(placed, outcome, delivery)
+
+    def _is_away(self, name: str) -> bool:
+        """Whether the node's agent has stopped just now: the kubelet would fail a pod for good."""
+        node = self._state.nodes.get(name)
+        if node is None or not node.silent or node.observed is None:
+            self._away.pop(name, None)
+            return False
+        now_s = self._clock.monotonic()
+        if self._away.get(name, ("", 0.0))[0] != node.silent:
+            self._away[name] = node.silent, now_s
+        return now_s - self._away[name][1] < HOLD_S
 
     async def _wait_for_turn(self, placed: PodPlaced, delivery: Delivery) -> None:
         """Leave it for a moment, and say so once."""

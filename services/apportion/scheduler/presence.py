@@ -2,6 +2,7 @@
 
     beats ──► last heard, by node ──► silent for the grace ──► NodeSilent, fenced
                                  └──► a silent one is heard ──► NodeHeard, fenced
+    an agent's last beat, before it stops ──────────────────────► NodeSilent, fenced, at once
 
 All schedulers listen and the first of them writes. Invariants: of several that write at once one is
 heard, as each expects what was told last of the node; time counts only while this process runs and
@@ -20,7 +21,7 @@ from msgspec import structs
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import NodeState, State
-from apportion.runtime.ledger.beats import AGENT_BEAT_S, AGENTS, node_of
+from apportion.runtime.ledger.beats import AGENT_BEAT_S, AGENTS, read_beat
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import (
     DuplicateRefused,
@@ -39,6 +40,8 @@ from apportion_schemas import NodeHeard, NodeSilent, subject_of
 
 GRACE_S = 40
 """As long as Kubernetes waits for a kubelet (`node-monitor-grace-period` in most releases)."""
+LEAVES_S = 1
+"""The `grace_s` of an agent that says that it stops: nothing was waited for."""
 GRACE_MIN_S = 13
 """More than two beats: one counts from the start of the round in which it came, and so between two
 that come in time two whole rounds may be counted.
@@ -70,8 +73,8 @@ class Presence:
         self._heard: dict[str, float] = {}
         self._counted_s = 0.0
         self._since_s = 0.0
-        self._back: set[str] = set()
-        self._some_back = asyncio.Event()
+        self._changed: dict[str, bool] = {}
+        self._some_changed = asyncio.Event()
         self._telling = asyncio.Lock()
         metrics.gauge(
             "apportion_silent_nodes", "Nodes whose agent is not heard, as the ledger has it."
@@ -88,13 +91,13 @@ class Presence:
             await self._ledger.serve(AGENTS, self._note)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._count(reader), name="silent agents")
-                group.create_task(self._take_back(reader), name="agents that are back")
+                group.create_task(self._follow(reader), name="agents that stop or are back")
         except* NotPermitted as errors:
             _log.warning("agents that fall silent are not told of: %s", errors.exceptions[0])
 
     async def _note(self, subject: str, payload: bytes) -> None:
         try:
-            name = node_of(subject, payload)
+            name, leaves = read_beat(subject, payload)
         except (msgspec.DecodeError, ValueError) as error:
             _log.warning("ignored a beat on %s: %s", subject, error)
             return
@@ -102,9 +105,9 @@ class Presence:
         if node is None:
             return
         self._heard[name] = self._counted_s
-        if node.silent:
-            self._back.add(name)
-            self._some_back.set()
+        if leaves or node.silent or self._changed.get(name):
+            self._changed[name] = leaves
+            self._some_changed.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
         """Rounds of our own: each counts for no more than a beat, however long it took."""
@@ -120,16 +123,22 @@ class Presence:
                 self._since_s = self._counted_s  # beats did not reach us either
                 continue
             if self._leads():
-                await self._tell(reader, self._fallen_silent())
+                await self._tell(reader, self._fallen_silent(), self._grace_s)
 
-    async def _take_back(self, reader: Reader[Change]) -> None:
+    async def _follow(self, reader: Reader[Change]) -> None:
+        """Write down which agents are about to stop, and which silent ones are heard again."""
         while True:
-            await self._some_back.wait()
-            self._some_back.clear()
-            names, self._back = sorted(self._back), set()
-            nodes = (self._state.nodes[name] for name in names if name in self._state.nodes)
+            await self._some_changed.wait()
+            self._some_changed.clear()
+            changed, self._changed = sorted(self._changed.items()), {}
+            nodes = (
+                node
+                for name, leaves in changed
+                if (node := self._state.nodes.get(name)) is not None
+                and bool(node.silent) is not leaves
+            )
             if self._leads():
-                await self._tell(reader, [node for node in nodes if node.silent])
+                await self._tell(reader, list(nodes), LEAVES_S)
 
     def _fallen_silent(self) -> list[NodeState]:
         """Nodes that an agent reported and nobody has beaten for in the grace."""
@@ -143,12 +152,12 @@ class Presence:
             and max(self._heard.get(name, 0.0), self._since_s) <= latest
         ]
 
-    async def _tell(self, reader: Reader[Change], nodes: Iterable[NodeState]) -> None:
+    async def _tell(self, reader: Reader[Change], nodes: Iterable[NodeState], grace_s: int) -> None:
         """Write what became of each; what goes wrong is seen again in the next round."""
         async with self._telling:
             for node in nodes:
                 try:
-                    await reader.reached(await self._append(node))
+                    await reader.reached(await self._append(node, grace_s))
                 except FenceRefused as refusal:
                     await self._fences.refused(refusal)
                 except DuplicateRefused:
@@ -157,14 +166,14 @@ class Presence:
                     _log.warning("what is heard of agents may not be on the ledger: %s", trouble)
                     return
 
-    async def _append(self, node: NodeState) -> int:
+    async def _append(self, node: NodeState, grace_s: int) -> int:
         """The revision at which the node's change is on the ledger."""
         name, basis = node.name, self._state.revision
         data: NodeSilent | NodeHeard
         if node.silent:
             data, word = NodeHeard(node=name), "heard"
         else:
-            data, word = NodeSilent(node=name, grace_s=self._grace_s), "silent"
+            data, word = NodeSilent(node=name, grace_s=grace_s), "silent"
         draft = self._publisher.draft(data, event_id=f"{name}/{word}/{node.presence}", basis=basis)
         subject = "" if node.presence else subject_of(data)
         expect = self._fences.expected(node.presence, folded=basis, subject=subject)

@@ -22,6 +22,7 @@ from apportion_schemas import (
     Event,
     FormatEnabled,
     Host,
+    NodeObserved,
     NodeReported,
     PlacementVoided,
     PodBound,
@@ -57,6 +58,7 @@ class Answers:
     def __init__(self, *outcomes: Outcome | Evicted | None) -> None:
         self._outcomes = list(outcomes)
         self.asked = 0
+        self.expected = PLACED
 
     async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
         """The next answer."""
@@ -76,7 +78,7 @@ class Answers:
 
     async def bind(self, placed: PodPlaced) -> Outcome:
         """The next answer."""
-        assert placed == PLACED
+        assert placed == self.expected
         self.asked += 1
         outcome = self._outcomes.pop(0)
         assert isinstance(outcome, Bound | Failed)
@@ -175,6 +177,24 @@ async def test_what_is_no_longer_so_is_passed_over(why: str) -> None:
             desk.pod.phase = Phase(phase)
     handed = await desk.settle()
     assert (desk.target.asked, desk.drafts, handed.answer) == (0, [], "ack")
+
+
+async def test_a_pod_with_a_share_waits_a_while_for_an_agent_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kubelet would fail it for good; not for ever, and one without a device does not wait."""
+    desk = Desk(Bound(), Bound())
+    node = desk.state.nodes["n"]
+    node.silent = "2026-01-01T00:00:00Z"
+    node.observed = NodeObserved(node="n", ready=True, cpu_milli=1, memory_mib=1, pods=1)
+    share = Share(container="main", device="GPU-1", memory_mib=700, cores=0)
+    held = structs.replace(PLACED, shares=(share,))
+    assert (await desk.settle(held)).answer == f"retry in {TURN.after(1)}"
+    assert (desk.target.asked, desk.said) == (0, [])
+    assert (await desk.settle()).answer == "ack"
+    monkeypatch.setattr("apportion.binder.binding.HOLD_S", 0.0)
+    desk.target.expected = held
+    assert (await desk.settle(held)).answer == "ack"
 
 
 async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:

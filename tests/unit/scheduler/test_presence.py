@@ -127,6 +127,24 @@ def test_an_agent_that_beats_is_there_and_one_that_does_not_is_given_up() -> Non
     played(play)
 
 
+def test_an_agent_that_says_that_it_stops_is_away_at_once() -> None:
+    """Told once, however often it is said; its next beat brings it back."""
+
+    async def play(server: MemoryServer) -> None:
+        agent = await reported(server, "n1", "n2")
+        ear = Ear(server, "one")
+        await beat(agent, 1, "n1", "n2")
+        for _ in range(2):
+            await agent.publish(*beat_of("n1", leaves=True))
+            await rest(0.1)
+        assert ear.silent() == ["n1"]
+        await agent.publish(*beat_of("n1"))
+        await rest(0.1)
+        assert told(server) == ["n1 NodeSilent", "n1 NodeHeard"]
+
+    played(play)
+
+
 def test_nobody_is_given_up_before_the_grace() -> None:
     """Also not by a scheduler that has just begun, and heard nobody yet."""
 

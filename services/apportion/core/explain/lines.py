@@ -340,7 +340,11 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     RevisionSetAside: lambda e, _: f"revision {e.revision} set aside by {e.by}{_because(e.reason)}",
     NodeObserved: lambda e, _: _observed(e),
     NodeGone: lambda e, _: f"node {e.node} left the cluster",
-    NodeSilent: lambda e, _: f"the agent of node {e.node} was not heard for {e.grace_s} s",
+    NodeSilent: lambda e, _: (
+        f"the agent of node {e.node} was not heard for {e.grace_s} s"
+        if e.grace_s > 1
+        else f"the agent of node {e.node} is about to stop"
+    ),
     NodeHeard: lambda e, _: f"the agent of node {e.node} is heard again",
     PodGroupObserved: lambda e, _: (
         f"gang {e.group} needs {words.many(e.min_available, 'pod')} together"

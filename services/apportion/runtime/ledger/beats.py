@@ -21,27 +21,30 @@ AGENT_BEAT_S: Final = 6.0
 """The longest between two beats of an agent; the shortest is half of it."""
 
 
-class AgentBeat(msgspec.Struct, frozen=True):
-    """The node whose agent is there: a list of one."""
+class AgentBeat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The node whose agent is there: a list of one. `leaves`: it is about to stop."""
 
     nodes: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=1)]
+    leaves: bool = False
 
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(AgentBeat).decode
 
 
-def beat_of(node: str) -> tuple[str, bytes]:
+def beat_of(node: str, *, leaves: bool = False) -> tuple[str, bytes]:
     """The beat of a node's agent, with its subject."""
-    return f"apportion.beat.agent.{token(node)}", _encode(AgentBeat(nodes=(node,)))
+    beat = AgentBeat(nodes=(node,), leaves=leaves)
+    return f"apportion.beat.agent.{token(node)}", _encode(beat)
 
 
-def node_of(subject: str, payload: bytes) -> str:
-    """The node that a beat is of.
+def read_beat(subject: str, payload: bytes) -> tuple[str, bool]:
+    """The node that a beat is of, and whether its agent is about to stop.
 
     Raises msgspec.DecodeError; ValueError where it came on the subject of another node.
     """
-    (node,) = _decode(payload).nodes
+    beat = _decode(payload)
+    (node,) = beat.nodes
     if subject != f"apportion.beat.agent.{token(node)}":
         raise ValueError(f"it speaks of node {node}")
-    return node
+    return node, beat.leaves

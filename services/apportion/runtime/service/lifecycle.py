@@ -82,6 +82,7 @@ class Service:
         self.stopping = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._checks: list[Callable[[], list[str]]] = []
+        self._farewell: Callable[[], Awaitable[None]] | None = None
         self._phase = "starting"
 
     def loop(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
@@ -97,6 +98,20 @@ class Service:
     def ready_when(self, not_ready: Callable[[], list[str]]) -> None:
         """Ask `not_ready` for its reasons whenever /readyz is asked; forgotten with the body."""
         self._checks.append(not_ready)
+
+    def before_stopping(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run this once the service is to stop, while its loops go on; forgotten with the body."""
+        self._farewell = run
+
+    async def take_leave(self) -> None:
+        """What is to be done before the loops stop, for half of the time to stop at most."""
+        if self._farewell is None:
+            return
+        try:
+            async with asyncio.timeout(self.config.stop_timeout_s / 2):
+                await self._farewell()
+        except Exception as failure:  # noqa: BLE001 - it stops all the same
+            self.log.warning("stopping without a farewell", error=str(failure))
 
     def reasons_against_ready(self) -> list[str]:
         """Why the service is not ready; empty when it is."""
@@ -118,7 +133,7 @@ class Service:
                 # with what another has closed.
                 tasks.create_task(main(self), name="body")
         finally:
-            self._tasks = None
+            self._tasks = self._farewell = None
             self._checks.clear()
 
     def note_phase(self, phase: str) -> None:
@@ -231,6 +246,7 @@ def _stop_on_signals(service: Service) -> None:
 async def _stop(service: Service, life: asyncio.Task[int]) -> int:
     service.note_phase("stopping")
     service.log.info("stopping")
+    await service.take_leave()
     life.cancel()
     await asyncio.wait({life}, timeout=service.config.stop_timeout_s)
     if life.done():
