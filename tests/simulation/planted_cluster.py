@@ -13,7 +13,7 @@ from apportion.binder.binding import Binding
 from apportion.binder.kubernetes_target import KubernetesTarget
 from apportion.binder.target import Bound, Failed, Outcome
 from apportion.runtime.kube import watch as kube_watch
-from apportion.runtime.kube.client import Answer, KubeApi, KubeUnavailable
+from apportion.runtime.kube.client import Answer, KubeApi
 from apportion.runtime.kube.watch import Watch
 from apportion.runtime.ledger.port import Delivery
 from apportion.watcher import kubernetes_objects
@@ -182,21 +182,6 @@ def _nodes_stay(patch: Patch) -> None:
     patch.setattr(Facts, "nodes", nodes)
 
 
-def _gone_once_silent(patch: Patch) -> None:
-    """A pod for which the API server has no answer is taken to be gone."""
-    real = KubeApi.get
-
-    async def get(self: KubeApi, path: str, query: Any = None) -> bytes:
-        try:
-            return await real(self, path, query)
-        except KubeUnavailable:
-            if "/pods/" in path:
-                return b'{"metadata":{"uid":"nobody"}}'
-            raise
-
-    patch.setattr(KubeApi, "get", get)
-
-
 def _spent_ids_believed(patch: Patch) -> None:
     """The id of an older event is taken for the answer: nothing changes after a restart."""
 
@@ -261,7 +246,6 @@ PLANTED_IN_A_CLUSTER = (
     Planted("first page only", _first_page_only, 20, cluster=True),
     Planted("ended pods hold", _ended_pods_hold, 20, {"pod ended": 0.5}, cluster=True, first=3),
     Planted("nodes stay", _nodes_stay, 20, {"node left": 0.5}, cluster=True),
-    Planted("gone once silent", _gone_once_silent, 40, SILENT, cluster=True, first=340),
     Planted("spent ids believed", _spent_ids_believed, 40, RESTARTED, cluster=True, first=14),
     Planted("taken back unasked", _taken_back_unasked, 60, BEHIND, cluster=True, first=150),
     Planted("compares what moved on", _compares_what_moved_on, 100, LATE, cluster=True, first=380),

@@ -168,6 +168,21 @@ def test_a_comparison_finds_what_no_watch_has_told() -> None:
     watched(check)
 
 
+def test_a_pod_of_which_the_api_server_says_nothing_is_not_taken_to_be_gone() -> None:
+    """No answer is none: it is asked again at the next comparison."""
+
+    async def check(cluster: Watched) -> None:
+        cluster.write(pod("ghost", ask(1000)))
+        cluster.link.up = False
+        await rest(2 * COMPARE_EVERY_S)
+        assert "ghost" in cluster.state.pods
+        cluster.link.up = True
+        await rest(2 * COMPARE_EVERY_S)
+        assert "ghost" not in cluster.state.pods
+
+    watched(check)
+
+
 def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
     """Its own watch may be late: the server says that there is no such pod any more."""
 
