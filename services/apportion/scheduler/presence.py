@@ -154,8 +154,11 @@ class Presence:
 
     async def _tell(self, reader: Reader[Change], nodes: Iterable[NodeState], grace_s: int) -> None:
         """Write what became of each; what goes wrong is seen again in the next round."""
+        found = [(node, bool(node.silent)) for node in nodes]
         async with self._telling:
-            for node in nodes:
+            for node, was_silent in found:
+                if bool(node.silent) is not was_silent:
+                    continue  # it was told while this waited
                 try:
                     await reader.reached(await self._append(node, grace_s))
                 except FenceRefused as refusal:
