@@ -93,6 +93,15 @@ def test_F2_a_type_is_also_known_as_the_plugin_registers_it(name: str) -> None:
     assert banned.reasons("p") == {RefusalCode.TYPE_MISMATCH: 1}
 
 
+@pytest.mark.parametrize("name", ["NVIDIA-NVIDIA A100-SXM4-80GB", "nvidia-nvidia"])
+def test_F2_a_type_is_known_with_the_prefix_twice(name: str) -> None:
+    """So HAMi up to 2.7 and Volcano's plugin register a model that the driver calls `NVIDIA …`."""
+    fleet = rack("a", 1, model=A100_80)
+    assert placed(pod(GPU, {"nvidia.com/use-gputype": name}), fleet).where("p") == "a"
+    banned = placed(pod(GPU, {"nvidia.com/nouse-gputype": name}), fleet)
+    assert banned.reasons("p") == {RefusalCode.TYPE_MISMATCH: 1}
+
+
 def test_F2_a_prefix_makes_no_other_model() -> None:
     """The prefix is no type: `NVIDIA-A10` is neither a V100 nor, as before, an A100."""
     fleet = (rack("v", 1, model=TESLA), rack("a", 1, model=A100_80))

@@ -120,11 +120,11 @@ def mig_profiles(family: str, model: str) -> tuple[MigProfile, ...]:
 
 
 def registered(family: str, model: str) -> str:
-    """A model as the device plugins of HAMi and Volcano register it: a `Tesla V100` of the driver
-    is an `NVIDIA-Tesla V100` there (HAMi's `register.go`).
+    """A model as the device plugins of HAMi up to 2.7 and Volcano register it: with the brand in
+    front, also of an `NVIDIA A100` (`register.go`). HAMi since leaves it out where it is there.
     """
     brand = FAMILIES[family].brand if family in FAMILIES else ""
-    return model if model.startswith(brand) else f"{brand}-{model}"
+    return f"{brand}-{model}" if brand else model
 
 
 @lru_cache(maxsize=4096)
