@@ -102,12 +102,7 @@ def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
     the largest there is.
     """
     groups = groups_of(known, device.family, device.model)
-    profiles = mig_profiles(device.family, device.model)
-    options = (
-        [place for group in groups for place in group]
-        if groups
-        else [place_at(profile, start) for profile in profiles for start in profile.starts]
-    )
+    options = _options(device, known)
     fitting = [place for place in options if _holds(place.profile, ask, device)]
     whole = ask.memory_mib is None and ask.memory_percent in (None, WHOLE) and not ask.profile
     if not fitting and whole:
@@ -124,14 +119,38 @@ def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
     return Demand(min(charges), 0, 0, profile=profile, options=tuple(fitting), charges=charges)
 
 
+def _options(device: Device, known: Known) -> list[Place]:
+    """Every instance into which the card may be cut."""
+    if groups := groups_of(known, device.family, device.model):
+        return [place for group in groups for place in group]
+    profiles = mig_profiles(device.family, device.model)
+    return [place_at(profile, start) for profile in profiles for start in profile.starts]
+
+
 def _holds(profile: MigProfile, ask: Ask, device: Device) -> bool:
     """By memory alone: a percent of compute chooses no instance (`selectMigCandidate` of HAMi,
     `TryAddPod` of Volcano), which has the cores that it has.
     """
     if ask.profile:
         return profile.name == ask.profile
-    memory_mib = device.physical_memory_mib if ask.whole else memory_needed_mib(ask, device)
-    return profile.memory_mib >= memory_mib
+    return profile.memory_mib >= _instance_needed_mib(ask, device)
+
+
+def _instance_needed_mib(ask: Ask, device: Device) -> int:
+    return device.physical_memory_mib if ask.whole else memory_needed_mib(ask, device)
+
+
+def largest_part(ask: Ask, device: Device, known: Known = ()) -> tuple[int, int]:
+    """Memory that the ask needs in one part, and that of the largest part of the device, in MiB.
+
+    Both are 0 for a profile by name: on a device that lacks it, it has no size.
+    """
+    if device.mode != "mig":
+        return memory_needed_mib(ask, device), device.memory_mib
+    if ask.profile:
+        return 0, 0
+    sizes = (place.profile.memory_mib for place in _options(device, known))
+    return _instance_needed_mib(ask, device), max(sizes, default=0)
 
 
 def memory_charged_mib(profile: MigProfile, device: Device) -> int:

@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from apportion.core.devices.demand import Demand, Known, demand, memory_needed_mib
+from apportion.core.devices.demand import Demand, Known, demand, largest_part
 from apportion.core.devices.shares import DeviceState, template_cpu_of
 from apportion.core.ledger.state import NodeState
-from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
+from apportion.core.placement.filters import (
+    FITS,
+    RANK,
+    UNCUT,
+    Verdict,
+    refused_amount,
+    refused_kind,
+)
 from apportion.core.placement.filters.nodes import labels, taints
 from apportion_schemas import Ask, Device, RefusalCode, Shape
 
 NO_PLACE: Final = -1
-_NO_CUT: Final = (RefusalCode.MIG_NO_PROFILE, RefusalCode.TEMPLATE_NONE_FITS)
 
 
 class Deficit(NamedTuple):
@@ -123,8 +129,7 @@ def _verdicts(ask: Ask, shape: Shape, node: NodeState, known: Known) -> Iterator
         if isinstance(needs, Demand):
             yield refused_amount(needs, empty(device))
         else:
-            wanted = memory_needed_mib(ask, device) if needs in _NO_CUT else 1
-            yield Verdict(needs, wanted, min(wanted, device.memory_mib) if needs in _NO_CUT else 0)
+            yield Verdict(needs, *(largest_part(ask, device, known) if needs in UNCUT else (1, 0)))
 
 
 def empty(device: Device) -> DeviceState:

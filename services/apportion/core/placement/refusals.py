@@ -7,18 +7,20 @@ filter ranks highest came nearest.
 Invariant: worked out from the same columns as the decision, so it never contradicts it.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.devices.demand import Demand
+from apportion.core.devices.demand import Demand, largest_part
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.filters import (
     FITS,
     NEIGHBOURS,
     ORDER,
     RANK,
+    UNCUT,
     Verdict,
     refused_amount,
     refused_node,
@@ -204,6 +206,8 @@ def _verdict(
         return "", of_node
     if code in (*NEIGHBOURS, RefusalCode.VOLUME_NODE_MISMATCH, RefusalCode.NODE_NOMINATED):
         return "", Verdict(code, 1, 0)
+    if code in UNCUT:
+        return min(_uncut(class_, columns, row, code), default=(0.0, "", Verdict(code, 1, 0)))[1:]
     best: tuple[float, str, Verdict] | None = None
     would_do: set[int] = set()
     kinds = columns.kind[row].tolist()[HOST + 1 :]
@@ -221,3 +225,16 @@ def _verdict(
         return best[1], best[2]
     wanted_devices = max((ask.count for ask in class_.shape.asks), default=1)
     return "", Verdict(code, wanted_devices, min(len(would_do), wanted_devices - 1))
+
+
+def _uncut(
+    class_: PlacementClass, columns: Columns, row: int, code: RefusalCode
+) -> Iterator[tuple[float, str, Verdict]]:
+    """The devices of which no part is large enough: the fraction that each lacks, and its id."""
+    kinds = columns.kind[row].tolist()[HOST + 1 :]
+    for ask in class_.asks:
+        for kind, state in zip(kinds, columns.nodes[row].devices, strict=False):
+            if ask.demands[kind] is code:
+                needed, available = largest_part(ask.ask, state.device, ask.geometries)
+                shortage = (needed - available) / max(needed, 1)
+                yield shortage, state.device.id, Verdict(code, needed, available)

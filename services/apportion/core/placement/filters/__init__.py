@@ -37,6 +37,9 @@ NEIGHBOURS: Final = (
 )
 """Where a pod may be in relation to others, which `relations` answers for all nodes at once."""
 
+UNCUT: Final = (RefusalCode.MIG_NO_PROFILE, RefusalCode.TEMPLATE_NONE_FITS)
+"""The device is cut into no part that is large enough, which `demand` answers."""
+
 ORDER: Final[tuple[RefusalCode, ...]] = (
     *(code for code, _ in FACT_FILTERS),
     VOLUMES[0],
@@ -45,8 +48,7 @@ ORDER: Final[tuple[RefusalCode, ...]] = (
     *NEIGHBOURS,
     *(code for code, _ in DEVICE_RULES),
     RefusalCode.DEVICES_TOO_FEW,
-    RefusalCode.MIG_NO_PROFILE,
-    RefusalCode.TEMPLATE_NONE_FITS,
+    *UNCUT,
     *(code for code, _ in AMOUNTS),
     RefusalCode.NUMA_MISMATCH,
     RefusalCode.MODULES_IN_USE,
