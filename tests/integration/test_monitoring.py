@@ -124,6 +124,8 @@ TROUBLE = {
     "ApportionFoldBehind": ('apportion_fold_lag{job="s", instance="i"}', "5000+0x{0}"),
     "ApportionLedgerFull": ('apportion_ledger_full{instance="i"}', "1+0x{0}"),
     "ApportionLedgerDrifted": ('apportion_ledger_drifted{instance="i"}', "1+0x{0}"),
+    "ApportionSnapshotForged": ('apportion_snapshots_forged{instance="i"}', "1+0x{0}"),
+    "ApportionSnapshotsMissing": ('apportion_snapshots_missing{instance="i"}', "1+0x{0}"),
     "ApportionLedgerUnanswered": ('apportion_append_total{outcome="unknown"}', "0+1x{0}"),
     "ApportionRestarts": ('apportion_restarts_total{instance="i"}', "0+1x{0}"),
     "ApportionNoScheduler": ("apportion_fold_revision", "1+1x{0}"),

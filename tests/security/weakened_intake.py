@@ -126,6 +126,15 @@ def attests_what_it_has_folded() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def leaves_a_reserve() -> Iterator[None]:
+    """Agents may append as long as there is any room."""
+    from apportion.intake import taking  # noqa: PLC0415
+
+    with mock.patch.object(taking, "RESERVE", 0), mock.patch.object(taking, "RESERVE_OF_USAGE", 0):
+        yield
+
+
 INTAKE_GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "answers into the asker's account": answers_into_the_askers_account,
     "appends under its own ids": appends_under_its_own_ids,
@@ -134,6 +143,7 @@ INTAKE_GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "knows how large cards are": knows_how_large_cards_are,
     "knows what is yet to come": knows_what_is_yet_to_come,
     "knows whose cards are": knows_whose_cards_are,
+    "leaves a reserve": leaves_a_reserve,
     "looks at the signature": looks_at_the_signature,
     "schedulers answer where the server says": schedulers_answer_where_the_server_says,
     "takes the sender for the node": takes_the_sender_for_the_node,

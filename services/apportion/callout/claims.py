@@ -15,12 +15,16 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from apportion.core.identity.configuration import SUBSCRIPTIONS
 from apportion.core.identity.permissions import ANSWER_S, Permissions
 from apportion.runtime.process.nkeys import KeyPair
 
 REQUEST_BYTES_MAX: Final = 256 << 10
 _HEADER: Final = {"typ": "JWT", "alg": "ed25519-nkey"}
 _encode = msgspec.json.Encoder(order="sorted").encode
+
+PAYLOAD_MAX_BYTES: Final = 1 << 20
+"""What the server takes for one message."""
 
 
 class NoRequest(ValueError):
@@ -101,9 +105,9 @@ def user_claims(
     nats: dict[str, Any] = {
         "pub": {"allow": may.publish, "deny": may.deny_publish},
         "sub": {"allow": may.subscribe},
-        "subs": -1,
+        "subs": SUBSCRIPTIONS,
         "data": -1,
-        "payload": -1,
+        "payload": PAYLOAD_MAX_BYTES,
         "type": "user",
         "version": 2,
     }

@@ -27,6 +27,9 @@ BURST: Final = 500.0
 CHANGES_RATE: Final = 1.0
 CHANGES_BURST: Final = 128.0
 """Changes of a node's inventory: all of its cards may fail at once, and recover."""
+RECORDS_AN_HOUR: Final = 10_000
+BYTES_AN_HOUR: Final = 16 << 20
+"""What is appended of one node in an hour: sixty times what a kubelet full of short jobs makes."""
 BYTES_OF_A_TOKEN: Final = 4_096
 LANES_MAX: Final = 20_000
 """More than the nodes of the largest cluster; idle ones make room for others."""
@@ -54,6 +57,8 @@ class Lane:
         self._waiting: deque[Request] = deque()
         self._bucket = Bucket(RATE, BURST, now_s)
         self._changes = Bucket(CHANGES_RATE, CHANGES_BURST, now_s)
+        self._records = Bucket(RECORDS_AN_HOUR / 3_600, RECORDS_AN_HOUR, now_s)
+        self._size = Bucket(BYTES_AN_HOUR / 3_600, BYTES_AN_HOUR, now_s)
         self._unanswered = 0
         self._bytes = 0
         self._room = room
@@ -91,10 +96,15 @@ class Lane:
         """Whether its inventory may change again already."""
         return self._changes.may_take(1, now_s)
 
+    def may_append(self, size: int, now_s: float) -> bool:
+        """Whether so many bytes more are within what the node may append in an hour."""
+        return self._records.may_take(1, now_s) and self._size.may_take(size, now_s)
+
     def idle(self, now_s: float) -> bool:
         """Whether nothing would be forgotten with it."""
         held = self.held and now_s - self.held_s <= HELD_S
-        full = self._bucket.full(now_s) and self._changes.full(now_s)
+        buckets = (self._bucket, self._changes, self._records, self._size)
+        full = all(each.full(now_s) for each in buckets)
         return full and not held and not self._unanswered
 
 

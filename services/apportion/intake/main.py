@@ -48,6 +48,7 @@ async def body(service: Service) -> None:
             refusals,
             clock=service.clock,
             metrics=service.metrics,
+            free=service.soundness.free,
         )
         service.ready_when(reader.not_ready)
         service.ready_when(taking.not_ready)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +27,7 @@ from apportion.core.intake.answers import (
 from apportion.core.intake.inventory import jump
 from apportion.core.intake.judging import Known, Refusal, judge
 from apportion.core.ledger.state import State
-from apportion.intake.lanes import HELD_S, Lane, Lanes
+from apportion.intake.lanes import BYTES_AN_HOUR, HELD_S, RECORDS_AN_HOUR, Lane, Lanes
 from apportion.intake.reading import read
 from apportion.intake.refusing import Refusals
 from apportion.runtime.ledger.port import (
@@ -42,10 +42,16 @@ from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import DeviceHealthChanged, Event, NodeReported, encode, subject_of
+from apportion_schemas.catalogue import SUBJECTS
 
 BASIS_WAIT_S: Final = 5.0
 """For so long an event waits until this process has read what its agent had."""
 AGAIN_S: Final = 1.0
+LATER_S: Final = 30.0
+RESERVE: Final = 0.05
+RESERVE_OF_USAGE: Final = 0.10
+"""Parts of the ledger's room that agents leave to others, and that their usage records leave."""
+_USAGE: Final = f"{SUBJECTS}.usage."
 HOLD_S: Final = 3.0
 """A jump is believed when it is seen again so much later."""
 EARLY: Final = 0.5
@@ -65,8 +71,10 @@ class Taking:
         *,
         clock: Clock,
         metrics: Metrics,
+        free: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self._state = state
+        self._free = free
         self._reader = reader
         self._ledger = ledger
         self._append = append
@@ -140,6 +148,8 @@ class Taking:
                     continue
                 judged = await self._judged(lane, request)
                 if isinstance(judged, Draft):
+                    judged = self._within_budget(lane, judged)
+                if isinstance(judged, Draft):
                     self._spawn_append(lane, request, judged)
                 else:
                     await self._answer(lane, request, judged)
@@ -172,6 +182,23 @@ class Taking:
         why = "its inventory changes more often than once a second"
         self._note(lane.node, Refusal("flapping", why))
         return self._again(why)
+
+    def _within_budget(self, lane: Lane, draft: Draft) -> Draft | Answer:
+        """The draft, unless the room that is left is not for agents, or its node has had its share.
+
+        Agents take none of the reserve, which people and schedulers need to mend things.
+        """
+        reserve = RESERVE_OF_USAGE if draft.subject.startswith(_USAGE) else RESERVE
+        if self._free() < reserve:
+            return self._again(
+                f"the ledger has less than {reserve:.0%} of its room left, which is not for agents",
+                LATER_S,
+            )
+        if lane.may_append(len(draft.payload), self._clock.monotonic()):
+            return draft
+        why = f"more than {RECORDS_AN_HOUR:,} records or {BYTES_AN_HOUR >> 20} MiB in an hour"
+        self._note(lane.node, Refusal("too-many", why))
+        return self._again(why, LATER_S)
 
     async def _reach(self, lane: Lane, basis: int) -> Answer | None:
         """Read up to what the agent had read, or say why not."""
@@ -229,9 +256,9 @@ class Taking:
         self._note(node, refusal)
         return Answer(refused=refusal.cause, why=refusal.why)
 
-    def _again(self, why: str) -> Answer:
+    def _again(self, why: str, again_s: float = AGAIN_S) -> Answer:
         self._count("again")
-        return Answer(again_s=AGAIN_S, why=why)
+        return Answer(again_s=again_s, why=why)
 
     def _note(self, node: str, refusal: Refusal) -> None:
         self._refusals.note(node, refusal)

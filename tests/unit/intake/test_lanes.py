@@ -6,8 +6,10 @@ import pytest
 
 from apportion.intake import lanes as lanes_module
 from apportion.intake.lanes import (
+    BYTES_AN_HOUR,
     BYTES_OF_ALL_MAX,
     LOOKED_AT,
+    RECORDS_AN_HOUR,
     UNANSWERED_BYTES_MAX,
     Lane,
     Lanes,
@@ -76,3 +78,14 @@ def lane_of(lanes: Lanes, node: str) -> Lane:
     lane = lanes.of(node, 0.0)
     assert lane is not None
     return lane
+
+
+def test_a_node_appends_so_many_records_and_bytes_in_an_hour() -> None:
+    """A stolen agent's key does not fill the ledger; an hour later there is room again."""
+    lane = lane_of(Lanes(), "n0")
+    small = sum(lane.may_append(1, 0.0) for _ in range(2 * RECORDS_AN_HOUR))
+    assert small == RECORDS_AN_HOUR
+    large = lane_of(Lanes(), "n0")
+    size = BYTES_AN_HOUR // 60
+    assert sum(large.may_append(size, 0.0) for _ in range(200)) == 60
+    assert sum(large.may_append(size, 3_600.0) for _ in range(200)) == 60

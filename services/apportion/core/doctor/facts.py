@@ -13,8 +13,7 @@ class Skew(Struct, frozen=True):
 class LedgerFacts(Struct, frozen=True, kw_only=True):
     """The ledger's server and its stream, as a client sees them.
 
-    `oldest` and `recommended` are versions of the server that this build needs and wants;
-    `outdated` is whether fixes are missing from the one that is there. `drifted` are the settings
+    `oldest` says which versions of the server this build needs. `drifted` are the settings
     of the stream that are not as they must be, in words, and `lost_records` are gone between
     its first and its last. `lagging` are servers of the cluster that do not hold all of the
     stream. `skews` are of this machine and of those who wrote last. `missing` are subjects that
@@ -26,8 +25,6 @@ class LedgerFacts(Struct, frozen=True, kw_only=True):
     user: str
     server: str
     oldest: str
-    recommended: str
-    outdated: bool = False
     replicas: int = 1
     lagging: tuple[str, ...] = ()
     drifted: tuple[str, ...] = ()

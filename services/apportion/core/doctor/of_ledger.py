@@ -35,17 +35,11 @@ def reachable(facts: Facts) -> Found | None:
 
 
 def server(facts: Facts) -> Found | None:
-    """The version of nats-server: below the oldest nothing works, below the newest fixes lack."""
+    """The version of nats-server; connecting has refused one that is too old."""
     ledger = facts.ledger
     if ledger is None:
         return None
-    if ledger.outdated:
-        return soon(
-            f"nats-server {ledger.server} lacks security fixes",
-            f"upgrade it to {ledger.recommended}",
-        )
-    words = f"nats-server {ledger.server}; at least {ledger.oldest}, for batches that are atomic"
-    return ok(words)
+    return ok(f"nats-server {ledger.server}; {ledger.oldest} is needed")
 
 
 def durability(facts: Facts) -> Found | None:

@@ -13,7 +13,22 @@ import msgspec
 
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import ANSWER_S, permissions_of, role_of
-from apportion.core.identity.roles import AUDIT, LEDGER, READERS, ROLES, STORE
+from apportion.core.identity.roles import (
+    AUDIT,
+    AUTH,
+    BINDER,
+    BOOTSTRAP,
+    FRONT,
+    INTAKE,
+    LEDGER,
+    NODES,
+    PEOPLE,
+    READERS,
+    ROLES,
+    SCHEDULER,
+    STORE,
+    WATCHER,
+)
 from apportion.core.identity.sharing import BESIDE, sharing
 
 _HEAD: Final = """\
@@ -31,7 +46,9 @@ port: $NATS_PORT
 http: $NATS_MONITOR
 
 max_payload: 1MB
-max_connections: 4096
+# What a client that does not read can hold of the server's memory.
+max_pending: 16MB
+max_connections: 8192
 write_deadline: "10s"
 lame_duck_grace_period: "1s"
 lame_duck_duration: "30s"
@@ -52,6 +69,23 @@ jetstream {
 # else listens in the ledger's account, and others get of it what is below _DELIVER alone. Nor can
 # it be a subject of the ledger (the server refuses the cycle) or of the server's own API.
 """
+
+
+CONNECTIONS: Final = {
+    NODES: 6144,
+    FRONT: 512,
+    PEOPLE: 512,
+    SCHEDULER: 128,
+    READERS: 128,
+    WATCHER: 64,
+    INTAKE: 64,
+    BINDER: 64,
+    AUTH: 64,
+    BOOTSTRAP: 16,
+}
+"""Connections of each account: together fewer than the server takes, so none can take them all."""
+SUBSCRIPTIONS: Final = 4096
+"""Of one connection; an agent that simulates many nodes has two for each."""
 
 
 class User(msgspec.Struct, frozen=True):
@@ -127,8 +161,9 @@ def accounts(users: Sequence[User]) -> str:
         elif account == AUDIT:
             lines += ["    # Whatever auditors use up is their own."]
             lines += ["    jetstream: { max_streams: 1, max_consumers: 128 }"]
-        elif account == READERS:
-            lines += ["    limits: { max_connections: 128, max_subscriptions: 4096 }"]
+        elif account in CONNECTIONS:
+            most = f"max_connections: {CONNECTIONS[account]}, max_subscriptions: {SUBSCRIPTIONS}"
+            lines += [f"    limits: {{ {most} }}"]
         lines += sharing(account)
         lines += ["    users: ["]
         for user in users:

@@ -48,7 +48,6 @@ CALLOUT_S = 30.0
 BACK_OFF = BackOff(0.05, 1.0)
 PING_INTERVAL_S = 2
 """A server that leaves two pings without an answer is given up: at the third, six seconds on."""
-OLDEST_SERVER = (2, 12, 0)
 FIXED_SERVER = (2, 14, 0)
 FIXED_2_12 = (2, 12, 7)
 """From these on, every security fix that was published by the middle of 2026 is in."""
@@ -68,7 +67,7 @@ class Connection:
         self._reach = reach
         self._url = reach.shown
         self.user = reach.user
-        self.server_version = "", False
+        self.server_version = ""
         self._client = LeavingClient(self._error)
         self._up = asyncio.Event()
         self._closed = False
@@ -353,28 +352,20 @@ def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, f
     return server, random.uniform(longest_s / 2, longest_s)  # noqa: S311 - jitter
 
 
-def check_version(client: Client) -> tuple[str, bool]:
-    """The server's version, and whether security fixes are missing from it, which is warned of.
+def check_version(client: Client) -> str:
+    """The server's version; empty for a development build that names none.
 
-    The version is empty for a development build that names none; the stream check decides then.
-    Raises ServerTooOld below OLDEST_SERVER.
+    Raises ServerTooOld where atomic batches or security fixes are missing.
     """
     found = client.connected_server_version
     try:
         version = (found.major, found.minor, found.patch)
     except ValueError:
-        return "", False
+        return ""
     text = ".".join(map(str, version))
-    if version < OLDEST_SERVER:
+    if version < FIXED_SERVER and not FIXED_2_12 <= version < (2, 13, 0):
         raise ServerTooOld(text)
-    outdated = version < FIXED_SERVER and not FIXED_2_12 <= version < (2, 13, 0)
-    if outdated:
-        _log.warning(
-            "nats-server lacks security fixes, upgrade it",
-            found=text,
-            recommended=ServerTooOld.recommended,
-        )
-    return text, outdated
+    return text
 
 
 async def connect(

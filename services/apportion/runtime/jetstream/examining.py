@@ -63,7 +63,7 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
     before = clock.now()
     info = await stream.read_info(wire)
     skew_s = (before + (clock.now() - before) / 2 - datetime.fromisoformat(info.ts)).total_seconds()
-    version, outdated = wire.server_version if isinstance(wire, Connection) else ("", False)
+    version = wire.server_version if isinstance(wire, Connection) else ""
     user = wire.user if isinstance(wire, Connection) else ""
     newest, age_s, doubtful = await _newest_snapshot(wire, info)
     storage = server_says.get("jetstream", {})
@@ -72,8 +72,6 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
         user=user,
         server=version,
         oldest=ServerTooOld.needed,
-        recommended=ServerTooOld.recommended,
-        outdated=outdated,
         replicas=info.config.get("num_replicas", 1),
         lagging=_lagging(info),
         drifted=tuple(str(error) for error in stream.drift(info.config)),

@@ -151,7 +151,7 @@ class JetStreamLedger:
             drifted += await follower.drift()
         for queue in self._queues:
             drifted += await queue.drift()
-        return stream.Look(tuple(str(each) for each in drifted), info.lost)
+        return stream.Look(tuple(str(each) for each in drifted), info.lost, info.free)
 
     def hold(self, why: str) -> None:
         """Append nothing, for this reason; the empty one ends it."""

@@ -34,6 +34,8 @@ FULL = frozenset({10023, 10028, 10047, 10077})
 """Error codes of a server that has no room left, in memory, on its disk or in the stream."""
 DUPLICATE_WINDOW_S = 120
 MAX_MESSAGE_BYTES = 1 << 20
+FULL_BYTES = 16 << 10
+"""A stream with less room than this refuses what is appended, or will at once."""
 
 WANTED: Mapping[str, object] = {
     "subjects": [ALL_SUBJECTS],
@@ -136,12 +138,23 @@ class StreamInfo(msgspec.Struct, frozen=True):
         there = state.last_seq - state.first_seq + 1 if state.messages else 0
         return max(there - state.messages, 0)
 
+    @property
+    def free(self) -> float:
+        """See Look."""
+        most = self.config.get("max_bytes", -1)
+        left = most - self.state.bytes
+        return 1.0 if most <= 0 else 0.0 if left < FULL_BYTES else left / most
+
 
 class Look(msgspec.Struct, frozen=True):
-    """What a look at the ledger's set-up found: settings in words, and records that are gone."""
+    """What a look at the ledger's set-up found: settings in words, and records that are gone.
+
+    `free` is the part of `max_bytes` that is left: 0 where one more batch may not fit, 1 without.
+    """
 
     drifted: tuple[str, ...] = ()
     lost: int = 0
+    free: float = 1.0
 
 
 class _Stored(msgspec.Struct, frozen=True):

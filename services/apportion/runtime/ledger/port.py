@@ -165,15 +165,14 @@ class LedgerTrimmed(LedgerHole):
 
 
 class ServerTooOld(LedgerError):
-    """The nats-server cannot do atomic batches."""
+    """The nats-server cannot do atomic batches, or lacks security fixes."""
 
-    needed = "2.12"
-    recommended = "2.14.0, or 2.12.7 of the 2.12 line"
+    needed = "2.14.0, or 2.12.7 of the 2.12 line"
 
     def __init__(self, found: str) -> None:
         super().__init__(
-            f"nats-server {found} is too old: {self.needed} is needed for atomic batches and "
-            f"{self.recommended} recommended for its security fixes; upgrade the server"
+            f"nats-server {found} is too old: {self.needed}, is needed for atomic batches and "
+            "security fixes; upgrade the server"
         )
         self.found = found
 

@@ -20,6 +20,10 @@ from apportion.runtime.process.metrics import Metrics
 LOOK_S: Final = 40.0
 """A pause is half of it to all of it: every 30 s, and all services at different times."""
 LOOK_AGAIN_S: Final = 4.0
+FULL: Final = (
+    "the ledger is full, so nothing is placed: archive and trim it, or raise the stream's "
+    "max_bytes (apportion ledger resize)"
+)
 
 
 class Examined(Protocol):
@@ -40,6 +44,7 @@ class Soundness:
         self._log = log
         self._drifted: tuple[str, ...] = ()
         self._lost = 0
+        self._free = 1.0
         self._sound = asyncio.Event()
         self._sound.set()
         metrics.gauge(
@@ -48,13 +53,21 @@ class Soundness:
             "be; /readyz names them.",
         ).set_function(lambda: len(self._drifted))
         metrics.gauge(
+            "apportion_ledger_free_ratio",
+            "The part of the stream's max_bytes that is free; 1 where it has none.",
+        ).set_function(lambda: self._free)
+        metrics.gauge(
             "apportion_ledger_lost_records",
             "Records that are gone between the first and the last of the ledger.",
         ).set_function(lambda: self._lost)
 
     def not_ready(self) -> list[str]:
         """What is wrong, each with its fix; empty where nothing is."""
-        return list(self._drifted)
+        return [*self._drifted, *([FULL] if self._free <= 0 else [])]
+
+    def free(self) -> float:
+        """The part of the stream's `max_bytes` that is free, as of the last look; 1 without one."""
+        return self._free
 
     async def sound(self) -> None:
         """Return once nothing is known to be wrong: at once, as a rule."""
@@ -64,11 +77,12 @@ class Soundness:
         """Look now and then, until cancelled. What is opened was looked at, so it begins sound."""
         self._note((), ledger)
         while True:
-            await self._clock.pause(LOOK_AGAIN_S if self._drifted else LOOK_S)
+            await self._clock.pause(LOOK_AGAIN_S if self.not_ready() else LOOK_S)
             try:
                 look = await ledger.look()
             except LedgerUnavailable:
                 continue
+            self._free = look.free
             self._note(look.drifted, ledger)
             self._note_lost(look.lost)
 
