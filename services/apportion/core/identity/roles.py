@@ -130,7 +130,7 @@ ROLES: Final = (
         sends=(
             "apportion.beat.intake.>",
             # which of the schedulers' snapshots are what the ledger folds to
-            "$O.APPORTION_SNAPSHOTS.C.attested.intake",
+            "$O.APPORTION_SNAPSHOTS.C.attested.*",
         ),
         hears=("apportion.intake.*",),
         answering=True,

@@ -87,8 +87,8 @@ def sharing(account: str) -> Iterator[str]:
 def _gives(account: str) -> Iterator[str]:
     yield from _gives_for_the_copy(account)
     for subject, askers in _kept(account).items():
-        accounts = ", ".join(dict.fromkeys(askers))
-        yield f'{{ service: "{subject}", accounts: [{accounts}] }}'
+        many = ", response_type: stream" if subject == _WHOLE_API else ""
+        yield f'{{ service: "{subject}", accounts: [{", ".join(askers)}]{many} }}'
     for subject, askers in _services(account).items():
         many = ", response_type: stream" if subject == _WHOLE_API else ""
         yield f'{{ service: "{subject}", accounts: [{", ".join(askers)}]{many} }}'
@@ -118,8 +118,7 @@ def _takes(account: str) -> Iterator[str]:
         for subject, askers in _kept(keeper).items():
             if account in askers:
                 there = f'{{ account: {keeper}, subject: "{subject}" }}'
-                here = subject.replace(_API, _STORE_API)
-                to = f', to: "{here}"' if here != subject else ""
+                to = f', to: "{_STORE_API}>"' if subject == _WHOLE_API else ""
                 yield f"{{ service: {there}{to} }}"
     for giver in (*_ALL, AUDIT):
         asks = [subject for subject, askers in _services(giver).items() if account in askers]
@@ -203,17 +202,19 @@ def _asked(role: Role) -> Iterable[str]:
 
 
 def _kept(keeper: str) -> dict[str, list[str]]:
-    """Subjects of the buckets that `keeper` answers, and the accounts that ask there.
+    """Subjects of the buckets that `keeper` answers, and the accounts that ask there, each once.
 
-    The auditors' account has no bucket, and answers auditors that it has none.
+    The auditors' account has no bucket, and answers auditors that it has none. What of the API
+    somebody may ask, his permissions say, as with the ledger.
     """
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for role in ROLES:
         if keeper == (AUDIT if role.reads == "copy" else STORE):
             for sent in _sent(role):
                 if sent.startswith((_STORE_API, _OBJECTS)):
-                    found.setdefault(sent.replace(_STORE_API, _API), []).append(role.account)
-    return found
+                    subject = _WHOLE_API if sent.startswith(_STORE_API) else sent
+                    found.setdefault(subject, {})[role.account] = None
+    return {subject: list(accounts) for subject, accounts in found.items()}
 
 
 def _sent(role: Role) -> tuple[str, ...]:
