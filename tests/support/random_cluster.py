@@ -30,6 +30,8 @@ TAINTS = (
     {"key": "old", "value": "", "effect": "PreferNoSchedule"},
 )
 
+UNREADY = {"key": "node.kubernetes.io/not-ready", "value": "", "effect": "NoSchedule"}
+
 
 class RandomCluster:
     """Everything that is drawn, in the order in which it was."""
@@ -60,7 +62,11 @@ class RandomCluster:
         if self._seldom(3):
             allocatable[NIC] = "2"
         taints = [taint for taint in TAINTS if self._seldom(6)]
-        found = kube_node(name, labels=labels, taints=taints, allocatable=allocatable)
+        ready = not self._seldom(6)
+        if not ready and not self._seldom(4):
+            taints.append(UNREADY)
+        fields = {"labels": labels, "taints": taints, "allocatable": allocatable, "ready": ready}
+        found = kube_node(name, **fields)
         if self._seldom(10):
             found["spec"]["unschedulable"] = True
         return found
@@ -130,10 +136,14 @@ class RandomCluster:
             {"key": "team", "operator": "Exists"},
             {"operator": "Exists", "effect": "NoExecute"},
             {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"},
+            {"key": UNREADY["key"], "operator": "Exists"},
+            {"operator": "Exists"},
         ]
 
     def _node_term(self) -> dict[str, Any]:
         chance = self._chance
+        if self._seldom(8):
+            return {}
         kinds: list[dict[str, Any]] = [
             {"key": ZONE, "operator": chance.choice(("In", "NotIn")), "values": ["a", "b"]},
             {"key": RACK, "operator": chance.choice(("Exists", "DoesNotExist"))},
@@ -147,7 +157,7 @@ class RandomCluster:
         return term
 
     def _selector(self) -> dict[str, Any]:
-        """The last one may not stand beside `matchLabelKeys` of the same label."""
+        """The last one may not be next to `matchLabelKeys` of the same label."""
         chance = self._chance
         app = chance.choice(APPS)
         kinds: list[dict[str, Any]] = [
@@ -161,11 +171,15 @@ class RandomCluster:
         chance = self._chance
         key = chance.choice((HOST, HOST, ZONE, RACK))
         term: dict[str, Any] = {"labelSelector": self._selector(), "topologyKey": key}
+        if self._seldom(8):
+            term["labelSelector"] = {}
+        elif self._seldom(8):
+            del term["labelSelector"]
         if self._seldom(3):
             term["namespaces"] = [chance.choice(NAMESPACES)]
         if self._seldom(5):
             term["namespaceSelector"] = chance.choice(TEAMS)
-        if self._seldom(5) and not _names_version(term):
+        if self._seldom(5) and _may_have_keys(term):
             term[chance.choice(("matchLabelKeys", "mismatchLabelKeys"))] = ["version"]
         return term
 
@@ -185,10 +199,15 @@ class RandomCluster:
             found["nodeAffinityPolicy"] = chance.choice(("Honor", "Ignore"))
         if self._seldom(3):
             found["nodeTaintsPolicy"] = chance.choice(("Honor", "Ignore"))
-        if self._seldom(4) and not _names_version(found):
+        if self._seldom(6):
+            found["labelSelector"] = {}
+        elif self._seldom(6):
+            del found["labelSelector"]
+        if self._seldom(4) and _may_have_keys(found):
             found["matchLabelKeys"] = ["version"]
         return found
 
 
-def _names_version(term: dict[str, Any]) -> bool:
-    return "version" in str(term["labelSelector"])
+def _may_have_keys(term: dict[str, Any]) -> bool:
+    """Whether the API server takes `matchLabelKeys` of the label `version` next to the selector."""
+    return "labelSelector" in term and "version" not in str(term["labelSelector"])

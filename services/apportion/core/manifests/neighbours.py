@@ -31,6 +31,8 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _SPREAD = "topologySpreadConstraints"
 _LATER = "is not implemented yet"
+NO_POD = LabelExpression(key="app", operator="In")
+"""An expression without values, which no pod meets: what a missing `labelSelector` means."""
 
 
 class Own(NamedTuple):
@@ -167,7 +169,8 @@ def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint
             "is unknown",
             "write one of DoNotSchedule, ScheduleAnyway",
         )
-    found = _selector(each.label_selector, field, own, each.match_label_keys)
+    # kube-scheduler counts no pod for an empty selector (`selector.Empty()`), as for a missing one.
+    found = _selector(each.label_selector, field, own, each.match_label_keys) or (NO_POD,)
     return SpreadConstraint(
         pods=PodSelector(expressions=found, namespaces=(own.namespace,)),
         topology_key=each.topology_key,
@@ -182,10 +185,10 @@ def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint
 def _selector(
     selector: kube.LabelSelector | None, field: str, own: Own, keys: list[str]
 ) -> tuple[LabelExpression, ...]:
-    """Which pods are meant: in a fixed order, so that equal wishes are one."""
+    """The pods that are meant, in a fixed order, so that equal selectors are one."""
     at = f"{field}.labelSelector"
     if selector is None:
-        raise ManifestError(at, None, "is missing, and without it no pod is meant", "write one")
+        return (NO_POD,)
     return _bounded((*expressions(selector, at), *_own_labels("In", keys, own)), at)
 
 

@@ -39,22 +39,17 @@ def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
 
 
 def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...], ...]:
-    """Terms of required node affinity, one of which must hold.
+    """Terms of required node affinity, one of which must hold; an empty one matches no node.
 
     Raises:
-        ManifestError: a term is empty, or an expression is malformed.
+        ManifestError: an expression is malformed.
     """
     terms = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_REQUIRED}"
-    found = [
+    return tuple(
         term(each, f"{field}[{i}]")
         for i, each in enumerate(terms.node_selector_terms if terms else ())
-    ]
-    if () in found:
-        raise ManifestError(
-            f"{field}[{found.index(())}]", None, "is empty and matches no node", "remove it"
-        )
-    return tuple(found)
+    )
 
 
 def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from apportion.core.manifests.labels import meet
 from apportion_schemas import (
     LabelExpression,
     PodConstraints,
@@ -179,7 +180,6 @@ GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]
             f"spec.affinity.podAffinity.{REQUIRED}",
             "chooses other namespaces",
         ),
-        (anti({"topologyKey": HOST}), f"{ANTI}.labelSelector", "no pod is meant"),
         (anti(term(key="")), f"{ANTI}.topologyKey", "out of bounds"),
         (anti(term(GREATER)), f"{ANTI}.labelSelector.matchExpressions[0].operator", "In, NotIn"),
         (anti(term({"matchLabels": {"a": 1}})), f'{ANTI}.labelSelector.matchLabels["a"]', "quotes"),
@@ -191,7 +191,6 @@ GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]
         (spread(nodeAffinityPolicy=""), f"{SPREAD}.nodeAffinityPolicy", "write Honor or Ignore"),
         (spread(whenUnsatisfiable="Never"), f"{SPREAD}.whenUnsatisfiable", "ScheduleAnyway"),
         (spread(maxSkew=0), f"{SPREAD}.maxSkew", "out of bounds"),
-        (spread(labelSelector=None), f"{SPREAD}.labelSelector", "no pod is meant"),
     ],
 )
 def test_refusals(spec: dict[str, Any], field: str, says: str) -> None:
@@ -199,6 +198,32 @@ def test_refusals(spec: dict[str, Any], field: str, says: str) -> None:
     error = refused(document(**spec))
     assert error.field == field
     assert says in str(error)
+
+
+def test_a_missing_selector_means_no_pod() -> None:
+    """In every kind of term, as in kube-scheduler; an empty one means every pod of a term."""
+    missing = {"topologyKey": HOST}
+    preferred = {PREFERRED: [{"weight": 1, "podAffinityTerm": missing}]}
+    for found in (
+        *wishes(**near(missing)).affinity,
+        *wishes(**anti(missing)).anti_affinity,
+        *(each.term for each in wishes(affinity={"podAffinity": preferred}).preferred),
+    ):
+        assert found.pods.expressions
+        assert not meet({"app": "web"}, found.pods.expressions)
+        assert not meet({}, found.pods.expressions)
+    (empty,) = wishes(**anti(term({}))).anti_affinity
+    assert meet({"app": "web"}, empty.pods.expressions)
+
+
+@pytest.mark.parametrize("selector", [None, {}])
+def test_a_spread_without_a_selector_counts_no_pod(selector: object) -> None:
+    """kube-scheduler counts none for an empty selector either (`selector.Empty()`)."""
+    (found,) = wishes(**spread(labelSelector=selector)).spread
+    assert not meet({"app": "web"}, found.pods.expressions)
+    (keyed,) = wishes(**spread(labelSelector={}, matchLabelKeys=["app"])).spread
+    assert meet({"app": "web"}, keyed.pods.expressions)
+    assert not meet({"app": "db"}, keyed.pods.expressions)
 
 
 def test_labels_out_of_bounds() -> None:

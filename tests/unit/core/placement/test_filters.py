@@ -83,6 +83,11 @@ def having(disk: Disk) -> tuple[Payload, ...]:
     return rack("n1", 1), pod("web", shape=wants(disks=(disk,))), placement("web")
 
 
+UNREADY, UNREACHABLE = (
+    Taint(key=f"node.kubernetes.io/{name}", effect="NoSchedule")
+    for name in ("not-ready", "unreachable")
+)
+TOLERATED = Toleration(key=UNREADY.key, operator="Exists")
 DISK, READ = Disk(name="gce/a"), Disk(name="gce/a", read_only=True)
 HTTP, LOCAL = HostPort(port=80), HostPort(port=80, ip="127.0.0.1")
 BUSY = (rack("n1", 1), pod("x", shape=wants(cpu_milli=255_000, memory_mib=1_999_000)))
@@ -97,7 +102,47 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
         wants(),
         Verdict(C.NODE_GONE, 1, 0),
     ),
-    ("not ready", (observed("n1", ready=False),), wants(), Verdict(C.NODE_NOT_READY, 1, 0)),
+    (
+        "not ready, and a device wanted",
+        (rack("n1", 1), observed("n1", ready=False)),
+        wants(ask()),
+        Verdict(C.NODE_NOT_READY, 1, 0),
+    ),
+    ("not ready, not tainted", (observed("n1", ready=False),), wants(), None),
+    (
+        "not ready and tainted",
+        (observed("n1", ready=False, taints=(UNREADY,)),),
+        wants(),
+        Verdict(C.NODE_NOT_READY, 1, 0),
+    ),
+    (
+        "one of two taints of a node that is not ready tolerated",
+        (observed("n1", ready=False, taints=(UNREADY, UNREACHABLE)),),
+        wants(tolerations=(TOLERATED,)),
+        Verdict(C.NODE_NOT_READY, 2, 1),
+    ),
+    (
+        "not ready, and the taint tolerated",
+        (observed("n1", ready=False, taints=(UNREADY,)),),
+        wants(tolerations=(TOLERATED,)),
+        None,
+    ),
+    (
+        "not ready, the taint tolerated, and a device wanted",
+        (rack("n1", 1), observed("n1", ready=False, taints=(UNREADY,))),
+        wants(ask(), tolerations=(TOLERATED,)),
+        None,
+    ),
+    (
+        "not ready, the taint tolerated, a device wanted, and its agent silent",
+        (
+            rack("n1", 1),
+            observed("n1", ready=False, taints=(UNREADY,)),
+            NodeSilent(node="n1", grace_s=40),
+        ),
+        wants(ask(), tolerations=(TOLERATED,)),
+        Verdict(C.AGENT_SILENT, 1, 0),
+    ),
     (
         "its agent silent",
         (rack("n1", 1), NodeSilent(node="n1", grace_s=40)),

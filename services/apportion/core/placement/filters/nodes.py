@@ -10,6 +10,7 @@ UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule
 """What stands for `spec.unschedulable` among the taints that a pod may tolerate."""
 PREFERABLY_NOT = "PreferNoSchedule"
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
+_UNREADY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def present(shape: Shape, node: NodeState) -> tuple[int, int]:
@@ -19,9 +20,17 @@ def present(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """The node's condition `Ready` is true."""
-    del shape
-    return YES if node.runs else NO
+    """The node's condition `Ready` is true, or the pod tolerates the taints that Kubernetes adds.
+
+    kube-scheduler looks at the taints alone. While they are missing, only pods without devices go
+    there: a device stays unused until the kubelet is back.
+    """
+    if node.runs:
+        return YES
+    closing = [t for t in _keeping_out(node) if t.key in _UNREADY]
+    if closing:
+        return len(closing), _tolerated(shape, closing)
+    return NO if shape.asks or node.observed is None else YES
 
 
 def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
@@ -60,14 +69,20 @@ def unschedulable(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 def taints(shape: Shape, node: NodeState) -> tuple[int, int]:
     """Every taint that keeps pods out is tolerated (`spec.tolerations`)."""
+    keeping_out = _keeping_out(node)
+    return len(keeping_out), _tolerated(shape, keeping_out)
+
+
+def _keeping_out(node: NodeState) -> list[Taint]:
     if node.observed is None:
-        return YES
-    keeping_out = [t for t in node.observed.taints if t.effect in _KEEPS_OUT]
-    tolerated = sum(
-        any(_tolerates(toleration, taint) for toleration in shape.node.tolerations)
-        for taint in keeping_out
-    )
-    return len(keeping_out), tolerated
+        return []
+    return [taint for taint in node.observed.taints if taint.effect in _KEEPS_OUT]
+
+
+def _tolerated(shape: Shape, taints: list[Taint]) -> int:
+    """How many of these taints the pod tolerates."""
+    tolerations = shape.node.tolerations
+    return sum(any(_tolerates(each, taint) for each in tolerations) for taint in taints)
 
 
 def discouraged(shape: Shape, node: NodeState) -> bool:
