@@ -145,7 +145,16 @@ class NvmlBackend:
         self, device: str, wanted: MigInstance, needed: Collection[MigInstance]
     ) -> MadeInstance:
         """See `DeviceBackend`."""
-        return await self._of(device, lambda card: nvml_mig.ensure(card, wanted, needed))
+        known = self._known.get(device)
+        promised = (
+            profile.memory_mib
+            for profile in mig_profiles(_FAMILY, known.model if known else "")
+            if profile.name == wanted.profile
+        )
+        least_mib = next(promised, 0)
+        return await self._of(
+            device, lambda card: nvml_mig.ensure(card, wanted, needed, least_mib=least_mib)
+        )
 
     async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> list[str]:
         """See `DeviceBackend`."""

@@ -37,6 +37,7 @@ class Profile(NamedTuple):
 
     id: int
     slices: int
+    memory_mib: int
 
 
 class Made(NamedTuple):
@@ -48,15 +49,18 @@ class Made(NamedTuple):
     cut: MigInstance
 
 
-def ensure(card: Any, wanted: MigInstance, needed: Collection[MigInstance]) -> MadeInstance:
+def ensure(
+    card: Any, wanted: MigInstance, needed: Collection[MigInstance], *, least_mib: int = 0
+) -> MadeInstance:
     """Have the instance there; what stands in its way, and is not needed, is destroyed.
 
     Raises:
         InTheWay: something that is needed or used is there.
-        NotMade: the card is not in MIG mode, has no such profile, or the driver refuses it.
+        NotMade: the card is not in MIG mode, has no such profile, or one with less memory than
+            `least_mib`, or the driver refuses it.
     """
     try:
-        return _ensure(card, wanted, needed)
+        return _ensure(card, wanted, needed, least_mib)
     except nvml.NVMLError as error:
         raise NotMade(f"MIG instance {named(wanted)} cannot be made: {error}") from None
 
@@ -82,7 +86,9 @@ def profiles(card: Any) -> dict[str, Profile]:
         with suppress(*_ABSENT):
             info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(card, kind)
             name = info.name.decode() if isinstance(info.name, bytes) else str(info.name)
-            found[name.removeprefix("MIG ")] = Profile(int(info.id), int(info.sliceCount))
+            found[name.removeprefix("MIG ")] = Profile(
+                int(info.id), int(info.sliceCount), int(info.memorySizeMB)
+            )
     return found
 
 
@@ -99,13 +105,20 @@ def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
             yield Made(handle, int(info.id), profile.slices, cut)
 
 
-def _ensure(card: Any, wanted: MigInstance, needed: Collection[MigInstance]) -> MadeInstance:
+def _ensure(
+    card: Any, wanted: MigInstance, needed: Collection[MigInstance], least_mib: int
+) -> MadeInstance:
     """Raises NVMLError, NotMade."""
     known = profiles(card)
     if wanted.profile not in known:
         raise NotMade(
             f"the card has no MIG profile {wanted.profile}; it has "
             f"{', '.join(known) or 'none, or is not in MIG mode'}"
+        )
+    if (memory_mib := known[wanted.profile].memory_mib) < least_mib:
+        raise NotMade(
+            f"the driver makes MIG instances {wanted.profile} of {memory_mib} MiB, and pods are "
+            f"promised {least_mib} MiB; report the model and `nvidia-smi mig -lgip`"
         )
     there = list(instances(card, known))
     made = next((each for each in there if each.cut == wanted), None)

@@ -10,6 +10,7 @@ import pytest
 from apportion.agent import nvml_mig
 from apportion.agent.backend import InTheWay, NotMade
 from apportion.agent.nvml import NvmlBackend
+from apportion.core.devices.catalogue import MigProfile
 from apportion.core.grants import DeviceNode
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import MigInstance
@@ -121,3 +122,15 @@ async def test_a_container_gets_the_device_nodes_of_its_instance(
         DeviceNode(f"/dev/nvidia-caps/nvidia-cap{first}", 237, first),
         DeviceNode(f"/dev/nvidia-caps/nvidia-cap{second}", 237, second),
     )
+
+
+async def test_no_instance_is_smaller_than_what_pods_are_promised(
+    backend: NvmlBackend, driver: FakeDriver, card: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver may make a profile smaller than the catalogue knows it: nothing is made."""
+    larger = MigProfile(HALF.profile, 30_000, 42, HALF.size, (0, 4))
+    await backend.inventory()
+    monkeypatch.setattr("apportion.agent.nvml.mig_profiles", lambda *_: (larger,))
+    with pytest.raises(NotMade, match="20096 MiB"):
+        await backend.make_instance(driver.ids[0], HALF, [])
+    assert there(card) == []

@@ -331,12 +331,12 @@ def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None
     hami_pod(cluster, "early", UNTOLD)
     cluster.ledger.play(held(cluster))
     cluster.ledger.report(CUT)
-    cluster.ledger.submit(pod("ours", ask(5000))).settle()
+    cluster.ledger.submit(pod("ours", ask(4800))).settle()
     placement = cluster.ledger.pod("ours").placement
     assert placement is not None
     assert {share.device for share in placement.shares} == {"b"}
     assert not cluster.ledger.device("a").healthy
-    cluster.ledger.submit(*(pod(f"more{n}", ask(5000)) for n in range(7))).settle()
+    cluster.ledger.submit(*(pod(f"more{n}", ask(4800)) for n in range(7))).settle()
     waiting = [p for p in cluster.ledger.state.pods.values() if p.placement is None]
     assert len(waiting) == 1
     hami_pod(cluster, "early", UNTOLD, version=2, phase="Succeeded")

@@ -105,6 +105,8 @@ def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
     options = _options(device, known)
     fitting = [place for place in options if _holds(place.profile, ask, device)]
     whole = ask.memory_mib is None and ask.memory_percent in (None, WHOLE) and not ask.profile
+    if ask.cap_memory and not ask.profile:  # what is capped to the card is the whole card
+        whole = whole or memory_needed_mib(ask, device) >= device.memory_mib
     if not fitting and whole:
         most_mib = max((place.profile.memory_mib for place in options), default=0)
         fitting = [place for place in options if place.profile.memory_mib == most_mib]

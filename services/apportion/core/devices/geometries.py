@@ -67,7 +67,9 @@ def laid_out(group: MigGroup, number: int, model: str) -> tuple[Place, ...]:
     """
     wanted: list[MigProfile] = []
     for entry in group.geometries:
-        profile = structs.replace(_profile(entry.name, model), memory_mib=entry.memory)
+        known = _profile(entry.name, model)
+        # Groups carry the gigabytes of the name; no instance is larger than what the driver makes.
+        profile = structs.replace(known, memory_mib=min(entry.memory, known.memory_mib))
         wanted += [profile] * entry.count
     order = sorted(range(len(wanted)), key=lambda at: (-wanted[at].size, at))
     starts = _starts([wanted[at] for at in order])

@@ -70,19 +70,19 @@ def test_shared_whole_and_exclusive(asked: Ask, device: Device, wanted: Demand) 
 
 
 INSTANCES = [
-    ("3 GB gets 5 GB", ask(3000), MIG_40, "1g.5gb", 5120),
-    ("to the last MiB", ask(5120), MIG_40, "1g.5gb", 5120),
-    ("one more", ask(5121), MIG_40, "2g.10gb", 10240),
-    ("20 GB", ask(20000), MIG_40, "3g.20gb", 20480),
-    ("more than half is all", ask(20481), MIG_40, "7g.40gb", 40960),
-    ("cores choose none", ask(1000, cores=50), MIG_40, "1g.5gb", 5120),
-    ("a percentage of the card", ask(memory_percent=25), MIG_40, "2g.10gb", 10240),
-    ("nothing said: the whole card", ask(), MIG_40, "7g.40gb", 40960),
-    ("a whole card", cards(), MIG_40, "7g.40gb", 40960),
+    ("3 GB gets 5 GB", ask(3000), MIG_40, "1g.5gb", 4864),
+    ("to the last MiB", ask(4864), MIG_40, "1g.5gb", 4864),
+    ("one more", ask(4865), MIG_40, "2g.10gb", 9984),
+    ("20 GB", ask(20000), MIG_40, "3g.20gb", 20096),
+    ("more than half is all", ask(20097), MIG_40, "7g.40gb", 40448),
+    ("cores choose none", ask(1000, cores=50), MIG_40, "1g.5gb", 4864),
+    ("a percentage of the card", ask(memory_percent=24), MIG_40, "2g.10gb", 9984),
+    ("nothing said: the whole card", ask(), MIG_40, "7g.40gb", 40448),
+    ("a whole card", cards(), MIG_40, "7g.40gb", 40448),
     ("80 GB card, whole though no instance has it all", ask(), MIG_80, "7g.80gb", 80896),
     ("80 GB card, whole card asked", cards(), MIG_80, "7g.80gb", 80896),
     ("80 GB card, nearly all", ask(80896), MIG_80, "7g.80gb", 80896),
-    ("capped to the card is the whole card", ask(99999, cap_memory=True), MIG_40, "7g.40gb", 40960),
+    ("capped to the card is the whole card", ask(99999, cap_memory=True), MIG_40, "7g.40gb", 40448),
     ("A30 has four slices", ask(7000), MIG_A30, "2g.12gb", 12288),
     ("A30 by percentage", ask(memory_percent=50), MIG_A30, "2g.12gb", 12288),
 ]
@@ -110,7 +110,7 @@ def test_instances_never_oversell_a_card_that_reports_less_than_its_profiles() -
     assert isinstance(small, Demand)
     assert isinstance(half, Demand)
     assert isinstance(most, Demand)
-    assert (small.memory_mib, half.memory_mib, most.memory_mib) == (5000, 20000, 40000)
+    assert (small.memory_mib, half.memory_mib, most.memory_mib) == (4864, 20000, 40000)
 
 
 TEMPLATES = [

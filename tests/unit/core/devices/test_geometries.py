@@ -105,7 +105,7 @@ def test_A2_the_smallest_free_instance_of_the_group_that_holds_the_ask() -> None
         "group1-2 2g.10gb@4",
         "",
     ]
-    assert [ledger.shares(f"p{i}")[0].memory_mib for i in range(4)] == [5120, *[10240] * 3]
+    assert [ledger.shares(f"p{i}")[0].memory_mib for i in range(4)] == [4864, *[9984] * 3]
 
 
 def test_no_instance_is_larger_than_what_a_card_has_left() -> None:

@@ -269,7 +269,7 @@ def test_F9_hami_counts_instances_of_cards_that_are_cut() -> None:
     starts = [s.instance.start for s in ledger.shares("p") if s.instance]
     assert len(set(starts)) == 2
     told = annotations(ledger)["hami.io/vgpu-devices-allocated"]
-    assert told == "n1-g0,NVIDIA,5120,14:n1-g0,NVIDIA,5120,14:;"
+    assert told == "n1-g0,NVIDIA,4864,14:n1-g0,NVIDIA,4864,14:;"
 
 
 def test_F9_volcano_counts_cards() -> None:
@@ -290,7 +290,7 @@ def test_F9_instances_of_an_init_container_are_lent() -> None:
     }
     document["metadata"]["annotations"]["nvidia.com/vgpu-mode"] = "mig"
     ledger = placed(document, rack("n1", 1, model=A100_40, mode="mig"))
-    one = "n1-g0,NVIDIA,5120,14:"
+    one = "n1-g0,NVIDIA,4864,14:"
     assert annotations(ledger)["hami.io/vgpu-devices-allocated"] == f"{one};{one}{one};"
 
 

@@ -79,7 +79,7 @@ def test_an_instance_in_a_group_needs_the_cards_model() -> None:
             assert shares is None
             continue
         (share,) = shares or ()
-        assert share.memory_mib == 5120
+        assert share.memory_mib == 4864
         assert share.instance == MigInstance(profile="1g.5gb", start=start, size=1)
 
 

@@ -169,7 +169,7 @@ def test_an_instance_by_its_profile_says_what_reads_it() -> None:
     (said,) = found(document)
     assert "is a MIG instance only where migStrategy is mixed; else it is asked of the node" in said
     assert "; set that, or for the memory that one of A100-SXM4-40GB has write" in said
-    assert said.endswith(" nvidia.com/gpu: 1 and nvidia.com/gpumem: 5120")
+    assert said.endswith(" nvidia.com/gpu: 1 and nvidia.com/gpumem: 4864")
     assert "did you mean" not in said
     assert not list(suspects(document, DialectConfig(mig_by_profile=True)))
 

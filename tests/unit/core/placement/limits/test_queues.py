@@ -130,7 +130,7 @@ def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
     ledger.play(queue(capability={"volcano.sh/vgpu-memory": 9000}))
     ledger.submit(queued("a", ask(3000)), queued("b", ask(3000))).settle()
     assert placed(ledger) == {"a"}
-    assert shortage(ledger, "b").needed == 5120
+    assert shortage(ledger, "b").needed == 4864
 
 
 def test_a_closed_queue_takes_no_new_pods() -> None:

@@ -144,7 +144,7 @@ def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7), quota(memory=9000))
     ledger.submit(inside("a", ask(3000)), inside("b", ask(3000))).settle()
     assert placed(ledger) == {"a"}
-    assert shortage(ledger, "b").needed == 5120
+    assert shortage(ledger, "b").needed == 4864
 
 
 def test_other_cards_are_tried_where_the_best_are_beyond_the_quota() -> None:
