@@ -8,6 +8,7 @@ waits is changed; one that its controllers changed since it was read is looked a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from http import HTTPStatus
 from typing import Final
@@ -120,16 +121,18 @@ class Gangs:
         for a Job that names no queue, and so no pods.
         """
         while DEFAULT not in self._state.queues:
-            try:
-                await self._api.get(f"{QUEUES}/{DEFAULT}")
-            except KubeUnavailable:
-                pass
-            except KubeRefused as error:
-                if error.status == HTTPStatus.NOT_FOUND and f'"{DEFAULT}"' in error.message:
-                    answer = await self._api.request("POST", QUEUES, body=_DEFAULT_QUEUE)
-                    said = "made" if answer.ok else answer.refusal()
-                    _log.info("Volcano's Queue %s: %s", DEFAULT, said)
+            with contextlib.suppress(KubeUnavailable):
+                await self._make_default_queue()
             await self._clock.pause(QUEUE_S)
+
+    async def _make_default_queue(self) -> None:
+        try:
+            await self._api.get(f"{QUEUES}/{DEFAULT}")
+        except KubeRefused as error:
+            if error.status == HTTPStatus.NOT_FOUND and f'"{DEFAULT}"' in error.message:
+                answer = await self._api.request("POST", QUEUES, body=_DEFAULT_QUEUE)
+                said = "made" if answer.ok else answer.refusal()
+                _log.info("Volcano's Queue %s: %s", DEFAULT, said)
 
     async def _let_in(self, group: str) -> None:
         known = self._state.groups.get(group)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from apportion.binder.kubernetes_gangs import RETRY_S, Gangs
+from apportion.binder.kubernetes_gangs import QUEUE_S, RETRY_S, Gangs
 from apportion.core.ledger.fold import Change
-from apportion.runtime.kube.client import MERGE_PATCH, Answer
+from apportion.runtime.kube.client import MERGE_PATCH, Answer, KubeUnavailable
 from apportion.runtime.ledger.reader import Reader
 from apportion_schemas import PodGroupObserved, QueueObserved
 from tests.simulation.clocks import SkewedClock
@@ -40,15 +40,19 @@ class WithStatus(MemoryKube):
 
 
 class Link(PerfectKubeLink):
-    """A network in which the next patches are refused."""
+    """A network in which the next patches are refused, and the next objects are not made."""
 
     refusals = 0
+    silences = 0
 
     async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
         """See KubeLink."""
         if method == "PATCH" and self.refusals:
             self.refusals -= 1
             return Answer(403, status_body(403, "Forbidden", "not yours"))
+        if method == "POST" and self.silences:
+            self.silences -= 1
+            raise KubeUnavailable("POST", "no answer")
         return await super().ask(method, act)
 
 
@@ -162,5 +166,17 @@ def test_the_default_queue_is_made_once(known: bool) -> None:
         await rest(2.0)
         found = world.ask("GET", f"{API}/queues/default")
         assert found["spec"]["weight"] == (7 if known else 1)
+
+    with_loop(world, work)
+
+
+def test_the_default_queue_is_made_once_the_api_server_answers() -> None:
+    """A call without an answer does not end the binder."""
+    world = World(MemoryKube())
+    world.link.silences = 1
+
+    async def work() -> None:
+        await rest(QUEUE_S + 2.0)
+        assert world.ask("GET", f"{API}/queues/default") is not None
 
     with_loop(world, work)
