@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 
 from apportion.binder import main as binder
+from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.ledger.state import State
 from apportion.runtime.kube.client import JSON, MERGE_PATCH, Answer
 from apportion.runtime.kube.watch import IDLE_S
 from apportion.runtime.service.lifecycle import Service
 from apportion.watcher import main as watcher
 from tests.simulation.books import Books
-from tests.simulation.kube_judge import Judge
+from tests.simulation.kube_judge import CARDS, SLICES, Judge
 from tests.simulation.kube_network import Front, KubeAccess, SimulatedCluster
 from tests.simulation.kube_users import OURS, PODS, Users
 from tests.simulation.processes import Body
@@ -32,6 +33,7 @@ from tests.support.memory_kube_store import Write
 from tests.support.memory_server import Stored
 
 SCHEDULERS = frozenset({"apportion", "volcano"})
+HAMI = "hami-scheduler"
 COMPARE_EVERY_S = 30.0
 START_S = (0.1, 3.0)
 END_S = (0.1, 6.0)
@@ -51,6 +53,8 @@ class Cluster:
     ) -> None:
         self._weather = weather
         self._chance = weather.stream("cluster")
+        self._slices = weather.stream("slices")
+        self._books = books
         self.server = MemoryKube()
         self.judge = Judge(self.server, books, complain)
         self._front = Front(self.server, weather)
@@ -72,6 +76,7 @@ class Cluster:
             "pod made again": self._users.make_again,
             "pod held by a finalizer": self._users.hold,
             "bound by another": self._bind_one,
+            "slice of another scheduler": self._take_slice,
         }
 
     def access(self, name: str) -> KubeAccess:
@@ -168,7 +173,7 @@ class Cluster:
         pod = write.object
         node = pod["spec"].get("nodeName")
         if not node:
-            if pod["spec"]["schedulerName"] not in OURS and write.type == "ADDED":
+            if pod["spec"]["schedulerName"] not in (*OURS, HAMI) and write.type == "ADDED":
                 self._later(START_S, partial(self._bind, pod["metadata"]["name"]))
             return
         if self.server.store.get("nodes", node) is None:
@@ -236,6 +241,33 @@ class Cluster:
         pending = self._users.pending()
         if pending:
             self._bind(self._chance.choice(pending))
+
+    def _take_slice(self) -> None:
+        """HAMi runs a pod on a slice of a cut card; up to 2.9 it does not say on which slice."""
+        chance, devices = self._slices, self._books.devices
+        cut = sorted(
+            name
+            for name, node in self._books.node_of.items()
+            if devices[name].mode == "mig" and node in self._nodes
+        )
+        if not cut or not (pod := self._users.make_for(HAMI)):
+            return
+        card = devices[chance.choice(cut)]
+        least = mig_profiles(card.family, card.model)[0]
+        used = self.judge.slices(card.id)
+        free = [start for start in least.starts if start not in used]
+        place = chance.choice(("", "", "[0-0]")) if free else ""
+        notes = {CARDS: f"{card.id}{place},NVIDIA,{least.memory_mib},0:;"}
+        if free and not place and chance.random() < 0.6:
+            placement = {"start": chance.choice(free), "size": least.size}
+            one = {
+                "containerIndex": 0, "deviceIndex": 0, "gpuUUID": card.id, "profile": least.name,
+                "placement": placement,
+            }  # fmt: skip
+            notes[SLICES] = _encode([one]).decode()
+        about = {"metadata": {"name": pod, "annotations": notes}}
+        target = {"apiVersion": "v1", "kind": "Node", "name": self._books.node_of[card.id]}
+        self._do("POST", f"{PODS}/{pod}/binding", about | {"target": target})
 
     def _bind(self, name: str) -> None:
         """Another scheduler binds a pod, and says nothing of devices."""

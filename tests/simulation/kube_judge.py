@@ -3,7 +3,8 @@ once all is quiet.
 
 Invariants checked at once: a pod is bound at most once, and only as a placement of the ledger said;
 no device holds more than it has by what bound pods were given; the ledger says that a pod is bound
-only once it is, gives up only what is not, and lets go of nothing that runs.
+only once it is, gives up only what is not, and lets go of nothing that runs. Nothing is placed on
+a cut card on which a pod of the ledger may run on any slice, and none such is on offer in the end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.ledger.state import Phase, State
 from apportion.core.manifests.placed import ATTEMPT, SHARES, UID, shares_text
 from apportion_schemas import (
@@ -32,11 +34,17 @@ from tests.simulation.kube_users import OURS, UNREADABLE
 from tests.support.memory_kube import ENDED, MemoryKube
 from tests.support.memory_kube_store import Write
 
+CARDS = "hami.io/vgpu-devices-allocated"
+SLICES = "hami.io/vgpu-mig-allocations"
 _shares = msgspec.json.Decoder(tuple[Share, ...]).decode
+_decode = msgspec.json.Decoder().decode
 
 
 class Standing(NamedTuple):
-    """A pod of the cluster: where it is, by which attempt, with which shares, and of which uid."""
+    """A pod of the cluster: where it is, by which attempt, with which shares, and of which uid.
+
+    One that HAMi bound is on a `card`, with a slice from `start` on; None: any slice.
+    """
 
     name: str
     ours: bool
@@ -47,6 +55,8 @@ class Standing(NamedTuple):
     shares: str
     told_uid: str
     readable: bool
+    card: str
+    start: int | None
 
 
 class Judge:
@@ -127,6 +137,7 @@ class Judge:
         match event.data:
             case PodPlaced() as data:
                 self._placed[data.pod, str(data.attempt)] = data
+                self._check_slices(revision, data)
                 self._live[data.pod] = (data.node, data.attempt)
             case PodAdopted() as data:
                 self._live[data.pod] = (data.node, data.attempt)
@@ -165,6 +176,41 @@ class Judge:
             case PodAdopted() if data.pod in self._left:
                 self._complain(f"revision {revision}: {data.pod} is taken back and was gone")
 
+    def slices(self, card: str) -> set[int]:
+        """The slices of a card that pods of the cluster name."""
+        named = {pod.start for pod in self._running(card) if pod.start is not None}
+        for pod in self._pods.values():
+            cut = [each.instance for each in _held(pod) if each.device == card and not pod.ended]
+            for each in filter(None, cut):
+                named.update(range(each.start, each.start + each.size))
+        return named
+
+    def _running(self, card: str) -> Iterator[Standing]:
+        """What HAMi bound to the card and runs."""
+        return (pod for pod in self._pods.values() if pod.card == card and not pod.ended)
+
+    def _check_slices(self, revision: int, data: PodPlaced) -> None:
+        """Whether a pod that the ledger holds may run on a slice that is placed now."""
+        for uid, pod in self._pods.items():
+            on = [share for share in data.shares if share.device == pod.card]
+            if on and pod.start is None and not pod.ended and uid in self._live:
+                self._complain(
+                    f"revision {revision}: {data.pod} is placed on {pod.card}, on any slice of "
+                    f"which {pod.name} may run"
+                )
+
+    def _offered(self, state: State) -> Iterator[str]:
+        """Slices on offer on which a pod that HAMi bound runs or may run."""
+        for pod in self._pods.values():
+            node = state.nodes.get(pod.node)
+            held = node.by_id.get(pod.card) if node else None
+            if not pod.card or pod.ended or held is None or not held.present or not held.healthy:
+                continue
+            starts = mig_profiles(held.device.family, held.device.model)[0].starts
+            may = starts if pod.start is None else (pod.start,)
+            if free := [start for start in may if not held.slices >> start & 1]:
+                yield f"{pod.card} offers slices {free}, and pod {pod.name} may run there"
+
     def _let_go(self, uid: str) -> None:
         """A person let go of the pod: what it holds may be given to another from now on."""
         if uid in self._pods:
@@ -194,6 +240,7 @@ class Judge:
             in_conflict = uid in self._by_hand and uid in self._conflicts
             if pod.ours and not in_conflict:
                 yield from _pod_differs(uid, pod, state)
+        yield from self._offered(state)
         for uid in [*state.pods, *state.rejected]:
             if uid not in self._pods:
                 yield f"pod {uid} is in the ledger and not in the cluster"
@@ -237,9 +284,10 @@ def _pod_differs(uid: str, pod: Standing, state: State) -> Iterator[str]:
 def _standing(pod: dict[str, Any]) -> Standing:
     meta = pod["metadata"]
     notes = meta.get("annotations") or {}
+    ours = pod["spec"]["schedulerName"] in OURS
     return Standing(
         name=meta["name"],
-        ours=pod["spec"]["schedulerName"] in OURS,
+        ours=ours,
         deleting=bool(meta.get("deletionTimestamp")),
         ended=pod["status"]["phase"] in ENDED,
         node=pod["spec"].get("nodeName", ""),
@@ -247,7 +295,13 @@ def _standing(pod: dict[str, Any]) -> Standing:
         shares=notes.get(SHARES, ""),
         told_uid=notes.get(UID, ""),
         readable=not UNREADABLE.items() <= notes.items(),
+        card="" if ours else notes.get(CARDS, "").partition(",")[0].partition("[")[0],
+        start=None if ours or SLICES not in notes else _start(notes[SLICES]),
     )
+
+
+def _start(slices: str) -> int:
+    return int(_decode(slices)[0]["placement"]["start"])
 
 
 def _held(pod: Standing) -> tuple[Share, ...]:

@@ -22,6 +22,7 @@ PODS_MAX = 20
 MEMORY_MIB = (1024, 2048, 4096, 8000, 12_000, 15_360)
 CORES = (0, 0, 10, 25, 30, 50, 100)
 OURS = ("apportion", "apportion", "apportion", "volcano")
+SLICE = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "5000"}
 FINALIZER = "example.com/wait"
 UNREADABLE = {"volcano.sh/vgpu-mode": "teleport"}
 JSON_MERGE_PATCH = "application/merge-patch+json"
@@ -98,6 +99,13 @@ class Users:
             patch = {"metadata": {"finalizers": [FINALIZER]}}
             self._do("PATCH", f"{PODS}/{name}", patch, JSON_MERGE_PATCH)
             self._delete(name, None)
+
+    def make_for(self, scheduler: str) -> str:
+        """Make a pod for another scheduler; its name, or nothing where too many are there."""
+        pod = self._pod(SLICE, schedulerName=scheduler)
+        self._make(pod)
+        name = str(pod["metadata"]["name"])
+        return name if name in self._pods else ""
 
     def let_go(self) -> None:
         """No finalizer holds a pod any more."""

@@ -12,18 +12,22 @@ from apportion.binder import kubernetes_target
 from apportion.binder.binding import Binding
 from apportion.binder.kubernetes_target import KubernetesTarget
 from apportion.binder.target import Bound, Failed, Outcome
+from apportion.core.devices.demand import Known
+from apportion.core.ledger.state import NodeState
+from apportion.core.ledger.unnamed import taken
+from apportion.core.manifests.claims import Claim
 from apportion.runtime.kube import watch as kube_watch
 from apportion.runtime.kube.client import Answer, KubeApi
 from apportion.runtime.kube.watch import Watch
 from apportion.runtime.ledger.port import Delivery
-from apportion.watcher import kubernetes_objects
+from apportion.watcher import kubernetes_facts, kubernetes_objects
 from apportion.watcher.kubernetes_doubts import Doubts
 from apportion.watcher.kubernetes_facts import Fact, Facts
 from apportion.watcher.kubernetes_kind import Kind
 from apportion.watcher.kubernetes_view import ClusterView
 from apportion.watcher.kubernetes_watching import KubernetesWatching
 from apportion.watcher.kubernetes_writing import FactWriting
-from apportion_schemas import NodeGone, PodPlaced
+from apportion_schemas import NodeGone, PodAdopted, PodPlaced
 from tests.simulation.planted import Patch, Planted
 
 _CONFLICT = 409
@@ -213,6 +217,21 @@ def _compares_what_moved_on(patch: Patch) -> None:
     patch.setattr(KubernetesWatching, "_unchanged", lambda _self, uids: list(uids))
 
 
+def _untold_slices_offered(patch: Patch) -> None:
+    """A pod on a cut card whose slices are not told is adopted with no share."""
+
+    def without_shares(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None:
+        found = taken(claim, node, known)
+        if found is not None or not any(each.device.mode == "mig" for each in node.devices):
+            return found
+        return PodAdopted(
+            pod=claim.submitted.uid, node=node.name, submitted=claim.submitted, running=True
+        )
+
+    patch.setattr(kubernetes_facts, "taken", without_shares)
+
+
+SLICES = {"slice of another scheduler": 0.5, "pod ended": 0.3}
 SILENT = {"api answer lost": 0.2, "api failed, done": 0.2}
 LEFT = {"node left": 1.0, "api done late": 0.5}
 TAKEN = {"bound by another": 1.0, "api slow": 0.2}
@@ -248,5 +267,6 @@ PLANTED_IN_A_CLUSTER = (
     Planted("nodes stay", _nodes_stay, 20, {"node left": 0.5}, cluster=True),
     Planted("spent ids believed", _spent_ids_believed, 40, RESTARTED, cluster=True, first=14),
     Planted("taken back unasked", _taken_back_unasked, 60, BEHIND, cluster=True, first=150),
+    Planted("untold slices offered", _untold_slices_offered, 20, SLICES, cluster=True),
     Planted("compares what moved on", _compares_what_moved_on, 100, LATE, cluster=True, first=380),
 )

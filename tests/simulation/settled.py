@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from apportion.core.ledger.digest import digest
+from apportion.core.ledger.fold import UNNAMED
 from apportion.core.ledger.state import NodeState, Phase, PodState
 from apportion.core.placement.engine import Engine
 from apportion_schemas import PodRefused
@@ -36,9 +37,8 @@ def undone(world: World) -> Iterator[str]:
             yield f"card {name} is on node {node.name}, and the ledger has it nowhere there"
     if world.all_well:
         for node in state.nodes.values():
-            unnamed = node.observed is not None and node.observed.unnamed_families
             for device in node.devices:
-                if not device.healthy and not unnamed:
+                if not device.healthy and device.health_reason != UNNAMED:
                     yield f"device {device.device.id} is well and the ledger says it is not"
 
 

@@ -67,6 +67,7 @@ IN_THE_CLUSTER = (
     "bound by another",
     "let go by hand",
 )
+FROM_ANOTHER_SCHEDULER = ("slice of another scheduler",)
 KINDS = (
     ON_THE_WIRE
     + ON_A_TIMER
@@ -77,6 +78,7 @@ KINDS = (
     + ALWAYS
     + AT_THE_API
     + IN_THE_CLUSTER
+    + FROM_ANOTHER_SCHEDULER
 )
 WITHOUT_A_CLUSTER = (*AT_THE_TARGET, "node not ready")
 CLUSTER_SHARE = 0.25
@@ -126,6 +128,8 @@ class Weather:
             self._draw(chance, kind, 0.005, 0.1)
         for kind in IN_THE_CLUSTER:
             self._draw(chance, kind, 0.02, 0.2)
+        for kind in FROM_ANOTHER_SCHEDULER:
+            self._draw(self.stream("weather of another scheduler"), kind, 0.05, 0.5)
 
     def _draw(self, chance: random.Random, kind: str, least: float, most: float) -> None:
         rate = chance.uniform(least, most)
