@@ -60,10 +60,11 @@ _NODE: Final = {
     "libcudaloglevel": _LOG,
     "enablegetpreferredallocation": Key("the scheduler chooses the devices"),
 }
+_GEOMETRIES: Final = "knownMigGeometries"
 _ALLOWLIST: Final = "migProfileAllowlist"
 _UNKNOWN: Final = (
-    "hygon", "metax", "enflame", "mthreads", "iluvatars", "kunlun", "awsneuron", "amd", "vastai",
-    "biren",
+    "hygon", "metax", "enflame", "mthreads", "iluvatar", "iluvatars", "kunlun", "awsneuron", "amd",
+    "vastai", "biren",
 )  # fmt: skip
 _FIXED: Final = "remove it: it is fixed here"
 
@@ -81,6 +82,7 @@ def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Pas
             nvidia = {"disableCoreLimit": True} | nvidia
         left["nvidia"] = _taken(nvidia, _NVIDIA, "nvidia", passed)
         _take_allowlist(left["nvidia"], passed)
+        _take_cores(left["nvidia"], passed)
     nodes = document.get("nodeconfig")
     if isinstance(nodes, list):
         left["nodeconfig"] = [
@@ -132,6 +134,23 @@ def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
     passed.append(Passed(path, "it allows all that cards are cut into here"))
 
 
+def _take_cores(nvidia: dict[str, Any], passed: list[Passed]) -> None:
+    """The `core` that HAMi 2.9 gives with each instance of `knownMigGeometries`."""
+    listed = nvidia.get(_GEOMETRIES)
+    left = _without_core(listed)
+    if left != listed:
+        nvidia[_GEOMETRIES] = left
+        passed.append(Passed(f"nvidia.{_GEOMETRIES}", "core: an instance has its profile's cores"))
+
+
+def _without_core(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_without_core(each) for each in part]
+    if isinstance(part, dict):
+        return {key: _without_core(each) for key, each in part.items() if key != "core"}
+    return part
+
+
 def _slices(profile: str) -> str:
     """The compute of a profile: the systems round its memory differently (`7g.79gb`, `7g.80gb`)."""
     return profile.partition(".")[0]
@@ -161,6 +180,9 @@ def _check_vnpus(section: object, path: str) -> str:
         npu = known.get(str(chip.get("commonWord")))
         if npu is not None:
             _check_npu(chip, npu, here)
+        elif (word := f"Ascend{chip.get('chipName')}") in known:
+            at, fix = f"{here}.commonWord", f"write {word}: pods ask for {known[word].count}"
+            raise ConfigurationError(at, chip.get("commonWord"), "is not obeyed here", fix)
     return "names, templates and pairs of dies are those of the catalogue"
 
 

@@ -30,13 +30,18 @@ class Vendor(NamedTuple):
 
 VENDORS = (
     Vendor("Hygon", "hygon.com", ("dcunum", "dcumem", "dcucores")),
-    Vendor("Iluvatar", "iluvatar.ai", endings=("-vgpu", ".vMem", ".vCore", ".vmem", ".vcore")),
+    Vendor(
+        "Iluvatar",
+        "iluvatar.ai",
+        ("vgpu", "vcuda-memory", "vcuda-core"),
+        ("-vgpu", ".vMem", ".vCore", ".vmem", ".vcore"),
+    ),
     Vendor("MetaX", "metax-tech.com", ("sgpu", "vcore", "vmemory")),
     Vendor("Moore Threads", "mthreads.com", ("vgpu", "sgpu-memory", "sgpu-core")),
     Vendor(
         "Enflame",
         "enflame.com",
-        ("drs-gcu", "gcu-memory", "gcu-core", "vgcu", "vgcu-percentage"),
+        ("drs-gcu", "gcu-memory", "gcu-core", "vgcu", "vgcu-percentage", "shared-gcu"),
     ),
     Vendor("Kunlunxin", "kunlunxin.com", ("vxpu", "vxpu-memory")),
     Vendor("AMD", "amd.com", ("gpumem", "gpucores")),

@@ -105,6 +105,29 @@ def test_F6_the_list_of_older_files_and_nodes_of_config_json() -> None:
     assert read_configuration(document).nodeconfig[0].operating_mode == "mig"
 
 
+def test_F6_the_cores_of_instances_and_the_section_of_older_charts() -> None:
+    """HAMi 2.9 gives `core` with each instance; up to 2.6 the section was `iluvatar`."""
+    instance = {"name": "1g.5gb", "memory": 5120, "count": 7}
+    geometries = [
+        {"models": ["A100-40GB"], "allowedGeometries": [{"group": "g", "geometries": [instance]}]}
+    ]
+    plain: dict[str, Any] = {"nvidia": {"knownMigGeometries": geometries}}
+    document = deepcopy(plain) | {"iluvatar": {"resourceCountName": "iluvatar.ai/vgpu"}}
+    group = document["nvidia"]["knownMigGeometries"][0]["allowedGeometries"][0]
+    group["geometries"][0]["core"] = 14
+    assert read_configuration(document) == read_configuration(plain)
+    paths = [each.path for each in passed_over(document)]
+    assert paths == ["nvidia.knownMigGeometries", "iluvatar"]
+
+
+def test_G6_a_known_npu_by_another_word_is_refused() -> None:
+    """Charts up to 2.6 call a 910B3 `Ascend910B`: its pods would wait for ever."""
+    chips = [{"chipName": "910B3", "commonWord": "Ascend910B"}]
+    with pytest.raises(ConfigurationError) as caught:
+        read_configuration({"vnpus": chips})
+    assert caught.value.key == "vnpus[0].commonWord"
+
+
 def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
     """It is what `disableCoreLimit` says; what the file says of that itself counts."""
     nvidia = NvidiaConfiguration(disable_core_limit=True)

@@ -565,6 +565,22 @@ def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood(
     assert shares_of(found.held, (), {"g0": gpu("g0")}) is not None
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        pod(GPU, {"nvidia.com/numa-bind": "notabool"}),
+        pod({"cpu": 1, "nvidia.com/priority": 1}),
+        pod({"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 0}),
+        pod({"tencent.com/vcuda-core": 150}),
+        pod({"tencent.com/vcuda-core": 30}),
+        pod({"tencent.com/vcuda-memory": 4}),
+    ],
+)
+def test_G9_what_the_others_pass_over_is_refused(document: dict[str, Any]) -> None:
+    """Each would run there with another share than was written."""
+    assert refused(document).fix
+
+
 def test_G9_an_unknown_policy_is_refused() -> None:
     """HAMi and Volcano fall back on their own choice, and nobody hears of the slip of the pen."""
     error = refused(pod(GPU, {"hami.io/gpu-scheduler-policy": "bestfit"}))
