@@ -59,6 +59,7 @@ async def exposed(tmp_path: Path) -> dict[str, str]:
     """What each service tells once a pod of a node is placed, bound and allocated."""
     places = [f"--{name}={tmp_path / name}" for name in ("state", "run", "cdi")]
     options = {
+        "intake": (),
         "agent": ("--node", "n1", "--simulate", "2xT4", "--runs", *places),
         "scheduler": (),
         "binder": (),

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from datetime import datetime
 from itertools import islice
 from typing import Final
 
 from apportion.core.intake.buckets import Bucket
 from apportion.runtime.ledger.port import Request
+from apportion_schemas import Event, UsageRecorded
 
 UNANSWERED_MAX: Final = 64
 """Of one node: twice what its agent ever has under way."""
@@ -35,6 +37,9 @@ LANES_MAX: Final = 20_000
 """More than the nodes of the largest cluster; idle ones make room for others."""
 LOOKED_AT: Final = 4
 """So many of those that asked longest ago are looked at for one that is idle."""
+OVERLAP_S: Final = 120.0
+"""Clocks are set, and an agent rounds; records of one container overlap by no more."""
+USED_MAX: Final = 4_096
 HELD_S: Final = 600.0
 """For so long it is remembered that a report was held."""
 
@@ -59,6 +64,7 @@ class Lane:
         self._changes = Bucket(CHANGES_RATE, CHANGES_BURST, now_s)
         self._records = Bucket(RECORDS_AN_HOUR / 3_600, RECORDS_AN_HOUR, now_s)
         self._size = Bucket(BYTES_AN_HOUR / 3_600, BYTES_AN_HOUR, now_s)
+        self._used: dict[tuple[str, ...], tuple[float, str]] = {}
         self._unanswered = 0
         self._bytes = 0
         self._room = room
@@ -99,6 +105,27 @@ class Lane:
     def may_append(self, size: int, now_s: float) -> bool:
         """Whether so many bytes more are within what the node may append in an hour."""
         return self._records.may_take(1, now_s) and self._size.may_take(size, now_s)
+
+    def used_twice(self, event: Event, data: UsageRecorded) -> str:
+        """Which container's use of a device overlaps with an earlier record, in words, or nothing.
+
+        The same event may come again, as when its answer was lost. What is remembered here is of
+        one intake's life.
+        """
+        ends_s = datetime.fromisoformat(event.time).timestamp()
+        for share in data.shares:
+            key = share.pod, share.container, share.device, str(share.instance)
+            before_s, identity = self._used.get(key, (0.0, ""))
+            begins_s = ends_s - min(share.seconds, data.seconds)
+            if identity and identity != event.id and begins_s < before_s - OVERLAP_S:
+                return f"the seconds of pod {share.pod} on {share.device} are recorded already"
+        for share in data.shares:
+            key = share.pod, share.container, share.device, str(share.instance)
+            self._used.pop(key, None)
+            self._used[key] = ends_s, event.id
+        while len(self._used) > USED_MAX:
+            del self._used[next(iter(self._used))]
+        return ""
 
     def idle(self, now_s: float) -> bool:
         """Whether nothing would be forgotten with it."""

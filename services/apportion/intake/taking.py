@@ -41,7 +41,14 @@ from apportion.runtime.ledger.publisher import Append
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import DeviceHealthChanged, Event, NodeReported, encode, subject_of
+from apportion_schemas import (
+    DeviceHealthChanged,
+    Event,
+    NodeReported,
+    UsageRecorded,
+    encode,
+    subject_of,
+)
 from apportion_schemas.catalogue import SUBJECTS
 
 BASIS_WAIT_S: Final = 5.0
@@ -168,6 +175,8 @@ class Taking:
         if isinstance(verdict, Known):
             self._count("known")
             return Answer(revision=verdict.revision, duplicate=True)
+        if isinstance(event.data, UsageRecorded) and (why := lane.used_twice(event, event.data)):
+            return self._refused(lane.node, Refusal("implausible-use", why))
         if isinstance(event.data, NodeReported) and (why := self._held(lane, event.data)):
             self._count("held")
             return Answer(again_s=HOLD_S, held=True, why=why)

@@ -14,6 +14,8 @@ from apportion.intake.lanes import (
     Lane,
     Lanes,
 )
+from apportion_schemas import Event, UsageRecorded
+from apportion_schemas.usage import ShareUsed
 
 
 @dataclass
@@ -89,3 +91,22 @@ def test_a_node_appends_so_many_records_and_bytes_in_an_hour() -> None:
     size = BYTES_AN_HOUR // 60
     assert sum(large.may_append(size, 0.0) for _ in range(200)) == 60
     assert sum(large.may_append(size, 3_600.0) for _ in range(200)) == 60
+
+
+def test_the_same_seconds_are_not_recorded_twice() -> None:
+    """The next hour is; so is the same event, whose answer was lost."""
+
+    def said(time: str, identity: str) -> str:
+        share = ShareUsed(
+            pod="p", namespace="d", name="p", container="c", device="g0", seconds=3_600,
+            memory_mib=1, memory_mib_seconds=1, memory_mib_peak=1,
+        )  # fmt: skip
+        data = UsageRecorded(node="n0", seconds=3_600, shares=(share,))
+        event = Event(id=identity, source="agent/n0", time=f"2026-01-01T{time}:00Z", data=data)
+        return lane.used_twice(event, data)
+
+    lane = lane_of(Lanes(), "n0")
+    assert said("01:00", "a") == said("01:00", "a") == said("02:00", "b") == ""
+    assert "already" in said("02:00", "c")
+    assert "already" in said("01:00", "d")
+    assert said("03:00", "e") == ""

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from apportion.core.intake.answers import Cause
 from apportion.core.intake.inventory import MARGIN, implausible
-from apportion.core.ledger.state import NodeState, Phase, State
+from apportion.core.ledger.state import NodeState, Phase, PodState, State
 from apportion_schemas import (
     AllocationFailed,
     DeviceHealthChanged,
@@ -142,7 +142,24 @@ def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
                 "implausible-use",
                 f"pod {share.pod} is {pod.full_name}, not {share.namespace}/{share.name}",
             )
+        if pod is not None and not _may_have_used(pod, data.node, share.device):
+            return Refusal(
+                "implausible-use", f"pod {share.pod} holds nothing of {share.device} on {data.node}"
+            )
     return None
+
+
+def _may_have_used(pod: PodState, node: str, device: str) -> bool:
+    """Whether the pod holds this device there, or an attempt before this one may have.
+
+    Of a pod that was found running the devices may be unknown.
+    """
+    held = pod.placement
+    if pod.attempt > 1:
+        return True
+    if held is None or held.node != node:
+        return False
+    return pod.adopted or any(share.device == device for share in held.shares)
 
 
 def _too_much(used: ShareUsed | UnsharedUsed, node: NodeState) -> str:

@@ -144,6 +144,8 @@ def test_use_is_what_a_card_can_do_and_of_whose_it_is(ledger: Ledger) -> None:
         (used("n1-g0", "p1", memory_mib_seconds=1 << 50), "implausible-use"),
         (used("n1-g0", "p1", seconds=1 << 30), "implausible-use"),
         (structs.replace(used("n1-g0", "p2"), namespace="other"), "implausible-use"),
+        (used("n1-g0", "p2"), "implausible-use"),  # on another node
+        (used("n1-g1", "p1"), "implausible-use"),  # of another card
     ):
         record = UsageRecorded(node="n1", seconds=3600, shares=(use,))
         assert cause(said(ledger, record)) == name
