@@ -302,7 +302,8 @@ class PodRefused(Payload, frozen=True):
     the quota that is too small.
 
     `gang` is set for a pod whose gang could not be placed whole; the reasons are then those of the
-    first member that found no place beside the others. `queue` is set where nodes have room that
+    first member that found no place beside the others, without what these would take: a node that
+    has room for it alone is not counted. `queue` is set where nodes have room that
     the pod's queue may not take, which is counted under its code; on no node is it counted where
     nodes were not looked at. `quota` is set where its namespace may not take it, in the same way.
     `volume` is set where a claim of the pod keeps it from every node.

@@ -411,6 +411,8 @@ def _sentence(
     said = "; ".join(limits)
     if refused.gang is None:
         return said
+    if not refused.reasons:  # no node refuses the pod by itself
+        return gang(refused.gang)
     return _of_gang(refused, refused.gang, said, "one more" if shape else "one of its pods")
 
 

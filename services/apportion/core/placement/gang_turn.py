@@ -3,6 +3,8 @@
 Invariant: a gang that is refused leaves no reservation behind.
 """
 
+from typing import Final
+
 from msgspec import structs
 
 from apportion.core.ledger.state import PodState, State
@@ -16,6 +18,8 @@ from apportion.core.placement.refusing import Refusing
 from apportion.core.placement.reservations import Placed, Reservations
 from apportion_schemas import GangShortage, RefusalCode
 from apportion_schemas.quantities import GANG_PODS_MAX
+
+APART: Final = (RefusalCode.POD_ANTI_AFFINITY, RefusalCode.TOPOLOGY_SPREAD_EXCEEDED)
 
 
 class GangTurn:
@@ -64,12 +68,23 @@ class GangTurn:
         reasons = self._refusing.reasons(refused)
         self._reservations.roll_back(before)
         self._reservations.met = False  # nobody was placed after all
+        if placed and reasons.limit is None:
+            reasons = self._without_own(refused, reasons)
         if deficit.pods > 1:
             shortage = structs.replace(shortage, fitting=here + len(placed))
             reasons = reasons._replace(gang=shortage)
         if reasons.limit is not None and len({pod.shape_key for pod in waiting}) > 1:
             reasons = reasons._replace(limit=reasons.limit._replace(seen=NEVER_SEEN))
         return reasons
+
+    def _without_own(self, pod: PodState, beside: Reasons) -> Reasons:
+        """The reasons without the gang's own places, which need no room that anyone could make.
+
+        That pods of the gang keep each other away, or apart, is said as it was `beside` them.
+        """
+        alone = self._refusing.reasons(pod)
+        among = {code: beside.counts[code] for code in APART if code in beside.counts}
+        return alone._replace(counts=among | alone.counts)
 
     def _place_elsewhere(
         self, waiting: list[PodState], deficit: GangDeficit, placed: list[Placed], refused: PodState

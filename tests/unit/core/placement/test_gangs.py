@@ -51,11 +51,23 @@ def test_none_of_a_gang_that_does_not_fit_whole() -> None:
     assert len(events) == 4
     assert all(device.idle for device in ledger.node().devices)
     refused = ledger.refusal("worker-0")
-    assert refused.reasons == {C.DEVICE_IN_USE: 1}
+    assert refused.reasons == {}
     assert refused.gang is not None
     assert (refused.gang.needed, refused.gang.present, refused.gang.fitting) == (4, 4, 3)
     ledger.report(rack("n2", 2))
     assert len(placed(ledger.decide())) == 4
+
+
+def test_a_refusal_counts_no_node_against_what_the_gang_itself_would_take() -> None:
+    """Another pod holds n2; n1 has room for one of the gang, whichever that is."""
+    ledger = Ledger(rack("n2", 2), pod("other", cards(2))).settle()
+    ledger.report(rack("n1", 2)).play(gang(min_available=2)).submit(*workers(2, cards(2)))
+    ledger.settle()
+    refused = ledger.refusal("worker-0")
+    assert (refused.reasons, refused.nodes) == ({C.DEVICE_IN_USE: 1}, 2)
+    assert [miss.node for miss in refused.nearest] == ["n2"]
+    assert refused.gang is not None
+    assert (refused.gang.needed, refused.gang.fitting) == (2, 1)
 
 
 def test_incomplete_gang_waits_for_its_members() -> None:
@@ -156,7 +168,7 @@ def test_a_gang_larger_than_a_batch_has_one_of_its_own() -> None:
 def test_placements_by_another_scheduler_count() -> None:
     """Two of a gang were placed elsewhere: what is left may come one by one."""
     ledger = Ledger(rack("n1", 2), gang(min_available=3), *workers(3, cards(2))).settle()
-    assert ledger.reasons("worker-0") == {C.DEVICE_IN_USE: 1}
+    assert ledger.reasons("worker-0") == {}
     ledger.play(placement("worker-1", "n1"), placement("worker-2", "n1"))
     assert placed(ledger.decide()) == ["worker-0"]
 
