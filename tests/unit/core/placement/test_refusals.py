@@ -111,7 +111,7 @@ REACHED: dict[RefusalCode, Reached] = {
     C.UUID_MISMATCH: (ONE, shape(ask(1), devices=X(use_ids=("GPU-x",))), 1, 0, ""),
     C.INDEX_MISMATCH: (ONE, shape(ask(1), devices=X(indexes=(3,))), 1, 0, ""),
     C.DEVICES_TOO_FEW: (ONE, shape(cards(2)), 2, 1, ""),
-    C.MIG_NO_PROFILE: ((MIG,), shape(ask(50_000)), 50_000, 40_960, "m0"),
+    C.MIG_NO_PROFILE: ((MIG,), shape(ask(50_000)), 50_000, 40_448, "m0"),
     C.TEMPLATE_NONE_FITS: (
         (B2,),
         shape(ask(70_000, family="ascend910b2")),
