@@ -25,6 +25,7 @@ import yaml
 
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
+from tests.support.volcano_crds import volcano_crds
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tests" / "support" / "control_plane_build.sh"
@@ -32,7 +33,6 @@ GANGS_SINCE = (1, 36)
 """Kubernetes has PodGroups of its own."""
 DRA_SINCE = (1, 34)
 """Kubernetes has resource.k8s.io/v1."""
-CRDS = ROOT / "tests" / "support" / "volcano_crds"
 CERTIFICATE_CRDS = ROOT / "tests" / "support" / "certificate_crds.yaml"
 RBAC = ROOT / "deploy" / "kubernetes" / "rbac"
 REQUIRED = "APPORTION_REQUIRE_KUBERNETES"
@@ -96,7 +96,8 @@ class ControlPlane:
         self.start_server()
         self._write_kubeconfig(self.kubeconfig, ADMIN_TOKEN)
         if not self._whole:
-            self.kubectl("apply", "-f", str(CRDS), "-f", str(CERTIFICATE_CRDS))
+            self.install(volcano_crds())
+            self.kubectl("apply", "-f", str(CERTIFICATE_CRDS))
             self.kubectl("apply", "-k", str(RBAC))
 
     def start_etcd(self) -> None:
@@ -272,6 +273,13 @@ class ControlPlane:
         )
 
     # -------------------------------------------------------------- kubectl
+
+    def install(self, crds: list[dict[str, Any]]) -> None:
+        """Apply these CRDs and wait until the API server serves them."""
+        listed = {"apiVersion": "v1", "kind": "List", "items": crds}
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(listed))
+        names = [f"crd/{crd['metadata']['name']}" for crd in crds]
+        self.kubectl("wait", "--for=condition=Established", *names)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, ok: bool | None = True) -> str:
         """What kubectl prints, as admin; what it complains of where it is not to succeed.

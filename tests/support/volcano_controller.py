@@ -33,7 +33,6 @@ def pod_group(job: dict[str, Any]) -> dict[str, Any]:
             },
             "queue": spec.get("queue", "default"),
         },
-        "status": {"phase": "Pending"},
     }
 
 
@@ -47,7 +46,7 @@ def job_pods(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def make_pods(world: KubeWorld, namespace: str) -> None:
-    """Of every Job of the namespace, once its gang is let in."""
+    """Make the PodGroup of every Job of the namespace, and its pods once the group is let in."""
     for job in (await world.plane.get("jobs.batch.volcano.sh", namespace=namespace))["items"]:
         await world.plane.apply(pod_group(job), namespace=namespace)
 
@@ -55,10 +54,20 @@ async def make_pods(world: KubeWorld, namespace: str) -> None:
             group = await world.plane.get(
                 "podgroups.scheduling.volcano.sh", name, namespace=namespace
             )
-            return bool(group.get("status", {}).get("phase") == "Inqueue")
+            return bool(group.get("status", {}).get("phase", "Pending") != "Pending")
 
         await until(let_in, f"the gang of {namespace} to be let in", interval_s=0.2)
         await world.plane.apply(*job_pods(job), namespace=namespace)
+
+
+async def end_job(world: KubeWorld, namespace: str, name: str) -> None:
+    """Delete the pods and the PodGroup of a Job, as a Command `AbortJob` does."""
+    job = await world.plane.get("jobs.batch.volcano.sh", name, namespace=namespace)
+    for pod in job_pods(job):
+        await world.delete(pod["metadata"]["name"], namespace=namespace)
+    await world.plane.user(
+        "delete", "podgroups.scheduling.volcano.sh", group_name(job), "-n", namespace
+    )
 
 
 def group_name(job: dict[str, Any]) -> str:

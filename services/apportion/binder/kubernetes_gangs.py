@@ -24,8 +24,8 @@ from apportion.runtime.process.clock import Clock
 from apportion_schemas import PodGroupObserved, QueueObserved
 
 PAUSE_S = 1.0
-RETRY_S = 30.0
-"""After which a gang that the API server refused to let in is tried again."""
+LOOK_AGAIN_S = 20.0
+"""Between two looks at every gang without pods."""
 JSON_MERGE_PATCH = "application/merge-patch+json"
 QUEUE_S = 60.0
 """Between two looks whether Volcano's API and its Queue `default` are there."""
@@ -69,7 +69,6 @@ class Gangs:
         self._state = state
         self._clock = clock
         self._waiting: dict[str, None] = {}
-        self._refused: dict[str, None] = {}
         self._news = asyncio.Event()
 
     def observe(self, change: Change) -> None:
@@ -93,11 +92,9 @@ class Gangs:
     async def run(self, reader: Reader[Change]) -> None:
         """Let gangs in until cancelled."""
         await reader.caught_up()
-        for gang, group in self._state.groups.items():
-            if not group.pods:
-                self._note(gang)
+        self._look()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._retry())
+            tasks.create_task(self._look_again())
             tasks.create_task(self._have_default_queue())
             while True:
                 await self._news.wait()
@@ -106,13 +103,16 @@ class Gangs:
                 for name in waiting:
                     await self._let_in(name)
 
-    async def _retry(self) -> None:
-        """Try those again, now and then, that the API server refused."""
+    async def _look_again(self) -> None:
+        """Try again what was refused, and find a PodGroup that an equal one has replaced."""
         while True:
-            await self._clock.pause(RETRY_S)
-            refused, self._refused = self._refused, {}
-            for name in refused:
-                self._note(name)
+            await self._clock.pause(LOOK_AGAIN_S)
+            self._look()
+
+    def _look(self) -> None:
+        for gang, group in self._state.groups.items():
+            if group.observed is not None and not group.pods:
+                self._note(gang)
 
     async def _have_default_queue(self) -> None:
         """Make Volcano's Queue `default` where Volcano's API is there and the queue is not.
@@ -154,7 +154,6 @@ class Gangs:
             if error.status == HTTPStatus.CONFLICT:
                 self._note(group)
                 return
-            self._refused[group] = None
             _log.warning("gang %s was not let in, and will be tried again: %s", group, error)
 
     async def _patch(self, path: str, found: _PodGroup) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from apportion.binder.kubernetes_gangs import QUEUE_S, RETRY_S, Gangs
+from apportion.binder.kubernetes_gangs import LOOK_AGAIN_S, QUEUE_S, Gangs
 from apportion.core.ledger.fold import Change
 from apportion.runtime.kube.client import MERGE_PATCH, Answer, KubeUnavailable
 from apportion.runtime.ledger.reader import Reader
@@ -133,7 +133,24 @@ def test_a_gang_that_was_refused_is_tried_again() -> None:
         world.told(GROUP)
         await rest(2.0)
         assert world.phase == "Pending"
-        await rest(2 * RETRY_S)
+        await rest(2 * LOOK_AGAIN_S)
+        assert world.phase == "Inqueue"
+
+    with_loop(world, work)
+
+
+def test_a_group_that_an_equal_one_replaced_is_let_in() -> None:
+    """A Job resumed at once after it was aborted has the same PodGroup: no event tells of it."""
+    world = World(MemoryKube())
+    world.make_group()
+
+    async def work() -> None:
+        world.told(GROUP)
+        await rest(2.0)
+        world.ask("DELETE", f"{GROUPS}/g")
+        world.make_group()
+        assert world.phase == "Pending"
+        await rest(2 * LOOK_AGAIN_S)
         assert world.phase == "Inqueue"
 
     with_loop(world, work)
