@@ -13,7 +13,7 @@ import msgspec
 
 from apportion.core.dialects import ManifestError
 from apportion.core.ledger.state import State
-from apportion.core.manifests.gangs import COSCHEDULING, KUBERNETES, api_of
+from apportion.core.manifests.gangs import COSCHEDULING, KUBERNETES, KUBERNETES_VERSIONS, api_of
 from apportion.watcher.kubernetes_kind import Kind, metadata_of
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion_schemas import PodGroupObserved
@@ -22,9 +22,15 @@ VOLCANO = "scheduling.volcano.sh/v1beta1"
 POD_GROUPS = {
     "podgroups": VOLCANO,
     f"podgroups.{COSCHEDULING}": f"{COSCHEDULING}/v1alpha1",
-    f"podgroups.{KUBERNETES}": f"{KUBERNETES}/v1alpha2",
+    **{
+        f"podgroups.{version}.{KUBERNETES}": f"{KUBERNETES}/{version}"
+        for version in KUBERNETES_VERSIONS
+    },
 }
-"""The kinds of PodGroups that a cluster may have, each with its API version."""
+"""The kinds of PodGroups that a cluster may have, each with its API version.
+
+A server that serves several versions of one API lists each group once per version.
+"""
 
 
 class PodGroupView:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.manifests.gangs import COSCHEDULING, KUBERNETES
+from apportion.core.manifests.gangs import COSCHEDULING, KUBERNETES, KUBERNETES_VERSIONS
 from apportion_schemas import PodGroupGone
 from tests.support.pods import member
 from tests.unit.watcher.followed_cluster import Cluster
@@ -53,7 +53,8 @@ def test_three_podgroups_of_one_name_are_three_gangs() -> None:
     cluster = Cluster()
     kinds = {
         "podgroups": "",
-        **{f"podgroups.{api}": f"{api}/" for api in (COSCHEDULING, KUBERNETES)},
+        f"podgroups.{COSCHEDULING}": f"{COSCHEDULING}/",
+        f"podgroups.v1beta1.{KUBERNETES}": f"{KUBERNETES}/",
     }
     for kind in kinds:
         cluster.see(kind, {"metadata": {"name": "job"}, "spec": {}})
@@ -71,10 +72,28 @@ def test_three_podgroups_of_one_name_are_three_gangs() -> None:
 def test_a_gang_that_cannot_be_read_is_a_problem_until_it_is_gone() -> None:
     """Its last word, which the server sends with its end, is no new problem."""
     cluster = Cluster()
-    kind = f"podgroups.{KUBERNETES}"
+    kind = f"podgroups.v1alpha3.{KUBERNETES}"
     gang = {"schedulingPolicy": {"gang": {"minCount": 2}}, "resourceClaims": [{"name": "x"}]}
     document: dict[str, Any] = {"metadata": {"name": "g"}, "spec": gang}
     cluster.see(kind, document)
     assert "resourceClaims" in cluster.view.problems[f"PodGroup default/{KUBERNETES}/g"]
     cluster.view.audiences[kind].gone(msgspec.json.encode(document))
     assert cluster.view.problems == {}
+
+
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+def test_a_gang_of_kubernetes_is_read_in_every_version(version: str) -> None:
+    """v1alpha2 is gone in 1.37; a group is one, though the server lists it in two versions."""
+    cluster = Cluster()
+    gang = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    document = {"metadata": {"name": "g"}, "spec": gang}
+    cluster.see(f"podgroups.{version}.{KUBERNETES}", document)
+    cluster.write(list(cluster.facts.groups(cluster.view.take().groups)))
+    (group,) = cluster.ledger.state.groups.values()
+    assert group.observed is not None
+    assert (group.observed.group, group.observed.min_available) == (f"default/{KUBERNETES}/g", 3)
+    for absent in set(KUBERNETES_VERSIONS) - {version}:
+        audience = cluster.view.audiences[f"podgroups.{absent}.{KUBERNETES}"]
+        audience.listing()
+        audience.listed(9)
+    assert list(cluster.facts.groups(cluster.view.take().groups)) == []

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from apportion.core.explain import limit_words, wishes
 from apportion.core.explain.frequent import LASTING, frequent
+from apportion.core.manifests.gangs import KUBERNETES, KUBERNETES_VERSIONS, api_of
 from apportion_schemas import (
     GangShortage,
     NearMiss,
@@ -525,7 +526,10 @@ def _empty_cards(shape: Shape | None) -> str:
 
 def undeclared(group: str) -> str:
     """What a gang waits for of which nobody knows how many pods it needs."""
-    return f"its gang {group} is not declared yet: there is no PodGroup of that name"
+    said = f"its gang {group} is not declared yet: there is no PodGroup of that name"
+    if api_of(group) == KUBERNETES:
+        said += f" in {KUBERNETES} {', '.join(KUBERNETES_VERSIONS)}, the versions that are read"
+    return said
 
 
 def _where(miss: NearMiss) -> str:

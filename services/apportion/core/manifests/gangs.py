@@ -15,6 +15,8 @@ GROUP = "scheduling.k8s.io/group-name"
 LABEL = "scheduling.x-k8s.io/pod-group"
 """The label of pods of the coscheduling plugin; HAMi minds it as well."""
 COSCHEDULING, KUBERNETES = "scheduling.x-k8s.io", "scheduling.k8s.io"
+KUBERNETES_VERSIONS = ("v1alpha2", "v1alpha3", "v1beta1")
+"""Of Kubernetes 1.36, and the two of 1.37, which has the first no more; they are read alike."""
 
 
 def gang_of(

@@ -373,7 +373,7 @@ class KubernetesGroupSpec(Kube, frozen=True):
 
 
 class KubernetesPodGroup(Kube, frozen=True):
-    """A PodGroup of API version `scheduling.k8s.io/v1alpha2`, since Kubernetes 1.36."""
+    """A PodGroup of `scheduling.k8s.io`, in each of its versions since Kubernetes 1.36."""
 
     metadata: Metadata
     spec: KubernetesGroupSpec

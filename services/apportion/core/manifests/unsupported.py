@@ -54,6 +54,7 @@ VOLCANO_JOB_SPEC = (
 POD_GROUP_SPEC = (Unsupported("networkTopology"), Unsupported("subGroupPolicy"))
 KUBERNETES_POD_GROUP_SPEC = (
     Unsupported("schedulingConstraints.topology"),
+    Unsupported("parentCompositePodGroupName"),
     Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
 )
 ANNOTATIONS = ("scheduling.volcano.sh/group-min-member",)

@@ -212,7 +212,10 @@ KINDS: dict[tuple[str, str], Callable[[dict[str, Any], ManifestConfig], Manifest
     ("batch.volcano.sh/v1alpha1", "Job"): read_volcano_job,
     ("scheduling.volcano.sh/v1beta1", "PodGroup"): read_pod_group,
     ("scheduling.x-k8s.io/v1alpha1", "PodGroup"): read_coscheduling_group,
-    ("scheduling.k8s.io/v1alpha2", "PodGroup"): read_kubernetes_group,
+    **{
+        (f"{gangs.KUBERNETES}/{version}", "PodGroup"): read_kubernetes_group
+        for version in gangs.KUBERNETES_VERSIONS
+    },
 }
 
 

@@ -113,12 +113,13 @@ def gang_of(api_version: str, **spec: Any) -> Any:
     return read(made).group
 
 
-def test_pod_groups_of_other_apis() -> None:
+@pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
+def test_pod_groups_of_other_apis(version: str) -> None:
     """Each has a name of its own; one of Kubernetes without a gang's policy needs one pod."""
     theirs = gang_of("scheduling.x-k8s.io/v1alpha1", minMember=4, scheduleTimeoutSeconds=10)
     name = "team/scheduling.x-k8s.io/gang"
     assert theirs == PodGroupObserved(group=name, min_available=4)
-    kubernetes = "scheduling.k8s.io/v1alpha2"
+    kubernetes = f"scheduling.k8s.io/{version}"
     policy = {"gang": {"minCount": 3}}
     found = gang_of(kubernetes, schedulingPolicy=policy, priority=7)
     name = "team/scheduling.k8s.io/gang"
@@ -140,6 +141,11 @@ def test_pod_groups_of_other_apis() -> None:
             "scheduling.k8s.io/v1alpha2",
             {"schedulingConstraints": {"topology": [{"key": "rack"}]}},
             "spec.schedulingConstraints.topology",
+        ),
+        (
+            "scheduling.k8s.io/v1beta1",
+            {"parentCompositePodGroupName": "all"},
+            "spec.parentCompositePodGroupName",
         ),
         (
             "scheduling.k8s.io/v1alpha2",
