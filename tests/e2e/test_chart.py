@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -186,6 +187,26 @@ def test_who_appends_has_the_ledgers_key_and_nobody_else(settings: str) -> None:
     assert having == appending - {"operator"}  # who is outside of the cluster
     key = base64.b64decode(found["Secret", "nats-passwords"]["data"]["APPORTION_LEDGER_KEY"])
     assert len(key) >= LEDGER_KEY_BYTES_MIN
+
+
+@pytest.mark.parametrize("callout", ["true", "false"])
+@pytest.mark.parametrize("replicas", ["1", "3"])
+def test_the_ledgers_server_has_the_passwords_of_its_configuration(
+    callout: str, replicas: str
+) -> None:
+    """It has every variable that the configuration names, and no other key of the Secret."""
+    options = ("--set", f"callout.enabled={callout},nats.replicas={replicas}")
+    found = documents(rendered(*options))
+    said = found["ConfigMap", "nats-configuration"]["data"]["apportion.conf"]
+    [container] = found["StatefulSet", "nats"]["spec"]["template"]["spec"]["containers"]
+    assert "envFrom" not in container
+    named = set(re.findall(r"\$(APPORTION_\w+)", said))
+    given = {each["name"]: each.get("valueFrom", {}) for each in container["env"]}
+    kept = {
+        name: source["secretKeyRef"] for name, source in given.items() if "secretKeyRef" in source
+    }
+    assert kept == {name: {"name": "nats-passwords", "key": name} for name in named}
+    assert "APPORTION_BOOTSTRAP_PASSWORD" in kept
 
 
 def test_the_gateway_is_over_https_where_it_has_a_certificate() -> None:
