@@ -63,6 +63,10 @@ ATTACKS = {
         kube_pod("p", share(), annotations={APPARMOR: "unconfined"}),
         "appArmorProfile",
     ),
+    "sysctl": (
+        pod("p", securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
+        "securityContext.sysctls",
+    ),
     "selinux": (secured(seLinuxOptions={"type": "spc_t"}), "seLinuxOptions"),
     "proc": (
         pod("p", hostUsers=False, main={"securityContext": {"procMount": "Unmasked"}}),
@@ -131,6 +135,8 @@ async def test_all_others_go_on(world: KubeWorld) -> None:
             await create(plane, mounting(path), ok=True)
         await create(plane, pod("p", limits={}, main=PRIVILEGED, hostPID=True), ok=True)
         await create(plane, secured(**CONFINED), ok=True)
+        safe = {"sysctls": [{"name": "net.ipv4.tcp_keepalive_time", "value": "60"}]}
+        await create(plane, pod("p", securityContext=safe), ok=True)
         hidden = {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}
         await create(plane, pod("p", main=hidden), ok=True)
         for made, _ in ATTACKS.values():
