@@ -112,6 +112,20 @@ async def test_an_honest_snapshot_is_attested_and_missed_once_purged(
         assert (await intake.get("/readyz"))[0] == 503
 
 
+async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts) -> None:
+    """A restart reads the ledger, and the intake goes on."""
+    wire = (await bus.connect("scheduler")).wire
+    deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    await wire.request(f"$O.{BUCKET}.M.deep", deep, timeout_s=5.0, headers={})
+    binder = await snapshots_of(bus, "binder")
+    assert (await binder.restore()).revision == 0
+    await (await snapshots_of(bus, "scheduler")).save(Taking(await folded(bus)).finish())
+    async with ServiceProcess("intake", bus.server.url_for("intake"), first=HASTE) as intake:
+        await until(lambda: attested(bus), "the honest snapshot to be attested")
+        await intake.ready()
+    assert (await binder.restore()).revision == 3
+
+
 async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
     """Nor by a consumer of the ledger that delivers into the bucket."""
     for role in ("scheduler", "binder", "gateway", "agent", "operator", "bootstrap"):

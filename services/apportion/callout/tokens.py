@@ -88,7 +88,7 @@ class Tokens:
             raise NoToken(f"the token is over {TOKEN_BYTES_MAX} bytes")
         try:
             ends_s = msgspec.json.decode(payload_of(token.encode()), type=_Ending).exp
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             raise NoToken("what is shown is no token of a ServiceAccount that ends") from None
         user = await self._user(token)
         space, _, account = user.username.removeprefix(_ACCOUNT).partition(":")

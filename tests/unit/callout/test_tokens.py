@@ -20,11 +20,17 @@ ENDS_S = 2_000_000_000
 
 def token(payload: object) -> str:
     """A token with this in the middle."""
-    text = base64.urlsafe_b64encode(json.dumps(payload).encode()).decode().rstrip("=")
+    return token_of(json.dumps(payload).encode())
+
+
+def token_of(payload: bytes) -> str:
+    """A token with these bytes in the middle."""
+    text = base64.urlsafe_b64encode(payload).decode().rstrip("=")
     return f"e30.{text}.c2ln"
 
 
 GOOD = token({"exp": ENDS_S})
+DEEP = token_of(b'{"x":' + b"[" * 3_000 + b"]" * 3_000 + b"}")
 
 
 class Answers:
@@ -118,7 +124,9 @@ async def test_what_does_not_count_is_said_without_the_token(
     assert GOOD not in str(refused.value)
 
 
-@pytest.mark.parametrize("shown", ["", "password", "a.b.c", token([]), token({}), "x" * 20_000])
+@pytest.mark.parametrize(
+    "shown", ["", "password", "a.b.c", token([]), token({}), DEEP, "x" * 20_000]
+)
 async def test_what_is_no_token_is_not_asked_about(
     tokens: Tokens, answers: Answers, shown: str
 ) -> None:

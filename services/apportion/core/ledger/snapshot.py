@@ -62,6 +62,9 @@ _LENGTH = struct.Struct(">I")
 _NUMBER = struct.Struct(">I")
 _DIGEST_BYTES = 32
 _NO_SHAPE = Shape()
+_UNREADABLE = (
+    msgspec.MsgspecError, UnicodeDecodeError, LookupError, struct.error, RecursionError,
+)  # fmt: skip
 
 
 class SnapshotError(Exception):
@@ -281,7 +284,7 @@ def restore(data: bytes | bytearray) -> State:
         if head is None or (head.nodes, head.pods) != (len(state.nodes), len(state.pods)):
             raise CorruptSnapshot("it does not hold as many nodes and pods as it says")
         _head_in(state, head)
-    except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, struct.error) as error:
+    except _UNREADABLE as error:
         raise CorruptSnapshot(f"a frame cannot be read: {error}") from None
     state.shapes.update(shapes)  # those that no pod has any more go with the list
     return state

@@ -118,7 +118,7 @@ class Bucket:
             if data is not None:
                 try:
                     entry = _decode_entry(data[0])
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, RecursionError):
                     continue
                 if not entry.deleted:
                     found.append(entry)

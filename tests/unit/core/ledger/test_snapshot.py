@@ -1,8 +1,17 @@
 """What happens while a snapshot is taken is in it: each turn that a slice could miss."""
 
+from hashlib import sha256
+
 import pytest
 
-from apportion.core.ledger.snapshot import CorruptSnapshot, OtherFormat, Taking, restore, take
+from apportion.core.ledger.snapshot import (
+    MAGIC,
+    CorruptSnapshot,
+    OtherFormat,
+    Taking,
+    restore,
+    take,
+)
 from apportion.core.ledger.state import State
 from apportion_schemas import (
     BindFailed,
@@ -138,3 +147,13 @@ def test_every_byte_counts() -> None:
             restore(data[:at])
     with pytest.raises(CorruptSnapshot):
         restore(data + b"x")
+
+
+def test_a_frame_that_is_too_deep_is_no_state() -> None:
+    """A writer that lies may nest what it adds; a reader refuses it as any other wrong bytes."""
+    good = take(folded(N1))
+    head = len(MAGIC) + 2
+    part = b"\x97\x00" + b"\x90" * 5 + b"\x91" * 100_000 + b"\xc0"  # one field more than it has
+    body = good[:head] + len(part).to_bytes(4, "big") + part + good[head:-32]
+    with pytest.raises(CorruptSnapshot):
+        restore(body + sha256(body).digest())
