@@ -18,14 +18,17 @@ from typing import NamedTuple
 
 import pytest
 
-from apportion.agent.hands.regions import Regions
+from apportion.agent.hands.files import SharedFile
+from apportion.agent.hands.regions import Kept, Regions
 from apportion.core.grants import Grant, Held, Node, RegionPlan, grant
+from apportion.core.grants.region import Region
 from apportion_schemas import Device, Share
 from tests.support import contained
 from tests.support.nvidia.build import built
 from tests.support.nvidia.driver import FakeDriver, fake_driver
 from tests.support.polling import wait_until
 from tests.support.real_kubelet import missing
+from tests.support.regions import run_process
 
 GIVEN = os.environ.get("APPORTION_LIBVGPU", "")
 SPIN_S, ROUND_S, RECENT_S = 3.0, 0.2, 2.0
@@ -45,23 +48,32 @@ class Place(NamedTuple):
     node: Node
     regions: Regions
     given: dict[str, str]
+    kept: dict[str, Kept]
 
-    def share(self, pod: str, memory_mib: int = 700, cores: int = 30) -> Grant:
+    def share(
+        self,
+        pod: str,
+        memory_mib: int = 700,
+        cores: int = 30,
+        controls: dict[str, str] | None = None,
+    ) -> Grant:
         """What a container with a share of the card gets, made."""
         (device_id,) = self.driver.ids
         card = Device(
             id=device_id, index=0, family="nvidia", model="NVIDIA T4", memory_mib=15_360,
             physical_memory_mib=15_360, slots=10, mode="hami-core",
         )  # fmt: skip
-        held = Held.of(pod, "main", [Share("main", card.id, memory_mib, cores)], {card.id: card})
+        own, known = [Share("main", card.id, memory_mib, cores)], {card.id: card}
+        held = Held.of(pod, "main", own, known, controls=controls)
         made = grant(held, self.node)
         assert made.region is not None
-        self.regions.ensure(made.region)
+        self.regions.ensure(made.region, starting=True)
+        self.kept[made.region.path] = Kept("default", made.region)
         return made
 
     def advised(self) -> list[bool]:
         """One round of the agent; which containers are held to their compute after it."""
-        self.regions.advise(time.time(), RECENT_S)
+        assert not self.regions.round(self.kept.values(), time.time(), RECENT_S)
         return [region.cores_held for _, _, region in self.regions.read()]
 
     @property
@@ -89,18 +101,16 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     library = Path(GIVEN) if request.param == "libvgpu.so" else built() / "libstandin.so"
     shutil.copy(library, tmp_path / "libvgpu.so")
     (tmp_path / "preload").write_text("/usr/local/vgpu/libvgpu.so\n")
-    (tmp_path / "locks").mkdir(mode=0o777)
     node = Node(
         shares=str(tmp_path / "shares"),
         library=str(tmp_path / "libvgpu.so"),
         preload=str(tmp_path / "preload"),
-        locks=str(tmp_path / "locks"),
     )
     with fake_driver(tmp_path, "1xT4") as driver:
         driver.costs(context_mib=100, kernel_us=1_000)
         given = driver.environment | {"LD_LIBRARY_PATH": str(tmp_path / "lib")}
         del given["PATH"]
-        yield Place(tmp_path, driver, node, Regions(tmp_path / "shares"), given)
+        yield Place(tmp_path, driver, node, Regions(tmp_path / "shares"), given, {})
 
 
 def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
@@ -166,6 +176,49 @@ def test_D6_compute_is_held_while_another_wants_it(place: Place) -> None:
         return again > 0.7 * alone
 
     wait_until(free, "one that is alone again to be as fast as before", timeout_s=60)
+
+
+@pytest.mark.parametrize("cores", [0, 100])
+@pytest.mark.timeout(300)
+def test_D6_a_container_without_a_limit_of_compute_waits_for_the_first_priority(
+    place: Place, cores: int
+) -> None:
+    """HAMi-core looks whether it has to wait only below 100 percent."""
+    high = place.share("high", cores=cores, controls={"CUDA_TASK_PRIORITY": "0"})
+    low = place.share("low", cores=cores)
+
+    def waited() -> bool:
+        first, second = launched(place, [high, low])
+        return first > 2 * second
+
+    wait_until(waited, "the low one to wait for the high one", timeout_s=100)
+
+
+def test_a_restart_owes_nothing_for_processes_of_the_life_before(place: Place) -> None:
+    """The id of one that was killed belongs to another program in a new PID namespace."""
+    made = place.share("a")
+    assert made.region is not None
+    path = Path(made.region.path)
+    run_process(path, inner=os.getpid(), mib=600)
+    assert place.run(made, place.probe, "alloc:400")[-1] == "alloc:400 CUDA_ERROR_OUT_OF_MEMORY"
+    place.regions.ensure(made.region, starting=True)
+    assert place.run(made, place.probe, "alloc:400")[-1] == "alloc:400 CUDA_SUCCESS"
+
+
+def test_a_limit_that_a_container_raised_is_restored_while_it_runs(place: Place) -> None:
+    """The round writes where the process has it mapped, and names the region."""
+    made = place.share("a")
+    assert made.region is not None
+    with ExitStack() as stack:
+        running = place.start(stack, made, place.probe, "alloc:400", "hold", "alloc:600")
+        assert running.stdout is not None
+        assert list(iter(running.stdout.readline, "holding\n"))[-1] == "alloc:400 CUDA_SUCCESS\n"
+        with SharedFile(Path(made.region.path)) as file:
+            Region(file).hold(resized(made.region, 14_000))
+        found = place.regions.round(place.kept.values(), time.time(), RECENT_S)
+        assert found == [made.region]
+        after, _ = running.communicate()
+    assert after.splitlines()[-1] == "alloc:600 CUDA_ERROR_OUT_OF_MEMORY"
 
 
 def launched(place: Place, shares: list[Grant]) -> list[float]:

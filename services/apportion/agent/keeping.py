@@ -35,6 +35,8 @@ from apportion.runtime.process.metrics import Metrics
 
 ADVISE_S: Final = 5.0
 """Between two rounds of who waits for whom; HAMi's monitor has the same."""
+RECENT_S: Final = 2 * ADVISE_S
+"""A kernel of so long ago still counts as use."""
 TIDY_S: Final = 10.0
 _HANDED: Final = "handed.json"
 _PRELOAD: Final = b"/usr/local/vgpu/libvgpu.so\n"
@@ -71,7 +73,7 @@ class Keeping:
         self._view = view = agent.view_of(node.name)
         self._handed = BootBook(places.state / _HANDED, places.proc, str, outlives_boot=True)
         self._hands = hands = Hands(
-            Regions(places.state / "shares"),
+            Regions(places.state / "shares", places.priority_namespaces),
             Instances(node.backend),
             Daemons(places.mps, node.backend, places.mps_launcher),
             Needed(books, view),
@@ -114,10 +116,13 @@ class Keeping:
         return structs.replace(self._places.of_grants(), core_limit=held)
 
     async def _advise(self) -> None:
+        await self._agent.reported(1)  # by then the ledger was read to its end
         while True:
             await asyncio.sleep(ADVISE_S)
             now_s = self._clock.now().timestamp()
-            await asyncio.to_thread(self._hands.regions.advise, now_s, 2 * ADVISE_S)
+            kept = list(self.preparing.kept())
+            for plan in await asyncio.to_thread(self._hands.regions.round, kept, now_s, RECENT_S):
+                _log.warning("%s was changed by its container, and is restored", plan.path)
 
     async def _resize(self) -> None:
         """Hold running containers to their size: all of them at first, then whoever got another."""
@@ -159,10 +164,8 @@ class Keeping:
         await hands.daemons.keep(served)
 
     def _make_places(self) -> None:
-        for folder in (self._places.state / "shares", self._places.state / "locks"):
-            folder.mkdir(parents=True, exist_ok=True)
-        (self._places.state / "locks").chmod(0o777)
-        given = [self._places.state / "shares", self._places.state / "locks", self._places.run]
+        (self._places.state / "shares").mkdir(parents=True, exist_ok=True)
+        given = [self._places.state / "shares", self._places.run]
         if self._places.library:
             write_whole(self._places.preload, _PRELOAD)
             given += [self._places.preload, self._places.library]

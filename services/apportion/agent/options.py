@@ -124,6 +124,14 @@ _OPTIONS = (
         help="Where the node's cgroups (version 2) are, for --driver-limits.",
     ),
     click.option(
+        "--priority-namespace",
+        "priority_namespaces",
+        multiple=True,
+        metavar="NAMESPACE",
+        help="Let priority 0 of pods in this namespace go before pods of other namespaces, too; "
+        "'*' is all namespaces.",
+    ),
+    click.option(
         "--dra",
         is_flag=True,
         help="With --kubelet: prepare ResourceClaims as well (Kubernetes 1.34).",

@@ -32,7 +32,8 @@ class Places(Struct, frozen=True):
     for claims here. `driver_limits`: the driver, too, holds containers to their memory, by their
     cgroups below `cgroups`. `no_cdi`: the container runtime knows no CDI,
     so that containers get what is theirs when the kubelet admits their pod. `static_cdi` is where
-    people keep CDI specifications that outlive a reboot.
+    people keep CDI specifications that outlive a reboot. `priority_namespaces`
+    are those whose containers of priority 0 go before containers of other namespaces.
     """
 
     cdi: Path
@@ -51,6 +52,7 @@ class Places(Struct, frozen=True):
     cgroups: Path = Path("/sys/fs/cgroup")
     no_cdi: bool = False
     static_cdi: Path = Path("/etc/cdi")
+    priority_namespaces: tuple[str, ...] = ()
 
     @property
     def mps(self) -> Path:
@@ -67,7 +69,6 @@ class Places(Struct, frozen=True):
         return grants.Node(
             shares=str(self.state / "shares"),
             mps=str(self.mps),
-            locks=str(self.state / "locks"),
             library=str(self.library) if self.library else "",
             preload=str(self.preload) if self.library else "",
             npu_library=str(self.npu_library) if self.npu_library else "",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,7 +21,7 @@ from apportion.agent.backend import NotMade
 from apportion.agent.boot_book import BootBook
 from apportion.agent.hands.daemons import Daemons
 from apportion.agent.hands.instances import Instances
-from apportion.agent.hands.regions import Regions, open_to_all
+from apportion.agent.hands.regions import Kept, Regions, open_to_all
 from apportion.agent.hands.rounds import Rounds
 from apportion.agent.kubelet.port import Holder, NotPrepared
 from apportion.agent.needed import Needed, largest
@@ -117,6 +117,20 @@ class SharePreparing:
         source = claim.placed.shares if container in own else claim.placed.borrowed
         return self._granted(self._held(claim, container, source)).edits
 
+    def kept(self) -> Iterator[Kept]:
+        """What the regions of all containers here have to contain, by the ledger."""
+        for claim in list(self._view.held.values()):
+            own = {share.container for share in claim.placed.shares}
+            lent = {share.container for share in claim.placed.borrowed} - own
+            for names, source in ((own, claim.placed.shares), (lent, claim.placed.borrowed)):
+                for container in sorted(names):
+                    try:
+                        plan = self._granted(self._held(claim, container, source)).region
+                    except GrantRefused:
+                        continue  # a start of it says why
+                    if plan is not None:
+                        yield Kept(claim.placed.namespace, plan)
+
     async def resize(self, pod: str) -> None:
         """Hold the containers of a pod that runs to what the ledger says that it holds now.
 
@@ -127,13 +141,17 @@ class SharePreparing:
             return
         for container in dict.fromkeys(share.container for share in claim.placed.shares):
             try:
-                held = Held.of(pod, container, claim.placed.shares, self._devices())
-                plan = self._granted(held).region
+                plan = self._granted(self._held(claim, container, claim.placed.shares)).region
             except GrantRefused as error:
                 _log.warning("container %s of %s: %s", container, _name(claim), error)
                 continue
             if plan is not None and await asyncio.to_thread(self._hands.regions.resize, plan):
-                _log.info("container %s of %s: held to its new size", container, _name(claim))
+                _log.info(
+                    "container %s of %s: held to its new memory, and to its new cores from the "
+                    "next process on",
+                    container,
+                    _name(claim),
+                )
 
     async def _made(self, claim: Claim, holder: Holder) -> Grant:
         """What the container gets, made.
@@ -160,7 +178,7 @@ class SharePreparing:
         for folder in prepared.folders:
             await asyncio.to_thread(open_to_all, Path(folder))
         if prepared.region is not None:
-            await asyncio.to_thread(hands.regions.ensure, prepared.region)
+            await asyncio.to_thread(hands.regions.ensure, prepared.region, starting=holder.starting)
         return prepared
 
     def _held(

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import os
 import stat
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+from uuid import uuid4
 
 from apportion.core.grants.region import RegionInvalid
 
-_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_FLAGS: Final = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SharedFile:
@@ -26,14 +30,18 @@ class SharedFile:
         """Open it.
 
         Raises:
-            OSError: it is not there, or is a link.
+            OSError: it is not there.
             RegionInvalid: it is no regular file, or has another name somewhere.
         """
-        self._descriptor = os.open(path, _FLAGS)
-        status = os.fstat(self._descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-            os.close(self._descriptor)
-            raise RegionInvalid(f"{path}: no regular file, or one with another name as well")
+        # To open a device does something to it; to look at it by O_PATH does not.
+        looked = os.open(path, _LOOK)
+        try:
+            status = os.fstat(looked)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                raise RegionInvalid(f"{path}: no regular file, or one with another name as well")
+            self._descriptor = os.open(f"/proc/self/fd/{looked}", _FLAGS)
+        finally:
+            os.close(looked)
 
     def __len__(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -60,3 +68,54 @@ class SharedFile:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def remove(folder: Path, most: int) -> int:
+    """Remove a folder and all that is in it, up to so many things; return how many were removed.
+
+    However deep the folders in it are, they are emptied at the top, so this neither recurses nor
+    holds more than two of them open; and it follows no link.
+
+    Raises:
+        OSError: something in it cannot be removed.
+    """
+    done = 0
+    top = os.open(folder, _FOLDER)
+    try:
+        while done < most and (names := _names(top, most - done)):
+            for name, is_folder in names:
+                done += 1
+                if not is_folder:
+                    os.unlink(name, dir_fd=top)
+                    continue
+                done += _emptied(top, name, most - done)
+                if done < most:
+                    os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    if done < most:
+        folder.rmdir()
+    return done + 1
+
+
+def _emptied(top: int, name: str, most: int) -> int:
+    """Unlink the files of one folder, and move its folders up into `top`; return how many."""
+    done = 0
+    inner = os.open(name, _FOLDER, dir_fd=top)
+    try:
+        while done < most and (names := _names(inner, most - done)):
+            for each, is_folder in names:
+                done += 1
+                if is_folder:
+                    os.rename(each, uuid4().hex, src_dir_fd=inner, dst_dir_fd=top)
+                else:
+                    os.unlink(each, dir_fd=inner)
+    finally:
+        os.close(inner)
+    return done
+
+
+def _names(folder: int, most: int) -> list[tuple[str, bool]]:
+    """Some of what is in it, and whether each is a folder."""
+    with os.scandir(folder) as entries:
+        return [(each.name, each.is_dir(follow_symlinks=False)) for each in islice(entries, most)]

@@ -184,7 +184,9 @@ class ClaimDoor:
         held = await self._held(claim, container)
         await asyncio.to_thread(self._prepared.note, claim.uid, held.pod)
         placed, slot = held.placed, claim_slot(claim.uid)
-        holder = Holder(held.pod, placed.namespace, placed.name, (container,), DRIVER, (slot,))
+        holder = Holder(
+            held.pod, placed.namespace, placed.name, (container,), DRIVER, (slot,), starting=False
+        )
         edits = await self._preparing.prepare(holder)
         await asyncio.to_thread(self._specifications.write, [slot], edits)
         return self._devices_of(claim.uid, held, slot)

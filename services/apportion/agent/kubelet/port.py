@@ -24,7 +24,8 @@ class Holder(Struct, frozen=True):
 
     `containers` are several where an init container and another one, which starts after it, have
     the same slots: the kubelet does not say which of them starts now. `handed` is what each of them
-    was given already.
+    was given already. `starting`: the container is about to start, so none of its processes is
+    left; a claim is prepared again while its pod runs, too.
     """
 
     pod: str
@@ -34,6 +35,7 @@ class Holder(Struct, frozen=True):
     resource: str
     slots: tuple[str, ...]
     handed: tuple[Handed, ...] = ()
+    starting: bool = True
 
 
 class NotPrepared(Exception):

@@ -1,13 +1,15 @@
 """The sums of an hour: for each share how much was used for how long, and the most at once.
 
 An account is kept on the disk as well, so that an agent that dies loses no more than a minute of
-it. Invariant: what was looked at for a time is in one record, and no time is in two.
+it. Invariants: what was looked at for a time is in one record, and no time is in two; a share or
+program whose sums no event can hold is left out by its name, and takes no other with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +20,9 @@ from apportion_schemas.quantities import TEXT_MAX
 from apportion_schemas.usage import SHARES_MAX, UNSHARED_MAX
 
 _MIB: Final = 1 << 20
+_Used = TypeVar("_Used", ShareUsed, UnsharedUsed)
+
+_log = logging.getLogger(__name__)
 
 
 class _Share(Struct):
@@ -133,9 +138,13 @@ class Account:
 
     def records(self, node: str, now_s: float) -> Iterator[UsageRecorded]:
         """All of it, in as few events as it fits into; none where nothing was held or used."""
-        shares = [each.used() for each in self._shares.values()]
+        shares = [
+            used for each in self._shares.values() for used in _whole(each.used, str(each.key[:3]))
+        ]
         most = sorted(self._unshared.values(), key=lambda each: -each.memory_mib_seconds)
-        unshared = tuple(each.used() for each in most[:UNSHARED_MAX])
+        unshared = tuple(
+            used for each in most[:UNSHARED_MAX] for used in _whole(each.used, str(each.key))
+        )
         seconds = max(0, round(now_s - self.began_s))
         for at in range(0, len(shares) or min(1, len(unshared)), SHARES_MAX):
             part = tuple(shares[at : at + SHARES_MAX])
@@ -150,12 +159,21 @@ class Account:
 
     @classmethod
     def restored(cls, data: bytes) -> Account:
-        """What was saved. Raises msgspec.DecodeError."""
+        """What was saved. Raises ValueError where it is broken (msgspec.DecodeError among them)."""
         saved = msgspec.msgpack.decode(data, type=_Saved)
         account = cls(saved.began_s)
         account._shares = {each.key: each for each in saved.shares}
         account._unshared = {each.key: each for each in saved.unshared}
         return account
+
+
+def _whole(sums: Callable[[], _Used], name: str) -> Iterator[_Used]:
+    """What it used, unless an event cannot hold it; `name` is for the log."""
+    try:
+        used = sums()
+        yield msgspec.convert(msgspec.to_builtins(used), type(used))
+    except (ValueError, OverflowError) as error:  # of msgspec as well
+        _log.warning("the use of %s is left out of the record: %s", name, error)
 
 
 def _programs(unshared: Iterable[Unshared]) -> dict[tuple[str, str, str], int]:

@@ -8,24 +8,24 @@ from the kernel. Invariant: a number is written only into the slot of the proces
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from apportion.agent.hands.regions import Regions
 from apportion.core.grants.region import Region
+from apportion_schemas.quantities import WHOLE
 
 Container = tuple[str, str]
 """Pod and container."""
 
 
 class Reading(NamedTuple):
-    """What a region tells of one of its devices: bytes, and percent of its compute.
+    """What a region tells of the use of one of its devices: bytes, and percent of its compute.
 
     `kinds` and `idle_s` are as in `uses.Use`; `running` is whether HAMi-core knows of a process.
     """
 
-    memory_limit: int
     memory_used: int
-    cores_limit: int
     cores_used: int
     kinds: tuple[int, int, int]
     idle_s: float | None
@@ -34,7 +34,11 @@ class Reading(NamedTuple):
 
 def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
     """By container and device; `now_s` is in seconds since 1970."""
-    return {(pod, name): _reading(region, now_s) for pod, name, region in regions.read()}
+    found = {}
+    for pod, name, region in regions.read():
+        with suppress(OSError):  # the disk fails, and that container's file is on it
+            found[pod, name] = _reading(region, now_s)
+    return found
 
 
 def tell_pids(regions: Regions, pids: Mapping[Container, Mapping[int, int]]) -> int:
@@ -42,23 +46,22 @@ def tell_pids(regions: Regions, pids: Mapping[Container, Mapping[int, int]]) -> 
     written = 0
     for pod, name, region in regions.read():
         known = pids.get((pod, name), {})
-        for process in region.processes():
-            pid = known.get(process.pid, 0)
-            if pid and pid != process.host_pid:
-                region.tell_host_pid(process.slot, pid)
-                written += 1
+        with suppress(OSError):  # a full disk has no room for what a container left out of its file
+            for process in region.processes():
+                pid = known.get(process.pid, 0)
+                if pid and pid != process.host_pid:
+                    region.tell_host_pid(process.slot, pid)
+                    written += 1
     return written
 
 
 def _reading(region: Region, now_s: float) -> dict[str, Reading]:
     processes = list(region.processes())
-    memory, cores, last_s = region.memory, region.cores, region.last_kernel
+    last_s = region.last_kernel
     return {
         device: Reading(
-            memory[at],
             sum(each.memory[at] for each in processes),
-            cores[at],
-            sum(each.cores[at] for each in processes),
+            min(sum(each.cores[at] for each in processes), WHOLE),
             _sums(each.kinds[at] for each in processes),
             max(0.0, now_s - last_s) if last_s else None,
             bool(processes),

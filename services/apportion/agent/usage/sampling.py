@@ -12,6 +12,7 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -43,6 +44,9 @@ _MIB: Final = 1 << 20
 _UNSHARED_SENT: Final = 256
 
 Send = Callable[[str, bytes], Awaitable[None]]
+
+_BROKEN: Final = ".broken"
+"""How the name of an account ends that was set aside."""
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -206,12 +210,19 @@ class Sampling:
             return Account.restored(self._saved.read_bytes())
         except FileNotFoundError:
             pass
-        except (OSError, msgspec.DecodeError) as error:
-            _log.warning("%s is left out of account: %s", self._saved, error)
+        except (OSError, ValueError) as error:
+            self._set_aside(error)
         return Account(self._wall_s())
+
+    def _set_aside(self, error: Exception) -> None:
+        """Keep a broken account under another name, for whoever looks into it."""
+        aside = self._saved.with_name(self._saved.name + _BROKEN)
+        with suppress(OSError):
+            self._saved.replace(aside)
+        _log.warning("%s cannot be read, and is %s from now on: %s", self._saved, aside, error)
 
     def _save(self, account: Account) -> None:
         try:
             write_whole(self._saved, account.saved())
-        except OSError as error:
+        except (OSError, ValueError, OverflowError) as error:
             _log.warning("%s cannot be written: %s", self._saved, error)

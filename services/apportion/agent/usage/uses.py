@@ -1,9 +1,11 @@
 """From loads and regions to shares: what each container uses of what it was given.
 
-A container that HAMi-core holds tells its use in its region; of a MIG instance the driver's own
-counters are taken; of all others, the processes that are theirs. Invariants: every share of a pod
-that is on the node has exactly one use, which is zero where nothing runs; and what a process uses
-is laid at the door of a share of its own pod, or of nobody.
+Use is what the driver counts: of a MIG instance by its own counters, of all others by the processes
+that are theirs. What a container's region tells is taken only where the driver tells nothing of its
+processes, for the container may write anything there. Invariants: every share of a pod that is on
+the node has exactly one use, which is zero where nothing runs and never more than its device has;
+what is granted is the ledger's; and what a process uses is laid at the door of a share of its own
+pod, or of nobody.
 """
 
 from __future__ import annotations
@@ -98,7 +100,13 @@ class Counted:
     ) -> Look:
         """All of it, with what regions tell."""
         uses = tuple(
-            self._use(claim, position, share, _measured(claim, share.container, readings))
+            self._use(
+                claim,
+                position,
+                share,
+                devices[share.device],
+                _measured(claim, share.container, readings),
+            )
             for claim in self._claims.values()
             for position, share in _positions(claim, devices)
         )
@@ -106,7 +114,12 @@ class Counted:
         return Look(uses, loads, unshared, self._pids, self._cgroups)
 
     def _use(
-        self, claim: Claim, position: int, share: Share, readings: Mapping[str, Reading]
+        self,
+        claim: Claim,
+        position: int,
+        share: Share,
+        card: Device,
+        readings: Mapping[str, Reading],
     ) -> Use:
         instance, region = _cut(share.instance), readings.get(share.device)
         named = (claim.pod, claim.placed.namespace, claim.placed.name, share.container)
@@ -115,12 +128,13 @@ class Counted:
         if instance is not None:
             load = self._loads.get((share.device, instance))
             memory, cores = (load.memory, load.cores) if load else (0, None)
+        granted = share.memory_mib * _MIB
         if region is None:
-            return Use(*named, *where, share.memory_mib * _MIB, memory, share.cores, cores)
+            return Use(*named, *where, granted, memory, share.cores, cores)
         if region.running:
-            memory, cores = region.memory_used, region.cores_used
-        of_memory, of_cores = (region.memory_limit, memory), (region.cores_limit, cores)
-        return Use(*named, *where, *of_memory, *of_cores, region.kinds, region.idle_s)
+            memory, cores = memory or region.memory_used, cores or region.cores_used
+        memory = min(memory, max(card.memory_mib, card.physical_memory_mib) * _MIB)
+        return Use(*named, *where, granted, memory, share.cores, cores, region.kinds, region.idle_s)
 
     def _add(self, load: Load, process: Running) -> None:
         """One process; one that has just ended is nobody's."""

@@ -1,38 +1,72 @@
 """Which containers wait for others on their card, and which are held to their compute.
 
 What HAMi's monitor does every few seconds (`feedback.go`), so that a share of compute is a limit
-only where somebody else wants the card. Without these rounds HAMi-core holds everybody always.
-That a container uses a card says its region in two ways: `recent_kernel`, which HAMi-core of mid
-2026 sets only while it holds the container, and the time of its last kernel. Invariant: of the
-containers that used a card lately, those of the highest priority are never made to wait, so a card
-that is wanted does not stand idle.
+only where another container uses the card. Without these rounds HAMi-core holds every container
+always. A region reports use of its card in two ways: `recent_kernel`, which HAMi-core of mid 2026
+sets only while it holds the container, and the time of its last kernel.
+
+Devices and priority are the ledger's, never the region's: its container may write anything there.
+By lying about use a container can only have itself and its neighbours held to their own compute.
+Invariant: a container of the first priority never waits, and one waits only for its own namespace
+or for a namespace that the node's operator lets go first.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from apportion.core.grants.region import Region
 
+ANY = "*"
+"""In place of a namespace: all of them."""
 
-def advise(regions: Sequence[Region], now_s: float, recent_s: float) -> None:
-    """One round over all containers of the node: let some wait, hold some, and free the rest.
 
-    A kernel in the last `recent_s` seconds before `now_s`, in seconds since 1970, is one of lately.
+class Contender(NamedTuple):
+    """One container: its region, and by the ledger its namespace, devices and priority.
 
-    A container waits while one of higher priority (a lower number) uses a card of its own, and is
-    held to its compute where another of its priority does.
+    Priority 0 goes before 1.
     """
-    using: Counter[tuple[str, int]] = Counter()
-    for region in regions:
-        region.count_down()
-        if region.recently_used or 0 < region.last_kernel >= now_s - recent_s:
-            using.update((device, region.priority) for device in region.devices)
-    ranks = sorted({rank for _, rank in using})
-    for region in regions:
-        own = region.priority
-        before = any(
-            using[device, rank] for device in region.devices for rank in ranks if rank < own
+
+    region: Region
+    namespace: str
+    devices: tuple[str, ...]
+    priority: int
+
+
+def advise(
+    contenders: Sequence[Contender],
+    now_s: float,
+    recent_s: float,
+    first: Collection[str] = (),
+) -> None:
+    """Run one round over all containers of the node: have some wait, hold some, free the rest.
+
+    A container uses its devices if it launched a kernel in the last `recent_s` seconds before
+    `now_s`, in seconds since 1970. It waits while one that goes before it uses a device of its own,
+    and is held to its compute where another one does. `first` are the namespaces whose containers
+    of priority 0 go before those of other namespaces.
+    """
+    using: dict[str, list[Contender]] = {}
+    for each in contenders:
+        if _uses(each.region, now_s, recent_s):
+            for device in each.devices:
+                using.setdefault(device, []).append(each)
+    for each in contenders:
+        on_any = [using.get(device, []) for device in each.devices]
+        waits = any(_goes_before(user, each, first) for users in on_any for user in users)
+        beside = any(
+            sum(not _goes_before(each, user, first) for user in users) > 1 for users in on_any
         )
-        beside = any(using[device, own] > 1 for device in region.devices)
-        region.block(blocked=before)
-        region.hold_cores(held=before or beside)
+        each.region.block(blocked=waits)
+        each.region.hold_cores(held=waits or beside)
+
+
+def _uses(region: Region, now_s: float, recent_s: float) -> bool:
+    region.count_down()
+    last_s = region.last_kernel
+    return region.recently_used or now_s - recent_s <= last_s <= now_s + recent_s
+
+
+def _goes_before(one: Contender, other: Contender, first: Collection[str]) -> bool:
+    if one.priority >= other.priority:
+        return False
+    return one.namespace == other.namespace or one.namespace in first or ANY in first

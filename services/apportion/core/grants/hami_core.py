@@ -19,6 +19,7 @@ REGION: Final = "share.cache"
 _MIB = 1 << 20
 _PRELOAD: Final = "/etc/ld.so.preload"
 _LOCKS: Final = "/tmp/vgpulock"  # noqa: S108 - HAMi-core has this path written into it
+"""Where HAMi-core's processes lock: in the container's own folder, so that they lock no other's."""
 _BARE: Final = "/tmp/cudevshr.cache"  # noqa: S108 - HAMi-core has this path written into it
 """Where a process without our environment looks for its region."""
 
@@ -47,7 +48,7 @@ def _manners(held: Held, node: Node) -> dict[str, str]:
 
 def _mounts(held: Held, node: Node) -> tuple[Mount, ...]:
     folder = node.folder(held)
-    mounts = [Mount(folder, HOME), Mount(node.locks, _LOCKS)]
+    mounts = [Mount(folder, HOME), Mount(folder, _LOCKS)]
     if node.library and not controls.uncontrolled(held.controls):
         mounts += [
             Mount(f"{folder}/{REGION}", _BARE),

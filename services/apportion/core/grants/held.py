@@ -84,8 +84,8 @@ class Node(Struct, frozen=True):
 
     `library` is HAMi-core's `libvgpu.so` and `preload` the file that becomes `/etc/ld.so.preload`;
     both empty where the node has none: then nothing holds a container to its share but itself.
-    `shares` has a folder of each container, `locks` is the folder that HAMi-core's processes lock
-    in, and `mps` has a folder of each card's MPS daemon. `log_level` is HAMi-core's own, 0 to 4.
+    `shares` has a folder of each container, and `mps` has a folder of each card's MPS daemon.
+    `log_level` is HAMi-core's own, 0 to 4.
     `npu_library` is the folder of HAMi's library for NPUs, and `npus` the one in which containers
     on one NPU meet.
     """
@@ -93,7 +93,6 @@ class Node(Struct, frozen=True):
     shares: str = "/var/lib/apportion/shares"
     library: str = ""
     preload: str = ""
-    locks: str = "/tmp/vgpulock"  # noqa: S108 - HAMi-core has this path written into it
     mps: str = "/run/apportion/mps"
     npu_library: str = ""
     npus: str = "/run/apportion/npus"

@@ -2,8 +2,9 @@
 
 HAMi-core's `shared_region_t` (`multiprocess_memory_limit.h`), versions 1.1 and 1.2, little-endian.
 A region that is there before the container's first process wins over its environment, and a limit
-that is written into it holds from the next allocation on. Invariant: nothing here trusts the other
-side: a region is as long as its version says and its numbers are clipped, for any process of the
+that is written into it holds from the next allocation on. Its limits of compute hold for processes
+that start later: HAMi-core copies them at `cuInit`. Invariant: nothing here trusts the other side:
+a region is as long as its version says and its numbers are clipped, for any process of the
 container may write what it likes.
 """
 
@@ -34,6 +35,13 @@ _HOST_PID, _USED, _USED_BYTES, _TOTAL, _UTIL, _UTIL_BYTES, _SM = 4, 8, 64, 32, 1
 _SEQLOCK: Final = 1_936
 _FREE_SEMAPHORE: Final = (1).to_bytes(8, "little") + (128).to_bytes(4, "little") + bytes(20)
 """`sem_t` of glibc for 64 bits, shared by processes and not taken."""
+BYTES_MAX: Final = 1 << 44
+"""The most that a number of bytes in a region counts for: 16 TiB, more than any device has."""
+_SECONDS_MAX: Final = 1 << 53
+_WHOLE: Final = 100
+"""Percent of a device's compute."""
+_WATCHED: Final = 99
+"""The largest limit of compute at which HAMi-core looks whether its processes have to wait."""
 _TRIES: Final = 8
 """How often a slot is read anew that its process is writing."""
 
@@ -95,11 +103,23 @@ def made(plan: RegionPlan) -> bytes:
         start = _IDS + position * _ID_BYTES
         data[start : start + len(name)] = name
         _u64.pack_into(data, _MEMORY + 8 * position, plan.memory[position])
-    for position in range(DEVICES_MAX):  # HAMi-core reads the first for all
-        cores = plan.cores[min(position, len(plan.cores) - 1)]
+    for position, cores in enumerate(_cores_of(plan)):
         _u64.pack_into(data, _CORES + 8 * position, cores)
     struct.pack_into("<iii", data, _TAIL + _SWITCH, 1, 2, plan.priority)
     return bytes(data)
+
+
+def _cores_of(plan: RegionPlan) -> list[int]:
+    """The limit of compute of each position: HAMi-core reads the first for all.
+
+    At 0 and at 100 it never looks whether its processes have to wait for a higher priority.
+    """
+    percents = [
+        plan.cores[min(position, len(plan.cores) - 1)] if plan.cores else 0
+        for position in range(DEVICES_MAX)
+    ]
+    watched = plan.priority > 0
+    return [_WATCHED if watched and not 0 < each < _WHOLE else each for each in percents]
 
 
 class Region:
@@ -134,12 +154,12 @@ class Region:
     @property
     def memory(self) -> tuple[int, ...]:
         """The limit in bytes of each device."""
-        return tuple(self._u64(_MEMORY + 8 * position) for position in range(self._count()))
+        return tuple(self._limits(_MEMORY, self._count()))
 
     @property
     def cores(self) -> tuple[int, ...]:
         """The limit in percent of each device."""
-        return tuple(self._u64(_CORES + 8 * position) for position in range(self._count()))
+        return tuple(self._limits(_CORES, self._count()))
 
     @property
     def priority(self) -> int:
@@ -149,7 +169,7 @@ class Region:
     @property
     def last_kernel(self) -> int:
         """When a process last launched a kernel, in seconds since 1970; 0 if none ever did."""
-        return self._u64(_TAIL + _LAST_KERNEL)
+        return min(self._u64(_TAIL + _LAST_KERNEL), _SECONDS_MAX)
 
     @property
     def recently_used(self) -> bool:
@@ -181,12 +201,30 @@ class Region:
         """Whether the container is held to its percent."""
         return self._i32(_TAIL + _SWITCH) != 0
 
-    def resize(self, memory: tuple[int, ...], cores: tuple[int, ...]) -> None:
-        """Other limits, for what is allocated from now on."""
-        for position, limit in enumerate(memory[:DEVICES_MAX]):
-            self._write(_u64, _MEMORY + 8 * position, limit)
-        for position in range(DEVICES_MAX if cores else 0):
-            self._write(_u64, _CORES + 8 * position, cores[min(position, len(cores) - 1)])
+    def hold(self, plan: RegionPlan) -> bool:
+        """Write the limits, devices and priority of a plan. Return True if any of them differed."""
+        changed = False
+        for position, limit in enumerate(plan.memory[:DEVICES_MAX]):
+            changed = self._put(_u64, _MEMORY + 8 * position, limit) or changed
+        for position, cores in enumerate(_cores_of(plan)):
+            changed = self._put(_u64, _CORES + 8 * position, cores) or changed
+        if not set(plan.devices) <= set(self.devices):
+            changed = True
+            self._write(_u64, _COUNT, len(plan.devices))
+            for position, device in enumerate(plan.devices[:DEVICES_MAX]):
+                name = device.encode()[: _ID_BYTES - 1].ljust(_ID_BYTES, b"\0")
+                self._stored.write(self._shift + _IDS + position * _ID_BYTES, name)
+        return self._put(_i32, _TAIL + _PRIORITY, plan.priority) or changed
+
+    def forget_processes(self) -> None:
+        """Clear the slots of all processes, none of which is there any more.
+
+        HAMi-core takes a process for alive whose id another one has by now.
+        """
+        for slot in range(min(max(self._i32(_TAIL), 0), PROCESSES_MAX)):
+            start = self._shift + _PROCESSES + slot * _PROCESS_BYTES
+            self._stored.write(start, bytes(_PROCESS_BYTES))
+        self._write(_i32, _TAIL, 0)
 
     def tell_host_pid(self, slot: int, host_pid: int) -> None:
         """Write which process of the node it is: HAMi-core's own way to find out can err."""
@@ -205,13 +243,17 @@ class Region:
                     pid,
                     max(host_pid, 0),
                     tuple(
-                        _u64.unpack_from(data, _USED + _USED_BYTES * at + _TOTAL)[0]
+                        min(_u64.unpack_from(data, _USED + _USED_BYTES * at + _TOTAL)[0], BYTES_MAX)
                         for at in devices
                     ),
                     tuple(
-                        _u64.unpack_from(data, _UTIL + _UTIL_BYTES * at + _SM)[0] for at in devices
+                        min(_u64.unpack_from(data, _UTIL + _UTIL_BYTES * at + _SM)[0], _WHOLE)
+                        for at in devices
                     ),
-                    tuple(_kinds.unpack_from(data, _USED + _USED_BYTES * at) for at in devices),
+                    tuple(
+                        _clipped(*_kinds.unpack_from(data, _USED + _USED_BYTES * at))
+                        for at in devices
+                    ),
                 )
 
     def _consistent(self, start: int) -> bytes:
@@ -224,6 +266,17 @@ class Region:
                 break
             data = self._read(start, _PROCESS_BYTES)
         return data
+
+    def _limits(self, start: int, count: int) -> Iterator[int]:
+        for position in range(count):
+            yield min(self._u64(start + 8 * position), BYTES_MAX)
+
+    def _put(self, kind: struct.Struct, offset: int, value: int) -> bool:
+        """Write it where another value is; whether one was."""
+        if self._read(self._shift + offset, kind.size) == kind.pack(value):
+            return False
+        self._write(kind, offset, value)
+        return True
 
     def _count(self) -> int:
         return min(self._u64(_COUNT), DEVICES_MAX)
@@ -244,3 +297,7 @@ class Region:
 
     def _write(self, kind: struct.Struct, offset: int, value: int) -> None:
         self._stored.write(self._shift + offset, kind.pack(value))
+
+
+def _clipped(contexts: int, modules: int, data: int) -> tuple[int, int, int]:
+    return min(contexts, BYTES_MAX), min(modules, BYTES_MAX), min(data, BYTES_MAX)

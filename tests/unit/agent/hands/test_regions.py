@@ -1,15 +1,17 @@
 """Regions on disk: kept over restarts, resized in place, and no way out of the container."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from apportion.agent.hands.files import SharedFile
-from apportion.agent.hands.regions import Regions, open_to_all
+from apportion.agent.hands.regions import REMOVED_MAX, Kept, Regions, open_to_all
 from apportion.core.grants import RegionPlan
 from apportion.core.grants.region import Region, RegionInvalid
+from tests.support.regions import run_process
 
 
 def plan(folder: Path, memory: int = 700 << 20, *, device: str = "GPU-1") -> RegionPlan:
@@ -82,10 +84,8 @@ def test_a_container_cannot_lead_us_elsewhere(tmp_path: Path, trick: str) -> Non
     with pytest.raises((OSError, RegionInvalid)):
         SharedFile(path)
     regions = Regions(tmp_path / "shares")
-    regions.advise(100.0, 10.0)
-    if trick != "folder":
-        regions.ensure(wanted)
-        assert limits(wanted.path) == (700 << 20,)
+    regions.ensure(wanted)
+    assert limits(wanted.path) == (700 << 20,)
     assert precious.read_bytes() == b"x" * 3_000_000
 
 
@@ -99,7 +99,110 @@ def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
         os.truncate(wanted.path, 100)
         assert list(region.processes()) == []
         assert region.memory == (0,)
-    regions.advise(100.0, 10.0)
+    assert regions.round([Kept("default", wanted)], 100.0, 10.0) == [wanted]
+    assert limits(wanted.path) == (700 << 20,)
+
+
+@pytest.mark.parametrize("deed", ["raise", "remove", "link", "folder", "garbage", "nothing"])
+def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: str) -> None:
+    """Within one round, which names it; a file that others have mapped stays the same."""
+    wanted = plan(tmp_path)
+    path, regions = Path(wanted.path), Regions(tmp_path)
+    regions.ensure(wanted)
+    before = path.stat().st_ino
+    match deed:
+        case "raise":
+            with SharedFile(path) as file:
+                Region(file).hold(plan(tmp_path, 14_000 << 20))
+        case "remove":
+            path.unlink()
+        case "link":
+            path.unlink()
+            path.symlink_to("/etc/passwd")
+        case "folder":
+            path.unlink()
+            (path / "deep" / "deeper").mkdir(parents=True)
+        case "garbage":
+            path.write_bytes(b"\xff" * 3_000_000)
+    found = regions.round([Kept("default", wanted)], 100.0, 10.0)
+    assert found == ([] if deed == "nothing" else [wanted])
+    assert limits(wanted.path) == (700 << 20,)
+    if deed in {"raise", "nothing"}:
+        assert path.stat().st_ino == before
+    assert regions.round([Kept("default", wanted)], 100.0, 10.0) == []
+
+
+def test_a_resize_of_the_ledger_is_no_deed_of_the_container(tmp_path: Path) -> None:
+    """Also where the agent was away while it came."""
+    regions, more = Regions(tmp_path), plan(tmp_path, 1 << 30)
+    regions.ensure(plan(tmp_path))
+    assert regions.round([Kept("default", more)], 100.0, 10.0) == []
+    assert limits(more.path) == (1 << 30,)
+    assert Regions(tmp_path).round([Kept("default", plan(tmp_path))], 100.0, 10.0) == []
+    assert limits(more.path) == (700 << 20,)
+
+
+def test_a_start_forgets_the_processes_of_the_life_before(tmp_path: Path) -> None:
+    """A new PID namespace has other programs under their ids; a resize is no start."""
+    wanted, regions = plan(tmp_path), Regions(tmp_path)
+    regions.ensure(wanted)
+    run_process(Path(wanted.path), mib=600)
+    for starting, count in ((False, 1), (True, 0)):
+        regions.ensure(wanted, starting=starting)
+        with SharedFile(Path(wanted.path)) as file:
+            assert len(list(Region(file).processes())) == count
+
+
+def test_a_folder_of_any_depth_and_size_is_removed(tmp_path: Path) -> None:
+    """1,500 levels, whose names no path has room for, beside more files than one round removes."""
+    shares, precious = tmp_path / "shares", tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    regions = Regions(shares)
+    regions.ensure(plan(shares))
+    inner = os.open(shares / "uid-1_train", os.O_RDONLY)
+    os.symlink(precious, "link", dir_fd=inner)
+    for level in range(1_500):
+        os.mkdir("d", dir_fd=inner)
+        below = os.open("d", os.O_RDONLY, dir_fd=inner)
+        os.close(inner)
+        inner = below
+        if not level % 100:
+            os.symlink(precious, "link", dir_fd=inner)
+    for number in range(REMOVED_MAX):
+        os.close(os.open(str(number), os.O_CREAT, dir_fd=inner))
+    os.close(inner)
+    for rounds in range(5):
+        regions.keep(set())
+        assert (shares / "uid-1_train").exists() == (rounds < 2)
+    assert (precious / "file").exists()
+
+
+def test_files_beside_a_region_cost_nothing(tmp_path: Path) -> None:
+    """Only the region itself is read, whatever else ends on `.cache`."""
+    regions = Regions(tmp_path)
+    regions.ensure(plan(tmp_path))
+    for name in ("a.cache", "b.cache"):
+        shutil.copy(plan(tmp_path).path, tmp_path / "uid-1_train" / name)
+    assert [(pod, container) for pod, container, _ in regions.read()] == [("uid-1", "train")]
+
+
+def test_a_device_is_looked_at_before_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To open a tape rewinds it; what is opened for writing is a regular file."""
+    opened: list[int] = []
+    real = os.open
+
+    def noted(path: Path | str, flags: int, *rest: int) -> int:
+        opened.append(flags)
+        return real(path, flags, *rest)
+
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(os, "open", noted)
+    with pytest.raises(RegionInvalid):
+        SharedFile(tmp_path / "pipe")
+    assert all(flags & os.O_PATH for flags in opened)
 
 
 def test_what_a_pod_had_is_taken_away_with_it(tmp_path: Path) -> None:

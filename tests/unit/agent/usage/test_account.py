@@ -1,5 +1,7 @@
 """The sums of an hour: integrals, peaks, and what of them survives."""
 
+import pytest
+
 from apportion.agent.usage.account import Account
 from apportion.agent.usage.owners import Owner
 from apportion.agent.usage.uses import Look, Unshared, Use
@@ -84,3 +86,20 @@ def test_it_survives_its_agent() -> None:
     (share,) = recorded(again).shares
     assert (share.seconds, share.memory_mib_seconds, share.memory_mib_peak) == (10, 2_000, 300)
     assert recorded(again).unshared
+
+
+def test_a_share_that_no_event_can_hold_takes_no_other_with_it() -> None:
+    """As an account on the disk may have one that an older build wrote."""
+    account = Account(0)
+    account.add(Look((use(mib=1 << 30), use("uid-2", mib=100))), 5)
+    assert [share.pod for share in recorded(account).shares] == ["uid-2"]
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan")])
+def test_sums_that_are_no_number_are_left_out(seconds: float) -> None:
+    """A file on a disk may have anything in it."""
+    account = Account(0)
+    account.add(Look((use(mib=1), use("uid-2")), unshared=(stranger(1, 1),)), seconds)
+    assert not [
+        used for each in account.records("n1", 5) for used in (*each.shares, *each.unshared)
+    ]

@@ -25,13 +25,13 @@ def regions(folder: Path) -> tuple[Regions, Path]:
 def test_a_region_tells_what_its_processes_use(tmp_path: Path) -> None:
     """Before the first one, that there is none."""
     made, path = regions(tmp_path)
-    idle = Reading(700 * MIB, 0, 30, 0, (0, 0, 0), None, running=False)
+    idle = Reading(0, 0, (0, 0, 0), None, running=False)
     assert read(made, 100.0) == {("uid-1", "main"): {"GPU-1": idle}}
     run_process(path, mib=600, percent=25)
     with SharedFile(path) as file:
         file.write(LAST_KERNEL, (90).to_bytes(8, "little"))
     kinds = (150 * MIB, 0, 450 * MIB)
-    busy = Reading(700 * MIB, 600 * MIB, 30, 25, kinds, 10.0, running=True)
+    busy = Reading(600 * MIB, 25, kinds, 10.0, running=True)
     assert read(made, 100.0) == {("uid-1", "main"): {"GPU-1": busy}}
 
 

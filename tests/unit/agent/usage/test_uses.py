@@ -89,17 +89,20 @@ def test_of_an_instance_the_driver_counts(tmp_path: Path) -> None:
 
 
 def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
-    """As long as HAMi-core knows a process of it; else what the driver sees is the truth."""
+    """Where the driver sees no process of it; what it may have and what the driver sees stand."""
     write(tmp_path, 1, uid=UID, container="main")
     loads = [Load(CARD, 0, 0, None, (Running(1, 900 * MIB, 90),))]
-    reading = Reading(700 * MIB, 600 * MIB, 30, 25, (1, 2, 3), 4.0, running=True)
+    reading = Reading(600 * MIB, 25, (1, 2, 3), 4.0, running=True)
     held = {(UID, "main"): {CARD: reading}}
-    (use,) = look(tmp_path, [claim(UID, share())], loads, held).uses
-    assert (use.memory_limit, use.memory_used) == (700 * MIB, 600 * MIB)
-    assert (use.cores_limit, use.cores_used, use.kinds, use.idle_s) == (30, 25, (1, 2, 3), 4.0)
-    held = {(UID, "main"): {CARD: reading._replace(running=False)}}
-    (use,) = look(tmp_path, [claim(UID, share())], loads, held).uses
-    assert (use.memory_used, use.cores_used) == (900 * MIB, 90)
+    (use,) = look(tmp_path, [claim(UID, share())], [], held).uses
+    assert (use.memory_limit, use.memory_used) == (4_000 * MIB, 600 * MIB)
+    assert (use.cores_limit, use.cores_used, use.kinds, use.idle_s) == (10, 25, (1, 2, 3), 4.0)
+    for lie in (reading._replace(running=False), reading._replace(memory_used=0, cores_used=0)):
+        (use,) = look(tmp_path, [claim(UID, share())], loads, {(UID, "main"): {CARD: lie}}).uses
+        assert (use.memory_used, use.cores_used) == (900 * MIB, 90)
+    more = {(UID, "main"): {CARD: reading._replace(memory_used=1 << 54)}}
+    (use,) = look(tmp_path, [claim(UID, share())], [], more).uses
+    assert use.memory_used == 40_960 * MIB
 
 
 def test_who_has_no_share_is_named(tmp_path: Path) -> None:
@@ -138,10 +141,10 @@ def test_a_region_that_names_other_cards_too_is_not_believed(tmp_path: Path) -> 
     """Outside of a container HAMi-core lists all cards, but goes by CUDA's order: NVML tells."""
     write(tmp_path, 1, uid=UID, container="main")
     loads = [Load("GPU-2", 0, 0, None, (Running(1, 300 * MIB, 20),))]
-    reading = Reading(4_000 * MIB, 900 * MIB, 10, 7, (0, 0, 0), None, running=True)
+    reading = Reading(900 * MIB, 7, (0, 0, 0), None, running=True)
     held = [claim(UID, share(device="GPU-2"))]
     alone, all_of_them = {"GPU-2": reading}, {CARD: reading, "GPU-2": reading}
-    (use,) = look(tmp_path, held, loads, {(UID, "main"): alone}).uses
+    (use,) = look(tmp_path, held, [], {(UID, "main"): alone}).uses
     assert (use.memory_used // MIB, use.cores_used) == (900, 7)
     (use,) = look(tmp_path, held, loads, {(UID, "main"): all_of_them}).uses
     assert (use.memory_used // MIB, use.cores_used) == (300, 20)

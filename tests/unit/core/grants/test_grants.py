@@ -52,7 +52,7 @@ def test_hami_core_has_the_environment_of_hamis_plugin() -> None:
     }
     assert found.edits.mounts == (
         Mount("/var/lib/apportion/shares/uid-1_train", "/usr/local/vgpu"),
-        Mount("/tmp/vgpulock", "/tmp/vgpulock"),
+        Mount("/var/lib/apportion/shares/uid-1_train", "/tmp/vgpulock"),
         Mount("/var/lib/apportion/shares/uid-1_train/share.cache", "/tmp/cudevshr.cache"),
         Mount("/opt/apportion/libvgpu.so", "/usr/local/vgpu/libvgpu.so", read_only=True),
         Mount("/opt/apportion/ld.so.preload", "/etc/ld.so.preload", read_only=True),

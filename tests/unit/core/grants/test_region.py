@@ -3,8 +3,9 @@
 import struct
 
 import pytest
+from msgspec import structs
 
-from apportion.core.grants.feedback import advise
+from apportion.core.grants.feedback import Contender, advise
 from apportion.core.grants.plan import RegionPlan
 from apportion.core.grants.region import SIZE, Process, Region, RegionInvalid, made
 from tests.support.stored import StoredBytes
@@ -50,7 +51,8 @@ def test_a_new_region_says_what_was_planned() -> None:
 def test_a_resize_goes_to_the_place_where_hami_core_looks() -> None:
     """Memory at byte 1600 and cores at 1728, eight bytes a device."""
     data = StoredBytes(made(PLAN))
-    Region(data).resize((1 << 30, 2 << 30), (60, 60))
+    plan = structs.replace(PLAN, memory=(1 << 30, 2 << 30), cores=(60, 60))
+    assert Region(data).hold(plan)
     assert struct.unpack_from("<2Q", data, 1600) == (1 << 30, 2 << 30)
     assert struct.unpack_from("<2Q", data, 1728) == (60, 60)
 
@@ -108,20 +110,31 @@ def test_more_devices_than_a_region_has_room_for_are_refused() -> None:
         made(RegionPlan("r", names, (1,) * 17, (0,) * 17))
 
 
+def advised(
+    *regions: Region, at_s: float = NOW_S, namespaces: str = "aa", first: tuple[str, ...] = ()
+) -> None:
+    """One round over containers with what their regions were made with, each of a namespace."""
+    contenders = (
+        Contender(each, namespace, each.devices, each.priority)
+        for each, namespace in zip(regions, namespaces, strict=True)
+    )
+    advise(tuple(contenders), at_s, RECENT_S, first)
+
+
 def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
     """The limit of compute counts where two of one priority want the card.
 
     A container that has just started counts as one that uses it, for a round.
     """
     alone, other = region(), region()
-    advise([alone, other], NOW_S, RECENT_S)
+    advised(alone, other)
     assert held(alone)
     use(alone)
-    advise([alone, other], NOW_S, RECENT_S)
+    advised(alone, other)
     assert not held(alone)
     use(alone)
     use(other)
-    advise([alone, other], NOW_S, RECENT_S)
+    advised(alone, other)
     assert held(alone)
     assert held(other)
 
@@ -132,11 +145,10 @@ def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
     for each in (free, other):
         each.hold_cores(held=False)
         each._stored.write(COUNT + 16, struct.pack("<Q", int(NOW_S) - 1))
-    advise([free, other], NOW_S, RECENT_S)
-    advise([free, other], NOW_S, RECENT_S)
-    advise([free, other], NOW_S, RECENT_S)
+    for _ in range(3):
+        advised(free, other)
     assert held(free)
-    advise([free, other], NOW_S + RECENT_S, RECENT_S)
+    advised(free, other, at_s=NOW_S + RECENT_S)
     assert not held(free)
 
 
@@ -145,19 +157,99 @@ def test_who_uses_another_card_holds_nobody() -> None:
     one, two = region(1, "GPU-1"), region(1, "GPU-2")
     use(one)
     use(two)
-    advise([one, two], NOW_S, RECENT_S)
+    advised(one, two)
     assert not held(one)
     assert not held(two)
 
 
-def test_D6_the_first_priority_goes_before_all_others() -> None:
+@pytest.mark.parametrize(("namespaces", "first"), [("aa", ()), ("ab", ("a",)), ("ab", ("*",))])
+def test_D6_the_first_priority_goes_before_all_others(
+    namespaces: str, first: tuple[str, ...]
+) -> None:
     """While it uses the card the others wait; two rounds after its last kernel they go on."""
-    first, second = region(0), region(1)
-    use(first)
-    use(second)
-    advise([first, second], NOW_S, RECENT_S)
-    assert waits(second)
-    assert not waits(first)
-    assert not held(first)
-    advise([first, second], NOW_S, RECENT_S)
-    assert not waits(second)
+    high, low = region(0), region(1)
+    use(high)
+    use(low)
+    advised(high, low, namespaces=namespaces, first=first)
+    assert waits(low)
+    assert not waits(high)
+    assert not held(high)
+    advised(high, low, namespaces=namespaces, first=first)
+    assert not waits(low)
+
+
+def test_no_other_namespace_waits_for_a_priority_without_the_right_to_it() -> None:
+    """Any container may say that it is the first; both are held to their compute."""
+    high, low = region(0), region(1)
+    for each in (high, low):
+        use(each)
+    advised(high, low, namespaces="ab", first=("b",))
+    assert not waits(low)
+    assert held(high)
+    assert held(low)
+
+
+def test_what_a_region_says_of_rank_time_and_devices_stops_nobody() -> None:
+    """The ledger has it: priority -5, a last kernel in far future, and the ids of all cards."""
+    liar, other = region(1, "GPU-2"), region(1, "GPU-1")
+    lie(liar, devices=("GPU-1", "GPU-2"), last_kernel=1 << 63)
+    contenders = (Contender(liar, "a", ("GPU-2",), 1), Contender(other, "a", ("GPU-1",), 1))
+    for _ in range(3):
+        use(other)
+        advise(contenders, NOW_S, RECENT_S)
+    assert not waits(other)
+    assert not held(other)
+    assert not held(liar)
+
+
+def lie(of: Region, *, devices: tuple[str, ...], last_kernel: int) -> None:
+    """Write what a container would that wants others to stop."""
+    of._stored.write(56, struct.pack("<Q", len(devices)))
+    for at, device in enumerate(devices):
+        of._stored.write(64 + 96 * at, device.encode().ljust(96, b"\0"))
+    of._stored.write(COUNT + 12, struct.pack("<i", -5))
+    of._stored.write(COUNT + 16, struct.pack("<Q", last_kernel))
+
+
+def test_numbers_are_clipped_to_what_a_device_can_have() -> None:
+    """2^64 - 1 in each slot comes to sums that every record and metric can hold."""
+    data = StoredBytes(made(PLAN))
+    data[PROCESSES:COUNT] = b"\xff" * (COUNT - PROCESSES)
+    for slot in range(1024):
+        struct.pack_into("<i", data, PROCESSES + slot * PROCESS, 1)
+    struct.pack_into("<i", data, COUNT, 1024)
+    found = list(Region(data).processes())
+    assert len(found) == 1024
+    assert {each.memory for each in found} == {(1 << 44, 1 << 44)}
+    assert {each.cores for each in found} == {(100, 100)}
+    assert {each.kinds for each in found} == {((1 << 44,) * 3,) * 2}
+
+
+def test_what_a_container_changed_is_found_and_put_right() -> None:
+    """Memory, compute, devices and priority: each by itself."""
+    for at, value in ((1600, 14_000 << 20), (1728, 90), (56, 0), (64, 0), (COUNT + 12, 7)):
+        data = StoredBytes(made(PLAN))
+        region = Region(data)
+        assert not region.hold(PLAN)
+        struct.pack_into("<i" if at > COUNT else "<Q", data, at, value)
+        assert region.hold(PLAN), at
+        assert bytes(data) == made(PLAN), at
+
+
+def test_D6_a_container_without_a_limit_of_compute_waits_as_well() -> None:
+    """HAMi-core never looks at a limit of 0 or 100; one of the first priority never waits."""
+    for cores, priority, written in ((0, 1, 99), (100, 1, 99), (30, 1, 30), (0, 0, 0)):
+        plan = RegionPlan("r", ("GPU-1",), (1 << 20,), (cores,), priority)
+        data = StoredBytes(made(plan))
+        assert Region(data).cores == (written,)
+        assert not Region(data).hold(plan)
+
+
+def test_processes_of_an_earlier_life_are_forgotten() -> None:
+    """All of their slots, and nothing else."""
+    data = StoredBytes(made(PLAN))
+    for slot in range(3):
+        struct.pack_into("<iiQ", data, PROCESSES + slot * PROCESS, slot + 1, 4711, 600 << 20)
+    struct.pack_into("<i", data, COUNT, 3)
+    Region(data).forget_processes()
+    assert bytes(data) == made(PLAN)
