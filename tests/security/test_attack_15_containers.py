@@ -10,6 +10,8 @@ import os
 import random
 import shutil
 import struct
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -114,17 +116,24 @@ def look(regions: Regions) -> Look:
     return counted.look({CARD: card()}, read(regions, 1_000.0))
 
 
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Path]:
+    """A node's folder of shares. pytest recurses when it removes a folder; `rm` does not."""
+    yield tmp_path
+    subprocess.run(["/bin/rm", "-rf", str(tmp_path)], check=True)
+
+
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_a_container_writes_harms_no_other(tmp_path: Path, seed: int) -> None:
+def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> None:
     """Thirty deeds, and after each of them what the agent does every few seconds."""
-    regions, account = Regions(Places(tmp_path, tmp_path, tmp_path).state), Account(0)
+    regions, account = Regions(Places(node, node, node).state), Account(0)
     plans = [
-        RegionPlan(str(tmp_path / f"{pod}_main" / "share.cache"), (CARD,), (GRANTED,), (10,))
+        RegionPlan(str(node / f"{pod}_main" / "share.cache"), (CARD,), (GRANTED,), (10,))
         for pod in ("evil", "good")
     ]
     for plan in plans:
         regions.ensure(plan, starting=True)
-    attacker = Container(tmp_path / "evil_main", seed)
+    attacker = Container(node / "evil_main", seed)
     for _ in range(30):
         attacker.act()
         assert plans[1] not in regions.round([Kept("a", plan) for plan in plans], 1_000.0, 10.0)
