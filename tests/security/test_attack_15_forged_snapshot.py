@@ -4,6 +4,7 @@ A service that restarted would begin with a state in which a pod has lost its ca
 would be placed there. On a ledger whose beginning was dropped no service could start at all.
 """
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,11 +13,13 @@ import pytest
 from apportion.core.ledger.snapshot import Taking
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.examining import examine
 from apportion.runtime.jetstream.object_store import STORE_API
 from apportion.runtime.jetstream.snapshots import BEGINNING, BUCKET, Snapshots, Stored
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.port import LedgerError, NotPermitted
 from apportion.runtime.ledger.reader import StateFold
+from apportion.runtime.process.clock import SystemClock
 from tests.security.weakened import without
 from tests.support.attesting import attest_all
 from tests.support.facts import Facts
@@ -110,6 +113,20 @@ async def test_an_honest_snapshot_is_attested_and_missed_once_purged(
         await call_api(wire, f"STREAM.PURGE.OBJ_{BUCKET}", api=STORE_API)
         await until(lambda: says(intake, "apportion_snapshots_missing 1.0"), "the alarm")
         assert (await intake.get("/readyz"))[0] == 503
+
+
+@pytest.mark.parametrize("revision", ["0", "9" * 20])
+async def test_a_forged_revision_hides_no_snapshot(bus: Bus, facts: Facts, revision: str) -> None:
+    """`apportion doctor` counts the entry as doubtful, and names the honest snapshot."""
+    await (await snapshots_of(bus, "scheduler")).save(Taking(await folded(bus)).finish())
+    await attest_all(bus)
+    made = {"name": "x", "bucket": BUCKET, "nuid": "x", "size": 1, "chunks": 1, "digest": "x"}
+    forged = json.dumps(made | {"metadata": {"revision": revision}}).encode()
+    wire = (await bus.connect("scheduler")).wire
+    await wire.request(f"$O.{BUCKET}.M.x", forged, timeout_s=5.0, headers={})
+    operator = (await bus.connect("operator")).wire
+    found = await examine(operator, clock=SystemClock(), server_says={})
+    assert (found.snapshot_revision, found.snapshots_doubtful) == (3, 1)
 
 
 async def test_an_entry_that_is_too_deep_stops_no_service(bus: Bus, facts: Facts) -> None:

@@ -19,7 +19,7 @@ from apportion.runtime.jetstream.client import Connection
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.jetstream.stream import StreamInfo
 from apportion.runtime.jetstream.wire import API_TIMEOUT_S, STREAM, LostReply, Wire
-from apportion.runtime.ledger.port import LedgerError, ServerTooOld
+from apportion.runtime.ledger.port import LedgerError, LedgerUnavailable, ServerTooOld
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import CATALOGUE, decode
 from apportion_schemas.catalogue import SUBJECTS
@@ -104,7 +104,9 @@ async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, in
         attested = await snapshots.attested() if (written := await snapshots.written()) else ()
         for stored in written:
             if stored.key not in attested:
-                stored_at = await snapshots.recorded_at(stored)
+                stored_at = None
+                with contextlib.suppress(LedgerUnavailable):  # a forged revision may be any number
+                    stored_at = await snapshots.recorded_at(stored)
                 now = datetime.fromisoformat(info.ts)
                 late = stored_at is None or (now - stored_at).total_seconds() > ATTESTED_WITHIN_S
                 doubtful += late
