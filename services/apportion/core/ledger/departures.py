@@ -36,7 +36,9 @@ def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
     found: list[NodeState] = []
     for name in [*state.left][: max(len(state.left) - LEFT_MAX, 0)]:
         other = state.nodes[name]
-        if name not in state.nominated.values():
+        if not other.gone or other.pods or other.cordons:
+            del state.left[name]  # it is back, or something came to it after it left
+        elif name not in state.nominated.values():
             del state.left[name]
             _forget(state, other)
             found.append(other)

@@ -194,7 +194,8 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
         if owner != data.node:
             state.nodes[owner].by_id[device_id].present = False
         state.node_of_device[device_id] = data.node
-    return Change(data, node=node, forgotten=note_left(state, node) if node.gone else ())
+    forgotten = note_left(state, node) if node.gone or state.left else ()
+    return Change(data, node=node, forgotten=forgotten)
 
 
 def _check_owner(state: State, node: str, device_id: str) -> None:

@@ -8,7 +8,7 @@ from apportion.core.ledger import departures
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.snapshot import Taking, restore, take
 from apportion.core.placement.engine import Engine
-from apportion_schemas import NodeCordoned, NodeGone, NodeSilent, NodeUncordoned
+from apportion_schemas import NodeCordoned, NodeGone, NodeSilent, NodeUncordoned, PodAdopted
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, pod
@@ -113,3 +113,25 @@ def test_a_snapshot_that_is_taken_meanwhile_forgets_it_too() -> None:
     restored = restore(b"".join(taking.finish().parts))
     assert digest(restored) == digest(ledger.state)
     assert list(restored.nodes) == list(ledger.state.nodes) == ["b", "c"]
+
+
+def test_a_node_that_reports_again_is_not_forgotten() -> None:
+    """Without Kubernetes its agent alone says that it is back."""
+    ledger = Ledger(rack("a", 1), NodeGone(node="a"), rack("a", 1))
+    for name in "bcd":
+        ledger.play(rack(name, 1), NodeGone(node=name))
+    assert sorted(ledger.state.nodes) == ["a", "c", "d"]
+    assert not ledger.node("a").gone
+
+
+def test_a_node_that_has_a_pod_since_it_left_is_not_forgotten() -> None:
+    """A pod of another scheduler is adopted there; the node goes once that has ended."""
+    ledger = Ledger()
+    come_and_go(ledger, "a")
+    submitted = pod("p", ask(1))
+    ledger.play(PodAdopted(pod="p", node="a", submitted=submitted, shares=()))
+    come_and_go(ledger, "b", "c", "d")
+    assert sorted(ledger.state.nodes) == ["a", "c", "d"]
+    ledger.gone("p")
+    come_and_go(ledger, "e", "f")
+    assert sorted(ledger.state.nodes) == ["e", "f"]
