@@ -1,4 +1,4 @@
-"""Attack 15: a stolen scheduler's key writes snapshots that lie, or purges those that are there.
+"""Attack 17: a stolen scheduler's key writes snapshots that lie, or purges those that are there.
 
 A service that restarted would begin with a state in which a pod has lost its card, and another pod
 would be placed there. On a ledger whose beginning was dropped no service could start at all.

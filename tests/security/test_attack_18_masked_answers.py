@@ -1,4 +1,4 @@
-"""Attack 15: a tenant asks for the largest answers in parallel, and every other client waits."""
+"""Attack 18: a tenant asks for the largest answers in parallel, and every other client waits."""
 
 import asyncio
 from collections.abc import AsyncIterator
