@@ -57,7 +57,7 @@ async def ask_for_nothing(bus: Bus, name: str, reply: str) -> None:
 
 @pytest.mark.parametrize("name", BESIDE)
 async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str) -> None:
-    """In one account with the ledger, whoever may ask moves a fence, and purges and deletes all."""
+    """In one account with the ledger, each that may ask moves a fence; an auditor purges all."""
     with GUARDS[GUARD]():
         bus_of = attacked(tmp_path / "nats")
         async with bus_of as bus:
@@ -71,6 +71,8 @@ async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str
                 return await watcher.last_on_subject(FENCE)
 
             assert await until(moved, "the fence to move") == 2
+            if name != AUDITOR.name:
+                return  # what a service asks that is answered by nothing is in another account now
             await ask_for_nothing(bus, name, PURGE)
 
             async def purged() -> bool:

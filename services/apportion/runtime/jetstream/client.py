@@ -31,6 +31,7 @@ from apportion.runtime.ledger.port import (
     LedgerError,
     LedgerUnavailable,
     NotPermitted,
+    NotServed,
     ServerTooOld,
 )
 from apportion.runtime.process.backoff import BackOff
@@ -209,7 +210,7 @@ class Connection:
         except TimeoutError:
             raise LostReply(f"no answer from {self._url} within {timeout_s:g} s") from None
         if message.headers and not message.data and _status(message) == _NO_RESPONDERS:
-            raise LedgerUnavailable(
+            raise NotServed(
                 f"nobody takes {subject} at {self._url}: the stream, or JetStream, or the service "
                 "asked for, is not there"
             )

@@ -22,7 +22,7 @@ from apportion.runtime.jetstream.wire import (
     Wire,
     call_api,
 )
-from apportion.runtime.ledger.port import LedgerError, LedgerFull, LedgerUnavailable
+from apportion.runtime.ledger.port import LedgerError, LedgerFull, LedgerUnavailable, NotServed
 
 CHUNK_BYTES = 768 << 10
 """Below the megabyte that the server takes for one message."""
@@ -101,9 +101,15 @@ class Bucket:
                 ) from refused
 
     async def exists(self) -> bool:
-        """Whether somebody has made it. Raises LedgerUnavailable."""
+        """Whether the bucket is there; not on a server without the account of buckets, either.
+
+        Raises:
+            LedgerUnavailable: that cannot be told now.
+        """
         try:
             await call_api(self._wire, f"STREAM.INFO.{self._stream}", api=STORE_API)
+        except NotServed:
+            return False
         except ApiRefused as refused:
             if refused.error.err_code == STREAM_NOT_FOUND:
                 return False

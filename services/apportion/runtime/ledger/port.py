@@ -125,6 +125,10 @@ class LedgerUnavailable(LedgerError):
     """The ledger cannot be reached or does not take appends now; nothing was stored."""
 
 
+class NotServed(LedgerUnavailable):
+    """The server answers, and no stream or service takes this request."""
+
+
 class LedgerFull(LedgerError):
     """The stream or its disk is full; nothing was stored."""
 
