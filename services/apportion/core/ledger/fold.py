@@ -184,7 +184,7 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
             if not old.idle:
                 old.present = False
                 devices.append(old)
-            elif state.node_of_device[old.device.id] == data.node:
+            elif state.node_of_device.get(old.device.id) == data.node:
                 del state.node_of_device[old.device.id]
     node.devices = sorted(devices, key=lambda d: (d.device.index, d.device.id))
     node.by_id = {d.device.id: d for d in node.devices}

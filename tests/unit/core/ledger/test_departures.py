@@ -9,7 +9,7 @@ from apportion.core.ledger.digest import digest
 from apportion.core.ledger.snapshot import Taking, restore, take
 from apportion.core.placement.engine import Engine
 from apportion_schemas import NodeCordoned, NodeGone, NodeSilent, NodeUncordoned, PodAdopted
-from tests.support.fleet import observed, rack
+from tests.support.fleet import node, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, pod
 
@@ -135,3 +135,12 @@ def test_a_node_that_has_a_pod_since_it_left_is_not_forgotten() -> None:
     ledger.gone("p")
     come_and_go(ledger, "e", "f")
     assert sorted(ledger.state.nodes) == ["e", "f"]
+
+
+def test_a_device_that_went_to_another_node_and_left_it_is_nobodys() -> None:
+    """Its first node may still list it when it reports again."""
+    ledger = Ledger(rack("x", 1), NodeGone(node="x"))
+    (device,) = rack("x", 1).devices
+    ledger.play(node("y", device), node("y"), node("x"))
+    assert ledger.state.node_of_device == {}
+    assert ledger.node("x").devices == []
