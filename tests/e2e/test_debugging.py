@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 BOUND = {"apportion.dev/shares": "[]", "hami.io/vgpu-devices-allocated": ";"}
 """What a binding has written on a pod."""
 PROFILES = {
-    "baseline": "", "restricted": "", "netadmin": "",
+    "baseline": "", "restricted": "", "netadmin": "capabilities.add",
     "general": "capabilities.add", "sysadmin": "securityContext.privileged",
 }  # fmt: skip
 """Of `kubectl debug`, with what is refused of it in a pod that asks for devices."""

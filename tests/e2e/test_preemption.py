@@ -84,7 +84,7 @@ async def test_a_pod_without_devices_that_was_put_onto_its_node_goes(world: Kube
 
 @pytest.mark.timeout(120)
 async def test_who_never_preempts_waits(world: KubeWorld) -> None:
-    """`preemptionPolicy: Never` of its class; nobody of its priority goes either."""
+    """`preemptionPolicy: Never` of its class; the room that was made for another is not its."""
     await world.plane.apply(*CLASSES)
     await system(world)
     await holding(world, "low")
@@ -94,7 +94,9 @@ async def test_who_never_preempts_waits(world: KubeWorld) -> None:
     (evicted,) = await world.facts.count(PodEvicted, 1)
     assert evicted.beneficiary_name == "default/high"
     await world.delete("low")
-    await world.bound("patient")  # it came first, and waited for room like anyone
+    await world.bound("high")
+    await world.delete("high")
+    await world.bound("patient")
 
 
 @pytest.mark.timeout(120)
