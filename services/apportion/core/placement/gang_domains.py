@@ -6,7 +6,7 @@ try starts in another domain, in the order of the best node of each, until no do
 Where there are several sets of such pods, the choices of the first pods are tried in combination.
 
 Invariant: one set has no more tries than there are domains; several sets have no more than `LIMIT`
-tries for each domain of each set.
+tries for each domain of each set; and no gang has more than `TRIES_MAX`.
 """
 
 from collections import Counter
@@ -25,6 +25,10 @@ from apportion_schemas import PodTerm
 
 LIMIT: Final = 4
 """Tries for each domain, where there are several sets."""
+TRIES_MAX: Final = 64
+"""Tries of one gang in one decision: each looks at every node, and no other pod is decided in the
+meantime. With more domains that have room for a pod a gang may wait though a later one could hold
+it; by host, 3,200 tries took 19 s."""
 
 
 class BoundPods:
@@ -65,7 +69,8 @@ class GangDomains:
             self._sets.append(bound)
             self.of.update((pod.uid, bound) for pod in pods)
         domains = sum(len(np.unique(each.domains[each.allowed])) for each in self._sets)
-        self._tries_left = domains if len(self._sets) == 1 else LIMIT * domains
+        tries = domains if len(self._sets) == 1 else LIMIT * domains
+        self._tries_left = min(tries, TRIES_MAX)
 
     def next(self, placed: list[Placed]) -> bool:
         """Choose where the next try begins, after one that placed these. False if no try is left.
