@@ -269,7 +269,8 @@ async def _verify_ledger(
         verification.use(receipts)
         await asyncio.to_thread(_read_archives, before, verification)
         for stored in await snapshots.written():
-            if verification.auditor.state.revision < stored.revision <= verification.last:
+            behind = max(verification.auditor.state.revision, start - 1)
+            if behind < stored.revision <= verification.last:
                 found = await snapshots.load(stored)
                 if found is not None:
                     verification.snapshots[stored.revision] = digest(found)
