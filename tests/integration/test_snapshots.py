@@ -348,7 +348,11 @@ async def test_real_services_begin_with_the_snapshot(bus: Bus, facts: Facts) -> 
             await facts.write(*(pod(f"old-{n}", ask(500)) for n in range(30)))
             await facts.count(PodPlaced, 30)
             await until(bucket.entries, "a snapshot", timeout_s=30)
-        revision = max(int(entry.name) for entry in await bucket.entries())
+        async with ServiceProcess("intake", url("intake")):
+            believed = await until(
+                Snapshots(ledger.wire).stored, "an intake to attest the snapshot", timeout_s=60
+            )
+        revision = believed[0].revision
         before = facts.revision
         assert revision > 30
         async with (
