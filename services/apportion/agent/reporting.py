@@ -62,7 +62,7 @@ _HUNG = Family(
 KNOWN_LOOKS, KNOWN_LOOK_S = 60, 0.5
 """How often and how far apart to look whether the kubelet knows us, before the first beat."""
 LEAVE_S = 2.0
-"""What was bound before the binder knew that we stop is with the kubelet by then."""
+"""Time for pods to reach the kubelet that the binder bound before it knew that we stop."""
 
 _log = logging.getLogger(__name__)
 

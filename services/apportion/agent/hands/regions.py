@@ -93,7 +93,7 @@ class Regions:
         return True
 
     def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[RegionPlan]:
-        """Restore every region to what the ledger says, then decide who waits for whom.
+        """Restore every region to what the ledger says, then decide which containers wait.
 
         Return the plans of those that their container had changed or taken away since the last
         round of this life. See `feedback` for the times.

@@ -215,7 +215,7 @@ class Sampling:
         return Account(self._wall_s())
 
     def _set_aside(self, error: Exception) -> None:
-        """Keep a broken account under another name, for whoever looks into it."""
+        """Keep a broken account under another name, so that it can be examined."""
         aside = self._saved.with_name(self._saved.name + _BROKEN)
         with suppress(OSError):
             self._saved.replace(aside)

@@ -8,7 +8,7 @@ sets only while it holds the container, and the time of its last kernel.
 Devices and priority are the ledger's, never the region's: its container may write anything there.
 By lying about use a container can only have itself and its neighbours held to their own compute.
 Invariant: a container of the first priority never waits, and one waits only for its own namespace
-or for a namespace that the node's operator lets go first.
+or for a namespace to which the node's operator gives precedence.
 """
 
 from collections.abc import Collection, Sequence
