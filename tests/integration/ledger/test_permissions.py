@@ -10,8 +10,9 @@ import pytest
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.examining import USER_INFO
 from apportion.runtime.jetstream.kept_configuration import CONFIGURATION
+from apportion.runtime.jetstream.object_store import STORE_API
 from apportion.runtime.jetstream.server import ROLES
-from apportion.runtime.jetstream.snapshots import BUCKET
+from apportion.runtime.jetstream.snapshots import BEGINNING, BUCKET
 from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.choosing import SUBJECT as CHOICES
 from apportion.runtime.ledger.port import Draft, LedgerUnavailable, NotPermitted
@@ -49,24 +50,29 @@ SPEAKERS = ("agent", "extender", "gateway", "scheduler", "watcher")
 """Roles of every account that say to all that they are there."""
 
 API_OF_NOBODY = (
-    f"STREAM.DELETE.{STREAM}",
-    f"STREAM.MSG.DELETE.{STREAM}",
-    f"STREAM.SNAPSHOT.{STREAM}",
-    f"STREAM.RESTORE.{STREAM}",
-    f"STREAM.DELETE.OBJ_{BUCKET}",
-    f"STREAM.UPDATE.OBJ_{BUCKET}",
-    f"CONSUMER.DELETE.{STREAM}.binder",
-    f"CONSUMER.PAUSE.{STREAM}.binder",
-    "STREAM.CREATE.OTHER",
-    "STREAM.LIST",
-    "ACCOUNT.PURGE.APPORTION",
-    "META.LEADER.STEPDOWN",
+    f"$JS.API.STREAM.DELETE.{STREAM}",
+    f"$JS.API.STREAM.MSG.DELETE.{STREAM}",
+    f"$JS.API.STREAM.SNAPSHOT.{STREAM}",
+    f"$JS.API.STREAM.RESTORE.{STREAM}",
+    f"$JS.API.CONSUMER.DELETE.{STREAM}.binder",
+    f"$JS.API.CONSUMER.PAUSE.{STREAM}.binder",
+    "$JS.API.STREAM.CREATE.OTHER",
+    "$JS.API.STREAM.LIST",
+    "$JS.API.ACCOUNT.PURGE.APPORTION",
+    "$JS.API.META.LEADER.STEPDOWN",
+    *(
+        f"{STORE_API}.{verb}.OBJ_{bucket}"
+        for bucket in (BUCKET, BEGINNING)
+        for verb in ("STREAM.DELETE", "STREAM.UPDATE", "STREAM.MSG.DELETE", "CONSUMER.CREATE")
+    ),
 )
 API_OF_BOOTSTRAP = (
-    f"STREAM.CREATE.{STREAM}",
-    f"STREAM.UPDATE.{STREAM}",
-    f"STREAM.PURGE.{STREAM}",
-    f"STREAM.CREATE.OBJ_{BUCKET}",
+    f"$JS.API.STREAM.CREATE.{STREAM}",
+    f"$JS.API.STREAM.UPDATE.{STREAM}",
+    f"$JS.API.STREAM.PURGE.{STREAM}",
+    f"{STORE_API}.STREAM.CREATE.OBJ_{BUCKET}",
+    f"{STORE_API}.STREAM.CREATE.OBJ_{BEGINNING}",
+    f"{STORE_API}.STREAM.PURGE.OBJ_{BEGINNING}",
 )
 
 
@@ -124,11 +130,11 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
     """Only bootstrap makes the stream and drops its beginning; nobody deletes or restores it."""
     ledger = await bus.connect(role)
     for api in API_OF_NOBODY:
-        if role == "auditor" and api.startswith("CONSUMER.DELETE"):
+        if role == "auditor" and api.startswith("$JS.API.CONSUMER.DELETE"):
             continue  # in the auditors' account, where no service has a consumer
-        assert not await _may_send(ledger, f"$JS.API.{api}"), api
+        assert not await _may_send(ledger, api), api
     for api in API_OF_BOOTSTRAP:
-        assert await _may_send(ledger, f"$JS.API.{api}") == (role == "bootstrap"), api
+        assert await _may_send(ledger, api) == (role == "bootstrap"), api
     reads = role not in NO_READERS
     for api in (
         f"STREAM.MSG.GET.{STREAM}",
@@ -136,7 +142,9 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
     ):
         assert await _may_send(ledger, f"$JS.API.{api}") == reads, api
     snapshots = reads and role != "auditor"
-    assert await _may_send(ledger, f"$JS.API.DIRECT.GET.OBJ_{BUCKET}") == snapshots
+    assert await _may_send(ledger, f"{STORE_API}.DIRECT.GET.OBJ_{BUCKET}") == snapshots
+    keeps = snapshots or role == "bootstrap"
+    assert await _may_send(ledger, f"{STORE_API}.DIRECT.GET.OBJ_{BEGINNING}") == keeps
     # An auditor is among auditors alone, in their account: nobody else's consumers are there.
     others = set() if role == "auditor" else set(ROLES) - {role, "bootstrap", "auditor"}
     for verb, other in itertools.product(("CREATE", "INFO", "DELETE"), others):
@@ -218,7 +226,7 @@ async def test_only_the_configuration_that_is_kept_is_read_without_the_snapshots
 ) -> None:
     """The webhook's own way beyond a dropped beginning; who may drop the beginning looks at it."""
     ledger = await bus.connect(role)
-    alone = f"$JS.API.DIRECT.GET.OBJ_{BUCKET}.$O.{BUCKET}.C"
+    alone = f"{STORE_API}.DIRECT.GET.OBJ_{BEGINNING}.$O.{BEGINNING}.C"
     assert await _may_send(ledger, f"{alone}.configuration", b"") == (
         role in {"admission", "operator"}
     )
