@@ -9,7 +9,7 @@ names: an event is never skipped in silence.
 """
 
 from apportion_schemas.agreement import DifferenceFound, LedgerRebuilt, PodAdopted
-from apportion_schemas.allocation import AllocationFailed, SharesAllocated
+from apportion_schemas.allocation import AllocationFailed, ShareBreached, SharesAllocated
 from apportion_schemas.binding import BindFailed, PodBound
 from apportion_schemas.catalogue import CATALOGUE, EventType, subject_of
 from apportion_schemas.cluster import (
@@ -196,6 +196,7 @@ __all__ = [
     "Score",
     "Shape",
     "Share",
+    "ShareBreached",
     "ShareUse",
     "ShareUsed",
     "SharesAllocated",

@@ -1,10 +1,16 @@
-"""What the node really handed to the container, as its agent saw it."""
+"""What the node really handed to the container, and whether that holds it, as its agent saw it."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from apportion_schemas.quantities import Name, Natural, Payload, Text
+from apportion_schemas.quantities import Cores, MemoryMib, Name, Natural, Payload, Text
+
+BreachCode = Literal["raised", "zeroed", "removed", "unheld"]
+"""`raised`: the container wrote a larger limit into its region. `zeroed`: its region counts far
+less memory than the driver does. `removed`: it removed or broke its region. `unheld`: it runs
+without its share, or a process of it uses the device and is not in its region.
+"""
 
 
 class SharesAllocated(Payload, frozen=True):
@@ -23,3 +29,23 @@ class AllocationFailed(Payload, frozen=True):
     node: Name
     attempt: Natural
     message: Text
+
+
+class ShareBreached(Payload, frozen=True):
+    """A container is not held to its share of a device, or was not until its agent restored it.
+
+    Granted are `memory_mib` and `cores`. `memory_found_mib` and `cores_found` are the limits that
+    its region had if it was `raised`; else the memory in use that the driver counts. An agent
+    reports each code once an hour for each container and device.
+    """
+
+    pod: Name
+    node: Name
+    attempt: Natural
+    container: Name
+    device: Name
+    code: BreachCode
+    memory_mib: MemoryMib = 0
+    memory_found_mib: MemoryMib = 0
+    cores: Cores = 0
+    cores_found: Cores = 0

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from apportion_schemas.agreement import DifferenceFound, LedgerRebuilt, PodAdopted
-from apportion_schemas.allocation import AllocationFailed, SharesAllocated
+from apportion_schemas.allocation import AllocationFailed, ShareBreached, SharesAllocated
 from apportion_schemas.binding import BindFailed, PodBound
 from apportion_schemas.cluster import (
     BudgetGone,
@@ -184,6 +184,14 @@ CATALOGUE: tuple[EventType, ...] = (
     ),
     EventType(
         AllocationFailed, "allocation", _node, "agent", "all", "the node could not hand them out"
+    ),
+    EventType(
+        ShareBreached,
+        "allocation",
+        _node,
+        "agent",
+        "all",
+        "a container is not held to its share, or was not",
     ),
     EventType(
         ReportRefused,

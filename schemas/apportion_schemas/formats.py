@@ -90,6 +90,7 @@ BORN: Final[dict[str, int]] = {
     "ResizeAsked": 1,
     "ResizeRefused": 1,
     "RevisionSetAside": 1,
+    "ShareBreached": 1,
     "SharesAllocated": 1,
     "UsageRecorded": 1,
     "VolumeClaimGone": 1,

@@ -98,6 +98,7 @@ from apportion_schemas import (
     ResizeAsked,
     ResizeRefused,
     RevisionSetAside,
+    ShareBreached,
     SharesAllocated,
     ShareUsed,
     UnsharedUsed,
@@ -419,7 +420,12 @@ async def use(bus: Bus, facts: Facts) -> None:
         memory_mib_peak=200,
     )
     hour = UsageRecorded(node=report.node, seconds=3_600, shares=(used,), unshared=(stranger,))
-    await pens.write(hour, PodGone(uid="p0"), structs.replace(hour, seconds=60))
+    breach = ShareBreached(
+        pod="p0", node=report.node, attempt=1, container="main", device=held.devices[0],
+        code="raised", memory_mib=2_000, memory_found_mib=14_000, cores=20, cores_found=100,
+    )  # fmt: skip
+    gone = PodGone(uid="p0")
+    await pens.write(breach, hour, gone, structs.replace(hour, seconds=60), breach)
 
 
 async def silence(bus: Bus, facts: Facts) -> None:

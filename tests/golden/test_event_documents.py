@@ -21,7 +21,7 @@ SUBJECTS = {
     name: f"apportion.v1.{subject}"
     for names, subject in (
         ("NodeReported DeviceHealthChanged", f"inventory.{NODE}"),
-        ("SharesAllocated AllocationFailed", f"allocation.{NODE}"),
+        ("SharesAllocated AllocationFailed ShareBreached", f"allocation.{NODE}"),
         ("UsageRecorded", f"usage.{NODE}"),
         ("PodSubmitted PodChanged PodRejected PodGone", f"workload.{POD}"),
         ("PodAdopted", f"adoption.{NODE}.{POD}"),

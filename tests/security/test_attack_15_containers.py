@@ -136,7 +136,8 @@ def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> No
     attacker = Container(node / "evil_main", seed)
     for _ in range(30):
         attacker.act()
-        assert plans[1] not in regions.round([Kept("a", plan) for plan in plans], 1_000.0, 10.0)
+        found = regions.round([Kept("a", plan) for plan in plans], 1_000.0, 10.0)
+        assert {each.pod for each in found} <= {"evil"}
         for plan in plans:
             with SharedFile(Path(plan.path)) as file:
                 assert (Region(file).memory[0], Region(file).cores[0]) == (GRANTED, 10)

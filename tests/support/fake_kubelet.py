@@ -13,7 +13,7 @@ import asyncio
 import base64
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -220,6 +220,13 @@ class FakeKubelet:
         """The pod is over; its devices are free. The checkpoint stays until others are given."""
         self._entries = [entry for entry in self._entries if entry.pod != pod]
 
+    def forget(self, pod: str) -> None:
+        """Lose the pod's devices, as a kubelet without its checkpoint; its containers run."""
+        self._entries = [
+            replace(entry, ids=()) if entry.pod == pod else entry for entry in self._entries
+        ]
+        self._write_checkpoint()
+
     async def _call(self, resource: str, call: calls.Call, request: Any) -> Any:
         began_s = time.perf_counter()
         try:
@@ -279,6 +286,7 @@ class FakeKubelet:
                 "AllocResp": base64.b64encode(entry.answer).decode(),
             }
             for entry in self._entries
+            if entry.ids
         ]
         data = {"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}
         write_whole(self._plugins / CHECKPOINT, json.dumps(data).encode())

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from apportion.agent.books import Books
 from apportion.agent.boot_book import BootBook
+from apportion.agent.breaches import Breaches
 from apportion.agent.hands.daemons import Daemons
 from apportion.agent.hands.driver_limits import DriverLimits
 from apportion.agent.hands.instances import Instances
@@ -91,6 +92,7 @@ class Keeping:
         self.sampling = Sampling(
             agent, node, hands.regions, books, clock=clock, places=places, limits=limits
         )
+        self.breaches = Breaches(node, view, clock, lambda: agent.revision)
         self.sampling.expose(metrics, places.metrics_as)
 
     async def make_places(self) -> None:
@@ -108,7 +110,7 @@ class Keeping:
 
     def loops(self) -> list[Callable[[], Coroutine[None, None, None]]]:
         """What goes on until cancelled."""
-        return [self._advise, self._tidy, self._resize]
+        return [self._advise, self._tidy, self._resize, self.breaches.report]
 
     def _grants_node(self) -> grants.Node:
         """Where this node has what containers get, as it is configured now."""
@@ -117,12 +119,15 @@ class Keeping:
 
     async def _advise(self) -> None:
         await self._agent.reported(1)  # by then the ledger was read to its end
+        seen = self.sampling.look
         while True:
             await asyncio.sleep(ADVISE_S)
             now_s = self._clock.now().timestamp()
-            kept = list(self.preparing.kept())
-            for plan in await asyncio.to_thread(self._hands.regions.round, kept, now_s, RECENT_S):
-                _log.warning("%s was changed by its container, and is restored", plan.path)
+            kept, regions = list(self.preparing.kept()), self._hands.regions
+            self.breaches.note(await asyncio.to_thread(regions.round, kept, now_s, RECENT_S))
+            if self.sampling.look is not seen and self._places.library:
+                seen = self.sampling.look
+                self.breaches.note_again("look", seen.breaches)
 
     async def _resize(self) -> None:
         """Hold running containers to their size: all of them at first, then whoever got another."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from apportion.agent.hands.regions import Breach
 from apportion.agent.keeping import Keeping
 from apportion.agent.kubelet.cdi import Specifications
 from apportion.agent.kubelet.claims import Behind, ClaimDoor
@@ -136,10 +137,23 @@ class KubeletNode:
         while True:
             try:
                 await self._holders.look()
+                self.keeping.breaches.note_again("kubelet", self._bare())
                 await asyncio.to_thread(self._specifications.sweep, self._holders.slots)
             except (NotPrepared, OSError) as problem:
                 _log.debug("which pods ended is not known: %s", problem)
             await asyncio.sleep(LOOK_S)
+
+    def _bare(self) -> Iterator[Breach]:
+        """Containers that have a share by the ledger, and that the kubelet runs without a slot."""
+        view = self._agent.view_of(self._node.name)
+        for claim in view.held.values():
+            if view.answers.get(claim.pod) != "":
+                continue
+            placed = claim.placed
+            for share in placed.shares:
+                whose = (claim.pod, placed.namespace, placed.name, share.container)
+                if self._holders.bare(*whose):
+                    yield Breach(claim.pod, share.container, share.device, "unheld")
 
     async def _offer(self) -> None:
         """Tell the kubelet of every slot, and again whenever devices or names change.

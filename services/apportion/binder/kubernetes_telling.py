@@ -42,6 +42,7 @@ from apportion_schemas import (
     PodEvicted,
     PodRefused,
     PodRejected,
+    ShareBreached,
 )
 
 UNTOLD_MAX = 10_000
@@ -438,6 +439,8 @@ def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None
             return _tale(pod, "FailedBinding", f"{data.node}: {data.message}", revision)
         case AllocationFailed():
             return _tale(pod, "FailedAllocation", f"{data.node}: {data.message}", revision)
+        case ShareBreached():
+            return _tale(pod, "ShareBreached", lines.breach_words(data), revision)
         case PodBound():
             return _scheduled(pod, revision)
     return None

@@ -10,8 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from apportion.agent.hands.files import SharedFile
+from apportion.core.grants import RegionPlan
 from apportion.core.grants.region import Region
-from apportion_schemas import NodeReported, Share, UsageRecorded, UsageSample
+from apportion_schemas import NodeReported, Share, ShareBreached, UsageRecorded, UsageSample
 from tests.support.facts import Facts
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.nats import Bus
@@ -46,6 +47,8 @@ async def agent(
     options += ["--state", str(kubelet.folder / "state"), "--run", str(kubelet.folder / "run")]
     options += ["--proc", str(kubelet.folder / "proc"), "--metrics-as", "hami"]
     options += ["--usage-sample", "0.2", "--usage-record", str(RECORD_S)]
+    options += ["--library", str(kubelet.folder / "libvgpu.so")]
+    (kubelet.folder / "libvgpu.so").touch()
     async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
         await running.ready()
         await facts.count(NodeReported, 1)
@@ -164,3 +167,56 @@ async def test_what_was_used_survives_the_agent(
     records = await facts.count(UsageRecorded, before + 2)
     assert records[-1].shares[0].memory_mib_peak == 600
     assert all(share.seconds <= record.seconds + 1 for record in records for share in record.shares)
+
+
+async def test_a_container_that_gets_out_of_its_share_is_in_the_ledger(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> None:
+    """Each code once an hour, with what was granted and found; its region is restored each time."""
+    assert agent is not None
+    proc, path = kubelet.folder / "proc", await begun(kubelet, facts, UID, driver.ids[0])
+    run_process(path, inner=7, mib=600)
+    write(proc, 4711, uid=UID, container="main", inner=7)
+    driver.process(0, 4711, 600, 1)
+
+    def raise_limit() -> bool:
+        with SharedFile(path) as file:
+            region = Region(file)
+            (plan,) = [RegionPlan("", region.devices, (14_000 << 20,), (100,))]
+            if region.memory != (700 << 20,):
+                return False
+            region.hold(plan)
+        return True
+
+    assert raise_limit()
+    (raised,) = await facts.count(ShareBreached, 1)
+    found = (raised.pod, raised.container, raised.device, raised.code, raised.attempt)
+    assert found == (UID, "main", driver.ids[0], "raised", 1)
+    amounts = (raised.memory_mib, raised.memory_found_mib, raised.cores, raised.cores_found)
+    assert amounts == (700, 14_000, 30, 99)
+    await facts.until(raise_limit, "the restored limit, raised again")
+
+    run_process(path, inner=7, mib=0)
+    (_, zeroed) = await facts.count(ShareBreached, 2)
+    assert (zeroed.code, zeroed.memory_mib, zeroed.memory_found_mib) == ("zeroed", 700, 600)
+
+    write(proc, 4712, uid=UID, container="main", inner=8)
+    driver.process(0, 4712, 50, 1)
+    (_, _, unheld) = await facts.count(ShareBreached, 3)
+    assert (unheld.code, unheld.memory_found_mib) == ("unheld", 650)
+
+    path.unlink()
+    codes = [each.code for each in await facts.count(ShareBreached, 4)]
+    assert codes == ["raised", "zeroed", "unheld", "removed"]
+
+
+async def test_a_container_without_its_slots_is_in_the_ledger(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> None:
+    """A kubelet that lost its checkpoint runs it without a device, and the ledger has a share."""
+    assert agent is not None
+    for uid in (UID, OTHER):
+        await begun(kubelet, facts, uid, driver.ids[0])
+    kubelet.forget(UID)
+    (unheld,) = await facts.count(ShareBreached, 1)
+    assert (unheld.pod, unheld.container, unheld.code) == (UID, "main", "unheld")

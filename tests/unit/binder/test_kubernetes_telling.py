@@ -26,6 +26,7 @@ from apportion_schemas import (
     PodBound,
     PodRefused,
     RefusalCode,
+    ShareBreached,
     encode,
     subject_of,
 )
@@ -204,6 +205,34 @@ def test_owners_are_told_of_a_device_that_fails_and_recovers() -> None:
         running = asyncio.create_task(told.run())
         await rest(1)
         assert told.counts() == {failed: 2, recovered: 1}
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_the_owner_of_a_container_that_is_not_held_is_told() -> None:
+    """An event of its pod, a warning, once for what is the same."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        pod = told.uids["a"]
+        told.write(
+            rack("n1", 2), member(pod, ask(1000), group="", name="a"),
+            placed(pod, "n1", [share("n1-g0")], name="a"),
+        )  # fmt: skip
+        breach = ShareBreached(
+            pod=pod, node="n1", attempt=1, container="main", device="n1-g0", code="raised",
+            memory_mib=1_000, memory_found_mib=14_000,
+        )  # fmt: skip
+        await rest(1)
+        told.write(breach, breach)
+        await rest(1)
+        (event,) = [
+            each for each in told.ask("GET", EVENTS)["items"] if each["reason"] == "ShareBreached"
+        ]
+        assert (event["involvedObject"]["name"], event["type"]) == ("a", "Warning")
+        assert "14,000 MiB" in event["message"]
         running.cancel()
 
     run_virtually(main())

@@ -22,6 +22,7 @@ from apportion.core.grants.feedback import Contender, advise
 from apportion.core.grants.hami_core import REGION
 from apportion.core.grants.region import Region, RegionInvalid, made
 from apportion.runtime.files.atomic import write_whole
+from apportion_schemas.allocation import BreachCode
 from apportion_schemas.catalogue import untoken
 
 _OPEN_TO_ALL = 0o777
@@ -38,6 +39,20 @@ class Kept(NamedTuple):
 
     namespace: str
     plan: RegionPlan
+
+
+class Breach(NamedTuple):
+    """A container that is not held to its share of a device; see `ShareBreached` for `code`.
+
+    `memory` is in bytes and `cores` in percent: the limits that were found, or the use.
+    """
+
+    pod: str
+    container: str
+    device: str
+    code: BreachCode
+    memory: int = 0
+    cores: int = 0
 
 
 class Regions:
@@ -92,39 +107,49 @@ class Regions:
                 return False
         return True
 
-    def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[RegionPlan]:
+    def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[Breach]:
         """Restore every region to what the ledger says, then decide which containers wait.
 
-        Return the plans of those that their container had changed or taken away since the last
-        round of this life. See `feedback` for the times.
+        Return the devices whose limits a container had raised or taken away since the last round
+        of this life; the log names other changes as well. See `feedback` for the times.
         """
-        changed: list[RegionPlan] = []
+        breaches: list[Breach] = []
         with self._lock, ExitStack() as files:
             contenders = []
             for namespace, plan in kept:
                 if not Path(plan.path).parent.is_dir():
                     continue  # it was not prepared yet
                 try:
-                    region, differed = self._restored(plan, files)
+                    region, differed, found = self._restored(plan, files)
                 except (OSError, RegionInvalid) as error:
                     _log.warning("%s cannot be restored: %s", plan.path, error)
                     continue
                 if differed and self._written.get(plan.path) == plan:
-                    changed.append(plan)
+                    _log.warning("%s was changed by its container, and is restored", plan.path)
+                    breaches += found
                 self._written[plan.path] = plan
                 contenders.append(Contender(region, namespace, plan.devices, plan.priority))
             advise(contenders, now_s, recent_s, self._first)
-        return changed
+        return breaches
 
-    def _restored(self, plan: RegionPlan, files: ExitStack) -> tuple[Region, bool]:
-        """Raises OSError, RegionInvalid."""
+    def _restored(self, plan: RegionPlan, files: ExitStack) -> tuple[Region, bool, list[Breach]]:
+        """The region, whether it differed, and which breaches that is.
+
+        Raises OSError, RegionInvalid.
+        """
         path = Path(plan.path)
+        whose = _pod(path.parent), _container(path)
         try:
             region = Region(files.enter_context(SharedFile(path)))
-            return region, region.hold(plan)
+            raised = [
+                Breach(*whose, plan.devices[position], "raised", memory, cores)
+                for position, memory, cores in region.raised(plan)
+            ]
+            return region, region.hold(plan), raised
         except (FileNotFoundError, RegionInvalid):
             self._make(plan)
-        return Region(files.enter_context(SharedFile(path))), True
+        removed = [Breach(*whose, device, "removed") for device in plan.devices]
+        return Region(files.enter_context(SharedFile(path))), True, removed
 
     def _make(self, plan: RegionPlan) -> None:
         """Put a new region in the place of whatever is there. Raises OSError, RegionInvalid."""

@@ -78,6 +78,8 @@ class Holders:
         self._kubelet = 0
         self._ran: set[str] = set()
         self._over: set[str] = set()
+        self._listed: dict[tuple[str, str], dict[str, set[str]]] = {}
+        self._handed: set[tuple[str, str]] = set()
 
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
         """Who holds exactly these slots of the resource.
@@ -146,14 +148,23 @@ class Holders:
         if kubelet != self._kubelet:
             self._kubelet, self._ran = kubelet, set()
         before = set(self._ran)  # who starts meanwhile may be newer than the list
+        pods = (await self._list()).pods
+        self._listed = {
+            (pod.namespace, pod.name): {
+                each.name: {devices.resource for devices in each.devices if devices.ids}
+                for each in pod.containers
+            }
+            for pod in pods
+        }
         listed = {
             (devices.resource, slot)
-            for pod in (await self._list()).pods
+            for pod in pods
             for container in pod.containers
             for devices in container.devices
             for slot in devices.ids
         }
         entries = await asyncio.to_thread(self._entries)
+        self._handed = {(entry.pod_uid, entry.container_name) for entry in entries}
         if self._started() != kubelet:
             return  # another one answered, which may have heard of no pod yet
         runs = {
@@ -163,6 +174,11 @@ class Holders:
         }
         self._over = (self._over | before - runs) & {entry.pod_uid for entry in entries}
         self._ran = (self._ran | runs) - self._over
+
+    def bare(self, pod: str, namespace: str, name: str, container: str) -> bool:
+        """Whether the kubelet runs it, and no device plugin gave it a device, at the last look."""
+        given = self._listed.get((namespace, name), {}).get(container)
+        return given == set() and (pod, container) not in self._handed
 
     def _started(self) -> int:
         """Which kubelet serves PodResources: another number after it was started anew."""

@@ -23,6 +23,7 @@ class Reading(NamedTuple):
     """What a region tells of the use of one of its devices: bytes, and percent of its compute.
 
     `kinds` and `idle_s` are as in `uses.Use`; `running` is whether HAMi-core knows of a process.
+    `pids` are the ids of its processes in the container.
     """
 
     memory_used: int
@@ -30,6 +31,7 @@ class Reading(NamedTuple):
     kinds: tuple[int, int, int]
     idle_s: float | None
     running: bool
+    pids: frozenset[int] = frozenset()
 
 
 def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
@@ -58,6 +60,7 @@ def tell_pids(regions: Regions, pids: Mapping[Container, Mapping[int, int]]) -> 
 def _reading(region: Region, now_s: float) -> dict[str, Reading]:
     processes = list(region.processes())
     last_s = region.last_kernel
+    pids = frozenset(each.pid for each in processes)
     return {
         device: Reading(
             sum(each.memory[at] for each in processes),
@@ -65,6 +68,7 @@ def _reading(region: Region, now_s: float) -> dict[str, Reading]:
             _sums(each.kinds[at] for each in processes),
             max(0.0, now_s - last_s) if last_s else None,
             bool(processes),
+            pids,
         )
         for at, device in enumerate(region.devices)
     }

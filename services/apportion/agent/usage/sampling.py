@@ -82,6 +82,11 @@ class Sampling:
         self._unshared: set[tuple[str, int]] = set()
         self._problem = ""
 
+    @property
+    def look(self) -> Look:
+        """What the last look at the node found."""
+        return self._look
+
     def expose(self, metrics: Metrics, also: tuple[Names, ...]) -> None:
         """Let whoever scrapes this process have the last look, under other names as well."""
 

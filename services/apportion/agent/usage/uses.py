@@ -16,12 +16,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from apportion.agent.backend import Load, Running
+from apportion.agent.hands.regions import Breach
 from apportion.agent.usage.owners import Owner
 from apportion.agent.usage.regions import Container, Reading
 from apportion.agent.view import Claim
 from apportion_schemas import Device, MigInstance, Share
 
 _MIB: Final = 1 << 20
+_UNCOUNTED: Final = 512 * _MIB
+"""Of a process: memory of its context and modules that the driver counts and a region need not."""
 _OUR_DAEMONS: Final = frozenset({"nvidia-cuda-mps", "nvidia-cuda-mps-server"})
 """MPS's server has a context of its own on the card; the kernel cuts names after 15 characters."""
 
@@ -71,6 +74,8 @@ class Look(NamedTuple):
 
     `pids` has by container the processes that use a device: their id on the node, by the inner one.
     `cgroups` has the cgroup of each container with such a process that the kernel names.
+    `breaches` are containers whose region does not have their processes, or counts far less memory
+    than the driver; a process that has just begun or ended may be among them.
     """
 
     uses: tuple[Use, ...] = ()
@@ -78,6 +83,7 @@ class Look(NamedTuple):
     unshared: tuple[Unshared, ...] = ()
     pids: Mapping[Container, Mapping[int, int]] = {}
     cgroups: Mapping[Container, str] = {}
+    breaches: tuple[Breach, ...] = ()
 
 
 class Counted:
@@ -91,6 +97,7 @@ class Counted:
         self._unshared: list[Unshared] = []
         self._pids: dict[Container, dict[int, int]] = {}
         self._cgroups: dict[Container, str] = {}
+        self._own: dict[tuple[str, str, str], tuple[frozenset[int], int]] = {}
         for load in self._loads.values():
             for process in load.processes:
                 self._add(load, process)
@@ -111,7 +118,20 @@ class Counted:
             for position, share in _positions(claim, devices)
         )
         loads, unshared = tuple(self._loads.values()), tuple(self._unshared)
-        return Look(uses, loads, unshared, self._pids, self._cgroups)
+        breaches = tuple(self._breaches(devices, readings))
+        return Look(uses, loads, unshared, self._pids, self._cgroups, breaches)
+
+    def _breaches(
+        self, devices: Mapping[str, Device], readings: Mapping[Container, Mapping[str, Reading]]
+    ) -> Iterator[Breach]:
+        for (pod, container, device), (pids, memory) in self._own.items():
+            if device not in devices or devices[device].mode != "hami-core":
+                continue
+            found = readings.get((pod, container), {}).get(device)
+            if found is None or pids - found.pids:
+                yield Breach(pod, container, device, "unheld", memory)
+            elif memory > 2 * found.memory_used + len(pids) * _UNCOUNTED:
+                yield Breach(pod, container, device, "zeroed", memory)
 
     def _use(
         self,
@@ -147,6 +167,10 @@ class Counted:
             self._unshared.append(Unshared(load.device, process.pid, owner, held))
             return
         self._pids.setdefault((owner.pod, share.container), {})[owner.inner] = process.pid
+        if owner.container == share.container and load.instance is None:
+            of = owner.pod, share.container, load.device
+            pids, held = self._own.get(of, (frozenset(), 0))
+            self._own[of] = pids | {owner.inner}, held + (process.memory or 0)
         if owner.cgroup and owner.container == share.container:
             self._cgroups[owner.pod, share.container] = owner.cgroup
         key = (owner.pod, share.container, load.device, load.instance)

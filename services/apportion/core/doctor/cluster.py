@@ -7,11 +7,18 @@ from apportion.core.devices.cordons import cordon_words
 from apportion.core.doctor.facts import ClusterFacts, Cordoned, FailedDevices, SilentAgent
 from apportion.core.explain.health import failure, pods_on
 from apportion.core.ledger.state import DRAINED, NodeState, State
-from apportion_schemas import AllocationFailed, BindFailed, Event, PodBound, SharesAllocated
+from apportion_schemas import (
+    AllocationFailed,
+    BindFailed,
+    Event,
+    PodBound,
+    ShareBreached,
+    SharesAllocated,
+)
 
 DEVICE_RESOURCES = ("nvidia.com/", "huawei.com/", "cambricon.com/", "volcano.sh/", "tencent.com/")
 """How the names of extended resources begin by which a node of Kubernetes offers devices."""
-WORDS_OF_PLACES: Final = (SharesAllocated, AllocationFailed, PodBound, BindFailed)
+WORDS_OF_PLACES: Final = (SharesAllocated, AllocationFailed, ShareBreached, PodBound, BindFailed)
 """What an agent and a binder say of a pod's place, which they do while the pod may end."""
 
 

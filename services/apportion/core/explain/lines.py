@@ -57,6 +57,7 @@ from apportion_schemas import (
     RevisionSetAside,
     Shape,
     Share,
+    ShareBreached,
     SharesAllocated,
     UsageRecorded,
     VolumeClaimGone,
@@ -306,6 +307,25 @@ def _because(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
+def breach_words(data: ShareBreached) -> str:
+    """What the agent found, as in `container main raised its limit of GPU-1a2b to 9,000 MiB …`."""
+    device, granted = device_words(data.device), f"{data.memory_mib:,} MiB"
+    used = f"{data.memory_found_mib:,} MiB"
+    whose = f"container {data.container}"
+    if data.code == "raised":
+        granted += f" and {data.cores} %" if data.cores != data.cores_found else ""
+        used += f" and {data.cores_found} %" if data.cores != data.cores_found else ""
+        return f"{whose} set its limit of {device} to {used}; the agent restored {granted}"
+    if data.code == "removed":
+        return f"{whose} removed its region for {device}; the agent made it again with {granted}"
+    if data.code == "zeroed":
+        return (
+            f"{whose} uses {used} of {device}, of which its region counts far less; "
+            f"its share is {granted}"
+        )
+    return f"{whose} uses {used} of {device} and is not held to its share of {granted}"
+
+
 def _usage(data: UsageRecorded) -> str:
     """How much of its shares a node used, and what used it without one."""
     seconds = max(1, data.seconds)
@@ -327,6 +347,7 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
         f"{name} holds its shares on {e.node}: {listed([device_words(d) for d in e.devices])}"
     ),
     AllocationFailed: lambda e, name: f"{name}: {e.node} could not hand out shares: {e.message}",
+    ShareBreached: lambda e, name: f"{name} on {e.node}: {breach_words(e)}",
     PodSubmitted: _submitted,
     PodChanged: _changed,
     PodRejected: lambda e, name: f"{name} rejected: {rejection_words(e)}",

@@ -25,6 +25,7 @@ STORY: Final = {
     "PodGone": "Ended",
     "PlacementVoided": "Placement voided",
     "AllocationFailed": "Allocation failed",
+    "ShareBreached": "Share breached",
     "BindFailed": "Binding failed",
     "PodEvicted": "Evicted",
     "PodResized": "Resized",

@@ -216,6 +216,17 @@ class Region:
                 self._stored.write(self._shift + _IDS + position * _ID_BYTES, name)
         return self._put(_i32, _TAIL + _PRIORITY, plan.priority) or changed
 
+    def raised(self, plan: RegionPlan) -> Iterator[tuple[int, int, int]]:
+        """The positions at which it allows more than the plan, each with its memory and cores.
+
+        HAMi-core takes a limit of 0 for none.
+        """
+        for position, wanted in enumerate(zip(plan.memory, _cores_of(plan), strict=False)):
+            memory = min(self._u64(_MEMORY + 8 * position), BYTES_MAX)
+            cores = min(self._u64(_CORES + 8 * position), _WHOLE)
+            if (memory or BYTES_MAX) > wanted[0] or (cores or _WHOLE) > (wanted[1] or _WHOLE):
+                yield position, memory or BYTES_MAX, cores or _WHOLE
+
     def forget_processes(self) -> None:
         """Clear the slots of all processes, none of which is there any more.
 

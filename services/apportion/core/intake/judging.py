@@ -18,6 +18,7 @@ from apportion_schemas import (
     DeviceHealthChanged,
     Event,
     NodeReported,
+    ShareBreached,
     SharesAllocated,
     UsageRecorded,
 )
@@ -122,6 +123,20 @@ def _answer(state: State, _event: Event, data: SharesAllocated | AllocationFaile
     return None
 
 
+def _breach(state: State, _event: Event, data: ShareBreached) -> Verdict:
+    pod = state.pods.get(data.pod)
+    placed = pod.placement if pod is not None else None
+    if placed is None or placed.attempt != data.attempt:
+        return Refusal("late", f"pod {data.pod} has no place by attempt {data.attempt} any more")
+    if placed.node != data.node:
+        return Refusal(
+            "pod-of-another-node", f"pod {data.pod} is placed on {placed.node} by that attempt"
+        )
+    if all(share.device != data.device for share in placed.shares):
+        return Refusal("unknown-device", f"pod {data.pod} holds nothing of {data.device}")
+    return None
+
+
 def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
     every: tuple[ShareUsed | UnsharedUsed, ...] = (*data.shares, *data.unshared)
     for used in every:
@@ -180,6 +195,7 @@ _JUDGES: dict[type, Callable[[State, Event, Any], Verdict]] = {
     DeviceHealthChanged: _health,
     SharesAllocated: _answer,
     AllocationFailed: _answer,
+    ShareBreached: _breach,
     UsageRecorded: _usage,
 }
 AGENTS_EVENTS: Final = frozenset(_JUDGES)

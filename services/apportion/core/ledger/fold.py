@@ -80,6 +80,7 @@ from apportion_schemas import (
     ResizeAsked,
     ResizeRefused,
     Share,
+    ShareBreached,
     SharesAllocated,
     UsageRecorded,
 )
@@ -572,6 +573,13 @@ def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
     return Change(data, pod=pod)
 
 
+def _share_breached(context: _Context, data: ShareBreached) -> Change:
+    pod = _placed_pod(context.state, data)
+    if all(share.device != data.device for share in shares_of(pod)):
+        raise _Refused(f"pod {data.pod} holds nothing of {data.device}")
+    return Change(data, pod=pod)
+
+
 # ------------------------------------------------------------------ operations
 
 
@@ -604,6 +612,7 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     BindFailed: _bind_failed,
     SharesAllocated: _shares_allocated,
     AllocationFailed: _allocation_failed,
+    ShareBreached: _share_breached,
     DeviceCordoned: cordoning.device,
     DeviceUncordoned: cordoning.device,
     DeviceCordonLifted: cordoning.device,

@@ -10,9 +10,9 @@ import pytest
 from msgspec import structs
 
 from apportion.agent.hands.files import SharedFile
-from apportion.agent.hands.regions import REMOVED_MAX, Kept, Regions, open_to_all
+from apportion.agent.hands.regions import REMOVED_MAX, Breach, Kept, Regions, open_to_all
 from apportion.core.grants import RegionPlan
-from apportion.core.grants.region import Region, RegionInvalid
+from apportion.core.grants.region import BYTES_MAX, Region, RegionInvalid
 from tests.support.regions import run_process
 
 
@@ -101,11 +101,14 @@ def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
         os.truncate(wanted.path, 100)
         assert list(region.processes()) == []
         assert region.memory == (0,)
-    assert regions.round([Kept("default", wanted)], 100.0, 10.0) == [wanted]
+    (found,) = regions.round([Kept("default", wanted)], 100.0, 10.0)
+    assert found.code == "removed"
     assert limits(wanted.path) == (700 << 20,)
 
 
-@pytest.mark.parametrize("deed", ["raise", "remove", "link", "folder", "garbage", "nothing"])
+@pytest.mark.parametrize(
+    "deed", ["raise", "free", "cores", "lower", "remove", "link", "folder", "garbage", "nothing"]
+)
 def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: str) -> None:
     """Within one round, which names it; a file that others have mapped stays the same."""
     wanted = plan(tmp_path)
@@ -116,6 +119,12 @@ def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: st
         case "raise":
             with SharedFile(path) as file:
                 Region(file).hold(plan(tmp_path, 14_000 << 20))
+        case "free" | "lower":
+            with SharedFile(path) as file:
+                Region(file).hold(plan(tmp_path, 0 if deed == "free" else 1 << 20))
+        case "cores":
+            with SharedFile(path) as file:
+                Region(file).hold(structs.replace(wanted, cores=(0,), priority=0))
         case "remove":
             path.unlink()
         case "link":
@@ -127,9 +136,15 @@ def test_what_a_container_did_to_its_region_is_restored(tmp_path: Path, deed: st
         case "garbage":
             path.write_bytes(b"\xff" * 3_000_000)
     found = regions.round([Kept("default", wanted)], 100.0, 10.0)
-    assert found == ([] if deed == "nothing" else [wanted])
+    of = path.parent.name.rpartition("_")[::2]
+    breach = {
+        "raise": Breach(*of, "GPU-1", "raised", 14_000 << 20, 30),
+        "free": Breach(*of, "GPU-1", "raised", BYTES_MAX, 30),
+        "cores": Breach(*of, "GPU-1", "raised", 700 << 20, 100),
+    }.get(deed, Breach(*of, "GPU-1", "removed"))
+    assert found == ([] if deed in {"nothing", "lower"} else [breach])
     assert limits(wanted.path) == (700 << 20,)
-    if deed in {"raise", "nothing"}:
+    if deed in {"raise", "free", "cores", "lower", "nothing"}:
         assert path.stat().st_ino == before
     assert regions.round([Kept("default", wanted)], 100.0, 10.0) == []
 

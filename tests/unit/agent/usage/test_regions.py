@@ -31,7 +31,7 @@ def test_a_region_tells_what_its_processes_use(tmp_path: Path) -> None:
     with SharedFile(path) as file:
         file.write(LAST_KERNEL, (90).to_bytes(8, "little"))
     kinds = (150 * MIB, 0, 450 * MIB)
-    busy = Reading(600 * MIB, 25, kinds, 10.0, running=True)
+    busy = Reading(600 * MIB, 25, kinds, 10.0, running=True, pids=frozenset({7}))
     assert read(made, 100.0) == {("uid-1", "main"): {"GPU-1": busy}}
 
 

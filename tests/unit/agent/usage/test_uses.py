@@ -159,3 +159,41 @@ def test_cgroups_are_of_containers_with_a_share(tmp_path: Path) -> None:
     assert not found.cgroups
     found = look(tmp_path, [claim(UID, share())], [Load(CARD, 0, 0, None, running)])
     assert found.cgroups == {(UID, "main"): cgroup(UID).strip().removeprefix("0::")}
+
+
+def test_a_process_that_its_region_does_not_have_is_a_breach(tmp_path: Path) -> None:
+    """Of the container's own processes on a card that HAMi-core shares; not of its neighbours'."""
+    for pid, uid, container in (
+        (1, UID, "main"),
+        (2, UID, "main"),
+        (3, UID, "helper"),
+        (4, "", ""),
+    ):
+        write(tmp_path, pid, uid=uid, container=container, inner=pid + 10)
+    running = tuple(Running(pid, 300 * MIB, None) for pid in (1, 2, 3, 4))
+    loads, claims = [Load(CARD, 0, 0, None, running)], [claim(UID, share())]
+
+    def breaches(*pids: int) -> list[tuple[str, str, int]]:
+        reading = Reading(600 * MIB, 0, (0, 0, 0), None, bool(pids), frozenset(pids))
+        found = look(tmp_path, claims, loads, {(UID, "main"): {CARD: reading}}).breaches
+        return [(each.container, each.code, each.memory // MIB) for each in found]
+
+    assert breaches(11, 12, 99) == []
+    assert breaches(11) == breaches() == [("main", "unheld", 600)]
+    assert [each.code for each in look(tmp_path, claims, loads).breaches] == ["unheld"]
+
+
+def test_a_region_that_counts_far_less_than_the_driver_is_a_breach(tmp_path: Path) -> None:
+    """Contexts and modules, which a region need not count, are none: 512 MiB of each process."""
+    for pid in (1, 2):
+        write(tmp_path, pid, uid=UID, container="main", inner=pid + 10)
+    running = (Running(1, 1_500 * MIB, None), Running(2, 500 * MIB, None))
+    loads, claims = [Load(CARD, 0, 0, None, running)], [claim(UID, share())]
+
+    def codes(counted: int) -> list[str]:
+        reading = Reading(counted * MIB, 0, (0, 0, 0), None, bool(loads), frozenset((11, 12)))
+        found = look(tmp_path, claims, loads, {(UID, "main"): {CARD: reading}})
+        return [each.code for each in found.breaches]
+
+    assert codes(0) == codes(487) == ["zeroed"]
+    assert codes(488) == codes(2_000) == []

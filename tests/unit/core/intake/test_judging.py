@@ -17,6 +17,7 @@ from apportion_schemas import (
     PlacementVoided,
     PodBound,
     ReportRefused,
+    ShareBreached,
     SharesAllocated,
     UsageRecorded,
 )
@@ -60,9 +61,24 @@ def test_what_honest_agents_say_passes(ledger: Ledger) -> None:
         DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
         SharesAllocated(pod="p1", node="n1", attempt=1, devices=(device,)),
         AllocationFailed(pod="p1", node="n1", attempt=1, message="no"),
+        breach("p1", device),
         UsageRecorded(node="n1", seconds=3600, shares=(used(device, "p1"),)),
     ):
         assert said(ledger, data) is None
+
+
+def breach(pod: str, device: str, **more: Any) -> ShareBreached:
+    """What an agent found of the pod's container."""
+    at: dict[str, Any] = {"node": "n1", "attempt": 1} | more
+    return ShareBreached(pod=pod, container="main", device=device, code="raised", **at)
+
+
+def test_only_the_node_of_a_share_reports_its_breach(ledger: Ledger) -> None:
+    """Neither another node, nor of a device that the pod does not hold, nor of a pod that left."""
+    assert cause(said(ledger, breach("p2", "n2-g0"))) == "pod-of-another-node"
+    assert cause(said(ledger, breach("p1", "n1-g1"))) == "unknown-device"
+    assert cause(said(ledger, breach("p1", "n1-g0", attempt=2))) == "late"
+    assert cause(said(ledger, breach("p9", "n1-g0"))) == "late"
 
 
 def test_what_stands_there_is_not_said_again(ledger: Ledger) -> None:

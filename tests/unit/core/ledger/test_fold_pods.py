@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from apportion.core.ledger import fold
@@ -17,6 +18,7 @@ from apportion_schemas import (
     PodGone,
     PodRefused,
     RefusalCode,
+    ShareBreached,
     SharesAllocated,
 )
 from apportion_schemas.quantities import Payload
@@ -62,6 +64,18 @@ def test_agent_may_be_faster_than_the_binder() -> None:
     ledger = placed().play(ALLOCATED, BOUND)
     assert ledger.pod("p1").phase is Phase.ALLOCATED
     assert (ledger.pod("p1").allocated_revision, ledger.pod("p1").bound_revision) == (4, 5)
+
+
+def test_a_breach_changes_nothing_and_must_be_of_the_pods_own_device() -> None:
+    """It is a fact for people; that of another device or attempt is refused."""
+    ledger = placed().play(BOUND, ALLOCATED)
+    breach = ShareBreached(**AT, container="main", device="n1-g0", code="unheld")
+    assert ledger.play(breach).pod("p1").phase is Phase.ALLOCATED
+    for wrong in (
+        msgspec.structs.replace(breach, device="n1-g1"),
+        msgspec.structs.replace(breach, attempt=2),
+    ):
+        assert ledger.take(wrong).refused
 
 
 @pytest.mark.parametrize("before", [(), (BOUND,)], ids=["placed", "bound"])

@@ -59,6 +59,7 @@ from apportion_schemas import (
     ResizeAsked,
     ResizeRefused,
     RevisionSetAside,
+    ShareBreached,
     SharesAllocated,
     UsageRecorded,
     VolumeClaimGone,
@@ -236,6 +237,7 @@ HELPS_NOBODY: Final = frozenset(
         PodGroupGone,  # its pods hold together as they did
         PodRejected,
         ReportRefused,
+        ShareBreached,
         SharesAllocated,
         UsageRecorded,
     )
