@@ -4,11 +4,19 @@ from apportion.core.explain.why import why
 from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.snapshot import restore, take
 from apportion.core.placement.engine import Engine
-from apportion_schemas import AllocationFailed, PlacementVoided, PodPlaced, SharesAllocated
+from apportion_schemas import (
+    AllocationFailed,
+    PlacementVoided,
+    PodPlaced,
+    PodRefused,
+    RefusalCode,
+    SharesAllocated,
+)
 from tests.support.fleet import rack
 from tests.support.ledger_of import TIME, Ledger
 from tests.support.pods import ask, cards, gang, member, pod
 
+GANG_INCOMPLETE = RefusalCode.GANG_INCOMPLETE
 BEGIN = micros_of(TIME) or 0
 
 
@@ -84,6 +92,16 @@ def test_the_pods_of_a_gang_come_back_together() -> None:
     refuse(ledger, "a")
     refuse(ledger, "b")
     assert ledger.decide() == []
+    assert sorted(placed_at(ledger, 1.0)) == ["a", "b"]
+
+
+def test_a_gang_is_asked_again_when_the_pod_that_it_lacked_is_due() -> None:
+    """Nothing else has to happen first: one pod of two was refused by its agent."""
+    ledger = timed(rack("n1", 2), gang(min_available=2), member("a", cards()), member("b", cards()))
+    refuse(ledger, "a")
+    ledger.voided("b")
+    told = [event for event in ledger.decide() if isinstance(event, PodRefused)]
+    assert [(event.pod, [*event.reasons]) for event in told] == [("b", [GANG_INCOMPLETE])]
     assert sorted(placed_at(ledger, 1.0)) == ["a", "b"]
 
 

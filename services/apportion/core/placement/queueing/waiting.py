@@ -88,10 +88,12 @@ class Waiting:
         self.add(pod)
 
     def tell_time(self, now: int) -> None:
-        """Let pods that were held back until `now` wait in their turn."""
+        """Queue the pods that were held back until `now`, and wake their gangs."""
         self.queue.now = now
         for pod in self.queue.due():
             self.add(pod)
+            if pod.submitted.group:  # refused as incomplete while it lacked this pod
+                self.queue.wake_gang(pod.submitted.group)
 
     def _change(self, change: Change) -> None:
         """What it wants may be another question now, so it is asked in its turn.
