@@ -344,6 +344,7 @@ class Columns:
                 odd = True
                 self.slices[row, at] = state.slices
                 self.cut[row, at] = _cut(state, self.geometries)
+                self.closed[row, at] = _shut(state)
             memory_mib += packed.memory_of(amounts) - packed.memory_of(before)
             cores += packed.compute_of(amounts) - packed.compute_of(before)
         if odd:

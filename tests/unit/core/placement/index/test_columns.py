@@ -21,13 +21,14 @@ from apportion_schemas import (
     NodeCordoned,
     NodeReported,
     NodeSilent,
+    PodAdopted,
     PodGone,
     Share,
     Taint,
 )
 from tests.support.fleet import A100_40, gpu, node, npu, observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import instance, pod, share
+from tests.support.pods import ask, instance, pod, share
 from tests.support.pods import placed as placement
 
 
@@ -144,6 +145,21 @@ def test_closed_devices_say_why() -> None:
     columns = synced(ledger.state)
     assert columns.closed[0].tolist() == [OPEN, OPEN, UNHEALTHY, CORDONED]
     assert columns.free[0, 2:].tolist() == [packed.GUARDS] * 2
+
+
+def test_a_card_that_an_adopted_pod_closed_is_open_once_that_has_ended() -> None:
+    """The pod ran on slices of a cut card that no event named."""
+    ledger = Ledger(
+        node("a", gpu("m1", model=A100_40, mode="mig")),
+        PodAdopted(pod="p", node="a", submitted=pod("p", ask(1)), shares=(share("m1", 5120, 0),)),
+    )
+    columns = synced(ledger.state)
+    assert columns.closed[0, 1] == UNHEALTHY
+    change = ledger.take(PodGone(uid="p"))
+    columns.touch(ledger.node("a"), change.shares)
+    columns.sync()
+    assert columns.closed[0, 1] == OPEN
+    assert_equal(columns, synced(ledger.state))
 
 
 def test_sync_costs_what_was_touched() -> None:
