@@ -88,6 +88,9 @@ UNREADY, UNREACHABLE = (
     for name in ("not-ready", "unreachable")
 )
 TOLERATED = Toleration(key=UNREADY.key, operator="Exists")
+EVICTING = Taint(key=UNREADY.key, effect="NoExecute")
+FOR_A_WHILE = Toleration(key=UNREADY.key, operator="Exists", effect="NoExecute")
+"""As kube-apiserver's DefaultTolerationSeconds adds it, less its seconds."""
 DISK, READ = Disk(name="gce/a"), Disk(name="gce/a", read_only=True)
 HTTP, LOCAL = HostPort(port=80), HostPort(port=80, ip="127.0.0.1")
 BUSY = (rack("n1", 1), pod("x", shape=wants(cpu_milli=255_000, memory_mib=1_999_000)))
@@ -132,6 +135,24 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
         (rack("n1", 1), observed("n1", ready=False, taints=(UNREADY,))),
         wants(ask(), tolerations=(TOLERATED,)),
         None,
+    ),
+    *(
+        (
+            f"not ready, evicting only, and tolerated for a while, as every pod does: {name}",
+            (rack("n1", 1), observed("n1", ready=False, taints=(EVICTING,))),
+            asked,
+            None,
+        )
+        for name, asked in (
+            ("no device wanted", wants(tolerations=(FOR_A_WHILE,))),
+            ("a device wanted", wants(ask(), tolerations=(FOR_A_WHILE,))),
+        )
+    ),
+    (
+        "not ready, evicting only, and tolerated in another effect",
+        (rack("n1", 1), observed("n1", ready=False, taints=(EVICTING,))),
+        wants(tolerations=(structs.replace(FOR_A_WHILE, effect="NoSchedule"),)),
+        Verdict(C.NODE_NOT_READY, 1, 0),
     ),
     (
         "not ready, the taint tolerated, a device wanted, and its agent silent",
