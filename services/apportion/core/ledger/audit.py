@@ -157,6 +157,9 @@ class Auditor:
 
     def _before(self, revision: int, event: Event) -> Iterator[tuple[str, str]]:
         data = event.data
+        node = getattr(data, "node", "")
+        if node not in self.state.nodes and node not in self.state.departed:
+            self._chain.pop(node, None)  # the node left long ago: its chain begins again
         batch = (event.source, event.basis) if isinstance(data, _DECISIONS) else None
         if batch is None or batch != self._batch:
             yield from self._end_of_batch()
@@ -174,8 +177,6 @@ class Auditor:
 
     def _placement(self, event: Event, data: _Chained) -> Iterator[tuple[str, str]]:
         known = self._chain.get(data.node, "")
-        if data.node not in self.state.nodes and data.node not in self.state.departed:
-            known = ""  # the node left long ago: its chain begins again
         if data.previous != known:
             text = (
                 f"node {data.node}: what is decided of {data.pod} names {data.previous[:12]!r} as "

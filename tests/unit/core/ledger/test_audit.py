@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.devices.shares import release
-from apportion.core.ledger import fold, invariants
+from apportion.core.ledger import departures, fold, invariants
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
@@ -21,6 +21,7 @@ from apportion_schemas import (
     FormatEnabled,
     NodeCordoned,
     NodeCordonLifted,
+    NodeGone,
     NodeUncordoned,
     PlacementVoided,
     PodAdopted,
@@ -187,6 +188,20 @@ def test_a_broken_chain(ledger: Written) -> None:
     ledger.write(on("p1"))
     ledger.write(on("p2", previous="0" * 64))
     assert ledger.checks() == [(5, "chain")]
+
+
+def test_a_node_that_was_forgotten_long_ago_begins_its_chain_again(
+    ledger: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it was observed again before its first placement."""
+    monkeypatch.setattr(departures, "LEFT_MAX", 1)
+    monkeypatch.setattr(departures, "DEPARTED_MAX", 0)
+    ledger.write(on("p1")).write(PodGone(uid="p1")).write(NodeGone(node="n1"))
+    ledger.write(NodeGone(node="n2"))
+    assert [*ledger.auditor.state.nodes] == ["n2"]
+    ledger.chain.clear()
+    ledger.write(rack("n1", 2)).write(on("p2"))
+    assert ledger.checks() == []
 
 
 def test_the_chain_goes_over_bad_bytes_too(ledger: Written) -> None:
