@@ -39,6 +39,7 @@ from apportion_schemas import (
     PodGone,
     PodPlaced,
     PodRefused,
+    PodRejected,
     PodSubmitted,
     ReportRefused,
     SharesAllocated,
@@ -280,11 +281,12 @@ class Auditor:
 
     def _crossed(self, data: object, basis: int) -> bool:
         """Whether an adoption and a placement met on a node, two places of a pod did, or the
-        submission of one watcher and the adoption of another, neither having read the other.
+        submission or rejection of one watcher and the adoption of another, neither having read the
+        other.
 
         No fence stands between them: who is adopted runs there already.
         """
-        if isinstance(data, PodSubmitted):
+        if isinstance(data, PodSubmitted | PodRejected):
             return _adopted_since(self.state, data.uid, basis)
         if not isinstance(data, PodAdopted | PodPlaced):
             return False

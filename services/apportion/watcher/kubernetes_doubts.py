@@ -25,12 +25,17 @@ class _Meta(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+
+
 class _Status(msgspec.Struct, frozen=True):
     phase: str = ""
 
 
 class _Pod(msgspec.Struct, frozen=True):
     metadata: _Meta
+    spec: _Spec = _Spec()
     status: _Status = _Status()
 
 
@@ -61,7 +66,7 @@ class Doubts:
     async def ask(self, pod: PodView, path: str) -> bool:
         """Ask whether the pod runs on; False where nobody answers, so that it must be asked again.
 
-        One that runs is doubted no longer.
+        One that runs is doubted no longer, unless its watch has yet to tell of its node.
         """
         try:
             found = _decode(await self._api.get(path))
@@ -70,6 +75,7 @@ class Doubts:
         except KubeUnavailable:
             return False
         else:
-            if found.metadata.uid == pod.uid and found.status.phase not in ENDED:
+            same = (found.metadata.uid, found.spec.node_name) == (pod.uid, pod.node)
+            if same and found.status.phase not in ENDED:
                 self._uids.pop(pod.uid, None)
         return True

@@ -205,6 +205,28 @@ def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
     watched(check)
 
 
+def test_a_pod_that_another_scheduler_bound_is_not_rejected_by_a_late_watcher() -> None:
+    """Its own watch is late: the server names a node of which that has not told."""
+
+    async def check(cluster: Watched) -> None:
+        uid = cluster.ask("POST", PODS, kube_pod("a", share() | {"nvidia.com/gpumem": "much"}))[
+            "metadata"
+        ]["uid"]
+        await rest(1.0)
+        assert uid in cluster.state.rejected
+        cluster.link.clear.clear()
+        target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+        cluster.ask("POST", f"{PODS}/a/binding", {"metadata": {"name": "a"}, "target": target})
+        cluster.write(PodGone(uid=uid))
+        await rest(AGAIN_S + 2 * PROBE_S)
+        assert uid not in cluster.state.rejected
+        cluster.link.clear.set()
+        await rest(1.0)
+        assert uid not in cluster.state.rejected
+
+    watched(check)
+
+
 def test_a_pod_deleted_while_it_is_submitted_ends_at_once() -> None:
     """At whichever step of its submission the API server reports the deletion."""
 
