@@ -17,10 +17,13 @@ DEPARTED_MAX: Final = 16_384
 
 
 def node_of(state: State, name: str) -> NodeState:
-    """The node of that name, from now on known if it was not."""
+    """The node of that name, from now on known if it was not.
+
+    A node that the state did not know has left until Kubernetes, where there is one, observes it.
+    """
     node = state.nodes.get(name)
     if node is None:
-        node = state.nodes[name] = NodeState(name)
+        node = state.nodes[name] = NodeState(name, gone=state.of_kubernetes)
         before = state.departed.pop(name, None)
         if before is not None:
             node.fence, node.chain, node.presence = before.fence, before.chain, before.presence

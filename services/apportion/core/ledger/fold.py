@@ -117,6 +117,9 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
     if digest and type(data) in CHAINED:
         node = node_of(state, data.node)
         node.fence, node.chain = revision, digest
+        if change.refused:
+            forgotten = note_left(state, node) if node.gone else ()
+            change = Change(data, node=node, refused=change.refused, forgotten=forgotten)
     state.revision = revision
     return change
 
@@ -130,11 +133,13 @@ def refuse(state: State, revision: int, subject: str, reason: str, *, digest: st
         return Change(None)
     _note_refusal(state, revision, subject, reason)
     node = None
+    forgotten: tuple[NodeState, ...] = ()
     if subject.startswith(PLACEMENT_SUBJECTS):
         node = node_of(state, untoken(subject.removeprefix(PLACEMENT_SUBJECTS)))
         node.fence, node.chain = revision, digest
+        forgotten = note_left(state, node) if node.gone else ()
     state.revision = revision
-    return Change(None, node=node, refused=reason)
+    return Change(None, node=node, refused=reason, forgotten=forgotten)
 
 
 def _note_refusal(state: State, revision: int, subject: str, reason: str) -> None:

@@ -5,7 +5,7 @@ fence by which the next one is told once.
 """
 
 from apportion.core.ledger.change import Change, Context
-from apportion.core.ledger.departures import node_of
+from apportion.core.ledger.departures import node_of, note_left
 from apportion_schemas import NodeHeard, NodeSilent
 
 
@@ -17,4 +17,5 @@ def changed(context: Context, data: NodeSilent | NodeHeard) -> Change:
         node.silent = ""
     elif not node.silent:
         node.silent = context.time
-    return Change(data, node=node)
+    forgotten = note_left(context.state, node) if node.gone else ()
+    return Change(data, node=node, forgotten=forgotten)

@@ -14,8 +14,6 @@ def refused(context: Context, data: ReportRefused) -> Change:
     """The newest is kept; of a node that never reported, it is all that is known."""
     state = context.state
     node = node_of(state, data.node)
-    if node.reported is None and node.observed is None:
-        node.gone = state.of_kubernetes
     node.refused = RefusedReport(data.cause, data.message, context.revision, context.time)
     forgotten = note_left(state, node) if node.gone else ()
     return Change(data, node=node, forgotten=forgotten)

@@ -4,14 +4,15 @@ from itertools import count
 
 import pytest
 
-from apportion.core.ledger import departures
+from apportion.core.ledger import departures, fold
 from apportion.core.ledger.digest import digest
+from apportion.core.ledger.fold import PLACEMENT_SUBJECTS
 from apportion.core.ledger.snapshot import Taking, restore, take
 from apportion.core.placement.engine import Engine
 from apportion_schemas import NodeCordoned, NodeGone, NodeSilent, NodeUncordoned, PodAdopted
 from tests.support.fleet import node, observed, rack
-from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, pod
+from tests.support.ledger_of import Ledger, event_of
+from tests.support.pods import ask, cards, placed, pod
 
 
 @pytest.fixture(autouse=True)
@@ -144,3 +145,20 @@ def test_a_device_that_went_to_another_node_and_left_it_is_nobodys() -> None:
     ledger.play(node("y", device), node("y"), node("x"))
     assert ledger.state.node_of_device == {}
     assert ledger.node("x").devices == []
+
+
+def test_what_names_an_unknown_node_makes_none_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event that is refused, bytes that are no event, and a node whose agent is silent."""
+    monkeypatch.setattr(departures, "DEPARTED_MAX", 100)
+    state = Ledger(observed("k", version=1)).state
+    revisions = count(2)
+    for at in range(5):
+        wrong = event_of(placed("p", f"placed-{at}"))
+        assert fold.apply(state, next(revisions), wrong, digest="beef").refused
+        fold.refuse(state, next(revisions), f"{PLACEMENT_SUBJECTS}bad-{at}", "r", digest="beef")
+        fold.apply(state, next(revisions), event_of(NodeSilent(node=f"silent-{at}", grace_s=1)))
+    assert list(state.nodes) == ["k", "bad-4", "silent-4"]
+    assert (len(state.left), len(state.departed)) == (2, 13)
+    fold.apply(state, next(revisions), event_of(observed("placed-0", version=1)))
+    node = state.nodes["placed-0"]
+    assert (node.present, node.fence, node.chain) == (True, 2, "beef")
