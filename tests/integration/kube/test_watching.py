@@ -9,6 +9,7 @@ import pytest
 from apportion_schemas import (
     NodeGone,
     NodeObserved,
+    PodAdopted,
     PodGone,
     PodGroupObserved,
     PodRejected,
@@ -291,15 +292,22 @@ async def test_pods_deleted_while_they_are_submitted_leave_nothing_behind(world:
     await measured(watcher, 'apportion_watcher_repairs{kind="pod"} 0.0')
 
 
-async def test_a_pod_that_another_scheduler_bound_is_let_go(world: KubeWorld) -> None:
-    """It is ours by name, and no longer ours to place; it counts on its node."""
+async def test_a_pod_that_another_scheduler_bound_is_held_where_it_is(world: KubeWorld) -> None:
+    """Its end, its CPU on the node, its adoption, and its CPU taken off the node again."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", {"cpu": "1"}))
     await world.start("watcher")
     await until_live(world, "p")
     await bind(world, "p", "n1")
     (gone,) = await world.facts.count(PodGone, 1)
     assert gone.reason == "bound to n1 outside of the ledger"
-    await world.facts.until(lambda: newest(world, "n1").cpu_milli == 63_000, "its CPU to count")
+    (adopted,) = await world.facts.count(PodAdopted, 1)
+    assert (adopted.pod, adopted.node) == (gone.uid, "n1")
+    assert adopted.submitted.shape.node.cpu_milli == 1000
+    await world.facts.until(
+        lambda: newest(world, "n1").cpu_milli == 64_000, "the pod to count once"
+    )
+    told = [each.cpu_milli for each in world.facts.of(NodeObserved) if each.node == "n1"]
+    assert told == [64_000, 63_000, 64_000]
 
 
 async def test_what_only_a_comparison_of_the_whole_finds(world: KubeWorld) -> None:
