@@ -65,6 +65,9 @@ _NAMED: Final = re.compile(
 Gangs have their API group between the two; names from elsewhere may have more letters.
 """
 
+_FREE_TEXTS: Final = (3, 6, 8)
+"""Fields of a `PackedNode` in which people or drivers write: `cordon`, `notes` and `cordons`."""
+
 _ABOUT_NOBODY: Final = (
     NodeReported, NodeGone, NodeSilent, NodeHeard, DeviceHealthChanged,
     DeviceCordoned, DeviceUncordoned, DeviceCordonLifted,
@@ -110,6 +113,8 @@ def fleet_seen(answer: dict[str, Any], sees: Sees) -> dict[str, Any]:
     """A `FleetAnswer`, whose rows are arrays: see `packed`."""
     for row in answer["nodes"]:
         row[7] = [pod if sees(pod[0]) else [OTHERS, "", *pod[2:4], ""] for pod in row[7]]
+        for place in _FREE_TEXTS:
+            row[place] = seen(row[place], sees)
     for row in answer["used"]:
         row[1] = [use for use in row[1] if sees(use[0].partition("/")[0])]
     return answer
@@ -118,6 +123,7 @@ def fleet_seen(answer: dict[str, Any], sees: Sees) -> dict[str, Any]:
 def fleet_namespaces(answer: dict[str, Any]) -> set[str]:
     """Every namespace in a `FleetAnswer`."""
     held = {pod[0] for row in answer["nodes"] for pod in row[7]}
+    held |= namespaces_in([row[place] for row in answer["nodes"] for place in _FREE_TEXTS])
     return held | {use[0].partition("/")[0] for row in answer["used"] for use in row[1]}
 
 
@@ -152,8 +158,7 @@ def _blanked(text: str, sees: Sees) -> str:
         return text
 
     def blank(match: re.Match[str]) -> str:
-        number = match[1].isdigit() and match[2].isdigit()  # a part of so many, as in 6/21
-        return match[0] if number or sees(match[1]) else OF_OTHERS
+        return match[0] if sees(match[1]) else OF_OTHERS
 
     shown = _NAMED.sub(blank, text)
     if shown != text and HELD_BY in shown:

@@ -67,10 +67,14 @@ def _sum(values: list[Any]) -> Any:
 
 
 def _entry(answer: Any, sees: Sees) -> Any:
-    """One event: as it stands in the ledger only where it is of nobody else."""
+    """One event, if it is about no other namespace; names of others in its texts are blanked."""
     event, about = answer.pop("event"), answer["row"].get("namespaces", [UNKNOWN])
     shown = seen(answer, sees)
-    return {**shown, "event": event if all(map(sees, about)) else None}
+    if not all(map(sees, about)):
+        event = None
+    elif isinstance(event, dict) and "data" in event:
+        event["data"] = seen(event["data"], sees)
+    return {**shown, "event": event}
 
 
 def _differences(answer: Any, sees: Sees) -> Any:

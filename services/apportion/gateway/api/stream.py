@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.lens import UNKNOWN, namespaces_of
+from apportion.core.explain.lens import UNKNOWN, namespaces_in, namespaces_of, seen
 from apportion.gateway.api.answering import (
     SIGHT,
     STILL,
@@ -142,7 +142,13 @@ class EventStream:
         for namespace in namespaces_of(data, self._feed.namespace_of):
             if namespace == UNKNOWN or not await sight.may_see(namespace):
                 return hidden(record)
-        return encoded(record)
+        event = msgspec.json.decode(record.payload)
+        named = namespaces_in(event["data"])
+        known = {name for name in named if await sight.may_see(name)}
+        if known == named:
+            return encoded(record)
+        event["data"] = seen(event["data"], known.__contains__)
+        return encoded(msgspec.structs.replace(record, payload=msgspec.json.encode(event)))
 
 
 def hidden(record: Record) -> bytes:

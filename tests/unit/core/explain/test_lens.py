@@ -107,7 +107,7 @@ def test_what_is_his_own_is_as_it_was() -> None:
         ("ops/a, ml/b and x/c.d", f"{OF_OTHERS}, ml/b and {OF_OTHERS}"),
         ("nvidia.com/gpu", "nvidia.com/gpu"),
         ("app.kubernetes.io/name", "app.kubernetes.io/name"),
-        ("6/21 GiB", "6/21 GiB"),
+        ("2024/77 is gone", f"{OF_OTHERS} is gone"),
         ("/dev/nvidia0", "/dev/nvidia0"),
         ("(ops/a)", f"({OF_OTHERS})"),
         ("quota ops/cards: 3", f"quota {OF_OTHERS}: 3"),
