@@ -35,7 +35,7 @@ class Webhook:
             tasks.create_task(certificates.run(), name="certificates")
             server = HttpServer(
                 self._choice.listen,
-                metrics=self._service.metrics,
+                metrics=None,
                 not_ready=self._service.reasons_against_ready,
                 routes=self._reviews.routes(),
                 key="--listen",

@@ -104,7 +104,7 @@ def _server(
         service.loop("certificates", following.run)
     return HttpServer(
         listen,
-        metrics=service.metrics,
+        metrics=None,
         not_ready=service.reasons_against_ready,
         routes=extender.routes(),
         key="--listen",

@@ -159,7 +159,8 @@ def command(
     except ConfigError as error:
         stop_with(str(error))
     gateway = Gateway(places, PastOptions(archives=archives, kept=past, prices=prices))
-    sys.exit(run_service("gateway", gateway.body, config, guard=gateway.guard))
+    guard = gateway.guard if places.login.wanted else None
+    sys.exit(run_service("gateway", gateway.body, config, guard=guard))
 
 
 class Door(NamedTuple):
@@ -182,9 +183,7 @@ class Gateway:
         """Before the metrics of the health port, which tell of everybody's pods."""
         if self._gate is not None:
             return await self._gate.guard(request, handle)
-        if self._places.login.wanted:
-            return refused(503, "the gateway is beginning", "ask again in a moment", again_s=1)
-        return await handle(request)
+        return refused(503, "the gateway is beginning", "ask again in a moment", again_s=1)
 
     async def body(self, service: Service) -> None:
         """One life of the gateway, until cancelled."""

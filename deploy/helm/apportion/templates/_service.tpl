@@ -40,6 +40,11 @@
 {{- if has .role (list "intake" "watcher" "scheduler" "binder" "gateway") }}yes{{ end }}
 {{- end }}
 
+{{/* Whether a role's metrics ask for the token of services; the gateway's ask for a login. Empty if not. */}}
+{{- define "apportion.scraped" -}}
+{{- if not (has .role (list "bootstrap" "auditor")) }}{{ if not (and (eq .role "gateway") (eq .root.Values.gateway.login "kubernetes")) }}yes{{ end }}{{ end }}
+{{- end }}
+
 {{/* What a pod has in it to reach the ledger, as volumes; and where its container finds that. */}}
 {{- define "apportion.natsVolumes" -}}
 {{- if include "apportion.byToken" . }}
@@ -53,6 +58,10 @@
   secret:
     secretName: {{ include "apportion.natsTls" .root }}
     items: [{key: ca.crt, path: ca.crt}]
+{{- end }}
+{{- if include "apportion.scraped" . }}
+- name: metrics-token
+  secret: {secretName: {{ .root.Values.monitoring.scrape.servicesSecret }}, optional: true}
 {{- end }}
 {{- if include "apportion.appends" . }}
 - name: ledger-key
@@ -68,6 +77,9 @@
 {{- end }}
 {{- if include "apportion.natsCa" .root }}
 - {name: nats-ca, mountPath: /etc/apportion/nats, readOnly: true}
+{{- end }}
+{{- if include "apportion.scraped" . }}
+- {name: metrics-token, mountPath: /etc/apportion/metrics, readOnly: true}
 {{- end }}
 {{- if include "apportion.appends" . }}
 - {name: ledger-key, mountPath: /etc/apportion/ledger, readOnly: true}
@@ -96,6 +108,9 @@
 - {name: APPORTION_LOG_FORMAT, value: json}
 {{- with .health }}
 - {name: APPORTION_HEALTH, value: "0.0.0.0:{{ . }}"}
+{{- end }}
+{{- if include "apportion.scraped" . }}
+- {name: APPORTION_METRICS_TOKEN, value: /etc/apportion/metrics/token}
 {{- end }}
 {{- if .kubernetes }}
 - {name: APPORTION_KUBERNETES, value: "1"}

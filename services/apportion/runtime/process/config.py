@@ -25,6 +25,7 @@ ENVIRONMENT = {
     "nats_token": "APPORTION_NATS_TOKEN",
     "ledger_key": "APPORTION_LEDGER_KEY",
     "health": "APPORTION_HEALTH",
+    "metrics_token": "APPORTION_METRICS_TOKEN",
     "log_level": "APPORTION_LOG_LEVEL",
     "log_format": "APPORTION_LOG_FORMAT",
     "stop_timeout_s": "APPORTION_STOP_TIMEOUT_S",
@@ -62,7 +63,10 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class ServiceConfig(msgspec.Struct, frozen=True):
-    """The settings that every service has. `nats_url` may hold a password: do not show it."""
+    """The settings that every service has. `nats_url` may hold a password: do not show it.
+
+    The file of `metrics_token` need not be there yet.
+    """
 
     nats_url: str
     health: Address
@@ -72,6 +76,7 @@ class ServiceConfig(msgspec.Struct, frozen=True):
     nats_key: Path | None = None
     nats_token: Path | None = None
     ledger_key: Path | None = None
+    metrics_token: Path | None = None
 
     @property
     def reach(self) -> Reach:
@@ -95,6 +100,7 @@ def read_config(
             return f"--{name.replace('_', '-')}", str(given[name])
         return key, environ.get(key, "") or _DEFAULTS.get(name, "")
 
+    metrics_token = text("metrics_token")[1]
     return ServiceConfig(
         nats_url=_nats_url(*text("nats_url")),
         health=parse_address(*text("health")),
@@ -104,6 +110,7 @@ def read_config(
         nats_key=_file(*text("nats_key")),
         nats_token=_file(*text("nats_token")),
         ledger_key=_file(*text("ledger_key")),
+        metrics_token=Path(metrics_token) if metrics_token else None,
     )
 
 

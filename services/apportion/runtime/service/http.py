@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from ssl import SSLContext
 
 import msgspec
@@ -43,15 +44,15 @@ def address_of(request: web.BaseRequest) -> str:
 class HttpServer:
     """Serves one address from `start` to `stop`; `routes` come on top of the common ones.
 
-    `tls` makes it HTTPS. `client` names who asks, for `limits` to each. `guard` stands before
-    every route but the probes, as a middleware of aiohttp.
+    Without `metrics` it has no /metrics. `tls` makes it HTTPS. `client` names who asks, for the
+    limits of each. `guard` stands before every route but the probes, as a middleware of aiohttp.
     """
 
     def __init__(
         self,
         address: Address,
         *,
-        metrics: Metrics,
+        metrics: Metrics | None,
         not_ready: Callable[[], list[str]],
         routes: Iterable[web.AbstractRouteDef] = (),
         key: str = "APPORTION_HEALTH",
@@ -85,7 +86,8 @@ class HttpServer:
     def _common(self) -> Iterable[web.AbstractRouteDef]:
         yield web.get("/healthz", self._healthz)
         yield web.get("/readyz", self._readyz)
-        yield web.get("/metrics", self._render_metrics)
+        if (metrics := self._metrics) is not None:
+            yield web.get("/metrics", partial(_rendered, metrics))
 
     async def start(self) -> Address:
         """Listen, and return the address with the port really taken. Raises ConfigError."""
@@ -166,9 +168,6 @@ class HttpServer:
         reasons = self._not_ready()
         return _json({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
 
-    async def _render_metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
-
 
 @asynccontextmanager
 async def listening(server: HttpServer) -> AsyncIterator[Address]:
@@ -201,6 +200,10 @@ def too_large(most: int) -> web.Response:
     response = refused(413, error, "send less in one request", field="body")
     response.force_close()
     return response
+
+
+async def _rendered(metrics: Metrics, _request: web.Request) -> web.Response:
+    return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _json(body: object, *, status: int = 200) -> web.Response:

@@ -43,6 +43,7 @@ from apportion.runtime.process.logs import Logger, configure_logs, get_logger
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.http import Guard, HttpServer
 from apportion.runtime.service.own_machine import both, is_own_machine, own_machine_only
+from apportion.runtime.service.scraping import scrapers_only
 from apportion.runtime.service.soundness import Examined, Soundness
 
 EXIT_OK = 0
@@ -164,9 +165,10 @@ def run_service(
 ) -> int:
     """Run the service until it is told to stop, and return the exit code.
 
-    `guard` stands before the metrics of its health port, which gives a page of another site none
-    where it listens to its own machine alone; `small`: on asyncio's own loop, which is
-    slower and three megabytes smaller.
+    `guard` decides who reads the metrics of its health port. Without one, a port that other
+    machines reach asks for the token of `--metrics-token`. A port of this machine alone gives a
+    page of another site none. `small`: on asyncio's own loop, which is slower and three megabytes
+    smaller.
     """
     configure_logs(service=name, level=config.log_level, form=config.log_format)
     seldom_look_for_cycles()
@@ -211,6 +213,8 @@ async def _serve(
     _stop_on_signals(service)
     if is_own_machine(config.health.host):
         guard = both(own_machine_only(), guard)
+    elif guard is None:
+        guard = scrapers_only(config.metrics_token)
     server = HttpServer(
         config.health,
         metrics=service.metrics,

@@ -38,6 +38,7 @@ _OPTIONS = (
     _option("ledger_key", "Key that those who append share: it hides ids.", metavar="FILE"),
     client_tls_options("nats", NATS_TLS, "the ledger's"),
     _option("health", "Where /healthz, /readyz, /metrics are.", metavar="HOST:PORT"),
+    _option("metrics_token", "Token that /metrics asks other machines for.", metavar="FILE"),
     _option("log_level", "How much is logged.", type=click.Choice(get_args(LogLevel))),
     _option("log_format", "For people, or JSON.", type=click.Choice(get_args(LogFormat))),
     _option("stop_timeout_s", "Deadline for stopping.", metavar="SECONDS"),

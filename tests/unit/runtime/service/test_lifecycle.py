@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -104,8 +105,8 @@ config = msgspec.structs.replace(config, health=Address("0.0.0.0", 0))
         ("", "elsewhere.example", 403),
         ("", "localhost", 200),
         ("", "127.0.0.1", 200),
-        (ELSEWHERE, "10.0.0.7", 200),
-        (ELSEWHERE, "scheduler.apportion.svc", 200),
+        (ELSEWHERE, "10.0.0.7", 401),
+        (ELSEWHERE, "scheduler.apportion.svc", 401),
     ],
 )
 async def test_a_site_that_calls_itself_this_machine_reads_no_metrics(
@@ -118,6 +119,27 @@ async def test_a_site_that_calls_itself_this_machine_reads_no_metrics(
         for path, expected in (("/metrics", status), ("/healthz", 200)):
             async with session.get(path, headers={"Host": f"{host}:{port}"}) as answer:
                 assert answer.status == expected, path
+
+
+async def test_other_machines_read_metrics_with_the_token_alone(run: Run, tmp_path: Path) -> None:
+    """The token of `--metrics-token`, as soon as its file is there; probes need none."""
+    token = tmp_path / "metrics.token"
+    setting = f"config = msgspec.structs.replace(config, metrics_token=Path({str(token)!r}))\n"
+    process = await run(f"{ELSEWHERE}from pathlib import Path\n{setting}{FOREVER}")
+    port = str((await process.logged("started"))["health"]).split(":")[2].split("/")[0]
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+
+        async def status(sent: str, path: str = "/metrics") -> int:
+            headers = {"Authorization": sent} if sent else {}
+            async with session.get(path, headers=headers) as answer:
+                return answer.status
+
+        assert [await status(sent) for sent in ("", "Bearer", "Bearer sesame")] == [401] * 3
+        token.write_text("sesame\n")
+        assert await status("Bearer sesame") == 200
+        wrong = ("", "Bearer", "Bearer open", "Basic sesame", "sesame")
+        assert [await status(sent) for sent in wrong] == [401] * len(wrong)
+        assert [await status("", path) for path in ("/healthz", "/readyz")] == [200, 503]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
