@@ -52,6 +52,18 @@ class Load(NamedTuple):
     processes: tuple[Running, ...] = ()
 
 
+class Kept(NamedTuple):
+    """What a round did with the MIG instances of a device.
+
+    `gone` are destroyed; `held` are to go, and the driver says that they are in use; `foreign` were
+    made by another program or a person, and stay.
+    """
+
+    gone: tuple[MigInstance, ...]
+    held: tuple[MigInstance, ...]
+    foreign: tuple[MigInstance, ...]
+
+
 class DeviceBackend(Protocol):
     """The devices of one node, their health, and what can be made of them."""
 
@@ -79,20 +91,23 @@ class DeviceBackend(Protocol):
     async def make_instance(
         self, device: str, wanted: MigInstance, needed: Collection[MigInstance]
     ) -> MadeInstance:
-        """Have the MIG instance there; one that is there already is taken as it is.
+        """Have the MIG instance there; one of ours that is there already is taken as it is.
 
-        What stands in its way is destroyed, unless it is `needed` or something runs on it.
+        What stands in its way is destroyed if this agent made it, unless it is `needed` or
+        something runs on it.
 
         Raises:
             InTheWay: something needed or used is there.
-            NotMade: it cannot be there.
+            NotMade: it cannot be there, or an instance is that this agent did not make.
+            OSError: it cannot be noted as ours.
         """
 
-    async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> list[str]:
-        """Destroy all others on which nothing runs; what was destroyed, for people.
+    async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
+        """Destroy the others that this agent made and on which nothing runs.
 
         Raises:
             NotMade: the device cannot be asked.
+            OSError: what is ours cannot be noted.
         """
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from apportion.agent.backend import DevicesUnavailable
+from apportion.agent.boot_book import BootBook
 from apportion.agent.handing_in import HandingIn
 from apportion.agent.host import local_host
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.nvml import QUIET_S, NvmlBackend
 from apportion.agent.options import places_options
+from apportion.agent.our_instances import OurInstances
 from apportion.agent.places import Places, may_administer
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.simulated import SimulatedBackend
@@ -29,6 +31,7 @@ from apportion.runtime.process.small import give_back, share_one_heap
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import Session, open_session
+from apportion_schemas import MigInstance
 
 if TYPE_CHECKING:
     from apportion.agent.kubelet.door import FrontDoor
@@ -44,6 +47,7 @@ class Backends(NamedTuple):
     quiet_s: float = QUIET_S
 
 
+_INSTANCES = "instances.json"
 _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
 
 
@@ -119,7 +123,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
     """One life of the agent, until cancelled; with places, its node hands out shares."""
     async with open_session(service) as session:
         handing_in = HandingIn(session.ledger, service.clock)
-        nodes = _nodes(service, handing_in, backends)
+        nodes = _nodes(service, handing_in, backends, places)
         if places is not None:
             _note_handing_out(nodes[0], places)
         agent = Agent(
@@ -178,13 +182,18 @@ async def _hand_out(
     return door
 
 
-def _nodes(service: Service, handing_in: HandingIn, backends: Backends) -> list[Node]:
+def _nodes(
+    service: Service, handing_in: HandingIn, backends: Backends, places: Places | None
+) -> list[Node]:
     def publisher(name: str) -> Publisher:
         return Publisher(f"agent/{name}", service.clock, handing_in.append)
 
     if not backends.simulated:
         try:
-            backend = NvmlBackend(service.clock, quiet_s=backends.quiet_s)
+            ours = OurInstances(
+                BootBook(places.state / _INSTANCES, places.proc, MigInstance) if places else None
+            )
+            backend = NvmlBackend(service.clock, quiet_s=backends.quiet_s, ours=ours)
         except DevicesUnavailable as error:
             raise ConfigError("--simulate", "not given", str(error)) from None
         return [Node(backends.node, backend, local_host(backends.node), publisher(backends.node))]

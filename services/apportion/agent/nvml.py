@@ -23,9 +23,10 @@ import msgspec
 import pynvml as nvml
 
 from apportion.agent import nvml_limits, nvml_mig
-from apportion.agent.backend import DevicesUnavailable, Load, NotMade
+from apportion.agent.backend import DevicesUnavailable, Kept, Load, NotMade
 from apportion.agent.nvml_calls import CALL_S, Hung, Lane, Threads, within
 from apportion.agent.nvml_loads import Loads
+from apportion.agent.our_instances import OurInstances
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.devices.models import SLOTS
 from apportion.core.grants import MadeInstance
@@ -84,8 +85,11 @@ class NvmlBackend:
         quiet_s: float = QUIET_S,
         probe_s: float = PROBE_S,
         call_s: float = CALL_S,
+        ours: OurInstances | None = None,
     ) -> None:
         """Open the driver. A call that takes longer than `call_s` makes its card unhealthy.
+
+        `ours` are the MIG instances that earlier lives of this agent made.
 
         Raises:
             DevicesUnavailable: there is no driver here, or it does not answer.
@@ -94,6 +98,7 @@ class NvmlBackend:
         self._quiet_s = quiet_s
         self._probe_s = probe_s
         self._call_s = call_s
+        self._ours = OurInstances() if ours is None else ours
         self._known: dict[str, Device] = {}
         self._cards: dict[str, tuple[Lane, _Card]] = {}
         self._xids: dict[str, tuple[int, float]] = {}
@@ -153,12 +158,17 @@ class NvmlBackend:
         )
         least_mib = next(promised, 0)
         return await self._of(
-            device, lambda card: nvml_mig.ensure(card, wanted, needed, least_mib=least_mib)
+            device,
+            lambda card: nvml_mig.ensure(
+                nvml_mig.Cut(device, card, self._ours), wanted, needed, least_mib=least_mib
+            ),
         )
 
-    async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> list[str]:
+    async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
         """See `DeviceBackend`."""
-        return await self._of(device, lambda card: nvml_mig.keep(card, needed))
+        return await self._of(
+            device, lambda card: nvml_mig.keep(nvml_mig.Cut(device, card, self._ours), needed)
+        )
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
         """See `DeviceBackend`."""

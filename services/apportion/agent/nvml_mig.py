@@ -2,9 +2,10 @@
 
 A share of a card in MIG mode is a GPU instance at the slices that the ledger says, and in it one
 compute instance with all of its compute; the id that a container is shown is that of the MIG device
-which the two make. Called in the lane of the card alone. Invariants: whatever is there already is
-taken as it is, so each call may be repeated after a death at any point; and what is needed, or what
-a process runs on, is never destroyed: the driver itself refuses the latter.
+which the two make. Called in the lane of the card alone. Invariants: an instance of ours that is
+there already is taken as it is, so each call may be repeated after a death at any point; what is
+needed, or what a process runs on, is never destroyed: the driver itself refuses the latter; and an
+instance that this agent did not make is neither destroyed nor given to a container.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any, NamedTuple
 
 import pynvml as nvml
 
-from apportion.agent.backend import InTheWay, NotMade
+from apportion.agent.backend import InTheWay, Kept, NotMade
+from apportion.agent.our_instances import OurInstances
 from apportion.core.grants import DeviceNode, MadeInstance
 from apportion.core.grants.mig import named, overlap
 from apportion_schemas import MigInstance
@@ -40,6 +42,14 @@ class Profile(NamedTuple):
     memory_mib: int
 
 
+class Cut(NamedTuple):
+    """A card that is cut, by its id and its handle, and which of its instances are ours."""
+
+    id: str
+    handle: Any
+    ours: OurInstances
+
+
 class Made(NamedTuple):
     """A GPU instance that is there."""
 
@@ -50,14 +60,15 @@ class Made(NamedTuple):
 
 
 def ensure(
-    card: Any, wanted: MigInstance, needed: Collection[MigInstance], *, least_mib: int = 0
+    card: Cut, wanted: MigInstance, needed: Collection[MigInstance], *, least_mib: int = 0
 ) -> MadeInstance:
-    """Have the instance there; what stands in its way, and is not needed, is destroyed.
+    """Have the instance there; what stands in its way, is ours and is not needed, is destroyed.
 
     Raises:
         InTheWay: something that is needed or used is there.
         NotMade: the card is not in MIG mode, has no such profile, or one with less memory than
-            `least_mib`, or the driver refuses it.
+            `least_mib`, or the driver refuses it; or an instance is there that is not ours.
+        OSError: it cannot be noted as ours, and is not made.
     """
     try:
         return _ensure(card, wanted, needed, least_mib)
@@ -65,18 +76,28 @@ def ensure(
         raise NotMade(f"MIG instance {named(wanted)} cannot be made: {error}") from None
 
 
-def keep(card: Any, needed: Collection[MigInstance]) -> list[str]:
-    """Destroy what is not needed and not used; what was destroyed, for people.
+def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
+    """Destroy what is ours, not needed and not used.
 
-    Raises NVMLError.
+    Raises NVMLError; OSError where the book of ours cannot be written.
     """
-    gone = []
-    for made in list(instances(card, profiles(card))):
-        if made.cut not in needed:
-            with suppress(nvml.NVMLError_InUse):
+    gone, held, foreign, there = [], [], [], []
+    for made in list(instances(card.handle, profiles(card.handle))):
+        there.append(made.cut)
+        if not card.ours.made(card.id, made.cut):
+            foreign.append(made.cut)
+        elif made.cut not in needed:
+            try:
                 _destroy(made)
-                gone.append(named(made.cut))
-    return gone
+            except nvml.NVMLError_InUse:
+                held.append(made.cut)
+            else:
+                gone.append(made.cut)
+                card.ours.strike(card.id, made.cut)
+    for cut in card.ours.of(card.id):
+        if cut not in there:  # a person destroyed it, or the driver was loaded again
+            card.ours.strike(card.id, cut)
+    return Kept(tuple(gone), tuple(held), tuple(foreign))
 
 
 def profiles(card: Any) -> dict[str, Profile]:
@@ -106,10 +127,10 @@ def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
 
 
 def _ensure(
-    card: Any, wanted: MigInstance, needed: Collection[MigInstance], least_mib: int
+    card: Cut, wanted: MigInstance, needed: Collection[MigInstance], least_mib: int
 ) -> MadeInstance:
-    """Raises NVMLError, NotMade."""
-    known = profiles(card)
+    """Raises NVMLError, NotMade, OSError."""
+    known = profiles(card.handle)
     if wanted.profile not in known:
         raise NotMade(
             f"the card has no MIG profile {wanted.profile}; it has "
@@ -120,36 +141,54 @@ def _ensure(
             f"the driver makes MIG instances {wanted.profile} of {memory_mib} MiB, and pods are "
             f"promised {least_mib} MiB; report the model and `nvidia-smi mig -lgip`"
         )
-    there = list(instances(card, known))
+    there = list(instances(card.handle, known))
     made = next((each for each in there if each.cut == wanted), None)
-    if made is None:
-        _clear(there, wanted, needed)
-        at = nvml.c_nvmlGpuInstancePlacement_t(wanted.start, wanted.size)
-        number = known[wanted.profile].id
-        nvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, number, byref(at))
-        made = next(each for each in instances(card, known) if each.cut == wanted)
+    if made is None or not card.ours.made(card.id, wanted):
+        _clear(card, there, wanted, needed)
+        _make(card, wanted, known[wanted.profile].id)
+        made = next(each for each in instances(card.handle, known) if each.cut == wanted)
     compute = _compute(made)
-    return MadeInstance(_device_id(card, made, compute), _nodes(card, made, compute))
+    return MadeInstance(_device_id(card.handle, made, compute), _nodes(card.handle, made, compute))
 
 
-def _clear(there: Iterable[Made], wanted: MigInstance, needed: Collection[MigInstance]) -> None:
-    """Destroy what stands in the way. Raises NVMLError, InTheWay."""
-    for made in there:
-        if not overlap(made.cut, wanted):
-            continue
-        in_the_way = f"{named(made.cut)} stands in the way of {named(wanted)}"
+def _make(card: Cut, wanted: MigInstance, number: int) -> None:
+    """Make the GPU instance, noted as ours. Raises NVMLError, OSError."""
+    at = nvml.c_nvmlGpuInstancePlacement_t(wanted.start, wanted.size)
+    card.ours.note(card.id, wanted)
+    try:
+        nvml.nvmlDeviceCreateGpuInstanceWithPlacement(card.handle, number, byref(at))
+    except nvml.NVMLError:
+        card.ours.strike(card.id, wanted)  # what is there by now is of another
+        raise
+
+
+def _clear(
+    card: Cut, there: Iterable[Made], wanted: MigInstance, needed: Collection[MigInstance]
+) -> None:
+    """Destroy what stands in the way. Raises NVMLError, InTheWay, NotMade, OSError."""
+    in_the_way = [made for made in there if overlap(made.cut, wanted)]
+    for made in in_the_way:
+        if not card.ours.made(card.id, made.cut):
+            raise NotMade(
+                f"the MIG instance {named(made.cut)} (GPU instance {made.id}) is in the place of "
+                f"{named(wanted)}, and Apportion did not make it, so it stays; if no program "
+                "needs it, destroy it with nvidia-smi mig -dci and -dgi"
+            )
+    for made in in_the_way:
+        why = f"{named(made.cut)} stands in the way of {named(wanted)}"
         if made.cut in needed:
-            raise InTheWay(f"{in_the_way}, and another container of this node holds it still")
+            raise InTheWay(f"{why}, and another container of this node holds it still")
         try:
             _destroy(made)
         except nvml.NVMLError_InUse:
             raise InTheWay(
-                f"{in_the_way}, and a process runs on it still; see nvidia-smi"
+                f"{why}, and a process runs on it still, or DCGM holds it; see nvidia-smi"
             ) from None
+        card.ours.strike(card.id, made.cut)
 
 
 def _destroy(made: Made) -> None:
-    """Raises NVMLError; NVMLError_InUse while a process runs there."""
+    """Raises NVMLError; NVMLError_InUse while a process, or DCGM, holds it."""
     for compute in _computes(made):
         nvml.nvmlComputeInstanceDestroy(compute)
     nvml.nvmlGpuInstanceDestroy(made.handle)

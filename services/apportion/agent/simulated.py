@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from apportion.agent.backend import InTheWay, Load, NotMade
+from apportion.agent.backend import InTheWay, Kept, Load, NotMade
 from apportion.core.grants import MadeInstance
 from apportion.core.grants.mig import named, overlap
 from apportion_schemas import Device, MigInstance
@@ -61,12 +61,12 @@ class SimulatedBackend:
         digest = uuid.uuid5(uuid.NAMESPACE_OID, f"{device}/{wanted.profile}/{wanted.start}")
         return MadeInstance(f"MIG-{digest}")
 
-    async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> list[str]:
-        """See `DeviceBackend`."""
+    async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
+        """See `DeviceBackend`; no other program cuts a simulated card."""
         there = self._instances.get(device, [])
-        gone = [each for each in there if each not in needed]
+        gone = tuple(each for each in there if each not in needed)
         self._instances[device] = [each for each in there if each in needed]
-        return [named(each) for each in gone]
+        return Kept(gone, (), ())
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
         """See `DeviceBackend`; no process ever runs on a simulated card."""

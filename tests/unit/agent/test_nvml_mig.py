@@ -1,5 +1,6 @@
 """What a death, a person or a container may leave on a card in MIG mode, over the fake driver."""
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ import pytest
 
 from apportion.agent import nvml_mig
 from apportion.agent.backend import InTheWay, NotMade
+from apportion.agent.boot_book import BootBook
+from apportion.agent.hands.instances import Instances
 from apportion.agent.nvml import NvmlBackend
+from apportion.agent.our_instances import OurInstances
 from apportion.core.devices.catalogue import MigProfile
 from apportion.core.grants import DeviceNode
 from apportion.runtime.process.clock import SystemClock
@@ -18,7 +22,6 @@ from tests.support.nvidia.driver import FakeDriver, fake_driver
 
 HALF = MigInstance(profile="3g.20gb", start=4, size=4)
 SMALL = MigInstance(profile="1g.5gb", start=6, size=1)
-HALF_ID = 9
 
 
 @pytest.fixture
@@ -29,12 +32,38 @@ def driver(tmp_path: Path) -> Iterator[FakeDriver]:
 
 
 @pytest.fixture
-async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
-    """An open backend."""
+def proc(tmp_path: Path) -> Path:
+    """A /proc of the first boot."""
+    boot(tmp_path / "proc", "boot-1")
+    return tmp_path / "proc"
+
+
+@pytest.fixture
+async def backend(driver: FakeDriver, tmp_path: Path, proc: Path) -> AsyncIterator[NvmlBackend]:
+    """An open backend with a book on the disk."""
     assert driver.ids
-    opened = NvmlBackend(SystemClock())
+    opened = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
     yield opened
     await opened.close()
+
+
+def boot(proc: Path, name: str) -> None:
+    """Let the machine have started under this id."""
+    folder = proc / "sys/kernel/random"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "boot_id").write_text(name)
+
+
+def ours(folder: Path, proc: Path) -> OurInstances:
+    """What the disk says is ours, as an agent finds it when it starts."""
+    return OurInstances(BootBook(folder / "instances.json", proc, MigInstance))
+
+
+def made_by_hand(card: Any, cut: MigInstance) -> Any:
+    """A GPU instance that another program or a person made."""
+    number = nvml_mig.profiles(card)[cut.profile].id
+    at = pynvml.c_nvmlGpuInstancePlacement_t(cut.start, cut.size)
+    return pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, number, pynvml.byref(at))
 
 
 @pytest.fixture
@@ -50,23 +79,28 @@ def there(card: Any) -> list[MigInstance]:
 
 
 async def test_an_instance_without_its_inside_is_finished(
-    backend: NvmlBackend, driver: FakeDriver, card: Any
+    driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
 ) -> None:
     """The agent was killed between the two steps."""
-    at = pynvml.c_nvmlGpuInstancePlacement_t(HALF.start, HALF.size)
-    pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, HALF_ID, pynvml.byref(at))
+    ours(tmp_path, proc).note(driver.ids[0], HALF)
+    made_by_hand(card, HALF)
+    backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
     made = await backend.make_instance(driver.ids[0], HALF, [])
     device = pynvml.nvmlDeviceGetHandleByUUID(made.id.encode())
     assert pynvml.nvmlDeviceGetAttributes(device).computeInstanceSliceCount == 3
     assert there(card) == [HALF]
+    await backend.close()
 
 
 async def test_an_instance_that_was_cut_within_is_made_whole(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
     """By a person: the container would have a third of what the ledger says."""
-    at = pynvml.c_nvmlGpuInstancePlacement_t(HALF.start, HALF.size)
-    half = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, HALF_ID, pynvml.byref(at))
+    await backend.make_instance(driver.ids[0], HALF, [])
+    (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
+    half = one.handle
+    (whole,) = nvml_mig._computes(one)
+    pynvml.nvmlComputeInstanceDestroy(whole)
     for _ in range(3):
         pynvml.nvmlGpuInstanceCreateComputeInstance(half, 0)
     made = await backend.make_instance(driver.ids[0], HALF, [])
@@ -81,7 +115,8 @@ async def test_what_a_process_runs_on_stays(
     await backend.make_instance(driver.ids[0], SMALL, [])
     (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
     driver.process(0, 4242, 100, instance=one.id)
-    assert await backend.keep_instances(driver.ids[0], []) == []
+    kept = await backend.keep_instances(driver.ids[0], [])
+    assert (kept.gone, kept.held, kept.foreign) == ((), (SMALL,), ())
     with pytest.raises(InTheWay, match="a process runs on it still"):
         await backend.make_instance(driver.ids[0], HALF, [])
     assert there(card) == [SMALL]
@@ -133,4 +168,119 @@ async def test_no_instance_is_smaller_than_what_pods_are_promised(
     monkeypatch.setattr("apportion.agent.nvml.mig_profiles", lambda *_: (larger,))
     with pytest.raises(NotMade, match="20096 MiB"):
         await backend.make_instance(driver.ids[0], HALF, [])
+    assert there(card) == []
+
+
+# ---------------------------------------------------------------- instances of others
+
+
+async def test_instances_that_the_agent_did_not_make_stay(
+    backend: NvmlBackend, driver: FakeDriver, card: Any
+) -> None:
+    """Idle or not, needed or not: they are named, and ours beside them goes."""
+    made_by_hand(card, HALF)
+    small = MigInstance(profile="1g.5gb", start=0, size=1)
+    await backend.make_instance(driver.ids[0], small, [])
+    kept = await backend.keep_instances(driver.ids[0], [])
+    assert (kept.gone, kept.held, kept.foreign) == ((small,), (), (HALF,))
+    assert there(card) == [HALF]
+
+
+@pytest.mark.parametrize("wanted", [HALF, SMALL, MigInstance(profile="7g.40gb", start=0, size=8)])
+async def test_no_share_is_cut_where_an_instance_of_another_is(
+    backend: NvmlBackend, driver: FakeDriver, card: Any, wanted: MigInstance
+) -> None:
+    """Neither in its place nor as it is: two programs would use one instance."""
+    made_by_hand(card, HALF)
+    with pytest.raises(NotMade, match=r"3g\.20gb from slice 4") as refused:
+        await backend.make_instance(driver.ids[0], wanted, [])
+    assert not isinstance(refused.value, InTheWay)
+    assert there(card) == [HALF]
+    await backend.make_instance(driver.ids[0], MigInstance(profile="1g.5gb", start=0, size=1), [])
+
+
+async def test_an_agent_that_starts_again_knows_its_instances(
+    backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
+) -> None:
+    """From the disk; what a person made in the meantime is not among them."""
+    first = await backend.make_instance(driver.ids[0], SMALL, [])
+    small = MigInstance(profile="1g.5gb", start=0, size=1)
+    made_by_hand(card, small)
+    again = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
+    assert await again.make_instance(driver.ids[0], SMALL, []) == first
+    kept = await again.keep_instances(driver.ids[0], [])
+    assert (kept.gone, kept.foreign) == ((SMALL,), (small,))
+    assert there(card) == [small]
+    await again.close()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_a_death_between_the_note_and_the_making_forgets_nothing(
+    driver: FakeDriver, card: Any, tmp_path: Path, proc: Path, exists: bool
+) -> None:
+    """What was made is ours and goes; where nothing was made, the note goes."""
+    ours(tmp_path, proc).note(driver.ids[0], HALF)
+    if exists:
+        made_by_hand(card, HALF)
+    backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
+    kept = await backend.keep_instances(driver.ids[0], [])
+    assert kept.gone == ((HALF,) if exists else ())
+    assert ours(tmp_path, proc).of(driver.ids[0]) == []
+    made_by_hand(card, HALF)
+    assert (await backend.keep_instances(driver.ids[0], [])).foreign == (HALF,)
+    assert there(card) == [HALF]
+    await backend.close()
+
+
+async def test_an_instance_is_noted_before_it_is_made(
+    backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path
+) -> None:
+    """A disk that takes no note leaves no instance; a refusal of the driver leaves no note."""
+    (tmp_path / "instances.json").mkdir()
+    with pytest.raises(OSError, match=r"instances\.json"):
+        await backend.make_instance(driver.ids[0], SMALL, [])
+    assert there(card) == []
+    (tmp_path / "instances.json").rmdir()
+    crooked = MigInstance(profile="2g.10gb", start=1, size=2)
+    with pytest.raises(NotMade):
+        await backend.make_instance(driver.ids[0], crooked, [])
+    assert not backend._ours.of(driver.ids[0])
+
+
+async def test_a_boot_ends_what_is_ours(
+    backend: NvmlBackend, driver: FakeDriver, card: Any, tmp_path: Path, proc: Path
+) -> None:
+    """An instance that a person makes after it in the same place has the same id, and stays."""
+    first = await backend.make_instance(driver.ids[0], SMALL, [])
+    driver.restart()
+    boot(proc, "boot-2")
+    again = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
+    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    one = made_by_hand(card, SMALL)
+    pynvml.nvmlGpuInstanceCreateComputeInstance(one, 0)
+    device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0)
+    assert pynvml.nvmlDeviceGetUUID(device) == first.id
+    kept = await again.keep_instances(driver.ids[0], [])
+    assert (kept.gone, kept.foreign) == ((), (SMALL,))
+    assert there(card) == [SMALL]
+    await again.close()
+
+
+async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
+    backend: NvmlBackend, driver: FakeDriver, card: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while DCGM watches it: it is named once, and the others are not kept by it."""
+    hands = Instances(backend)
+    other = MigInstance(profile="1g.5gb", start=0, size=1)
+    await backend.make_instance(driver.ids[0], SMALL, [])
+    (one,) = nvml_mig.instances(card, nvml_mig.profiles(card))
+    await backend.make_instance(driver.ids[0], other, [])
+    driver.process(0, 4242, 0, instance=one.id)
+    for _ in range(3):
+        await hands.keep([driver.ids[0]], [])
+        assert there(card) == [SMALL]
+    told = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert [each.count("1g.5gb from slice 6") for each in told] == [1]
+    driver.end_process(4242)
+    await hands.keep([driver.ids[0]], [])
     assert there(card) == []

@@ -1,8 +1,9 @@
 """MIG instances for the containers of this node: made before they start, destroyed when they ended.
 
 Which ones are needed is no record of ours: it follows from the kubelet's books and from the ledger
-(`Needed`), so an agent that was killed, or is new on the node, comes to the same. Invariant: an
-instance that a container of the ledger may be using is not destroyed.
+(`Needed`), so an agent that was killed, or is new on the node, comes to the same. Which ones this
+agent made is a record of ours (`OurInstances`). Invariant: an instance that a container of the
+ledger may be using, or that this agent did not make, is not destroyed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from apportion.agent.backend import DeviceBackend, InTheWay, NotMade
+from apportion.agent.backend import DeviceBackend, InTheWay, Kept, NotMade
 from apportion.core.grants import MadeInstance
-from apportion.core.grants.mig import cut
+from apportion.core.grants.mig import cut, named
 from apportion_schemas import MigInstance, Share
 
 PATIENCE_S: Final = 8.0
@@ -29,6 +30,7 @@ class Instances:
 
     def __init__(self, backend: DeviceBackend) -> None:
         self._backend = backend
+        self._left: dict[str, tuple[tuple[MigInstance, ...], tuple[MigInstance, ...]]] = {}
 
     async def ensure(
         self, wanted: Iterable[Share], needed: Collection[Share]
@@ -37,6 +39,7 @@ class Instances:
 
         Raises:
             NotMade: one of them cannot be there; the message says what stands in its way.
+            OSError: one of them cannot be noted as ours.
         """
         made: dict[Share, MadeInstance] = {}
         for share in wanted:
@@ -46,15 +49,37 @@ class Instances:
         return made
 
     async def keep(self, cards: Iterable[str], needed: Collection[Share]) -> None:
-        """Destroy what nobody needs, on these cards, which are in MIG mode."""
+        """Destroy what is ours and not needed, on these cards, which are in MIG mode.
+
+        What the driver holds is tried again in the next round. Raises OSError.
+        """
         for card in cards:
             try:
-                gone = await self._backend.keep_instances(card, _of_card(needed, card))
+                kept = await self._backend.keep_instances(card, _of_card(needed, card))
             except NotMade as problem:
                 _log.warning("MIG instances of %s are left as they are: %s", card, problem)
                 continue
-            if gone:
-                _log.info("card %s: nobody needs %s: destroyed", card, ", ".join(gone))
+            if kept.gone:
+                _log.info("card %s: no pod needs %s: destroyed", card, _names(kept.gone))
+            if (kept.held, kept.foreign) != self._left.get(card, ((), ())):
+                self._tell(card, kept)
+
+    def _tell(self, card: str, kept: Kept) -> None:
+        """Log what stays on the card, once for each change of it."""
+        self._left[card] = kept.held, kept.foreign
+        if kept.held:
+            _log.warning(
+                "card %s: no pod needs %s, and the driver says that it is in use; a process runs "
+                "there, or DCGM holds it. Retrying until it is destroyed",
+                card,
+                _names(kept.held),
+            )
+        if kept.foreign:
+            _log.warning(
+                "card %s: Apportion did not make %s; it stays, and its slices are given to no pod",
+                card,
+                _names(kept.foreign),
+            )
 
     async def _patiently(
         self, card: str, wanted: MigInstance, others: Collection[MigInstance]
@@ -73,3 +98,7 @@ class Instances:
 
 def _of_card(shares: Iterable[Share], card: str) -> set[MigInstance]:
     return {cut(each.instance) for each in shares if each.device == card and each.instance}
+
+
+def _names(instances: Iterable[MigInstance]) -> str:
+    return ", ".join(named(each) for each in instances)
