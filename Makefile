@@ -27,7 +27,7 @@ UP_ARGS ?=
 TEST_ARGS ?=
 LANE ?=
 
-.PHONY: help up test compile wheel sbom sim faults mutants check format lock generate digests oldest clean
+.PHONY: help up test compile wheel sbom audit sim faults mutants check format lock generate digests oldest clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -48,6 +48,11 @@ wheel: $(DEV) ## a wheel with the compiled modules, for every Linux whose glibc 
 
 sbom: $(DEV) ## the bill of materials, in CycloneDX (DIST=dist)
 	@$(VENV)/bin/python -m tests.bill $(DIST)/apportion.cdx.json
+
+audit: ## the packages that we ship with against the advisories that are known by now (needs the network)
+	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && python3 -m venv "$$dir" \
+	  && "$$dir/bin/pip" install --quiet --require-hashes -r requirements/audit.txt \
+	  && "$$dir/bin/pip-audit" --require-hashes --disable-pip -r requirements/runtime.txt
 
 ROUNDS ?= 20
 faults: $(DEV) $(COMPILED) ## servers, services and disks that fail for real, under load (ROUNDS=20)
@@ -99,6 +104,7 @@ LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hash
 lock: ## lock the dependencies anew (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv" >&2; exit 1; }
 	$(LOCK) $(LOCK_ARGS) requirements/build.in -o requirements/build.txt
+	$(LOCK) $(LOCK_ARGS) requirements/audit.in -o requirements/audit.txt
 	$(LOCK) $(LOCK_ARGS) pyproject.toml -c requirements/build.txt -o requirements/runtime.txt
 	$(LOCK) $(LOCK_ARGS) requirements/build.in pyproject.toml --extra dev \
 	  -c requirements/build.txt -c requirements/runtime.txt -o requirements/dev.txt
