@@ -318,10 +318,13 @@ def test_the_network_is_one_setting() -> None:
 def test_the_agent_may_what_it_needs_and_no_more() -> None:
     """Cutting cards is a right of its own, and asked for by itself."""
 
-    def rights(*words: str) -> Any:
+    def container(*words: str) -> Any:
         pod = documents(rendered(*words))["DaemonSet", "agent"]["spec"]["template"]["spec"]
-        (container,) = pod["containers"]
-        return container["securityContext"]
+        (only,) = pod["containers"]
+        return only
+
+    def rights(*words: str) -> Any:
+        return container(*words)["securityContext"]
 
     assert rights()["capabilities"] == {"drop": ["ALL"], "add": ["SYS_PTRACE"]}
     for setting in ("mig", "mps", "driverLimits"):
@@ -329,6 +332,7 @@ def test_the_agent_may_what_it_needs_and_no_more() -> None:
         assert rights(*words)["capabilities"]["add"] == ["SYS_PTRACE", "SYS_ADMIN"]
         profile = {"type": "Unconfined"} if setting == "mps" else None
         assert rights(*words).get("appArmorProfile") == profile
+        assert ("--mps" in container(*words)["args"]) == (setting == "mps")
     assert rights("--set", "agent.seLinuxType=spc_t")["seLinuxOptions"] == {"type": "spc_t"}
 
 

@@ -22,7 +22,7 @@ from apportion.agent.our_instances import OurInstances
 from apportion.agent.places import Places, may_administer
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.simulated import SimulatedBackend
-from apportion.core.configuration.offering import NO_CDI, NO_RIGHT
+from apportion.core.configuration.offering import NO_CDI, NO_MPS, NO_RIGHT
 from apportion.core.ledger.turns import AT_ALLOCATE, AT_START, handing_out
 from apportion.runtime.files.fleets import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.runtime.ledger.publisher import Publisher
@@ -117,6 +117,8 @@ def _note_handing_out(node: Node, places: Places) -> None:
         node.closed += ((("mig",), NO_CDI),)
     if not node.backend.simulated and not may_administer():
         node.closed += ((("mig", "mps"), NO_RIGHT),)
+    if not node.backend.simulated and places.kubelet is not None and not places.mps_offered:
+        node.closed += ((("mps",), NO_MPS),)
 
 
 async def body(service: Service, backends: Backends, places: Places | None = None) -> None:

@@ -62,6 +62,13 @@ _OPTIONS = (
         help="Where MPS daemons have their pipes; the same path as on the node.",
     ),
     click.option(
+        "--mps",
+        "mps_offered",
+        is_flag=True,
+        help="With --kubelet: offer cards in MPS mode. Every container on such a card can stop "
+        "the others.",
+    ),
+    click.option(
         "--mps-launcher",
         default="",
         metavar="WORDS",

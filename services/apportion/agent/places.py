@@ -34,6 +34,7 @@ class Places(Struct, frozen=True):
     so that containers get what is theirs when the kubelet admits their pod. `static_cdi` is where
     people keep CDI specifications that outlive a reboot. `priority_namespaces`
     are those whose containers of priority 0 go before containers of other namespaces.
+    `mps_offered`: pods share cards in MPS mode.
     """
 
     cdi: Path
@@ -53,6 +54,7 @@ class Places(Struct, frozen=True):
     no_cdi: bool = False
     static_cdi: Path = Path("/etc/cdi")
     priority_namespaces: tuple[str, ...] = ()
+    mps_offered: bool = False
 
     @property
     def mps(self) -> Path:

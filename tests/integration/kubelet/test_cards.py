@@ -16,6 +16,7 @@ from click import echo
 from msgspec import structs
 
 from apportion.agent import nvml_mig
+from apportion.core.configuration.offering import NO_MPS
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.dra.names import container_of
 from apportion.core.grants.mig import cut, overlap
@@ -67,7 +68,8 @@ async def agent(
 ) -> AsyncIterator[ServiceProcess]:
     """The node's agent, with whatever cards the driver has."""
     assert driver.ids
-    async with ServiceProcess("agent", bus.server.url_for("agent"), *places(kubelet)) as running:
+    options = [*places(kubelet), "--mps"]
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
         await running.ready()
         await facts.count(NodeReported, 1)
         yield running
@@ -329,6 +331,23 @@ async def test_C3_a_card_under_mps_has_a_daemon_while_it_has_pods(
         lambda: pynvml.nvmlDeviceGetComputeMode(handle) == pynvml.NVML_COMPUTEMODE_DEFAULT,
         "the card to be given back",
     )
+
+
+@pytest.mark.parametrize("driver", ["1xT4"], indirect=True)
+async def test_C3_a_card_under_mps_is_not_offered_unless_it_is_said(
+    bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> None:
+    """Its containers can stop one another, so the agent closes it, with the reason."""
+    assert driver.ids
+    mps = NodeConfiguration(name=NODE, operating_mode="mps")
+    await facts.write(
+        ConfigurationChanged(by="test", configuration=Configuration(nodeconfig=(mps,)))
+    )
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *places(kubelet)) as agent:
+        await agent.ready()
+        await facts.until(lambda: cards(facts)[0].mode == "mps", "the card to be in MPS mode")
+        (card,) = cards(facts)
+        assert (card.healthy, card.health_reason) == (False, NO_MPS)
 
 
 async def inside(kubelet: FakeKubelet, pod: str) -> dict[str, str]:

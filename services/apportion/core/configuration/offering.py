@@ -51,6 +51,11 @@ NO_RIGHT: Final = (
     "it, and the agent has none: set agent.mig or agent.mps of the chart"
 )
 
+NO_MPS: Final = (
+    f"{MISCONFIGURED}every container on a card under MPS can give the card's daemon orders, and so "
+    "stop the others; where they may, set agent.mps of the chart (--mps)"
+)
+
 
 def closed(devices: Iterable[Device], modes: Collection[Mode], reason: str) -> tuple[Device, ...]:
     """The devices, of which those in one of `modes` are not offered, with the reason."""
