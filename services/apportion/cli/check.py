@@ -21,7 +21,7 @@ from apportion.core.explain.limit_words import of_resource
 from apportion.core.explain.lines import ask_words
 from apportion.core.manifests import PodDraft
 from apportion.core.manifests.checking import Checked, checked
-from apportion.core.manifests.others import found_as, nothing_taken_words, passed_over_words
+from apportion.core.manifests.others import nothing_taken_words
 from apportion.core.manifests.priority_classes import with_classes
 from apportion.core.manifests.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.runtime.files.manifests import (
@@ -65,16 +65,26 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     refused: str = ""
 
 
-class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints.
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """A document that was not checked: its number in its file (from 1), first line, name and why.
 
-    `passed_over` are documents that are neither workloads nor limits, by name; `unknown` are those
-    that hold pods and are of a kind whose controller is not known here.
+    `holds_pods` is true for a kind whose controller is not known here, such as a TFJob, and false
+    for a document that is neither a workload nor a limit, such as a Service.
     """
 
+    source: str
+    document: int
+    line: int
+    name: str
+    holds_pods: bool
+    why: str
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `--json` prints."""
+
     documents: list[Row] = []
-    unknown: list[Row] = []
-    passed_over: list[str] = []
+    skipped: list[Skipped] = []
 
     @property
     def refused(self) -> int:
@@ -92,7 +102,7 @@ class Report(msgspec.Struct, kw_only=True):
               help="Manifests of any kind; a folder with all below it.")  # fmt: skip
 @click.option("--config", "config_file", metavar="FILE",
               help="The cluster's configuration, for names and units of its own.")  # fmt: skip
-@click.option("--strict", is_flag=True, help="Exit with 1 where anything is doubtful, too.")
+@click.option("--strict", is_flag=True, help="Also exit with 1 if anything is doubtful or skipped.")
 @JSON
 def command(
     *, files: tuple[str, ...], config_file: str | None, strict: bool, as_json: bool
@@ -101,13 +111,15 @@ def command(
 
     Nothing is sent anywhere. Of a StatefulSet, DaemonSet, ReplicaSet or CronJob the pod is looked
     at that it would make, of Volcano's CronJob and JobTemplate the job. PriorityClasses count that
-    stand in the same files. Other kinds that hold pods are named, and so is what is passed over, as
-    `submit` does, because it is neither a workload nor a limit. It is wrong if
-    there is nothing else. Doubtful is what is probably not meant so: a name that is nearly one that
-    is known, an amount that counts otherwise, another scheduler.
+    stand in the same files. Doubtful is what is probably not meant so: a name that is nearly one
+    that is known, an amount that counts otherwise, another scheduler.
 
-    Exit codes: 0 everything would be taken; 1 something would be refused, or with --strict is
-    doubtful; 2 wrong usage.
+    Two kinds of documents are skipped, each by name with the reason: those that hold pods and are
+    of an unknown kind, such as a TFJob, and those that are neither a workload nor a limit, such as
+    a Service.
+
+    Exit codes: 0 everything that was read would be taken; 1 something would be refused, every
+    document was skipped, or with --strict something is doubtful or skipped; 2 wrong usage.
     """
     config = DEFAULT_CONFIG
     if config_file is not None:
@@ -121,14 +133,15 @@ def command(
             report.documents.append(_unreadable(found))
         else:
             _look(found, config, report)
-    if not report.documents and not report.unknown:
+    if not report.documents and not any(each.holds_pods for each in report.skipped):
         why = nothing_taken_words(contents)
         report.documents.append(Row(source=read[0].source, line=0, name="", refused=why))
     if as_json:
         print_json(report)
     else:
         _show(report, (found.source for found in read))
-    if report.refused or (strict and report.doubtful):
+    incomplete = not report.documents or (strict and (report.doubtful or report.skipped))
+    if report.refused or incomplete:
         sys.exit(REFUSED)
 
 
@@ -155,12 +168,21 @@ def _expanded(names: tuple[str, ...]) -> Iterator[str]:
 
 def _look(document: Document, config: ManifestConfig, report: Report) -> None:
     for each in checked(document.content, config):
-        if not each.known:
-            report.unknown.append(_row(document, each))
-        elif each.passed_over:
-            report.passed_over.append(found_as(each.name, document.place))
-        else:
+        if each.known and not each.passed_over:
             report.documents.append(_row(document, each))
+            continue
+        kept = "holds pods, and its kind is not known here: check the pods that it makes"
+        why = "is neither a workload nor a limit" if each.passed_over else kept
+        report.skipped.append(
+            Skipped(
+                source=document.source,
+                document=document.parsed.number,
+                line=document.parsed.line,
+                name=each.name,
+                holds_pods=not each.passed_over,
+                why=why,
+            )
+        )
 
 
 def _row(document: Document, found: Checked) -> Row:
@@ -215,23 +237,21 @@ def _show(report: Report, sources: Iterable[str]) -> None:
     """Document by document, as they stand in the files."""
     out = console()
     places = {source: place for place, source in enumerate(dict.fromkeys(sources))}
-    rows = (*report.documents, *report.unknown)
+    rows: tuple[Row | Skipped, ...] = (*report.documents, *report.skipped)
     for row in sorted(rows, key=lambda row: (places[row.source], row.line)):
         where = f"{row.source}:{row.line}" if row.line else row.source
         out.print(plain(f"{where}  {row.name}".rstrip()), style="bold", soft_wrap=True)
-        if any(row is each for each in report.unknown):
-            said = "  not looked at  a kind that is not known here: check the pods that it makes"
+        if isinstance(row, Skipped):
+            said = f"  skipped  document {row.document}: {row.why}"
             out.print(plain(said), style="yellow", soft_wrap=True)
         else:
             _show_known(row, out)
     taken = len(report.documents) - report.refused
     total = f"{taken:,} taken, {report.refused:,} refused"
-    if report.unknown:
-        total += f", {len(report.unknown):,} not looked at"
+    if report.skipped:
+        total += f", {len(report.skipped):,} skipped"
     if report.doubtful:
         total += f", {report.doubtful:,} doubtful"
-    if report.passed_over:
-        out.print(plain(passed_over_words(report.passed_over)), soft_wrap=True)
     out.print(plain(total))
 
 

@@ -71,7 +71,7 @@ def test_what_a_controller_would_make_is_looked_at(tmp_path: Path) -> None:
         "spec.template.spec.os",
         'spec.template.metadata.annotations["volcano.sh/revocable-zone"]',
     ]
-    assert found["passed_over"] == ["Service web"]
+    assert [each["name"] for each in found["skipped"]] == ["Service web"]
 
 
 def test_what_would_be_refused_has_its_place_and_its_fix(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_what_would_be_refused_has_its_place_and_its_fix(tmp_path: Path) -> None
     assert f"{tmp_path}/a.yaml:10  CronJob default/nightly" in done.stdout
     field = "spec.jobTemplate.spec.template.spec.resourceClaims"
     assert f"refused  {field}" in done.stdout
-    assert done.stdout.splitlines()[-2:] == ["passed over: Service web", "1 taken, 1 refused"]
+    assert done.stdout.splitlines()[-1] == "1 taken, 1 refused, 1 skipped"
 
 
 @pytest.mark.parametrize(
@@ -131,27 +131,47 @@ def test_what_makes_jobs_of_volcano_is_looked_at(kind: str, below: str, spec: st
     )
     found = report("-f", "-", text=f"{head}{spec}\n{made}")
     (row,) = found["documents"]
-    assert (row["refused"], row["pods"], found["passed_over"]) == ("", 2, [])
+    assert (row["refused"], row["pods"], found["skipped"]) == ("", 2, [])
     assert [note["field"] for note in row["notes"]] == [f"{below}spec.tasks[0].topologyPolicy"]
     (row,) = report("-f", "-", text=f"{head}{spec}")["documents"]
     assert row["refused"].startswith(f"{below}spec.priorityClassName: 'urgent'")
 
 
-def test_a_kind_that_is_not_known_is_named() -> None:
-    """It holds pods, and nobody here knows which: it is not passed over."""
-    text = f"""
+TFJOB = f"""
 apiVersion: kubeflow.org/v1
 kind: TFJob
 metadata: {{name: train}}
 spec: {{tfReplicaSpecs: {{Worker: {{template: {{spec: {{{POD}}}}}}}}}}}
 """
-    found = report("-f", "-", text=text)
-    assert [row["name"] for row in found["unknown"]] == ["TFJob default/train"]
-    assert (found["documents"], found["passed_over"]) == ([], [])
-    done = check("-f", "-", text=text)
-    assert done.exit_code == 0
-    assert "TFJob default/train" in done.stdout
-    assert done.stdout.splitlines()[-1] == "0 taken, 0 refused, 1 not looked at"
+SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
+
+
+def test_each_skipped_document_is_named() -> None:
+    """By file, number, line and name, and whether it holds pods."""
+    found = report("-f", "-", text=f"{SERVICE}---{TFJOB}")
+    keys = ("source", "document", "line", "name", "holds_pods")
+    assert [tuple(each[key] for key in keys) for each in found["skipped"]] == [
+        ("standard input", 1, 1, "Service web", False),
+        ("standard input", 2, 4, "TFJob default/train", True),
+    ]
+    assert found["documents"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        (TFJOB, (1, 1)),
+        (SERVICE, (1, 1)),
+        (f"{SERVICE}---{TFJOB}", (1, 1)),
+        (f"{SET.partition('---')[0]}---\n{SERVICE}", (0, 1)),
+        (f"{SET.partition('---')[0]}---{TFJOB}", (0, 1)),
+        (SET.partition("---")[0], (0, 0)),
+    ],
+)
+def test_skipped_documents_decide_the_exit_code(text: str, codes: tuple[int, int]) -> None:
+    """If nothing was read, without --strict too; with it, if anything was skipped."""
+    plain, strict = check("-f", "-", text=text), check("-f", "-", "--strict", text=text)
+    assert (plain.exit_code, strict.exit_code) == codes
 
 
 def test_a_template_of_helm_is_called_one(tmp_path: Path) -> None:
