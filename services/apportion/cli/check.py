@@ -81,7 +81,7 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints."""
+    """What `--json` prints: each checked document, and each that was skipped."""
 
     documents: list[Row] = []
     skipped: list[Skipped] = []
