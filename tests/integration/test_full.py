@@ -7,11 +7,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+import yaml
 
+from apportion.cli.asking import Gateway
+from apportion.core.explain.answers import RevisionAnswer
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import LedgerFull, LedgerUnavailable, OutcomeUnknown
@@ -23,14 +26,16 @@ from tests.faults.services import Service
 from tests.support.facts import Facts
 from tests.support.nats import Bus, running_bus
 from tests.support.pods import ask, pod
-from tests.support.polling import until
+from tests.support.polling import until, wait_until
 from tests.support.processes import ServiceProcess
+from tests.support.standalone import Standalone
 
 pytestmark = pytest.mark.slow
 ROOM_BYTES = 60_000
 MORE_BYTES = 50_000_000
 FULL = "the ledger is full, so nothing is placed"
 SILENT = "the ledger acknowledges nothing"
+ASKS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}
 
 
 @asynccontextmanager
@@ -128,6 +133,50 @@ async def test_a_full_stream_stops_placing_and_goes_on_with_more_room(tmp_path: 
             await all_is_there(bus, taken)
             await binder.ready()
             await verb(bus, "operator", "ledger", "check")
+
+
+def _frozen(up: Standalone) -> str:
+    """What the gateway says of placements."""
+    assert up.data is not None
+    gateway = json.loads((up.data / "connection.json").read_text())["gateway"]
+    with closing(Gateway(gateway)) as asked:
+        return str(asked.ask("revision", answer=RevisionAnswer).frozen)
+
+
+def _placed(up: Standalone) -> int:
+    return sum(row["phase"] == "allocated" for row in up.json("get", "pods")["items"])
+
+
+@pytest.mark.timeout(240)
+def test_up_says_that_a_full_ledger_places_nothing_and_goes_on(tmp_path: Path) -> None:
+    """Also if it starts on one; with room, waiting pods are placed, and no process restarts."""
+    pods = yaml.safe_dump_all(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"p{number}"},
+            "spec": {"containers": [{"name": "m", "image": "x", "resources": {"limits": ASKS}}]},
+        }
+        for number in range(12)
+    ).encode()
+    options = ("--no-samples", "--fleet", "2xT4")
+    with Standalone(tmp_path / "data", *options) as up:
+        up.up()
+        assert _frozen(up) == ""
+        up.json("ledger", "resize", "--max-bytes", "16000")
+        assert up.run("submit", "-f", "-", stdin=pods).returncode == 0
+        wait_until(lambda: _frozen(up) == "ledger-full", "placements to freeze")
+        states = {each["id"]: each["state"] for each in up.json("doctor", code=1)["checks"]}
+        assert (states["placements"], states["disk"]) == ("broken", "broken")
+        up.said("`apportion ledger resize`")
+        assert _placed(up) < 12
+    with Standalone(tmp_path / "data", "--no-samples") as up:
+        up.up()
+        up.said("`apportion ledger resize`")
+        up.json("ledger", "resize", "--max-bytes", "-1")
+        wait_until(lambda: _frozen(up) == "", "placements to go on")
+        wait_until(lambda: _placed(up) == 12, "every pod to be placed", timeout_s=60)
+        assert not [line for line in up.lines if "starting it again" in line]
 
 
 @pytest.mark.timeout(240)

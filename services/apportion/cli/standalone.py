@@ -21,6 +21,7 @@ from pathlib import Path
 import click
 
 from apportion.cli import kept_fleet
+from apportion.cli.asking import Gateway
 from apportion.cli.connection import (
     CONNECTION,
     TOKEN_ENV,
@@ -36,6 +37,8 @@ from apportion.cli.output import console, plain
 from apportion.cli.samples import Samples, show, submit_samples
 from apportion.cli.supervisor import Child, Supervisor, UpFailed
 from apportion.cli.wanted import Wanted
+from apportion.core.explain.answers import RevisionAnswer
+from apportion.core.explain.health import FREEZES
 from apportion.core.explain.words import many
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.server import ServerFailed
@@ -43,6 +46,7 @@ from apportion.runtime.ledger.port import LedgerError
 
 PRICES_ENV = "APPORTION_PRICES"
 """The gateway's own variable; its price file is looked at here too."""
+FREEZE_LOOK_S = 2.0
 NO_SAMPLES = "and without sample pods, as it was begun; `apportion submit -f FILE` adds pods"
 
 
@@ -62,6 +66,7 @@ class Up:
         self._out = console()
         self._where = Where(data=wanted.data)
         self._any_port = HeldPort()
+        self._telling: asyncio.Task[None] | None = None
         self._gateway = f"127.0.0.1:{wanted.port}"
         self._supervisor = Supervisor(
             wanted.data,
@@ -98,6 +103,7 @@ class Up:
         await self._start()
         self._say(f"all services ready after {self._elapsed():.1f} s")
         self._start_service("watcher", ("--by-hand",))  # nobody needs it before one is evicted
+        self._telling = asyncio.create_task(self._tell_freezes())
         code = 0
         if self._wanted.samples and not kept_fleet.without_samples(self._wanted.data):
             samples = await submit_samples(self._where, self._out)
@@ -153,6 +159,8 @@ class Up:
         self._supervisor.start(Child(name, arguments, environment, log))
 
     async def _stop(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
         started = self._supervisor.started
         if started:
             self._say("stopping")
@@ -190,6 +198,26 @@ class Up:
             self._say(
                 f"first placement {samples.first_placed_s - self._wanted.began_s:.1f} s after start"
             )
+
+    async def _tell_freezes(self) -> None:
+        """Print when placements freeze, why, and when they go on, until cancelled.
+
+        A cause has to be found twice in a row: a scheduler that is started again has one look.
+        """
+        gateway, told, before = Gateway(self._where.gateway_url()), "", ""
+        while True:
+            await asyncio.sleep(FREEZE_LOOK_S)
+            try:
+                answer = await asyncio.to_thread(gateway.ask, "revision", answer=RevisionAnswer)
+            except click.ClickException:
+                continue
+            found, before = answer.frozen if answer.frozen in ("", before) else told, answer.frozen
+            if found and found != told:
+                why, fix = FREEZES.get(found, (found, "see the logs"))
+                self._say(f"no pod is placed or started: {why}; {fix}")
+            elif told and not found:
+                self._say("pods are placed again")
+            told = found
 
     async def tell_unpriced(self) -> None:
         """What the price file lacks. A remark: left out where nobody answers, and all goes on."""

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import http.client
 import itertools
+import json
 import os
 import signal
 import socket
@@ -27,7 +28,9 @@ from apportion.cli.fork_server import Order
 from apportion.cli.forking import Forked, ForkServer
 from apportion.cli.held_port import HeldPort
 from apportion.runtime.jetstream.server import EmbeddedServer, ServerFailed
+from apportion.runtime.ledger.acceptance import TROUBLES
 from apportion.runtime.process.backoff import BackOff
+from apportion.runtime.service.soundness import FULL
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
@@ -37,6 +40,8 @@ SETTLED_S = 30.0
 EXIT_CONFIG = 78
 LOG_TAIL_LINES = 8
 HTTP_OK = 200
+WAITS_FOR_ROOM = frozenset((FULL, *TROUBLES.values()))
+"""What /readyz answers while the ledger has no room."""
 
 Say = Callable[[str], None]
 
@@ -305,12 +310,19 @@ class Supervisor:
 
 
 def is_ready(port: int) -> bool:
-    """Whether a service answers that it is ready on this port of this machine."""
+    """Whether a service answers on this port of this machine that it is ready.
+
+    A service that waits for nothing but room in the ledger is: it goes on by itself.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
         connection.request("GET", "/readyz")
-        return connection.getresponse().status == HTTP_OK
-    except (OSError, http.client.HTTPException):
+        answer = connection.getresponse()
+        if answer.status == HTTP_OK:
+            return True
+        reasons = json.loads(answer.read())["reasons"]
+        return bool(reasons) and WAITS_FOR_ROOM.issuperset(reasons)
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
         return False
     finally:
         connection.close()

@@ -280,20 +280,27 @@ class _Life:
         sums.expose(self._service.metrics)
         uses = Uses(self._feed.state, self._service.clock)
         self._service.loop("uses", lambda: self._listen_to(uses))
-        api = Api(
-            self._feed, rows, uses, unready=self._unready, measures=measures, look_back=past.handle
-        )
-        stream = EventStream(self._feed, past.records, measures=measures)
-        plans = Plans(api.present, measures=measures)
-        plan = by_turns(Turns(AT_ONCE), "plans", api.or_past(plans.handle))
         doctor = Doctor(
             self._feed,
             self._ledger,
             clock=self._service.clock,
             unready=self._unready,
+            frozen=self._service.frozen,
             seen=self._seen,
         )
         self._service.loop("hear schedulers", doctor.listen)
+        api = Api(
+            self._feed,
+            rows,
+            uses,
+            unready=self._unready,
+            measures=measures,
+            look_back=past.handle,
+            frozen=doctor.frozen,
+        )
+        stream = EventStream(self._feed, past.records, measures=measures)
+        plans = Plans(api.present, measures=measures)
+        plan = by_turns(Turns(AT_ONCE), "plans", api.or_past(plans.handle))
         routes = [
             *api.routes(),
             web.get(f"{PREFIX}/doctor", api.guarded("doctor", doctor.handle)),

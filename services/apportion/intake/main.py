@@ -9,6 +9,7 @@ import click
 from apportion.intake.attesting import Attesting
 from apportion.intake.refusing import Refusals
 from apportion.intake.taking import Taking
+from apportion.runtime.ledger.membership import beat
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import ServiceConfig
@@ -53,6 +54,7 @@ async def body(service: Service) -> None:
         service.ready_when(reader.not_ready)
         service.ready_when(taking.not_ready)
         service.loop("take", taking.run)
+        service.loop("beat", lambda: beat(session.ledger, "intake", clock=service.clock))
         if session.snapshots is not None:
             attesting = Attesting(
                 session.ledger,

@@ -178,6 +178,7 @@ def _membership(service: Service, session: Session, cycle: Cycle, member: str) -
         clock=service.clock,
         metrics=service.metrics,
         on_change=lambda members: cycle.share(member, members),
+        frozen=service.frozen,
     )
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from apportion.cli import check, reading
 from apportion.core.explain.plans import PlanRequest
 from apportion.core.ledger.state import State
-from apportion.core.manifests.others import passed_over_words
+from apportion.core.manifests.others import found_as, passed_over_words
 from apportion.lab.wishes import plan_of
 
 POD = """
@@ -66,7 +66,8 @@ def test_both_verbs_take_pass_over_and_refuse_the_same(
     wish, problems = reading.read_manifests([str(file)])
     said = json.loads(CliRunner().invoke(check.command, ["-f", str(file), "--json"]).stdout)
     assert [pod.name for pod in wish.pods] == ["a"]
-    assert wish.passed_over == said["passed_over"] == passed_over
+    skipped = [found_as(it["name"], f"{it['source']}:{it['line']}") for it in said["skipped"]]
+    assert wish.passed_over == skipped == passed_over
     rows = [row["refused"] for row in said["documents"] if row["refused"]]
     assert [problem.message for problem in problems] == rows
     assert [text.startswith(refused) for text in rows] == [True] * bool(refused)

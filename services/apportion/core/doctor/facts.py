@@ -126,6 +126,29 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
     last_refusal: str = ""
 
 
+class StarvingGang(Struct, frozen=True):
+    """A gang that has waited long, with the name of its newest pod.
+
+    `needed` is how many pods must start together, 0 where no PodGroup declares it; `present` is how
+    many it has. `overtaken` counts placed pods of no higher priority that were submitted later.
+    """
+
+    group: str
+    pod: str
+    waits_s: float
+    needed: int
+    present: int
+    overtaken: int
+
+
+class WaitingFacts(Struct, frozen=True, kw_only=True):
+    """How many pods wait, the names of those that can never fit, and the gangs that starve."""
+
+    waiting: int = 0
+    never: tuple[str, ...] = ()
+    starving: tuple[StarvingGang, ...] = ()
+
+
 class SchedulerFacts(Struct, frozen=True, kw_only=True):
     """The schedulers that beat, each as `name/life`, where a life is one process."""
 
@@ -156,17 +179,20 @@ class KubeFacts(Struct, frozen=True, kw_only=True):
 
 class Facts(Struct, frozen=True, kw_only=True):
     """All that was gathered; what could not be reached is in the two problems. `not_let_in`: the
-    gateway's is that it does not let in who asks.
+    gateway's is that it does not let in who asks. `frozen` is a key of `FREEZES`, empty if pods can
+    be placed.
     """
 
     ledger: LedgerFacts | None = None
     ledger_problem: str = ""
+    frozen: str | None = None
     gateway_problem: str = ""
     not_let_in: bool = False
     archives: ArchiveFacts | None = None
     receipts: ReceiptFacts | None = None
     fold: FoldFacts | None = None
     cluster: ClusterFacts | None = None
+    waiting: WaitingFacts | None = None
     schedulers: SchedulerFacts | None = None
     prices: PriceFacts | None = None
     kube: KubeFacts | None = None

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from apportion.core.doctor.facts import ClusterFacts, Facts
-from apportion.core.doctor.found import Found, broken, counted, ok, soon, unknown
-from apportion.core.explain.health import found_silent, moving
+from apportion.core.doctor.found import Found, age, broken, counted, ok, soon, unknown
+from apportion.core.explain.health import FREEZES, found_silent, moving
 from apportion.core.explain.lines import LISTED, listed
 from apportion.core.explain.words import device_words, many, nodes
 
@@ -58,6 +58,57 @@ def folds(facts: Facts) -> Found | None:
             "ask again; if it stays so, give it more processor",
         )
     return ok(f"the gateway is at revision {fold.revision:,}, the end of the ledger")
+
+
+def placements(facts: Facts) -> Found | None:
+    """Whether anything prevents that pods are placed and started."""
+    if facts.frozen is None:
+        return None
+    if facts.ledger_problem:
+        return unknown(MUTE)
+    if not facts.frozen:
+        return ok("nothing prevents that pods are placed")
+    why, fix = FREEZES.get(facts.frozen, (facts.frozen, "look at the logs of the schedulers"))
+    return broken(f"no pod is placed or started: {why}", fix)
+
+
+def never_fitting(facts: Facts) -> Found | None:
+    """Whether pods wait that no node, queue or quota of this cluster could ever hold."""
+    found = facts.waiting
+    if found is None:
+        return None
+    if not found.never:
+        return ok(f"every pod that waits could fit ({many(found.waiting, 'pod')})")
+    return soon(
+        f"{many(len(found.never), 'pod')} can never fit: {listed(list(found.never))}",
+        f"`apportion why {found.never[0]}` names what every node lacks, or the limit; change what "
+        "the pod requests, add such a node, or delete the pod",
+    )
+
+
+def starving(facts: Facts) -> Found | None:
+    """Whether gangs wait for long while others are placed, or for pods that do not come."""
+    found = facts.waiting
+    if found is None:
+        return None
+    if not found.starving:
+        return ok("no gang waits for long")
+    first = found.starving[0]
+    names = listed([gang.group for gang in found.starving])
+    words = f"starving: {names}; {first.group} has waited {age(first.waits_s)} "
+    if not first.needed:
+        words, fix = words + "for its PodGroup", "create the PodGroup, or delete the pods"
+    elif first.present < first.needed:
+        words += f"with {first.present:,} of {first.needed:,} pods"
+        fix = "create the pods that are missing, lower minAvailable, or delete the gang"
+    else:
+        words += f"for {first.needed:,} places together"
+        words += f", and {many(first.overtaken, 'later pod')} got placed" if first.overtaken else ""
+        fix = (
+            f"`apportion why {first.pod}` names the nearest nodes; cordon them until they are "
+            "free, or give the gang a higher priority"
+        )
+    return soon(words, fix)
 
 
 def schedulers(facts: Facts) -> Found | None:

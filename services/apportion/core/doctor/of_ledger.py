@@ -110,15 +110,17 @@ def disk(facts: Facts) -> Found | None:
         ),
     ]
     limited = [part for part in parts if part[1] > 0]
-    if not limited:
+    full = facts.frozen == "ledger-full"
+    if not limited and not full:
         return ok(f"{takes}; no limit is seen from here")
-    used, most, said = max(limited, key=lambda part: part[0] / part[1])
+    used, most, said = max(limited, key=lambda part: part[0] / part[1], default=(0, 1, ""))
     words = takes + said.format(used=size(used), most=size(most), part=used / most)
+    words += "; it takes no more" if full else ""
     fix = (
         "archive and trim it: `apportion ledger archive FILE`, `apportion ledger trim`; or give it "
         "more: `apportion ledger resize`, and max_file_store of the server"
     )
-    if used / most >= DISK_BROKEN:
+    if used / most >= DISK_BROKEN or full:
         return broken(words, fix)
     return soon(words, fix) if used / most >= DISK_SOON else ok(words)
 

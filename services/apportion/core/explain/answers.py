@@ -4,7 +4,7 @@ One definition serves both, so they cannot disagree. Every answer says as of whi
 Amounts carry their unit in the field's name. Every field is always there, so that a script need not
 ask; only events that stand inside an answer (asks, shares, scores) leave out their defaults.
 
-Invariant: an answer holds nothing that the state does not say.
+Invariant: an answer holds nothing that the state does not say, except `RevisionAnswer.frozen`.
 """
 
 from typing import Generic, TypeVar
@@ -43,10 +43,15 @@ class ErrorAnswer(Answer, frozen=True):
 
 
 class RevisionAnswer(Answer, frozen=True):
-    """How far the gateway has folded."""
+    """How far the gateway has folded.
+
+    `frozen` is why no pod can be placed or started now: a key of `FREEZES` in `health.py`, or empty
+    if nothing prevents it. It is empty for a moment of the past.
+    """
 
     revision: int
     time: str = ""
+    frozen: str = ""
 
 
 class SummaryAnswer(Answer, frozen=True):

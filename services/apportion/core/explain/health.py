@@ -6,6 +6,7 @@ Invariant: a device is told of as long as nothing new may go there for its healt
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.answers import FailedDevice
@@ -13,6 +14,31 @@ from apportion.core.explain.words import device_words
 from apportion.core.ledger.state import ALLOCATED, NodeState, PodState, State
 
 GONE = "its agent does not report it any more"
+_MAKE_ROOM: Final = (
+    "archive and trim it (`apportion ledger archive FILE`, `apportion ledger trim`), or give it "
+    "more room: `apportion ledger resize`, and max_file_store of its server"
+)
+FREEZES: Final = {
+    "ledger-full": ("the ledger is full", _MAKE_ROOM),
+    "ledger-silent": (
+        "the ledger acknowledges nothing",
+        "look at the log and the disk of nats-server; restart it if its disk was full",
+    ),
+    "ledger-drifted": (
+        "the ledger's settings are not as they must be",
+        "`apportion ledger check` names each setting",
+    ),
+    "no-scheduler": ("no scheduler is heard", "start `apportion scheduler`"),
+    "no-intake": (
+        "no intake is heard, so no report of an agent is taken",
+        "start `apportion intake`",
+    ),
+    "no-agent": ("no agent is heard", "start the agents of the nodes, or look at their logs"),
+}
+"""Why no pod can be placed or started, by code, each with its fix.
+
+Placements go on by themselves once the cause has ended.
+"""
 
 
 def failed_devices(state: State, pod: PodState) -> tuple[FailedDevice, ...]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from aiohttp import web
 
+from apportion.core.explain.answers import RevisionAnswer
 from apportion.core.explain.health import failed_devices
 from apportion.core.ledger.state import State
 from apportion.gateway.api.answering import (
@@ -28,7 +29,7 @@ from apportion.gateway.api.answering import (
     turn_of,
 )
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.api.query import RequestRefused, fleet_of, wait_of
+from apportion.gateway.api.query import COMMON, RequestRefused, fleet_of, only, wait_of
 from apportion.gateway.api.reads import PREFIX, Answering, explained, reads
 from apportion.gateway.api.reports import AT_ONCE
 from apportion.gateway.feed import Feed
@@ -56,7 +57,7 @@ class Api:
     """Answers from one feed; `unready` says why there is no answer yet, or is empty.
 
     `rows` are those of the feed's fleet, and `uses` what its shares use; `look_back` answers what
-    is about the past.
+    is about the past. `frozen` returns why no pod can be placed now, or an empty string.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Api:
         unready: Callable[[], str],
         measures: Measures,
         look_back: Handler,
+        frozen: Callable[[], str],
     ) -> None:
         self._feed = feed
         self._rows = rows
@@ -75,11 +77,12 @@ class Api:
         self._unready = unready
         self._measures = measures
         self._look_back = look_back
+        self._frozen = frozen
         self._answers = short_turns()
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """Every route but the event stream."""
-        own = {"fleet": self._fleet, "why": self._why}
+        own = {"fleet": self._fleet, "why": self._why, "revision": self._revision}
         for path, what, answer in reads():
             handle = own.get(what) or self._answering(answer)
             yield web.get(f"{PREFIX}/{path}", self.guarded(what, handle))
@@ -132,6 +135,13 @@ class Api:
             return response
 
         return handle
+
+    async def _revision(self, request: web.Request) -> web.StreamResponse:
+        if "at" in request.query:
+            return await self._past(request)
+        only(request.query, COMMON)
+        state = await self.present(request)
+        return json_response(RevisionAnswer(revision=state.revision, frozen=self._frozen()))
 
     async def _fleet(self, request: web.Request) -> web.StreamResponse:
         """The whole fleet out of its kept rows, or what of it changed behind `after`."""

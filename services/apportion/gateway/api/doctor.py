@@ -16,6 +16,7 @@ from msgspec import Struct
 from apportion.core.doctor.checks import examined
 from apportion.core.doctor.cluster import cluster_facts, models_of
 from apportion.core.doctor.facts import Facts, FoldFacts, LedgerFacts, SchedulerFacts
+from apportion.core.doctor.waiting import waiting_facts
 from apportion.core.explain.doctor_answers import DoctorAnswer
 from apportion.gateway.api.answering import json_response
 from apportion.gateway.api.late_words import LateWords
@@ -28,7 +29,7 @@ from apportion.runtime.jetstream.examining import examine
 from apportion.runtime.jetstream.monitoring import server_says
 from apportion.runtime.ledger.attendance import Attendance
 from apportion.runtime.ledger.port import LedgerError
-from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.clock import Clock, rfc3339
 
 FRESH_S = 2.0
 """So long an answer is given again."""
@@ -43,7 +44,11 @@ class Seen(Struct, frozen=True):
 
 
 class Doctor:
-    """The doctor of one gateway; `unready` says why its fold is not up to now, or is empty."""
+    """The doctor of one gateway.
+
+    `unready` returns why its fold is not up to now, `frozen` why the ledger takes nothing from this
+    process; both return an empty string if there is no such cause.
+    """
 
     def __init__(
         self,
@@ -52,6 +57,7 @@ class Doctor:
         *,
         clock: Clock,
         unready: Callable[[], str],
+        frozen: Callable[[], str],
         seen: Seen,
     ) -> None:
         self._feed = feed
@@ -59,7 +65,9 @@ class Doctor:
         self._clock = clock
         self._unready = unready
         self._seen = seen
+        self._frozen_here = frozen
         self._schedulers = Attendance("scheduler", clock)
+        self._intakes = Attendance("intake", clock)
         self._late_words = LateWords(ledger.wire)
         self._asking = asyncio.Lock()
         self._answer: DoctorAnswer | None = None
@@ -68,6 +76,17 @@ class Doctor:
     async def listen(self) -> None:
         """Hear who is there, from now on. Raises LedgerUnavailable, NotPermitted."""
         await self._schedulers.listen(self._ledger)
+        await self._intakes.listen(self._ledger)
+
+    def frozen(self) -> str:
+        """Why no pod can be placed or started now: a key of `FREEZES`, or empty."""
+        here = self._frozen_here() or self._schedulers.frozen()
+        if here or self._schedulers.absent():
+            return here or "no-scheduler"
+        if self._intakes.absent():
+            return "no-intake"
+        nodes = [node for node in self._feed.state.nodes.values() if node.present]
+        return "no-agent" if nodes and all(node.silent for node in nodes) else ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """One request; it has no parameters."""
@@ -96,6 +115,8 @@ class Doctor:
             archives=archive_facts(archives, now=self._clock.now()) if archives else None,
             fold=FoldFacts(revision=state.revision, last_revision=newest, unready=self._unready()),
             cluster=cluster_facts(state, late=late),
+            frozen=self.frozen(),
+            waiting=waiting_facts(state, now=rfc3339(self._clock.now())),
             schedulers=SchedulerFacts(members=self._schedulers.members()),
             prices=await price_facts(prices, models_of(state)) if prices else None,
         )

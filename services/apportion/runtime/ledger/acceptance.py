@@ -12,7 +12,7 @@ from apportion.runtime.process.metrics import Metrics
 
 FORGOTTEN_S = 60.0
 """Whoever has something to append tries again long before."""
-_TROUBLES = {
+TROUBLES = {
     "full": (
         "the ledger is full, so nothing is placed: give its server more disk, or raise its "
         "max_file_store, or the stream's max_bytes (apportion ledger resize)"
@@ -34,7 +34,7 @@ class Acceptance:
         self._at_s = 0.0
         metrics.gauge(
             "apportion_ledger_full", "1 while the ledger refuses appends for want of room."
-        ).set_function(lambda: float(self._now() == "full"))
+        ).set_function(lambda: float(self.trouble() == "full"))
 
     def note(self, outcome: str, drafts: int, seconds: float) -> None:
         """Count one append that has ended, by its outcome."""
@@ -44,9 +44,10 @@ class Acceptance:
 
     def not_ready(self) -> list[str]:
         """What stands against it, with the fix; empty when the ledger takes what it is given."""
-        trouble = _TROUBLES.get(self._now())
-        return [trouble] if trouble else []
+        words = TROUBLES.get(self.trouble())
+        return [words] if words else []
 
-    def _now(self) -> str:
+    def trouble(self) -> str:
+        """`full` or `unknown` if the newest append of the last minute failed so, else empty."""
         recent = self._clock.monotonic() - self._at_s < FORGOTTEN_S
-        return self._outcome if recent else ""
+        return self._outcome if recent and self._outcome in TROUBLES else ""

@@ -26,6 +26,7 @@ class _Heard(msgspec.Struct):
     first_s: float
     last_s: float
     here: bool
+    frozen: str = ""
 
 
 class Attendance:
@@ -35,10 +36,23 @@ class Attendance:
         self._subject = f"apportion.beat.{service}.>"
         self._clock = clock
         self._heard: dict[str, _Heard] = {}
+        self._since_s: float | None = None
 
     async def listen(self, ledger: Ledger) -> None:
         """Hear beats from now on. Raises LedgerUnavailable, NotPermitted."""
         await ledger.serve(self._subject, self._note)
+        self._since_s = self._clock.monotonic()
+
+    def absent(self) -> bool:
+        """Whether no member is there; False until this listener could have heard one."""
+        since_s = self._since_s
+        listened = since_s is not None and self._clock.monotonic() - since_s > SILENT_S
+        return listened and not self.members()
+
+    def frozen(self) -> str:
+        """Why a member that is there cannot do its work; empty where all can."""
+        said = (self._heard[member].frozen for member in self.members())
+        return next(filter(None, said), "")
 
     def members(self) -> tuple[str, ...]:
         """Those who are there, in order, each as `name/life`."""
@@ -60,9 +74,9 @@ class Attendance:
         now_s = self._clock.monotonic()
         heard = self._heard.get(beat.member)
         if heard is not None:
-            heard.last_s, heard.here = now_s, beat.here
+            heard.last_s, heard.here, heard.frozen = now_s, beat.here, beat.frozen
         elif len(self._heard) < MEMBERS_MAX:
-            self._heard[beat.member] = _Heard(now_s, now_s, beat.here)
+            self._heard[beat.member] = _Heard(now_s, now_s, beat.here, beat.frozen)
 
 
 def _name(member: str) -> str:

@@ -40,14 +40,27 @@ MembersChanged = Callable[[tuple[str, ...]], None]
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """What a member says of itself; `here` is whether it takes its part of the work."""
+    """What a member says of itself; `here` is whether it takes its part of the work.
+
+    `frozen` is why it cannot do that work at the moment, a key of `FREEZES`; empty where it can.
+    """
 
     member: Annotated[str, msgspec.Meta(min_length=1, max_length=MEMBER_CHARS_MAX)]
     here: bool
+    frozen: str = ""
 
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Beat).decode
+
+
+async def beat(ledger: Ledger, service: str, *, clock: Clock) -> None:
+    """Let others hear until cancelled that a process of this service runs."""
+    subject, payload = f"apportion.beat.{service}.any", _encode(Beat(member=service, here=True))
+    while True:
+        with contextlib.suppress(LedgerUnavailable):
+            await ledger.publish(subject, payload)
+        await clock.pause(BEAT_S)
 
 
 class _Heard:
@@ -64,7 +77,8 @@ class Membership:
     """One member's list of the members of its service, itself among them.
 
     `member` must be of this life of this process alone. `on_change` is called with the list, in
-    order, when this member joins and whenever it has changed since.
+    order, when this member joins and whenever it has changed since. `frozen` fills that field of
+    each beat.
     """
 
     def __init__(
@@ -76,11 +90,13 @@ class Membership:
         clock: Clock,
         metrics: Metrics,
         on_change: MembersChanged,
+        frozen: Callable[[], str] = str,
     ) -> None:
         self._ledger = ledger
         self._subjects = f"apportion.beat.{service}."
         self._clock = clock
         self._on_change = on_change
+        self._frozen = frozen
         self._heard: dict[str, _Heard] = {}
         self._here = False
         self._joined = asyncio.Event()
@@ -123,7 +139,7 @@ class Membership:
             await self._beat()
 
     async def _beat(self) -> None:
-        beat = Beat(member=self.member, here=self._here)
+        beat = Beat(member=self.member, here=self._here, frozen=self._frozen())
         with contextlib.suppress(LedgerUnavailable):  # nobody hears us, and we are not counted
             await self._ledger.publish(self._subjects + token(self.member), _encode(beat))
 

@@ -123,6 +123,15 @@ class Service:
         reasons = [reason for check in self._checks for reason in check()]
         return reasons + self.appends.not_ready() + self.soundness.not_ready()
 
+    def frozen(self) -> str:
+        """Why the ledger takes nothing from this process, a key of `FREEZES`; empty if it does."""
+        if self.soundness.drifted():
+            return "ledger-drifted"
+        trouble = self.appends.trouble()
+        if trouble == "full" or self.soundness.free() <= 0:
+            return "ledger-full"
+        return "ledger-silent" if trouble else ""
+
     async def run_body(self, main: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
         """One life of the body: `main`, and the loops that it started, until all have ended."""
         self._checks.clear()

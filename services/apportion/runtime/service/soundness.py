@@ -9,6 +9,7 @@ wrong; that nobody could look says nothing, for others say that the ledger is aw
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Final, Protocol
 
 from apportion.runtime.jetstream.stream import Look
@@ -65,6 +66,10 @@ class Soundness:
         """What is wrong, each with its fix; empty where nothing is."""
         return [*self._drifted, *([FULL] if self._free <= 0 else [])]
 
+    def drifted(self) -> bool:
+        """Whether the last look found a setting that is not as it must be."""
+        return bool(self._drifted)
+
     def free(self) -> float:
         """The part of the stream's `max_bytes` that is free, as of the last look; 1 without one."""
         return self._free
@@ -77,14 +82,12 @@ class Soundness:
         """Look now and then, until cancelled. What is opened was looked at, so it begins sound."""
         self._note((), ledger)
         while True:
-            await self._clock.pause(LOOK_AGAIN_S if self.not_ready() else LOOK_S)
-            try:
+            with contextlib.suppress(LedgerUnavailable):
                 look = await ledger.look()
-            except LedgerUnavailable:
-                continue
-            self._free = look.free
-            self._note(look.drifted, ledger)
-            self._note_lost(look.lost)
+                self._free = look.free
+                self._note(look.drifted, ledger)
+                self._note_lost(look.lost)
+            await self._clock.pause(LOOK_AGAIN_S if self.not_ready() else LOOK_S)
 
     def _note(self, drifted: tuple[str, ...], ledger: Examined) -> None:
         if drifted and drifted != self._drifted:

@@ -22,8 +22,11 @@ from apportion.core.doctor.facts import (
     SchedulerFacts,
     SilentAgent,
     Skew,
+    StarvingGang,
+    WaitingFacts,
 )
 from apportion.core.explain.doctor_answers import CheckAnswer
+from apportion.core.explain.health import FREEZES
 from apportion.core.explain.lines import LISTED
 from apportion_schemas import (
     DeviceCordoned,
@@ -65,6 +68,8 @@ WELL = Facts(
     fold=FoldFacts(revision=500, last_revision=500),
     cluster=CALM,
     schedulers=SchedulerFacts(members=("one/a", "two/b")),
+    frozen="",
+    waiting=WaitingFacts(waiting=3),
     prices=PriceFacts(file="/p.toml"),
     kube=KUBE,
 )
@@ -143,6 +148,25 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "1 name: one of more than one scheduler",
     ),
     (
+        "never-fitting",
+        "soon",
+        others(waiting=WaitingFacts(never=("lab/a", "lab/b"))),
+        "2 pods can never fit: lab/a, lab/b",
+    ),
+    *(
+        ("starving-gangs", "soon", others(waiting=WaitingFacts(starving=(gang,))), part)
+        for gang, part in (
+            (StarvingGang("lab/g", "lab/g-1", 7_200, 4, 4, 3), "lab/g has waited 2 h for 4 places"),
+            (StarvingGang("lab/g", "lab/g-1", 7_200, 4, 2, 0), "with 2 of 4 pods"),
+            (StarvingGang("lab/g", "lab/g-1", 7_200, 0, 2, 0), "for its PodGroup"),
+        )
+    ),
+    *(
+        ("placements", "broken", others(frozen=code), words)
+        for code, (words, _) in FREEZES.items()
+        if code != "ledger-full"
+    ),
+    (
         "agents",
         "broken",
         cluster(silent=(SilentAgent("n2", "2026-03-01T09:30:00.1Z", 3),)),
@@ -207,7 +231,7 @@ def test_what_a_mute_server_hides_is_not_known() -> None:
     mute = others(ledger=None, ledger_problem="no answer within 5 s", schedulers=SchedulerFacts())
     checks = {check.id: check for check in examined(mute)}
     unknown = {name for name, check in checks.items() if check.state == "unknown"}
-    assert unknown == {"folds", "schedulers", "agents"}
+    assert unknown == {"folds", "placements", "schedulers", "agents"}
     assert checks["schedulers"].words == "not known: the ledger's server does not answer"
     assert "up to revision 500" in checks["folds"].words
     assert not any(checks[name].fix or checks[name].link for name in unknown)
@@ -265,6 +289,14 @@ def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first() -> None:
     mixed = found(cluster(silent=real, simulated=names, simulated_nodes=8), "agents").fix
     assert "else start the agent there again" in mixed, "of the real one"
     assert not {"s4", "s5", "s6"} & set(re.findall(r"s\d", check.words + check.fix))
+
+
+@pytest.mark.parametrize("bytes_seen", [{}, {"size_bytes": 20, "max_bytes": 100}])
+def test_a_full_ledger_is_broken_whatever_is_seen_of_its_size(bytes_seen: dict[str, int]) -> None:
+    """The last bytes of a small stream are a large part; of a disk nothing is seen from here."""
+    full = structs.replace(ledger(store_max_bytes=0, **bytes_seen), frozen="ledger-full")
+    states = {check.id: check.state for check in examined(full)}
+    assert (states["placements"], states["disk"]) == ("broken", "broken")
 
 
 def test_what_the_ledger_takes_is_told_apart_from_what_its_disk_has() -> None:

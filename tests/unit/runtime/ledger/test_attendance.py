@@ -18,22 +18,22 @@ class Heard:
     def __init__(self) -> None:
         server = MemoryServer()
         self._ledger = MemoryLedger(server, role="scheduler", writer="one")
-        self._attendance = Attendance("scheduler", SkewedClock(random.Random(1), skew_s=0.0))
+        self.attendance = Attendance("scheduler", SkewedClock(random.Random(1), skew_s=0.0))
 
     async def listen(self) -> None:
         """From now on."""
-        await self._attendance.listen(self._ledger)
+        await self.attendance.listen(self._ledger)
 
-    async def beats(self, *members: str, here: bool = True) -> None:
+    async def beats(self, *members: str, here: bool = True, frozen: str = "") -> None:
         """Each once, and a beat's time passes."""
         for member in members:
-            beat = msgspec.json.encode(Beat(member=member, here=here))
+            beat = msgspec.json.encode(Beat(member=member, here=here, frozen=frozen))
             await self._ledger.publish("apportion.beat.scheduler.any", beat)
         await rest(BEAT_S)
 
     def sees(self, *members: str) -> None:
         """Whom it takes to be there."""
-        assert self._attendance.members() == members
+        assert self.attendance.members() == members
 
 
 def test_a_scheduler_that_was_killed_and_began_anew_is_one() -> None:
@@ -47,6 +47,40 @@ def test_a_scheduler_that_was_killed_and_began_anew_is_one() -> None:
         heard.sees("other/b", "vm/a")
         await heard.beats("vm/c")
         heard.sees("other/b", "vm/c")
+
+    run_virtually(scenario())
+
+
+def test_a_member_says_why_it_can_do_nothing() -> None:
+    """As long as it is there and says so; another member that can work hides nothing."""
+
+    async def scenario() -> None:
+        heard = Heard()
+        await heard.listen()
+        await heard.beats("vm/a", frozen="ledger-full")
+        await heard.beats("vm/b", "other/b")
+        assert heard.attendance.frozen() == ""  # another life of its name came
+        await heard.beats("other/b", frozen="ledger-silent")
+        await heard.beats("vm/b")
+        assert heard.attendance.frozen() == "ledger-silent"
+        await heard.beats("other/b", here=False, frozen="ledger-silent")
+        assert heard.attendance.frozen() == ""
+
+    run_virtually(scenario())
+
+
+def test_absence_is_known_after_a_time_of_silence() -> None:
+    """A listener that began just now does not know yet."""
+
+    async def scenario() -> None:
+        heard = Heard()
+        assert not heard.attendance.absent()
+        await heard.listen()
+        assert not heard.attendance.absent()
+        await rest(SILENT_S * 2)
+        assert heard.attendance.absent()
+        await heard.beats("vm/a")
+        assert not heard.attendance.absent()
 
     run_virtually(scenario())
 

@@ -39,6 +39,10 @@ const LOADERS = {
   doctor: () => import("./pages/doctor.js"),
 };
 const AGAIN_MS = 2000;
+const FROZEN = {
+  "ledger-full": "ledger full", "ledger-silent": "ledger silent", "ledger-drifted": "ledger settings",
+  "no-scheduler": "no scheduler", "no-intake": "no intake", "no-agent": "no agent",
+};
 const ABOUT = { waiting: "who waits", whatif: "what if", events: "what happened", reports: "reports", doctor: "for its health" };
 const main = $("#main");
 const root = document.documentElement;
@@ -208,9 +212,17 @@ function silent(why) {
   bar.drawClock();
 }
 
+/** While no pod can be placed, the badge and the light of the time bar are red, and say why. */
+function freeze(why) {
+  const words = why ? FROZEN[why] ?? why : location.host;
+  says(words, !why);
+  root.classList.toggle("frozen", Boolean(why));
+  $("#link").title = why ? `No pod is placed: ${words}. See Doctor.` : "";
+}
+
 /** It answers again: a page that could not be had is asked for anew, with its module, which a browser may have noted as lost. */
-function answers() {
-  says(location.host, true);
+function answers(frozen) {
+  freeze(frozen);
   if (!moment.silent) {
     if (missed) askLater(missed); // one question was lost, and nothing else
     return;
@@ -246,7 +258,7 @@ async function tell() {
 }
 
 const follow = () => listen(
-  () => { answers(); tell(); },
+  (revision, frozen) => { answers(frozen); tell(); },
   why => silent(why.length > 40 ? "not ready" : why),
 );
 

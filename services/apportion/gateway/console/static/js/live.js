@@ -3,12 +3,12 @@
 import { follow } from "./follow.js";
 import { moment } from "./moment.js";
 
-/** Call `changed(revision)` for news and `failed(why)` while there is no answer. */
+/** Call `changed(revision, frozen)` for news and `failed(why)` while there is no answer. */
 export function listen(changed, failed) {
   const take = word => {
     if (word.problem) return failed(word.problem);
     moment.newest = Math.max(moment.newest, word.revision);
-    return changed(word.revision);
+    return changed(word.revision, word.frozen);
   };
   if (typeof SharedWorker === "undefined") {
     follow(take);

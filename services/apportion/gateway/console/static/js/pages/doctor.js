@@ -15,6 +15,7 @@ const NAME = /([A-Za-z0-9][\w.-]*\w)/;
 /** Where what a check is about is seen, while it is not as it must be. */
 const SHOWN = {
   devices: ["fleet", "the broken cards", { show: "broken" }], agents: ["fleet", "the cards out of reach", { q: "state:unreached" }],
+  "never-fitting": ["waiting", "the waiting pods", {}], "starving-gangs": ["waiting", "the waiting pods", {}],
   cordons: ["fleet", "the cordoned cards", { show: "cordoned" }], "refused-events": ["events", "the events", {}], prices: ["reports", "the reports", {}],
 };
 const COMMAND = /^(apportion|kubectl|systemctl|helm|nats|nvidia-smi|docker)\b/;

@@ -1,0 +1,61 @@
+"""While no pod can be placed the badge is not green and names the cause; then it is green again."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser.chromium import opened, visit
+from tests.support.standalone import Standalone
+
+COLOURS = """() => ["#dot", "#t-live i"].map(
+  each => getComputedStyle(document.querySelector(each)).backgroundColor)"""
+
+
+@contextmanager
+def full(cluster: Standalone) -> Iterator[str]:
+    """The stream may take no byte more, for as long as this lasts."""
+    assert cluster.run("ledger", "resize", "--max-bytes", "4096").returncode == 0
+    try:
+        yield "ledger full"
+    finally:
+        assert cluster.run("ledger", "resize", "--max-bytes", "-1").returncode == 0
+
+
+@contextmanager
+def stopped(cluster: Standalone, service: str) -> Iterator[str]:
+    """That service says nothing, for as long as this lasts."""
+    pid = cluster.processes()[service]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield f"no {service}"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def frozen(page: Page, words: str) -> None:
+    """Wait until the badge says this, and nothing more of it is green."""
+    expect(page.locator("html.frozen")).to_have_count(1, timeout=90_000)  # looked at every 40 s
+    expect(page.locator("#link")).to_have_text(words)
+
+
+@pytest.mark.parametrize("cause", ["ledger", "scheduler", "intake"])
+def test_the_badge_is_green_only_while_pods_can_be_placed(
+    browser: Browser, base: str, cluster: Standalone, cause: str
+) -> None:
+    """A full ledger, no scheduler, no intake; also for a page that is opened meanwhile."""
+    with opened(browser, base) as page, opened(browser, base) as later:
+        visit(page, "#/fleet")
+        expect(page.locator("#link")).to_have_text(base.removeprefix("http://"))
+        green = page.evaluate(COLOURS)
+        with full(cluster) if cause == "ledger" else stopped(cluster, cause) as words:
+            frozen(page, words)
+            assert set(page.evaluate(COLOURS)).isdisjoint(green)
+            visit(later, "#/doctor")
+            frozen(later, words)
+        expect(page.locator("html.frozen")).to_have_count(0)
+        expect(page.locator("#link")).to_have_text(base.removeprefix("http://"))
+        assert page.evaluate(COLOURS) == green
