@@ -2,37 +2,51 @@
 //
 // The gateway holds `at_least` until it has folded that revision, so nothing is asked in vain and no
 // event crosses the wire only to be counted. At most four answers a second, however much happens.
-// While nothing happens, the answer is asked for every five seconds: a full ledger has no next event.
+// Whether placements are frozen is asked for apart: a full ledger has no next event that would tell.
 
 const PACE_MS = 250;
-const WAIT_S = 5;
+const WAIT_S = 25;
+const FROZEN_MS = 5000;
 const RETRY_MS = [500, 1000, 2000, 5000];
 
 const pause = ms => new Promise(resolve => { setTimeout(resolve, ms); });
 
 /**
- * Tell `{revision, frozen}` whenever one of them changes, and `{problem}` while the gateway does not answer.
+ * Tell `{revision, frozen}` for whatever is new, and `{problem}` while the gateway does not answer.
  * `frozen` is why no pod can be placed, or empty.
  */
-export async function follow(tell) {
-  let revision = 0;
+export function follow(tell) {
   let frozen = "";
-  let isQuiet = false;
+  const tellAll = answer => { ({ frozen } = answer); tell(answer); };
+  followRevision(tellAll);
+  followFrozen(answer => { if (answer.frozen !== frozen) tellAll(answer); });
+}
+
+/** Call `found` with the newest answer now and then; a failure is told by the other loop. */
+async function followFrozen(found) {
+  for (;;) {
+    await pause(FROZEN_MS);
+    try {
+      const response = await fetch("/api/v1/revision");
+      if (response.ok) found(await response.json());
+    } catch { /* see followRevision */ }
+  }
+}
+
+async function followRevision(tell) {
+  let revision = 0;
   let failures = 0;
   for (;;) {
     try {
-      const query = revision && !isQuiet ? `?at_least=${revision + 1}&wait_s=${WAIT_S}` : "";
+      const query = revision ? `?at_least=${revision + 1}&wait_s=${WAIT_S}` : "";
       const response = await fetch(`/api/v1/revision${query}`);
       const answer = await response.json();
       if (response.ok) {
-        if (revision !== answer.revision || frozen !== answer.frozen) {
-          ({ revision, frozen } = answer);
-          tell({ revision, frozen });
-        }
+        ({ revision } = answer);
+        tell(answer);
       } else if (response.status !== 408) {
         throw new Error(answer.error);
       }
-      isQuiet = response.status === 408;
       failures = 0;
       await pause(PACE_MS);
     } catch (error) {
