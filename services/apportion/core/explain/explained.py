@@ -72,8 +72,8 @@ class Explainer:
 
         Where a volume is what keeps it out, the nodes stay as they are; where a gang is, those that
         the others of it would take are left out; where a queue or quota is, none is near, for what
-        a node lacks is not why. `brief`: for a list, which names no node, those of the event that
-        could hold it will do; of many sorts of pods, all of them.
+        a node lacks is not why. `brief`: for a list, those of the event that could hold it will
+        do; of many sorts of pods, these alone are looked at.
         """
         found = self._found(pod, refused, brief=brief)
         return found._replace(shape=self.wishes(pod))
@@ -103,7 +103,8 @@ class Explainer:
         sort = (pod.shape_key, refused.nodes, reasons, refused.nearest, brief)
         if sort not in self._explained:
             if brief and self._looks >= LISTED_LOOKS:
-                return Explained(refused, never=False)
+                near = self.room.possible(pod, refused)
+                return Explained(structs.replace(refused, nearest=near), never=False)
             self._looks += len(self._state.nodes)
             self._explained[sort] = self._of_nodes(pod, refused, brief=brief)
         found = self._explained[sort]
@@ -113,10 +114,8 @@ class Explainer:
         refused = words.without_gone(refused)
         shape = pod.submitted.shape
         kept = self.room.possible(pod, refused)
-        if brief:
-            if kept or next(self.room.could(shape), None) is not None:
-                return Explained(structs.replace(refused, nearest=kept), never=False)
-            return self._of_none(pod, refused)
+        if brief and kept:
+            return Explained(structs.replace(refused, nearest=kept), never=False)
         if kept and len(kept) == len(refused.nearest) and not self._alone(shape, kept):
             return Explained(refused, never=False)
         could = {miss.node for miss in kept}

@@ -434,7 +434,10 @@ def _of_gang(refused: PodRefused, found: GangShortage, said: str, whom: str = "o
 
 
 def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
-    """The first cause of a refusal, for a list: the most frequent with its nodes, or the limit.
+    """The first cause of a refusal, for a list: the limit, or what the nearest node lacks.
+
+    `nearest` must hold only nodes that could ever run the pod; without one the cause is the most
+    frequent. Causes that last come after others.
 
     As in `not enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`.
     """
@@ -444,7 +447,7 @@ def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = Fals
     if limits:
         return limits[0]
     refused = without_gone(refused)
-    for code, count in frequent(refused):
+    for code, count in ranked(refused):
         of = f"{count:,} of " if count < refused.nodes else ""
         said = f"{named(code, shape, never=never)} ({of}{nodes(refused.nodes)})"
         said += "; ".join(("", *_certain_cards((code,), shape)))

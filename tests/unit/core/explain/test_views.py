@@ -2,6 +2,7 @@
 
 import pytest
 
+from apportion.core.explain import words
 from apportion.core.explain.views import (
     device_answers,
     gang_answer,
@@ -12,16 +13,18 @@ from apportion.core.explain.views import (
     summary_answer,
 )
 from apportion_schemas import (
+    DeviceConstraints,
     DeviceCordoned,
     DeviceHealthChanged,
     MigInstance,
     NodeConstraints,
     NodeCordoned,
     NodeSilent,
+    RefusalCode,
     ReportRefused,
 )
 from apportion_schemas.quantities import Payload
-from tests.support.fleet import A100_40, gpu, node, npu, observed, rack
+from tests.support.fleet import A100_40, V100, gpu, node, npu, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, instance, member, placed, pod, shape, share
 
@@ -35,6 +38,20 @@ def test_pod_with_a_place_and_without() -> None:
     assert placement_answer(ledger.pod("a")).score == ledger.placement("a").score
     assert (refused.node, refused.reasons) == ("", ledger.reasons("b"))
     assert [shown_phase(ledger.pod(uid)) for uid in "ab"] == ["placed", "refused"]
+
+
+def test_the_cause_of_a_list_is_that_of_the_nearest_node_that_could_run_the_pod() -> None:
+    """A silent node of another model is no cause, however many of them there are."""
+    fleet = [rack(f"a{number}", 1) for number in range(3)]
+    silent = [NodeSilent(node=f"a{number}", grace_s=60) for number in range(3)]
+    ledger = Ledger(*fleet, rack("v1", 1, model=V100), *silent)
+    v100 = DeviceConstraints(use_types=("V100",))
+    ledger.submit(pod("first", shape=shape(cards(), devices=v100))).settle()
+    ledger.submit(pod("second", shape=shape(cards(), devices=v100))).settle()
+    assert ledger.placement("first").node == "v1"
+    answer = pod_answer(ledger.state, ledger.pod("second"))
+    assert next(iter(answer.reasons)) is RefusalCode.DEVICE_IN_USE
+    assert answer.cause.startswith(words.named(RefusalCode.DEVICE_IN_USE, None))
 
 
 def test_device_says_who_holds_it() -> None:

@@ -205,7 +205,7 @@ def test_an_extended_resource_has_its_name_and_amounts() -> None:
     [
         (refused({RefusalCode.NODE_CORDONED: 2, RefusalCode.MEMORY_INSUFFICIENT: 1},
                  miss(RefusalCode.MEMORY_INSUFFICIENT, 9, 5)),
-         "node is cordoned (2 of 3 nodes)"),
+         "not enough memory free on the device (1 of 3 nodes)"),
         (refused({RefusalCode.NODE_LABELS_MISMATCH: 7, RefusalCode.NODE_CORDONED: 1},
                  miss(RefusalCode.NODE_LABELS_MISMATCH, 1, 0)),
          "node is cordoned (1 of 8 nodes)"),
@@ -216,10 +216,8 @@ def test_an_extended_resource_has_its_name_and_amounts() -> None:
         (refused({}), "there is no node yet"),
     ],
 )  # fmt: skip
-def test_the_cause_in_a_list_is_the_most_frequent_that_can_change(
-    what: PodRefused, said: str
-) -> None:
-    """What nodes are is a cause only where there is no other; whatever the nearest lacks."""
+def test_the_cause_in_a_list_is_that_of_the_nearest_node(what: PodRefused, said: str) -> None:
+    """What nodes are is a cause only where there is no other, and else the most frequent."""
     assert words.cause(what) == said
 
 
