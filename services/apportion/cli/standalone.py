@@ -204,20 +204,23 @@ class Up:
 
         A cause has to be found twice in a row: a scheduler that is started again has one look.
         """
-        gateway, told, before = Gateway(self._where.gateway_url()), "", ""
+        gateway, reported, before = Gateway(self._where.gateway_url()), "", ""
         while True:
             await asyncio.sleep(FREEZE_LOOK_S)
             try:
                 answer = await asyncio.to_thread(gateway.ask, "revision", answer=RevisionAnswer)
             except click.ClickException:
                 continue
-            found, before = answer.frozen if answer.frozen in ("", before) else told, answer.frozen
-            if found and found != told:
+            found, before = (
+                answer.frozen if answer.frozen in ("", before) else reported,
+                answer.frozen,
+            )
+            if found and found != reported:
                 why, fix = FREEZES.get(found, (found, "see the logs"))
                 self._say(f"no pod is placed or started: {why}; {fix}")
-            elif told and not found:
+            elif reported and not found:
                 self._say("pods are placed again")
-            told = found
+            reported = found
 
     async def tell_unpriced(self) -> None:
         """What the price file lacks. A remark: left out where nobody answers, and all goes on."""

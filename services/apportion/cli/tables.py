@@ -106,8 +106,8 @@ def _held(pod: PodAnswer) -> str:
     if pod.rejection:
         return pod.rejection
     if pod.shares:
-        said = [shares_words(pod.shares)]
-        said += [failed_words(pod.failed_devices)] if pod.failed_devices else []
+        said = [failed_words(pod.failed_devices)] if pod.failed_devices else []
+        said += [shares_words(pod.shares)]
         said += [pod.unready] if pod.unready else []
         said += [f"is to go for {pod.evicted_for}"] if pod.evicted_for else []
         return "; ".join(said)

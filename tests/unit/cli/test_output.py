@@ -295,6 +295,14 @@ def test_why_breaks_no_name_on_a_narrow_terminal(
     assert "no room for MODEL" in capsys.readouterr().err
 
 
+def test_a_pod_on_a_failed_device_says_so_before_what_it_holds() -> None:
+    """A narrow terminal cuts the end of a line."""
+    ledger = Ledger(rack("n1", 1), pod("a", ask(4000))).settle()
+    ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"))
+    row = printed(tables.pods([pod_answer(ledger.state, ledger.pod("a"))])).splitlines()[1]
+    assert 0 < row.index("XID 79") < row.index("4,000 MiB")
+
+
 def test_why_counts_no_nodes_for_a_limit() -> None:
     """Nobody looked at nodes, and it is no fault of theirs."""
     ledger = Ledger(rack("n1", 1)).play(QueueObserved(queue="ml", capability={"pods": 0}))

@@ -67,8 +67,15 @@ def troubles(state: State, pod: PodState, failed: Iterable[FailedDevice]) -> str
     failed = tuple(failed)
     words = failed_words(failed)
     said = f". It cannot rely on what it holds: {words}" if words else ""
+    return said + consequences(state, pod, failed)
+
+
+def consequences(state: State, pod: PodState, failed: tuple[FailedDevice, ...]) -> str:
+    """What a person can do about these failed devices, and what an unready node means, as sentences
+    behind another one; empty if nothing.
+    """
     there = next((each.device for each in failed if each.reason != GONE), "")
-    said += f". {moving(device_words(there))}" if there else ""
+    said = f". {moving(device_words(there))}" if there else ""
     cause = unready(state, pod)
     if not cause:
         return said

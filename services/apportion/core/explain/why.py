@@ -26,7 +26,13 @@ from apportion.core.explain.causes import refusal_words, refused_answer, whose
 from apportion.core.explain.choice import choice_words
 from apportion.core.explain.explained import Explained, Explainer
 from apportion.core.explain.gang_places import of_one_sort
-from apportion.core.explain.health import failed_devices, failed_words, moment, troubles, unready
+from apportion.core.explain.health import (
+    consequences,
+    failed_devices,
+    failed_words,
+    moment,
+    unready,
+)
 from apportion.core.explain.lines import listed, rejection_words, room_made
 from apportion.core.explain.room import Room
 from apportion.core.explain.since import since_words, taken_since
@@ -156,8 +162,13 @@ def _sentence(
     chooser = pod.submitted.chooser
     if pod.placement is not None:
         where = f"{pod.placement.node}, which {chooser} chose" if chooser else ""
-        said = f"{name} is {pod.phase.value} on {where or placed_words(pod.placement)}"
-        said += troubles(state, pod, failed)
+        where = where or placed_words(pod.placement)
+        said = f"{name} is {pod.phase.value} on "
+        if failed:
+            said += f"{pod.placement.node}, but {failed_words(failed)}"
+            said += f"{consequences(state, pod, failed)}. It was placed on {where}"
+        else:
+            said += where + consequences(state, pod, ())
         evicted = state.evictions.get(pod.uid)
         if evicted is None:
             return said

@@ -25,10 +25,9 @@ def test_why_and_the_pod_name_the_failed_device_until_it_recovers() -> None:
     assert why(ledger.state, ledger.pod("a")).failed_devices == ()
     ledger.play(failed(share.device))
     answer = why(ledger.state, ledger.pod("a"))
-    assert answer.sentence.endswith(
-        f". It cannot rely on what it holds: its device {share.device} has failed (XID 79)"
-        f". `apportion drain {share.device} --reason WHY` moves what is on it"
-    )
+    headline, cure = answer.sentence.split(". ")[:2]
+    assert share.device in headline
+    assert f"drain {share.device}" in cure
     assert answer.placed
     (told,) = pod_answer(ledger.state, ledger.pod("a")).failed_devices
     assert (told.device, told.reason) == (share.device, "XID 79")

@@ -107,6 +107,8 @@ class PodPage extends ListPage {
   sentence() {
     const { why } = this;
     if (!why) return `${sentenceCase(this.history.items.at(-1).sentence)}.`;
+    const broken = this.hasEnded() ? 0 : why.failed_devices.length;
+    if (broken) return html`${this.placedLead()} on ${nodeLink(why.placed.node)}, <span class="c-bad">on ${broken === 1 ? "a failed card" : html`${num(broken)} failed cards`}</span>.`;
     if (why.placed) return html`${this.placedLead()} on ${nodeLink(why.placed.node)}, ${this.fittedWords()}${this.waitWords()}.`;
     if (why.rejected) return html`${this.hasEnded() ? "Ended; it could not be read" : "Cannot be read"}: ${why.rejected.field} ${why.rejected.problem}.`;
     if (this.hasEnded()) return this.endedSentence();
@@ -184,7 +186,6 @@ class PodPage extends ListPage {
       link("pods", this.namespace, { q: `${this.namespace}/` }),
       pod?.group ? html`gang ${link("pods", pod.group, { q: pod.group }, "m")}` : "",
       this.queue ? html`queue <span class="m">${this.queue}</span>` : "",
-      this.why?.failed_devices?.length && !this.hasEnded() ? html`<span class="c-bad">it cannot rely on what it holds</span>` : "",
       NEWER,
     ];
   }
