@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apportion.core.manifests.placed import SHARES
+from apportion.core.manifests.placed import NEXT_PROCESS, RESIZED_CORES, SHARES
 from apportion_schemas import (
     DifferenceFound,
     PlacementVoided,
@@ -98,6 +98,8 @@ async def test_a_pod_that_is_resized_says_so(world: KubeWorld) -> None:
 
     notes = await until(told, "the pod to say what it holds", timeout_s=30)
     assert ",3000,40:" in notes["hami.io/vgpu-devices-allocated"]
+    assert notes[RESIZED_CORES] == NEXT_PROCESS
+    await world.described("p", "Resized")
     await world.plane.apply(kube_pod("q", share(12_500)))
     await world.described("q", "FailedScheduling")
     await world.facts.write(ResizeAsked(pod=uid, by="ann", memory_mib=1_000))

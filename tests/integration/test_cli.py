@@ -238,6 +238,8 @@ def test_a_pod_that_runs_is_resized_where_it_is(up: Standalone) -> None:
     before = up.json("why", "grows")["placed"]["shares"]
     said = up.json("resize", "grows", "--memory", "3000", "--cores", "20", "--by", "ann")
     assert said["asked"] < said["revision"]
+    assert said["cores_from_next_process"]
+    assert not up.json("resize", "grows", "--memory", "3000")["cores_from_next_process"]
     at_least = ("--at-least", str(said["revision"]))
     (held,) = up.json("why", "grows", *at_least)["placed"]["shares"]
     (was,) = before

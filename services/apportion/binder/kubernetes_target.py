@@ -23,7 +23,7 @@ from apportion.core.explain import words
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.manifests.annotations import annotations_for
-from apportion.core.manifests.placed import ATTEMPT
+from apportion.core.manifests.placed import ATTEMPT, NEXT_PROCESS, RESIZED_CORES
 from apportion.runtime.kube.client import (
     MERGE_PATCH,
     Answer,
@@ -171,7 +171,8 @@ class KubernetesTarget:
         return Evicted()
 
     async def resize(self, resized: PodResized) -> Failed | None:
-        """See `Target`: the annotations are those of a binding with these shares.
+        """See `Target`: the annotations are those of a binding with these shares, and
+        `RESIZED_CORES`.
 
         The API server takes annotations of a pod with its status, for which we have the right.
         """
@@ -179,6 +180,7 @@ class KubernetesTarget:
         if pod is None or pod.placement is None or node is None:
             return None
         annotations = self._annotations(pod, placed_of(pod, pod.placement), node)
+        annotations = {**annotations, RESIZED_CORES: NEXT_PROCESS}
         body = _encode({"metadata": {"uid": resized.pod, "annotations": annotations}})
         path = f"{pod_path(resized.namespace, resized.name)}/status"
         try:

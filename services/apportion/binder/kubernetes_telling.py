@@ -42,6 +42,7 @@ from apportion_schemas import (
     PodEvicted,
     PodRefused,
     PodRejected,
+    PodResized,
     ShareBreached,
 )
 
@@ -443,6 +444,9 @@ def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None
             return _tale(pod, "ShareBreached", lines.breach_words(data), revision)
         case PodBound():
             return _scheduled(pod, revision)
+        case PodResized():
+            said = f"holds {lines.shares_words(data.shares)}; {lines.CORES_LATER}"
+            return _tale(pod, "Resized", said, revision, kind="Normal")
     return None
 
 

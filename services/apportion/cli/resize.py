@@ -20,7 +20,7 @@ from apportion.cli.usage import MIB
 from apportion.cli.why import split_name, unknown
 from apportion.cli.writing import by_whom, open_ledger, person, run, write
 from apportion.core.explain.answers import PodAnswer, PodDetail
-from apportion.core.explain.lines import shares_words
+from apportion.core.explain.lines import CORES_LATER, shares_words
 from apportion.core.explain.vocabulary import PHASES
 from apportion.core.explain.words import resize_refused
 from apportion.runtime.jetstream import stream
@@ -42,11 +42,16 @@ Answer = PodResized | ResizeRefused
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What `--json` prints: what was asked at which revision, and the scheduler's answer."""
+    """What `--json` prints: what was asked at which revision, and the scheduler's answer.
+
+    `cores_from_next_process`: other cores were asked for and granted, and hold for processes that
+    start from now on.
+    """
 
     asked: int
     revision: int
     answer: Answer
+    cores_from_next_process: bool = False
 
 
 @click.command(epilog="Example:  apportion resize training/worker-0 --memory 12000 --cores 60")
@@ -81,7 +86,8 @@ def command(
     """Give a pod that runs more or less of the devices that it holds, without a restart.
 
     The scheduler gives no more than the device has free. Shares of NVIDIA's cards in mode hami-core
-    can be resized; what a pod holds beyond its new memory it keeps until it frees it.
+    can be resized; what a pod holds beyond its new memory it keeps until it frees it. New memory
+    holds at once, new cores hold for processes that start from now on.
 
     Exit codes: 0 resized; 1 no such pod, or it cannot be; 3 the ledger or gateway cannot be
     reached, or no scheduler answers.
@@ -99,6 +105,8 @@ def command(
         container=container, reason=reason,
     )  # fmt: skip
     said = run(_ask(where.reach(), wish, found.revision, timeout_s))
+    later = cores is not None and isinstance(said.answer, PodResized)
+    said = msgspec.structs.replace(said, cores_from_next_process=later)
     _show(f"{space}/{name}", said, as_json=as_json)
 
 
@@ -162,3 +170,5 @@ def _show(name: str, said: Said, *, as_json: bool) -> None:
     if not as_json:
         held = shares_words(said.answer.shares)
         console().print(plain(f"{name} holds {held} since revision {said.revision}"))
+        if said.cores_from_next_process:
+            console().print(f"{CORES_LATER}: restart its process to have them at once")

@@ -16,6 +16,7 @@ from apportion.binder.kubernetes_telling import (
     RENEW_S,
     Telling,
 )
+from apportion.core.explain.lines import CORES_LATER
 from apportion.core.ledger.fold import Change
 from apportion.runtime.kube.client import Answer, KubeUnavailable
 from apportion.runtime.ledger.port import Draft
@@ -25,7 +26,9 @@ from apportion_schemas import (
     DeviceHealthChanged,
     PodBound,
     PodRefused,
+    PodResized,
     RefusalCode,
+    ResizeAsked,
     ShareBreached,
     encode,
     subject_of,
@@ -233,6 +236,37 @@ def test_the_owner_of_a_container_that_is_not_held_is_told() -> None:
         ]
         assert (event["involvedObject"]["name"], event["type"]) == ("a", "Warning")
         assert "14,000 MiB" in event["message"]
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_resized_pod_has_an_event_that_says_from_when_its_cores_hold() -> None:
+    """HAMi-core copies them when a process begins, so one that runs keeps the old ones."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        pod = told.uids["a"]
+        told.write(
+            rack("n1", 2), member(pod, ask(1000), group="", name="a"),
+            placed(pod, "n1", [share("n1-g0", 1000)], name="a"),
+            PodBound(pod=pod, node="n1", attempt=1),
+        )  # fmt: skip
+        await rest(1)
+        told.write(ResizeAsked(pod=pod, by="ann", cores=40))
+        now = share("n1-g0", 1000, cores=40)
+        told.write(
+            PodResized(
+                pod=pod, namespace="default", name="a", attempt=1, node="n1",
+                asked=told.server.last_revision, shares=(now,),
+            )
+        )  # fmt: skip
+        await rest(1)
+        events = told.ask("GET", EVENTS)["items"]
+        (event,) = [each for each in events if each["reason"] == "Resized"]
+        assert (event["involvedObject"]["name"], event["type"]) == ("a", "Normal")
+        assert CORES_LATER in event["message"]
         running.cancel()
 
     run_virtually(main())

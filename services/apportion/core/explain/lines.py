@@ -64,6 +64,8 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
+CORES_LATER = "new cores hold for processes that start from now on"
+"""HAMi-core copies the limit at `cuInit`, so a process that runs keeps the old one."""
 LISTED = 4
 """How many of several things a line names before it only counts them."""
 
@@ -390,7 +392,9 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     PlacementVoided: lambda e, name: f"{name}: placement on {e.node} voided: {e.reason}",
     PodEvicted: lambda e, _: words.eviction(e),
     ResizeAsked: _resize_asked,
-    PodResized: lambda e, name: f"{name} resized on {e.node}: {shares_words(e.shares)}",
+    PodResized: lambda e, name: (
+        f"{name} resized on {e.node}: {shares_words(e.shares)}; {CORES_LATER}"
+    ),
     ResizeRefused: lambda e, name: f"{name} is not resized: {words.resize_refused(e)}",
     BudgetObserved: lambda e, _: (
         f"disruption budget {e.namespace}/{e.budget} lets {words.many(e.allowed, 'pod')} be evicted"

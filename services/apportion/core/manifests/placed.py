@@ -16,6 +16,9 @@ from apportion_schemas.quantities import CONTAINERS_MAX, COUNT_MAX
 PREFIX = "apportion.dev/"
 SHARES = f"{PREFIX}shares"
 ATTEMPT = f"{PREFIX}attempt"
+RESIZED_CORES = f"{PREFIX}resized-cores"
+NEXT_PROCESS = "next-process"
+"""Value of `RESIZED_CORES` on a pod that was resized: its new cores hold for later processes."""
 UID = f"{PREFIX}pod-uid"
 """An API server too old to check the uid of a binding may bind another pod of the same name."""
 
