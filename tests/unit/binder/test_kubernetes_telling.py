@@ -87,7 +87,7 @@ class Told:
         """A binder that knows nothing yet."""
         cluster, metrics = StateFold(), Metrics()
         clock = SkewedClock(random.Random(7), skew_s=0.0)
-        self.pace = Pace(clock)
+        self.pace, self.state = Pace(clock), cluster.state
         self._telling = Telling(
             MemoryKubeApi(self.kube, self._link), cluster.state, clock, metrics, pace=self.pace
         )
@@ -255,11 +255,12 @@ def test_a_resized_pod_has_an_event_that_says_from_when_its_cores_hold() -> None
         )  # fmt: skip
         await rest(1)
         told.write(ResizeAsked(pod=pod, by="ann", cores=40))
+        await rest(1)
         now = share("n1-g0", 1000, cores=40)
         told.write(
             PodResized(
-                pod=pod, namespace="default", name="a", attempt=1, node="n1",
-                asked=told.server.last_revision, shares=(now,),
+                pod=pod, namespace="default", name="a", attempt=1, node="n1", shares=(now,),
+                asked=told.server.last_revision, previous=told.state.nodes["n1"].chain,
             )
         )  # fmt: skip
         await rest(1)
