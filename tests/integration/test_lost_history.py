@@ -1,5 +1,6 @@
 """A ledger that comes back without its newest events: services stop, and say why."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -47,7 +48,7 @@ async def _folded(service: ServiceProcess, revision: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("written_since", [0, 40], ids=["its end moved back", "others wrote on"])
 async def test_services_stop_where_the_ledger_lost_what_they_folded(
     bus: Bus, tmp_path: Path, written_since: int
@@ -61,8 +62,8 @@ async def test_services_stop_where_the_ledger_lost_what_they_folded(
         services = [
             ServiceProcess(verb, bus.server.url_for(verb), *OPTIONS.get(verb, ())) for verb in VERBS
         ]
+        await asyncio.gather(*map(running.enter_async_context, services))
         for service in services:
-            await running.enter_async_context(service)
             await service.ready()
         await _submit(await bus.connect(), "a", "b")
         await bus.crash()
