@@ -63,10 +63,16 @@ class Where(NamedTuple):
 
 
 class MemoryKube:
-    """One cluster's API server, as of Kubernetes 1.21: it looks at the uid of a binding."""
+    """One cluster's API server, as of Kubernetes 1.21: it looks at the uid of a binding.
+
+    `more_kinds` are kinds, as API version and resource, that it says it has in addition to those of
+    the store. `fewer_kinds` are kinds that it does not have.
+    """
 
     def __init__(self) -> None:
         self.store = Store()
+        self.more_kinds: set[tuple[str, str]] = set()
+        self.fewer_kinds: set[tuple[str, str]] = set()
         self._numbers = itertools.count(1)
 
     def handle(
@@ -81,18 +87,42 @@ class MemoryKube:
         """What the server answers, once the request is at the server and all is done."""
         if path == "/version":
             return Answer(200, b'{"major":"1","minor":"21"}')
+        if method == "GET" and path.startswith("/apis") and path.count("/") in {1, 3}:
+            return self._discovered(path)
         try:
-            where = _where(path)
+            where = self._served(path)
             if method == "GET":
                 return self._read(where, query or {})
             return self._write(method, where, _decode(body or b"{}"), content_type)
         except Refused as refused:
             return refused.answer
 
+    def _discovered(self, path: str) -> Answer:
+        """The API groups and their versions, or the resources of one version."""
+        served = {*((kind.api, name) for name, kind in KINDS.items()), *self.more_kinds}
+        served -= self.fewer_kinds
+        versions = sorted({api for api, _ in served if "/" in api} - {"resource.k8s.io/v1"})
+        if path == "/apis":
+            groups = [
+                {"name": api.partition("/")[0], "versions": [{"groupVersion": api}]}
+                for api in versions
+            ]
+            return Answer(200, _encode({"kind": "APIGroupList", "groups": groups}))
+        if path.removeprefix("/apis/") not in versions:
+            return Answer(404, status_body(404, "NotFound", "the server could not find it"))
+        resources = [{"name": name} for api, name in sorted(served) if f"/apis/{api}" == path]
+        return Answer(200, _encode({"kind": "APIResourceList", "resources": resources}))
+
     def watch(self, path: str, version: str) -> Feed:
         """A watch from that version on; raises Refused."""
-        where = _where(path)
+        where = self._served(path)
         return self.store.feed(where.resource, where.prefix, int(version))
+
+    def _served(self, path: str) -> Where:
+        where = _where(path)
+        if (KINDS[where.resource].api, where.resource) in self.fewer_kinds:
+            raise Refused(404, "NotFound", "the server could not find the requested resource")
+        return where
 
     # ------------------------------------------------------------------ reading
 
@@ -242,7 +272,7 @@ def _where(path: str) -> Where:
     if parts[0] == "apis":
         api, rest = parts[1:3], parts[3:]
     namespace = ""
-    rest = rest or [""]  # what an API has is not told here
+    rest = rest or [""]
     if rest[0] == "namespaces" and len(rest) > 2:
         namespace, rest = rest[1], rest[2:]
     resource, name, part = (*rest, "", "")[:3]

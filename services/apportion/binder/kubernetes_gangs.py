@@ -17,8 +17,9 @@ import msgspec
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.core.manifests.gangs import api_of
+from apportion.core.manifests.gangs import VOLCANO, api_of
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube.discovery import Discovery
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import PodGroupObserved, QueueObserved
@@ -28,8 +29,8 @@ LOOK_AGAIN_S = 20.0
 """Between two looks at every gang without pods."""
 JSON_MERGE_PATCH = "application/merge-patch+json"
 QUEUE_S = 60.0
-"""Between two looks whether Volcano's API and its Queue `default` are there."""
-QUEUES = "/apis/scheduling.volcano.sh/v1beta1/queues"
+"""Between two looks whether Volcano's API is served and its Queue `default` is there."""
+QUEUES = f"/apis/{VOLCANO}/v1beta1/queues"
 DEFAULT = "default"
 _DEFAULT_QUEUE = msgspec.json.encode(
     {
@@ -68,6 +69,7 @@ class Gangs:
         self._api = api
         self._state = state
         self._clock = clock
+        self._discovery = Discovery(api, clock, (VOLCANO,))
         self._waiting: dict[str, None] = {}
         self._news = asyncio.Event()
 
@@ -121,8 +123,10 @@ class Gangs:
         for a Job that names no queue, and so no pods.
         """
         while DEFAULT not in self._state.queues:
-            with contextlib.suppress(KubeUnavailable):
-                await self._make_default_queue()
+            await self._discovery.look()
+            if self._discovery.has(QUEUES):
+                with contextlib.suppress(KubeUnavailable):
+                    await self._make_default_queue()
             await self._clock.pause(QUEUE_S)
 
     async def _make_default_queue(self) -> None:

@@ -132,9 +132,7 @@ class Slices:
         self._news = asyncio.Event()
         self._published = _Published(self._mark)
         selector = f"spec.driver={DRIVER}"
-        self._watch = Watch(
-            api, SLICES, self._published, optional=False, clock=clock, selector=selector
-        )
+        self._watch = Watch(api, SLICES, self._published, clock=clock, selector=selector)
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed; give this to the reader."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from apportion.core.devices.shares import Oversold
-from apportion.core.dialects.errors import shown
+from apportion.core.dialects.errors import ManifestError, shown
 from apportion.core.ledger.adoption import charged
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.ledger.unnamed import taken
@@ -202,17 +202,17 @@ class Facts:
             pod = self._view.pods.get(uid)
             if pod is None or uid in self._state.pods or pod.ended or pod.node or pod.deleting:
                 continue
-            if pod.draft is not None:
+            problem = pod.problem
+            if pod.draft is not None and pod.draft.group:
+                problem = self._view.pod_groups.unread(pod.draft.group)
+            if problem is not None:
+                yield from self._rejection(pod, problem)
+            elif pod.draft is not None:
                 expect = self._revisions.of(PodGone(uid=uid))
                 again = f"/{expect}" if expect else ""
                 yield Fact(submitted(pod.draft, uid), f"{uid}/submitted{again}", expect)
-            elif pod.problem is not None:
-                yield from self._rejection(pod)
 
-    def _rejection(self, pod: PodView) -> Iterator[Fact]:
-        problem = pod.problem
-        if problem is None:
-            return
+    def _rejection(self, pod: PodView, problem: ManifestError) -> Iterator[Fact]:
         data = PodRejected(
             uid=pod.uid,
             namespace=pod.namespace,

@@ -6,14 +6,15 @@ Invariant: a list of one API says nothing of the gangs of the others.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import msgspec
 
 from apportion.core.dialects import ManifestError
 from apportion.core.ledger.state import State
-from apportion.core.manifests.gangs import COSCHEDULING, KUBERNETES, KUBERNETES_VERSIONS, api_of
+from apportion.core.manifests.gangs import COSCHEDULING, KUBERNETES, VERSIONS, api_of, unread
+from apportion.core.manifests.gangs import VOLCANO as VOLCANO_API
 from apportion.watcher.kubernetes_kind import Kind, metadata_of
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion_schemas import PodGroupObserved
@@ -24,7 +25,7 @@ POD_GROUPS = {
     f"podgroups.{COSCHEDULING}": f"{COSCHEDULING}/v1alpha1",
     **{
         f"podgroups.{version}.{KUBERNETES}": f"{KUBERNETES}/{version}"
-        for version in KUBERNETES_VERSIONS
+        for version in VERSIONS[KUBERNETES]
     },
 }
 """The kinds of PodGroups that a cluster may have, each with its API version.
@@ -36,8 +37,10 @@ A server that serves several versions of one API lists each group once per versi
 class PodGroupView:
     """What PodGroups declare, by the gang's name; `stir` is called when any changes.
 
-    `waiting` are gangs that Volcano's controllers have make no pods of until they are let in.
-    `problem` takes what an object is called and what is wrong with it, empty for nothing any more.
+    `served` returns the versions in which the server has PodGroups of an API group, or None while
+    that is unknown. `waiting` are gangs that Volcano's controllers have make no pods of until they
+    are let in. `problem` takes what an object is called and what is wrong with it, empty for
+    nothing any more.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class PodGroupView:
         self._stir = stir
         self._problem = problem
         self._marked: dict[str, None] = {}
+        self.served: Callable[[str], Collection[str] | None] = lambda _api: None
         by_kind: dict[str, dict[str, PodGroupObserved]] = {kind: {} for kind in POD_GROUPS}
         self.declared = ChainMap(*by_kind.values())
         self.waiting: set[str] = set()
@@ -65,6 +69,14 @@ class PodGroupView:
             )
             for kind, groups in by_kind.items()
         }
+
+    def unread(self, gang: str) -> ManifestError | None:
+        """Return why pods of the gang would wait for ever; None where its PodGroup may come."""
+        known = self._state.groups.get(gang)
+        if known is not None and known.observed is not None:
+            return None
+        served = self.served(api_of(gang) or VOLCANO_API)
+        return None if served is None else unread(gang, served)
 
     def mark(self, name: str) -> None:
         """The gang is to be compared again."""

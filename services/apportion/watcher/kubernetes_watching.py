@@ -21,8 +21,10 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.ledger.unnamed import EVIDENCE
 from apportion.core.manifests import ManifestConfig
+from apportion.core.manifests.gangs import VERSIONS
 from apportion.core.manifests.writers import WRITERS
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
+from apportion.runtime.kube.discovery import Discovery
 from apportion.runtime.kube.dra import CLAIMS
 from apportion.runtime.kube.watch import Watch, any_problem, newest_version
 from apportion.runtime.ledger.port import Ledger
@@ -126,13 +128,16 @@ class KubernetesWatching:
         self._revisions = Revisions()
         self._writing = FactWriting(state, view, self._revisions, publisher, append)
         self._facts = Facts(view, state, self._revisions)
+        self._discovery = Discovery(api, clock, VERSIONS)
+        self._discovery.changed = self._look_at_rejected
+        view.pod_groups.served = partial(self._discovery.versions, resource="podgroups")
         self._watches = {
             kind: Watch(
                 api,
                 path,
                 view.audiences[kind],
-                optional=kind in OPTIONAL,
                 clock=clock,
+                discovery=self._discovery if kind in OPTIONAL else None,
                 returned=self._returned,
             )
             for kind, path in paths.items()
@@ -189,6 +194,11 @@ class KubernetesWatching:
         self._view.mark_pod(uid)
         return True
 
+    def _look_at_rejected(self) -> None:
+        """Compare rejected pods again: the PodGroups of their gangs may be served by now."""
+        for uid in self._state.rejected:
+            self._view.mark_pod(uid)
+
     def not_ready(self) -> list[str]:
         """Why the watcher is not ready; empty while it is in step with the cluster."""
         late = [self._unsettled] if self._unsettled else []
@@ -243,7 +253,9 @@ class KubernetesWatching:
         """Keep the ledger as the cluster is, until cancelled."""
         await reader.caught_up()
         await reader.reached(await ledger.last_revision())
+        await self._discovery.look()
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._discovery.run(), name="discover kinds")
             for kind, watch in self._watches.items():
                 tasks.create_task(watch.run(), name=f"watch {kind}")
             for watch in self._watches.values():

@@ -4,7 +4,10 @@ import time
 
 import pytest
 
+from apportion.core.manifests.gangs import VOLCANO
 from apportion.runtime.kube.client import KubeRefused
+from apportion.runtime.kube.discovery import Discovery
+from apportion.runtime.process.clock import SystemClock
 from tests.contracts.kube.places import PODS, Place, ask, bind, get, make, status_of, told
 from tests.support.kube_objects import kube_node, kube_pod
 
@@ -16,6 +19,16 @@ async def test_the_server_says_its_version(place: Place) -> None:
     about = await get(place.api, "/version")
     assert int(about["major"]) == 1
     assert int(about["minor"].rstrip("+")) >= 20
+
+
+async def test_the_server_says_which_kinds_it_has(place: Place) -> None:
+    """Those of custom resources too; a group version is told with its kinds."""
+    discovery = Discovery(place.api, SystemClock(), (VOLCANO,))
+    await discovery.look()
+    assert discovery.versions(VOLCANO, "podgroups") == ("v1beta1",)
+    assert discovery.versions(VOLCANO, "none") == ()
+    assert discovery.has(f"/apis/{VOLCANO}/v1beta1/queues")
+    assert not discovery.has(f"/apis/{VOLCANO}/v9/queues")
 
 
 async def test_a_list_in_pages_is_as_of_one_version(place: Place) -> None:

@@ -39,6 +39,19 @@ class WithStatus(MemoryKube):
         return super().handle(method, path, **given)
 
 
+class Noting(MemoryKube):
+    """An API server that notes what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def handle(self, method: str, path: str, **given: Any) -> Answer:
+        """See MemoryKube."""
+        self.asked.append(path)
+        return super().handle(method, path, **given)
+
+
 class Link(PerfectKubeLink):
     """A network in which the next patches are refused, and the next objects are not made."""
 
@@ -183,6 +196,23 @@ def test_the_default_queue_is_made_once(known: bool) -> None:
         await rest(2.0)
         found = world.ask("GET", f"{API}/queues/default")
         assert found["spec"]["weight"] == (7 if known else 1)
+
+    with_loop(world, work)
+
+
+def test_no_queue_is_asked_for_where_volcano_is_absent() -> None:
+    """Only discovery asks, until Volcano's API is served."""
+    kube = Noting()
+    absent = {(API.removeprefix("/apis/"), kind) for kind in ("queues", "podgroups")}
+    kube.fewer_kinds |= absent
+    world = World(kube)
+
+    async def work() -> None:
+        await rest(3 * QUEUE_S)
+        assert set(kube.asked) == {"/apis"}
+        kube.fewer_kinds -= absent
+        await rest(2 * QUEUE_S)
+        assert world.ask("GET", f"{API}/queues/default") is not None
 
     with_loop(world, work)
 

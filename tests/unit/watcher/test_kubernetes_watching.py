@@ -11,6 +11,7 @@ import pytest
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase
 from apportion.runtime.kube.client import Answer, KubeUnavailable
+from apportion.runtime.kube.discovery import LOOK_S
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
@@ -311,5 +312,53 @@ def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(
         phases = {pod.submitted.name: pod.phase for pod in cluster.state.pods.values()}
         assert phases.pop("was-bound") is not Phase.PENDING
         assert {*phases.values()} == {Phase.PENDING}
+
+    watched(check)
+
+
+VOLCANO = "scheduling.volcano.sh/v1beta1"
+KUBERNETES = "scheduling.k8s.io"
+
+
+@pytest.mark.parametrize("served", [(), ("v1",)])
+def test_a_pod_whose_podgroup_is_never_read_is_rejected(served: tuple[str, ...]) -> None:
+    """The API server has no PodGroups of its kind, or only in versions that are not read here."""
+
+    async def check(cluster: Watched) -> None:
+        cluster.kube.more_kinds |= {(f"{KUBERNETES}/{version}", "podgroups") for version in served}
+        await rest(2 * LOOK_S)
+        made = kube_pod("a", share(), schedulingGroup={"podGroupName": "g"})
+        cluster.ask("POST", PODS, made)
+        await rest(1.0)
+        assert not cluster.state.pods
+        (rejected,) = cluster.state.rejected.values()
+        assert rejected.field == "spec.schedulingGroup.podGroupName"
+        assert all(version in rejected.problem for version in served)
+        await rest(2 * COMPARE_EVERY_S)
+        assert cluster.watching.repairs["ledger"] == 0
+
+    watched(check)
+
+
+def test_a_pod_waits_for_its_podgroup_once_the_api_server_has_the_kind() -> None:
+    """It was rejected while no PodGroup could have come."""
+
+    async def check(cluster: Watched) -> None:
+        for kind in ("podgroups", "queues"):
+            cluster.kube.fewer_kinds.add((VOLCANO, kind))
+        await rest(2 * LOOK_S)
+        notes = {"scheduling.k8s.io/group-name": "g"}
+        cluster.ask("POST", PODS, kube_pod("a", share(), annotations=notes))
+        await rest(1.0)
+        assert len(cluster.state.rejected) == 1
+        cluster.kube.fewer_kinds.clear()
+        await rest(2 * LOOK_S)
+        assert not cluster.state.rejected
+        (waiting,) = cluster.state.pods.values()
+        assert waiting.submitted.group == "default/g"
+        group = {"metadata": {"name": "g"}, "spec": {"minMember": 1}}
+        cluster.ask("POST", f"/apis/{VOLCANO}/namespaces/default/podgroups", group)
+        await rest(1.0)
+        assert cluster.state.groups["default/g"].observed is not None
 
     watched(check)

@@ -5,7 +5,7 @@ Volcano's is `namespace/name`, as it always was; of the others the API group sta
 of an object has a slash in it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from apportion.core.dialects.errors import ManifestError, within
 from apportion.core.manifests import kube, naming
@@ -14,9 +14,16 @@ GROUP = "scheduling.k8s.io/group-name"
 """The annotation of Volcano's pods."""
 LABEL = "scheduling.x-k8s.io/pod-group"
 """The label of pods of the coscheduling plugin; HAMi minds it as well."""
+VOLCANO = "scheduling.volcano.sh"
 COSCHEDULING, KUBERNETES = "scheduling.x-k8s.io", "scheduling.k8s.io"
 KUBERNETES_VERSIONS = ("v1alpha2", "v1alpha3", "v1beta1")
 """Of Kubernetes 1.36, and the two of 1.37, which has the first no more; they are read alike."""
+VERSIONS = {
+    VOLCANO: ("v1beta1",),
+    COSCHEDULING: ("v1alpha1",),
+    KUBERNETES: KUBERNETES_VERSIONS,
+}
+"""The API groups that have PodGroups, each with the versions that are read here."""
 
 
 def gang_of(
@@ -60,3 +67,28 @@ def api_of(gang: str) -> str:
     """The API group of a gang of that name; empty for Volcano's."""
     parts = gang.split("/")
     return parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 - namespace, API group, name
+
+
+def unread(gang: str, served: Collection[str]) -> ManifestError | None:
+    """Return why the PodGroup of a pod's gang is never read; None where it may be.
+
+    `served` are the versions in which the cluster serves PodGroups of the gang's API group.
+    """
+    api = api_of(gang) or VOLCANO
+    if not set(VERSIONS[api]).isdisjoint(served):
+        return None
+    field = {
+        VOLCANO: within("metadata.annotations", GROUP),
+        COSCHEDULING: within("metadata.labels", LABEL),
+        KUBERNETES: "spec.schedulingGroup.podGroupName",
+    }[api]
+    name, reads = gang.rpartition("/")[2], " and ".join(VERSIONS[api])
+    if not served:
+        problem = f"names a PodGroup of {api}, which this cluster does not serve"
+        return ManifestError(
+            field, name, problem, f"install PodGroups of {api} {reads}, or remove it"
+        )
+    problem = f"names a PodGroup of {api}, which this cluster serves only as {', '.join(served)}"
+    return ManifestError(
+        field, name, problem, f"use an Apportion that reads it (this one reads {reads})"
+    )

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube.discovery import Discovery
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock
 
@@ -31,7 +32,7 @@ IDLE_S = 100.0
 """Longer than the minute between two bookmarks; a watch that is silent for longer is dead."""
 BACK_OFF = BackOff(0.1, 10.0)
 ABSENT_S = 10.0
-"""How often a kind that the server does not have is looked for again."""
+"""The shortest time between two lists of a kind that the server does not have."""
 _GONE = 410
 _NOT_FOUND = 404
 
@@ -127,8 +128,9 @@ async def pages(
 class Watch:
     """One kind, for one audience. `problem` is why it is not in step at the moment, or empty.
 
-    `selector`: only objects whose fields are so. `returned` is called after the first list from a
-    server that was away or went back, with the monotonic time since when watches are in doubt.
+    `discovery` is of a kind that a cluster may lack, and says when to list it again. `selector`:
+    only objects whose fields are so. `returned` is called after the first list from a server that
+    was away or went back, with the monotonic time since when watches are in doubt.
     """
 
     def __init__(
@@ -137,8 +139,8 @@ class Watch:
         path: str,
         audience: Audience,
         *,
-        optional: bool,
         clock: Clock,
+        discovery: Discovery | None = None,
         selector: str = "",
         returned: Callable[[float], None] = lambda _since_s: None,
     ) -> None:
@@ -146,7 +148,7 @@ class Watch:
         self._api = api
         self._path = path
         self._audience = audience
-        self._optional = optional
+        self._discovery = discovery
         self._clock = clock
         self._returned = returned
         self._version = ""
@@ -282,13 +284,14 @@ class Watch:
             self._version = ""
             await self._clock.pause(BACK_OFF.first_s)
             return
-        if error.status == _NOT_FOUND and self._optional:
+        if error.status == _NOT_FOUND and self._discovery is not None:
             self._version = ""
             self._audience.listing()
             self._audience.listed(0)
             self._listed_s, self._away_since_s = self._clock.monotonic(), None
             self._in_step()
             await self._clock.pause(ABSENT_S)
+            await self._discovery.served(self._path)
             return
         await self._rest(f"watch of {self._path}: {error}")
 

@@ -14,6 +14,7 @@ from kubernetes_asyncio import client
 
 from apportion.runtime.kube import watch as kube_watch
 from apportion.runtime.kube.client import KubeApi, KubeUnavailable
+from apportion.runtime.kube.discovery import Discovery
 from apportion.runtime.kube.watch import Watch
 from apportion.runtime.process.clock import SystemClock
 from tests.support.polling import until
@@ -152,8 +153,8 @@ async def watching(server: Server, *, optional: bool = False) -> AsyncIterator[t
         api,
         PATH,
         heard,
-        optional=optional,
         clock=SystemClock(),
+        discovery=Discovery(api, SystemClock(), ()) if optional else None,
         returned=server.returned.append,
     )
     task = asyncio.create_task(made.run())

@@ -1,0 +1,103 @@
+"""Kinds that a cluster may lack: noticed when they come, and asked for in one place."""
+
+import asyncio
+import random
+from typing import Any
+
+from apportion.runtime.kube.client import Answer
+from apportion.runtime.kube.discovery import LOOK_S, Discovery
+from apportion.runtime.kube.watch import ABSENT_S, Watch
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest, run_virtually
+from tests.support.memory_kube import MemoryKube, status_body
+from tests.support.memory_kube_api import MemoryKubeApi
+
+API = "scheduling.volcano.sh/v1beta1"
+QUEUES = f"/apis/{API}/queues"
+
+
+class Noting(MemoryKube):
+    """An API server that notes what it is asked, and may refuse to tell what it serves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.refuses = False
+
+    def handle(self, method: str, path: str, **given: Any) -> Answer:
+        """See MemoryKube."""
+        self.asked.append(path)
+        if self.refuses and path == "/apis":
+            return Answer(403, status_body(403, "Forbidden", "not yours"))
+        return super().handle(method, path, **given)
+
+
+class Heard:
+    """An audience that counts what it is told."""
+
+    lists = 0
+
+    def listing(self) -> None:
+        """See Audience."""
+
+    def seen(self, raw: bytes) -> None:
+        """See Audience."""
+
+    def gone(self, raw: bytes) -> None:
+        """See Audience."""
+
+    def listed(self, version: int) -> None:
+        """See Audience."""
+        self.lists += version > 0
+
+    def reached(self, version: int) -> None:
+        """See Audience."""
+
+
+def test_a_kind_that_is_absent_is_listed_once_and_again_when_it_is_served() -> None:
+    """In between only discovery asks."""
+
+    async def main() -> None:
+        server, heard = Noting(), Heard()
+        server.fewer_kinds.add((API, "queues"))
+        api, clock = MemoryKubeApi(server), SkewedClock(random.Random(7), skew_s=0.0)
+        discovery = Discovery(api, clock, ("scheduling.volcano.sh",))
+        await discovery.look()
+        watch = Watch(api, QUEUES, heard, clock=clock, discovery=discovery)
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(each.run()) for each in (discovery, watch)]
+            await rest(10 * ABSENT_S)
+            assert watch.in_step
+            assert (server.asked.count(QUEUES), heard.lists) == (1, 0)
+            server.fewer_kinds.clear()
+            await rest(2 * LOOK_S)
+            assert watch.in_step
+            assert heard.lists == 1
+            for task in running:
+                task.cancel()
+
+    run_virtually(main())
+
+
+def test_what_is_not_told_counts_as_served() -> None:
+    """So does a kind of a group that is not asked for; what was known holds."""
+
+    async def main() -> None:
+        server = Noting()
+        discovery = Discovery(
+            MemoryKubeApi(server), SkewedClock(random.Random(7), skew_s=0.0), ("policy",)
+        )
+        server.refuses = True
+        await discovery.look()
+        assert discovery.has("/apis/policy/v9/none")
+        assert discovery.versions("policy", "poddisruptionbudgets") is None
+        server.refuses = False
+        await discovery.look()
+        assert discovery.versions("policy", "poddisruptionbudgets") == ("v1",)
+        assert not discovery.has("/apis/policy/v9/none")
+        assert discovery.has(QUEUES)
+        server.refuses = True
+        await discovery.look()
+        assert not discovery.has("/apis/policy/v9/none")
+
+    run_virtually(main())
