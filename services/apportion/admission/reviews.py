@@ -184,7 +184,7 @@ class Reviews:
             return {}
         dialects = manifest_config(self._configuration()).dialects
         found = itertools.islice(suspects(asked.pod, dialects, placed=True), WARNINGS_MAX)
-        said = [f"{each.field} {each.why}"[:WARNING_CHARS_MAX] for each in found]
+        said = [f"{each.field} {each.said}"[:WARNING_CHARS_MAX] for each in found]
         return {"warnings": said} if said else {}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -39,13 +39,16 @@ from apportion.core.manifests.card_quota import card_quota
 from apportion.core.manifests.claims import ENDED, Claim, claim_of
 from apportion.core.manifests.devices_only import devices_only
 from apportion.core.manifests.gangs import api_of
+from apportion.core.manifests.limits import QUEUE
 from apportion.core.manifests.placed import ATTEMPT, SHARES
 from apportion.core.manifests.resource_quota import extended_limits
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
 from apportion.core.manifests.schedulers import Chooser, SchedulerNames, scheduler_names
+from apportion.core.manifests.suspects import Suspect, of_annotations, of_queue
 from apportion.core.manifests.volumes import read_node_drivers
 from apportion.core.manifests.writers import WRITERS
 from apportion.runtime.kube.watch import number
+from apportion.watcher.kubernetes_ineffective import Subject
 from apportion_schemas import (
     BudgetObserved,
     Configuration,
@@ -80,6 +83,7 @@ _MINDED_VOLUMES = tuple(
     )
 )
 _CLAIMS = b'"resourceClaims"'
+_NOTES = "metadata.annotations"
 _TOKEN_VOLUME = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
 
@@ -275,10 +279,12 @@ class ObjectReader:
 
     `knows` says whether the ledger has the pod of a uid; `writers` are the field managers whose
     annotations on pods that others bound are believed. `claimed` adds to the draft of a pod what
-    its ResourceClaims ask for, where these are read.
+    its ResourceClaims ask for, where these are read. `ineffective` takes what of an object has no
+    effect here.
     """
 
     claimed: Callable[[bytes, PodDraft], PodDraft | None] | None = None
+    ineffective: Callable[[Subject, Iterable[Suspect]], None] = staticmethod(lambda *_: None)
 
     def __init__(
         self,
@@ -357,6 +363,9 @@ class ObjectReader:
             view.draft = before.draft  # what may change of it is told by itself
         elif not view.deleting:
             self._read(raw, view, chooser=spec.scheduler_name if extended else "")
+            if notes and not extended:
+                about = Subject("v1", "Pod", meta.namespace, meta.name, meta.uid)
+                self.ineffective(about, of_annotations(notes, _NOTES))
         return view
 
     def _claim(self, raw: bytes, *, ours: bool) -> Claim | None:
@@ -466,6 +475,9 @@ class ObjectReader:
             ManifestError: it cannot be read.
         """
         document = _decode_any(raw) | {"apiVersion": api_version, "kind": "PodGroup"}
+        meta = document["metadata"]
+        found = of_annotations(meta.get("annotations") or {}, _NOTES)
+        self.ineffective(_subject(api_version, "PodGroup", meta), found)
         group = read_document(document, self._config).group
         assert group is not None  # noqa: S101 - what a PodGroup reads to
         phase = (document.get("status") or {}).get("phase", "")
@@ -479,6 +491,9 @@ class ObjectReader:
         """
         document = _decode_any(raw)
         spec, status = document.get("spec") or {}, document.get("status") or {}
+        notes = document["metadata"].get("annotations") or {}
+        found = (*of_queue(spec, stored=True), *of_annotations(notes, _NOTES))
+        self.ineffective(_subject(*QUEUE, document["metadata"]), found)
         units = {"cpu": (1000, 1), "memory": (1, MIB)}
         capability = {
             name: _whole(amount, units.get(name, (1, 1))[0]) // units.get(name, (1, 1))[1]
@@ -489,7 +504,7 @@ class ObjectReader:
             weight=_whole(spec.get("weight", 1)),
             capability=capability,
             open=status.get("state", "Open") in {"", "Open"},
-            cards=card_quota(document["metadata"].get("annotations") or {}),
+            cards=card_quota(notes),
         )
 
     def quota(self, raw: bytes) -> QuotaObserved | None:
@@ -524,6 +539,11 @@ class ObjectReader:
             allowed=max(found.status.disruptions_allowed, 0),
             version=number(meta.resource_version),
         )
+
+
+def _subject(api_version: str, kind: str, meta: Mapping[str, Any]) -> Subject:
+    uid, namespace = meta.get("uid", ""), meta.get("namespace", "")
+    return Subject(api_version, kind, namespace, meta["name"], uid)
 
 
 def _init_role(container: _Container) -> Role:

@@ -34,6 +34,7 @@ from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion.watcher.kubernetes_doubts import Doubts
 from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions
+from apportion.watcher.kubernetes_ineffective import Ineffective
 from apportion.watcher.kubernetes_objects import ObjectReader, PodView
 from apportion.watcher.kubernetes_pod_groups import POD_GROUPS, VOLCANO
 from apportion.watcher.kubernetes_resource_claims import RESOURCE_CLAIMS
@@ -143,6 +144,8 @@ class KubernetesWatching:
             for kind, path in paths.items()
         }
         self._doubts = Doubts(api)
+        self._ineffective = Ineffective(api, clock)
+        reader.ineffective = self._ineffective.note
         self._unsettled = "the cluster is not in the ledger yet"
         self._returns = 0
         self._later: dict[str, float] = {}
@@ -256,6 +259,7 @@ class KubernetesWatching:
         await self._discovery.look()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._discovery.run(), name="discover kinds")
+            tasks.create_task(self._ineffective.run(), name="tell what has no effect")
             for kind, watch in self._watches.items():
                 tasks.create_task(watch.run(), name=f"watch {kind}")
             for watch in self._watches.values():

@@ -84,6 +84,26 @@ def test_both_verbs_tell_of_a_slip_in_a_limit(tmp_path: Path) -> None:
     assert [slip.endswith(f"{note['field']}: {note['why']}") for slip in wish.slips] == [True]
 
 
+def test_all_verbs_tell_what_has_no_effect(tmp_path: Path) -> None:
+    """A key of a Queue and an annotation of Volcano, as `check` does; both are taken."""
+    file = tmp_path / "queue.yaml"
+    queue = "{apiVersion: scheduling.volcano.sh/v1beta1, kind: Queue, metadata: {name: ml}, "
+    queue += "spec: {deserved: {cpu: 4}}}\n---\n"
+    noted = POD.replace("{name: a}", "{name: a, annotations: {volcano.sh/qos-level: LS}}")
+    file.write_text(queue + noted)
+    fields = ["spec.deserved", 'metadata.annotations["volcano.sh/qos-level"]']
+    done = CliRunner().invoke(check.command, ["-f", str(file), "--json"])
+    rows = json.loads(done.stdout)["documents"]
+    assert [note["field"] for row in rows for note in row["notes"]] == fields
+    wish, problems = reading.read_manifests([str(file)])
+    assert not problems
+    assert [f": {field}: " in slip for field, slip in zip(fields, wish.slips, strict=True)] == [
+        True, True,
+    ]  # fmt: skip
+    planned = plan_of(PlanRequest(files={str(file): file.read_text()}), State())
+    assert planned.warnings[:2] == tuple(wish.slips)
+
+
 def test_a_priority_class_counts_for_the_pods_beside_it(tmp_path: Path) -> None:
     """In whatever order they stand; a class of the cluster stays what it is there."""
     file = tmp_path / "pod.yaml"

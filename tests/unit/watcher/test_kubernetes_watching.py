@@ -17,6 +17,7 @@ from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
+from apportion.watcher.kubernetes_ineffective import REASON
 from apportion.watcher.kubernetes_watching import AGAIN_S, PROBE_S, kubernetes_watching
 from apportion_schemas import (
     PodAdopted,
@@ -360,5 +361,63 @@ def test_a_pod_waits_for_its_podgroup_once_the_api_server_has_the_kind() -> None
         cluster.ask("POST", f"/apis/{VOLCANO}/namespaces/default/podgroups", group)
         await rest(1.0)
         assert cluster.state.groups["default/g"].observed is not None
+
+    watched(check)
+
+
+QUEUES = f"/apis/{VOLCANO}/queues"
+
+
+def told(cluster: Watched) -> list[tuple[str, str]]:
+    """The kind and name of each object that has an event of what has no effect."""
+    events = cluster.kube.store.all("events")
+    about = [each["involvedObject"] for each in events if each["reason"] == REASON]
+    return sorted((each["kind"], each["name"]) for each in about)
+
+
+def test_the_owner_is_told_once_what_has_no_effect() -> None:
+    """Of a Queue, a PodGroup and a pod; again when that changes, whatever else of it does."""
+
+    async def check(cluster: Watched) -> None:
+        queue = {
+            "metadata": {"name": "ml"},
+            "spec": {"weight": 1, "guarantee": {"resource": {"cpu": 1}}},
+        }
+        cluster.ask("POST", QUEUES, queue)
+        notes = {"volcano.sh/jdb-min-available": "1"}
+        group = {"metadata": {"name": "g", "annotations": notes}, "spec": {"minMember": 1}}
+        cluster.ask("POST", f"/apis/{VOLCANO}/namespaces/default/podgroups", group)
+        alone = {"scheduling.volcano.sh/group-name": "g"}
+        cluster.ask("POST", PODS, kube_pod("a", share(), annotations=alone))
+        cluster.ask("POST", PODS, kube_pod("b", share(), annotations={"example.com/x": "1"}))
+        await rest(3.0)
+        first = [("Pod", "a"), ("PodGroup", "g"), ("Queue", "ml")]
+        assert told(cluster) == first
+        cluster.ask("PUT", f"{QUEUES}/ml", queue | {"spec": {**queue["spec"], "weight": 7}})
+        await rest(3.0)
+        assert told(cluster) == first
+        cluster.ask("PUT", f"{QUEUES}/ml", queue | {"spec": {"weight": 7, "deserved": {"cpu": 1}}})
+        await rest(3.0)
+        assert told(cluster) == [*first, ("Queue", "ml")]
+
+    watched(check)
+
+
+def test_what_has_no_effect_is_told_once_the_api_server_answers() -> None:
+    """In the order in which it was found, and at a pace."""
+
+    async def check(cluster: Watched) -> None:
+        made = []
+        for number in range(20):
+            queue = {"metadata": {"name": f"q{number}"}, "spec": {"deserved": {"cpu": 1}}}
+            made.append(("Queue", f"q{number}"))
+            cluster.ask("POST", QUEUES, queue)
+        await rest(0.5)
+        cluster.link.up = False
+        assert 0 < len(told(cluster)) < len(made)
+        await rest(2.0)
+        cluster.link.up = True
+        await rest(60.0)
+        assert told(cluster) == sorted(made)
 
     watched(check)

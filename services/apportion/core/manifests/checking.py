@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from apportion.core.dialects import ManifestError
-from apportion.core.dialects.errors import within
 from apportion.core.manifests import harmless
 from apportion.core.manifests.controllers import JOB_TEMPLATES, TEMPLATES
 from apportion.core.manifests.document import items_of
@@ -89,7 +88,7 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
     except ManifestError as error:
         return Checked(name, error=error)
     of_none = (Note(*each) for each in of_no_device(document, config.dialects))
-    elsewhere = (Note(*each, doubtful=True) for each in left_elsewhere(about, config.schedulers))
+    elsewhere = (Note(*each) for each in left_elsewhere(about, config.schedulers))
     notes = (*_notes(about, at, below), *of_none, *elsewhere, *_slips(document, config))
     return Checked(name, manifest.pods, _below(prefix, notes))
 
@@ -100,9 +99,9 @@ def _below(prefix: str, notes: Iterable[Note]) -> tuple[Note, ...]:
 
 
 def _slips(document: object, config: ManifestConfig) -> Iterator[Note]:
-    """Names in it that are probably not meant so."""
+    """Names in it that are probably not meant so, or have no effect."""
     for each in suspects(document, config.dialects, placed=True):
-        yield Note(*each, doubtful=True)
+        yield Note(*each)
 
 
 def _made(document: Any, kind: tuple[str, str]) -> tuple[object, str, str]:
@@ -140,8 +139,3 @@ def _notes(document: dict[str, Any], at: str, job: str) -> Iterator[Note]:
     for path, why in expected.items():
         for field, _ in places(document, "", path.split(".")):
             yield Note(field, why)
-    for holder in dict.fromkeys(("metadata.annotations", f"{below}metadata.annotations")):
-        for field, found in places(document, "", holder.split(".")):
-            if isinstance(found, dict):
-                known = (key for key in harmless.ANNOTATIONS if key in found)
-                yield from (Note(within(field, key), harmless.ANNOTATIONS[key]) for key in known)

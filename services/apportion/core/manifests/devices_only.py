@@ -7,11 +7,11 @@ annotations that choose devices, labels, and the amounts that the pod takes of i
 
 from typing import Any
 
-from apportion.core.manifests import gangs, template, unsupported
+from apportion.core.manifests import gangs, template
 
 _SPEC = ("overhead", "priority", "schedulerName")
 _CONTAINER = ("name", "resources", "restartPolicy")
-_GANG = (gangs.GROUP, template.TASK, *unsupported.ANNOTATIONS)
+_GANG = (gangs.GROUP, template.TASK, gangs.MIN_MEMBER)
 
 
 def devices_only(document: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,10 @@ from apportion.core.manifests import kube, naming
 
 GROUP = "scheduling.k8s.io/group-name"
 """The annotation of Volcano's pods."""
+VOLCANO_GROUP = "scheduling.volcano.sh/group-name"
+"""It makes no gang: Volcano's scheduler goes by `GROUP` alone."""
+MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
+"""Volcano's controllers make a PodGroup of it for pods that name none."""
 LABEL = "scheduling.x-k8s.io/pod-group"
 """The label of pods of the coscheduling plugin; HAMi minds it as well."""
 VOLCANO = "scheduling.volcano.sh"

@@ -127,24 +127,47 @@ EXPECTED: Mapping[str, str] = {
 }
 """Those of which somebody may think that they decide something."""
 
-_COOLDOWN = "whoever may be evicted may be at any time"
 _POLICY = "nodes are scored by the cluster's policy"
 _TOGETHER = "tasks are neither drawn together nor kept apart"
+_BUDGET = "no pod is spared for its job; a PodDisruptionBudget is obeyed where it can be"
 ANNOTATIONS: Mapping[str, str] = {
-    "volcano.sh/cooldown-time": _COOLDOWN,
+    "scheduling.volcano.sh/queue-allocation-gate": "a queue that is full holds the pod back by "
+    "itself, and a gate of this name, once the pod has it, waits for Volcano's scheduler",
+    "sla-waiting-time": "how long a pod has waited does not move it forward",
+    "volcano.sh/cooldown-time": "a pod that may be evicted may be evicted at any time",
+    "volcano.sh/hierarchy": "queues have no parents",
+    "volcano.sh/hierarchy-weights": "queues have no parents",
+    "volcano.sh/jdb-max-unavailable": _BUDGET,
+    "volcano.sh/jdb-min-available": _BUDGET,
+    "volcano.sh/qos-level": "no node is offered twice, and every pod counts alike",
+    "volcano.sh/resource-strategy-scoring-type": _POLICY,
+    "volcano.sh/resource-strategy-weight": _POLICY,
     "volcano.sh/revocable-zone": "all nodes serve at any time",
     "volcano.sh/sla-waiting-time": "how long a pod has waited does not move it forward",
-    "sla-waiting-time": "how long a pod has waited does not move it forward",
     "volcano.sh/task-priority": "the pods of a job go by their own priority",
     "volcano.sh/task-topology-affinity": _TOGETHER,
     "volcano.sh/task-topology-anti-affinity": _TOGETHER,
     "volcano.sh/task-topology-task-order": _TOGETHER,
-    "volcano.sh/resource-strategy-scoring-type": _POLICY,
-    "volcano.sh/resource-strategy-weight": _POLICY,
-    "scheduling.volcano.sh/queue-allocation-gate": "a queue that is full holds the pod back by "
-    "itself, and a gate of this name, once the pod has it, waits for Volcano's scheduler",
 }
-"""Annotations of Volcano's that have no effect here (its `labels.go` and its plugins)."""
+"""Annotations of Volcano that have no effect here (its `labels.go` and its plugins)."""
+
+_RECLAIM = "nothing is taken back from a queue"
+QUEUE_FIELDS: Mapping[str, str] = {
+    "affinity": "pods of the queue go to nodes of every group; select nodes in the pods",
+    "deserved": f"{_RECLAIM}, and what is free goes by the queues' weights; use weight",
+    "dequeueStrategy": "a pod that fits nowhere never holds back others of its queue",
+    "extendClusters": "pods stay in this cluster",
+    "guarantee": "nothing is held free for a queue; use capability of the other queues",
+    "parent": "queues have no parents: the limits of the parent do not count",
+    "priority": "the next queue is the one with the least share for its weight; use weight",
+    "reclaimable": f"{_RECLAIM}, whatever is written here",
+    "type": "queues are of one type",
+}
+"""Fields of `spec` of a Volcano Queue that decide nothing here."""
+QUEUE_AS_HERE: Mapping[str, object] = {
+    "dequeueStrategy": "traverse", "parent": "root", "priority": 0,
+}  # fmt: skip
+"""Values of those that mean what is done here anyway."""
 
 
 JOB_FIELDS: Mapping[str, str] = {

@@ -16,10 +16,10 @@ from typing import Any, Final, Literal, NamedTuple
 from apportion.core.dialects import ManifestError, listing, plain
 from apportion.core.dialects import annotations as preferences
 from apportion.core.dialects.container import Container
-from apportion.core.dialects.errors import within
+from apportion.core.dialects.errors import shown, within
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.reading import read_pod
-from apportion.core.manifests import harmless
+from apportion.core.manifests import gangs, harmless
 from apportion.core.manifests.amounts import doubtful_amounts
 from apportion.core.manifests.fields import Part, unknown_fields
 from apportion.core.manifests.limits import QUEUE, QUOTA
@@ -43,8 +43,9 @@ OWN: Final = frozenset(
         preferences.NODE_POLICY,
         preferences.DEVICE_POLICY,
         preferences.GROUP_POLICY,
-        "scheduling.k8s.io/group-name",
-        "scheduling.volcano.sh/group-min-member",
+        gangs.GROUP,
+        gangs.MIN_MEMBER,
+        gangs.VOLCANO_GROUP,
         "scheduling.volcano.sh/queue-name",
         "volcano.sh/numa-topology-policy",
         "volcano.sh/preemptable",
@@ -59,10 +60,19 @@ OF_NODES: Final = ("cpu", "memory", "pods", "ephemeral-storage")
 
 
 class Suspect(NamedTuple):
-    """A name in a manifest that is probably not meant so, and why it is thought so."""
+    """A name in a manifest that is probably not meant so, and why it is thought so.
+
+    One that is not `doubtful` is meant as it is written, and has no effect here.
+    """
 
     field: str
     why: str
+    doubtful: bool = True
+
+    @property
+    def said(self) -> str:
+        """The reason, readable without a heading."""
+        return self.why if self.doubtful else f"has no effect: {self.why}"
 
 
 def suspects(document: object, config: DialectConfig, *, placed: bool = False) -> Iterator[Suspect]:
@@ -95,15 +105,48 @@ def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
     """Where containers ask for 0 devices and nothing else of any: no slip, so that charts write."""
     for key, at, found in _parts(document, "", 0):
         if key == "resources" and (zero := _zero(found, config)) and not zero.besides:
-            yield Suspect(f"{at}.{zero.field}", "0 asks for no device")
+            yield Suspect(f"{at}.{zero.field}", "0 asks for no device", doubtful=False)
+
+
+def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
+    """Annotations that Volcano obeys and Apportion does not, and a gang that is none in either."""
+    for key in found:
+        if key in harmless.ANNOTATIONS:
+            yield Suspect(within(at, key), harmless.ANNOTATIONS[key], doubtful=False)
+    in_gang = bool(found.get(gangs.GROUP))
+    if gangs.VOLCANO_GROUP in found and not in_gang:
+        fix = f"write {gangs.GROUP}: {shown(found[gangs.VOLCANO_GROUP])}"
+        said = f"makes no gang, neither here nor in Volcano: the pod starts alone; {fix}"
+        yield Suspect(within(at, gangs.VOLCANO_GROUP), said)
+    if gangs.MIN_MEMBER in found:
+        why = f"minMember of the PodGroup counts, which {gangs.GROUP} names"
+        yield Suspect(within(at, gangs.MIN_MEMBER), why, doubtful=False)
+
+
+def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspect]:
+    """Fields of a Queue's `spec` that decide nothing here.
+
+    `stored`: the API server has it, with the values that Volcano's webhook adds.
+    """
+    for name, why in harmless.QUEUE_FIELDS.items():
+        value = spec.get(name)
+        if value in (None, "", {}, []) or value == harmless.QUEUE_AS_HERE.get(name):
+            continue
+        if not (stored and name == "reclaimable" and value is True):
+            yield Suspect(f"spec.{name}", f"has no effect: {why}")
 
 
 def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Suspect]:
     """What a queue or a quota names that is of no device, nor of a node; a quota is of devices."""
-    of_queue, spec = document["kind"] == QUEUE[1], document.get("spec")
-    part = "capability" if of_queue else "hard"
+    is_queue, spec = document["kind"] == QUEUE[1], document.get("spec")
+    part = "capability" if is_queue else "hard"
     limited = spec.get(part) if isinstance(spec, dict) else None
-    before = ("",) if of_queue else ("", *OF_CLAIMS)
+    before = ("",) if is_queue else ("", *OF_CLAIMS)
+    if is_queue:
+        yield from of_queue(spec if isinstance(spec, dict) else {})
+        parts = document.get("metadata")
+        notes = parts.get("annotations") if isinstance(parts, dict) else None
+        yield from of_annotations(notes if isinstance(notes, dict) else {}, "metadata.annotations")
     known = frozenset(prefix + name for name in listing.claimed(config) for prefix in before)
     for name in limited if isinstance(limited, dict) else ():
         if not isinstance(name, str) or name in known:
@@ -113,7 +156,7 @@ def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Su
             is_slip = bool(hint) or _domain(name) in _domains(known)
         else:
             hint = meant(name, OF_NODES, NEAR)
-            is_slip = of_queue and name not in OF_NODES and not name.startswith("hugepages-")
+            is_slip = is_queue and name not in OF_NODES and not name.startswith("hugepages-")
         if is_slip:
             said = f"is not known here, and limits no device{hint}"
             yield Suspect(within(f"spec.{part}", name), said)
@@ -187,6 +230,7 @@ def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> _Zero | None:
 
 def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator[Suspect]:
     known = _known_annotations()
+    yield from of_annotations(found, at)
     for key in found:
         if not isinstance(key, str) or key in known or (placed and key.startswith(WRITTEN)):
             continue

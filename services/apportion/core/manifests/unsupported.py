@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from apportion.core.dialects.errors import ManifestError, within
+from apportion.core.manifests.gangs import GROUP, MIN_MEMBER
 
 _LATER = "is not implemented yet"
 _NO_EFFECT: tuple[object, ...] = (None, False, "", "none", [], {})
@@ -30,7 +31,7 @@ _VOLUME_FIX = "use a volume that every node has, as emptyDir, hostPath and nfs a
 _NUMA_FIX = "remove it; nvidia.com/numa-bind puts the pod's devices onto one NUMA node"
 NUMA_REQUIRED = ("restricted", "single-numa-node")
 """Values by which Volcano keeps a pod off nodes; by the others it prefers none, or some."""
-_GROUP_FIX = "make a PodGroup and name it in the annotation scheduling.k8s.io/group-name"
+_GROUP_FIX = f"make a PodGroup and name it in the annotation {GROUP}"
 
 RESOURCE_CLAIMS = "resourceClaims"
 
@@ -57,7 +58,6 @@ KUBERNETES_POD_GROUP_SPEC = (
     Unsupported("parentCompositePodGroupName"),
     Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
 )
-ANNOTATIONS = ("scheduling.volcano.sh/group-min-member",)
 NUMA_POLICY = "volcano.sh/numa-topology-policy"
 
 
@@ -85,14 +85,14 @@ def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> N
 
 
 def check_annotations(annotations: Mapping[str, str], field: str) -> None:
-    """Refuse a gang that an annotation makes out of single pods, and a NUMA node for the CPUs.
+    """Refuse a gang that an annotation makes of pods without one, and a NUMA node for the CPUs.
 
     Raises:
         ManifestError: names the annotation.
     """
-    for key in ANNOTATIONS:
-        if key in annotations:
-            raise ManifestError(within(field, key), annotations[key], _LATER, _GROUP_FIX)
+    if MIN_MEMBER in annotations and not annotations.get(GROUP):
+        found = within(field, MIN_MEMBER)
+        raise ManifestError(found, annotations[MIN_MEMBER], _LATER, _GROUP_FIX)
     if annotations.get(NUMA_POLICY) in NUMA_REQUIRED:
         found = within(field, NUMA_POLICY)
         raise ManifestError(found, annotations[NUMA_POLICY], _LATER, _NUMA_FIX)

@@ -44,8 +44,8 @@ class Wish:
     `deployments` are the namespaces and owners of pods of which there may be fewer than before.
     `podless` are workloads that stand for no pods as they are written, by name.
     `queues` are those that pods and gangs name, each with the first document and field that does.
-    `slips` are names in it that are probably not meant so, or of another scheduler, each with where
-    it stands.
+    `slips` are names in it that are probably not meant so, have no effect here, or are of another
+    scheduler, each with where it stands.
     `passed_over` are documents that are neither workloads nor limits, by name.
     """
 
@@ -133,7 +133,7 @@ class _Reader:
         slips = [*suspects(item, self._config.dialects)]
         if limit is None:
             slips += left_elsewhere(item, self._config.schedulers)
-        self.wish.slips += (document.doubt(f"{prefix}{each.field}", each.why) for each in slips)
+        self.wish.slips += (document.doubt(f"{prefix}{each.field}", each.said) for each in slips)
         if limit is not None:
             self.taken = True
             self.wish.limits.append(limit)

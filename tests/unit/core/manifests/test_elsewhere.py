@@ -34,7 +34,7 @@ def test_a_plain_pod_and_one_of_ours(name: str | None) -> None:
 @pytest.mark.parametrize(("name", "webhook"), [("default-scheduler", True), ("gpu-sched", False)])
 def test_a_pod_of_another_scheduler(name: str, webhook: bool) -> None:
     """The webhook gives ours to a pod of the default scheduler alone."""
-    ((field, why),) = left_elsewhere(pod(name), SchedulerNames())
+    ((field, why, _),) = left_elsewhere(pod(name), SchedulerNames())
     assert field == "spec.schedulerName"
     assert why.startswith(f"{name} is another scheduler: ")
     assert "in Kubernetes it leaves it alone" in why
@@ -50,7 +50,7 @@ def test_the_configuration_says_whose_are_ours() -> None:
     names = manifest_config(configuration).schedulers
     assert not list(left_elsewhere(pod("shared"), names))
     assert not list(left_elsewhere(pod("default-scheduler"), names))
-    ((_, why),) = left_elsewhere(pod("volcano"), names)
+    ((_, why, _),) = left_elsewhere(pod("volcano"), names)
     assert why.endswith("; write shared")
 
 
@@ -67,5 +67,5 @@ def test_it_is_told_where_it_stands_in_what_makes_pods() -> None:
     assert taken.error is None
     assert [note.field for note in taken.notes] == ["spec.tasks[1].template.spec.schedulerName"]
     deep = {"metadata": {"schedulerName": "other"}, "spec": {"template": {"spec": spec("other")}}}
-    ((field, _),) = left_elsewhere(deep, SchedulerNames())
+    ((field, *_),) = left_elsewhere(deep, SchedulerNames())
     assert field == "spec.template.spec.schedulerName"

@@ -7,8 +7,9 @@ import pytest
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.manifests import harmless
 from apportion.core.manifests.harmless import CONTAINER_FIELDS
-from apportion.core.manifests.suspects import of_no_device, suspects
+from apportion.core.manifests.suspects import of_no_device, of_queue, suspects
 from apportion.core.manifests.unsupported import POD_SPEC
+from tests.support.volcano_crds import FIELDS
 
 CONFIG = DialectConfig()
 
@@ -272,12 +273,12 @@ def test_limits_of_what_there_is(kind: str, limited: dict[str, int]) -> None:
 
 
 def test_what_is_known_or_of_others_is_no_business_of_ours() -> None:
-    """Names that are read, that have no effect and say so elsewhere, and those of other systems."""
+    """Names that are read, and those of other systems."""
     annotations = {
         "nvidia.com/use-gputype": "A100",
         "hami.io/node-scheduler-policy": "spread",
         "scheduling.k8s.io/group-name": "g",
-        "volcano.sh/sla-waiting-time": "1h",
+        "scheduling.volcano.sh/group-name": "g",
         "prometheus.io/scrape": "true",
         "kubectl.kubernetes.io/restartedAt": "x",
     }
@@ -316,3 +317,57 @@ def test_a_deep_document_ends() -> None:
     for _ in range(200):
         deep = {"spec": deep}
     assert found(deep) == []
+
+
+@pytest.mark.parametrize("key", harmless.ANNOTATIONS)
+def test_an_annotation_that_volcano_obeys_has_no_effect(key: str) -> None:
+    """It is reported on a pod, on a template and on a Queue, and is meant as it is written."""
+    at = f'metadata.annotations["{key}"]'
+    (said,) = suspects(pod({key: "x"}), CONFIG, placed=True)
+    assert (said.field, said.doubtful) == (at, False)
+    (below,) = suspects({"kind": "Job", "spec": {"template": pod({key: "x"})}}, CONFIG)
+    assert below.field == f"spec.template.{at}"
+    queue = {"kind": "Queue", "metadata": {"annotations": {key: "x"}}, "spec": {}}
+    assert [each.field for each in suspects(queue, CONFIG)] == [at]
+
+
+def test_volcanos_group_name_alone_makes_no_gang() -> None:
+    """It is doubtful, with the annotation that would; beside that one it says nothing."""
+    own, other = "scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name"
+    (said,) = suspects(pod({own: "train"}), CONFIG)
+    assert (said.field, said.doubtful) == (f'metadata.annotations["{own}"]', True)
+    assert said.why.endswith(f"write {other}: 'train'")
+    assert found(pod({own: "train", other: "train"})) == []
+
+
+def test_the_members_that_a_pod_names_do_not_count_in_its_gang() -> None:
+    """The PodGroup says how many start together."""
+    key = "scheduling.volcano.sh/group-min-member"
+    (said,) = suspects(pod({key: "4", "scheduling.k8s.io/group-name": "train"}), CONFIG)
+    assert (said.field, said.doubtful) == (f'metadata.annotations["{key}"]', False)
+
+
+def test_fields_of_a_queue_that_decide_nothing() -> None:
+    """Each by its path; what Volcano's webhook adds is nobody's word, nor what is done anyway."""
+    spec = {
+        "weight": 2, "capability": {"cpu": 1}, "deserved": {"cpu": 1}, "parent": "all",
+        "guarantee": {"resource": {"cpu": 1}}, "reclaimable": False, "priority": 3, "type": "x",
+        "extendClusters": [{"name": "a"}], "dequeueStrategy": "fifo",
+        "affinity": {"nodeGroupAffinity": {"preferred": ["a"]}},
+    }  # fmt: skip
+    said = list(suspects({"kind": "Queue", "spec": spec}, CONFIG))
+    assert {each.field for each in said} == {f"spec.{name}" for name in harmless.QUEUE_FIELDS}
+    assert all(each.doubtful for each in said)
+    assert len(list(of_queue(spec, stored=True))) == len(said)
+    default = {"weight": 1, "reclaimable": True, "parent": "root", "dequeueStrategy": "traverse"}
+    assert list(of_queue(default, stored=True)) == []
+    assert [each.field for each in of_queue(default)] == ["spec.reclaimable"]
+
+
+def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
+    """By the custom resource of Volcano's newest release."""
+    rows = (
+        row.strip().lstrip("+").split()[0] for row in FIELDS["Queue"].splitlines() if row.strip()
+    )
+    fields = {row.split(".")[1] for row in rows if row.startswith("spec.")}
+    assert fields == {"weight", "capability", *harmless.QUEUE_FIELDS}

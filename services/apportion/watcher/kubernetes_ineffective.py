@@ -1,0 +1,122 @@
+"""Tells the owner of a pod, PodGroup or Queue what of it Volcano obeys and Apportion does not.
+
+One Kubernetes event for each object and for each change of what there is to tell. Invariants: what
+waits to be told has a limit, and an event that the API server refuses is not tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from apportion.core.manifests.suspects import Suspect
+from apportion.runtime.kube.client import KubeApi, KubeUnavailable
+from apportion.runtime.process.clock import Clock
+
+REASON = "WithoutEffect"
+COMPONENT = "apportion"
+PACE_S = 0.2
+"""Between two events."""
+AGAIN_S = 5.0
+"""Before an event is tried again that the API server had no time for."""
+OBJECTS_MAX = 10_000
+MESSAGE_MAX = 1000
+NAME_MAX = 253 - 1 - 16
+_BUSY, _CONFLICT, _SERVER_ERROR = 429, 409, 500
+
+_log = logging.getLogger(__name__)
+
+
+class Subject(NamedTuple):
+    """The object that an event is about."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+class Ineffective:
+    """What was told of each object, what is still to be told, and the loop that does."""
+
+    def __init__(self, api: KubeApi, clock: Clock) -> None:
+        self._api = api
+        self._clock = clock
+        self._known: dict[str, str] = {}
+        self._waiting: dict[str, tuple[Subject, str]] = {}
+        self._news = asyncio.Event()
+
+    def note(self, about: Subject, found: Iterable[Suspect]) -> None:
+        """Tell it unless it was told; nothing found is nothing to tell."""
+        said = "; ".join(f"{each.field} {each.said}" for each in found)
+        if self._known.get(about.uid, "") == said:
+            return
+        self._known.pop(about.uid, None)
+        self._waiting.pop(about.uid, None)
+        if not said:
+            return
+        self._known[about.uid] = said
+        self._waiting[about.uid] = (about, said)
+        if len(self._known) > OBJECTS_MAX:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._waiting.pop(oldest, None)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write the events, until cancelled."""
+        while True:
+            if not self._waiting:
+                self._news.clear()
+                await self._news.wait()
+            uid, (about, said) = next(iter(self._waiting.items()))
+            done = await self._tell(about, said)
+            if done and self._waiting.get(uid) == (about, said):
+                del self._waiting[uid]
+            await self._clock.pause(PACE_S if done else AGAIN_S)
+
+    async def _tell(self, about: Subject, said: str) -> bool:
+        """Write the event; False where it is to be tried again."""
+        namespace = about.namespace or "default"
+        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
+        body = msgspec.json.encode(self._event(about, namespace, said))
+        try:
+            answer = await self._api.request("POST", path, body=body)
+        except KubeUnavailable:
+            return False
+        if answer.status == _BUSY or answer.status >= _SERVER_ERROR:
+            return False
+        if not answer.ok and answer.status != _CONFLICT:  # another watcher was first
+            _log.info("%s %s was not told: %s", about.kind, about.name, answer.refusal())
+        return True
+
+    def _event(self, about: Subject, namespace: str, said: str) -> dict[str, Any]:
+        same = sha256(f"{about.uid}/{REASON}/{said}".encode()).hexdigest()[:16]
+        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{about.name[:NAME_MAX]}.{same}", "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": about.api_version,
+                "kind": about.kind,
+                "namespace": about.namespace,
+                "name": about.name,
+                "uid": about.uid,
+            },
+            "type": "Warning",
+            "reason": REASON,
+            "message": said.encode()[:MESSAGE_MAX].decode(errors="ignore"),
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
