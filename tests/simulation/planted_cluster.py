@@ -250,7 +250,7 @@ RESTARTED = {"crash": 0.5, "node unready": 0.5}
 
 PLANTED_IN_A_CLUSTER = (
     Planted("conflict is success", _conflict_is_success, 40, AGAIN, cluster=True),
-    Planted("no answer is failure", _no_answer_is_failure, 20, SILENT, cluster=True),
+    Planted("no answer is failure", _no_answer_is_failure, 20, SILENT, cluster=True, first=10),
     Planted("given up with its node", _given_up_with_its_node, 60, LEFT, cluster=True, first=120),
     Planted("uid not checked", _uid_not_checked, 40, AGAIN, cluster=True),
     Planted("bound without annotations", _bound_without_annotations, 5, cluster=True),
@@ -260,8 +260,8 @@ PLANTED_IN_A_CLUSTER = (
         "acknowledged before done", _acknowledged_before_done, 20, RESTARTED, cluster=True, first=10
     ),
     Planted("missed deletions", _missed_deletions, 20, DEAF, cluster=True),
-    Planted("resumes too far on", _resumes_too_far_on, 20, BROKEN, cluster=True, first=7),
-    Planted("goes on after 410", _goes_on_after_410, 40, DEAF, cluster=True, first=22),
+    Planted("resumes too far on", _resumes_too_far_on, 20, BROKEN, cluster=True, first=30),
+    Planted("goes on after 410", _goes_on_after_410, 40, DEAF, cluster=True, first=100),
     Planted("first page only", _first_page_only, 20, cluster=True),
     Planted("ended pods hold", _ended_pods_hold, 20, {"pod ended": 0.5}, cluster=True, first=3),
     Planted("nodes stay", _nodes_stay, 20, {"node left": 0.5}, cluster=True),

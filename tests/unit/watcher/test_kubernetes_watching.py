@@ -379,7 +379,7 @@ def test_the_owner_is_told_once_what_has_no_effect() -> None:
     """Of a Queue, a PodGroup and a pod; again when that changes, whatever else of it does."""
 
     async def check(cluster: Watched) -> None:
-        queue = {
+        queue: dict[str, Any] = {
             "metadata": {"name": "ml"},
             "spec": {"weight": 1, "guarantee": {"resource": {"cpu": 1}}},
         }
