@@ -83,6 +83,10 @@ oldest: $(DEV) ## a smaller set of tests on Kubernetes 1.20, the oldest that we 
 	  $(VENV)/bin/python -m pytest -q tests/contracts/kube tests/integration/kube/test_binding.py \
 	  tests/integration/kube/test_watching.py tests/e2e/test_life.py tests/e2e/test_extender.py
 
+.PHONY: controllers
+controllers: $(DEV) ## Volcano's own controllers over our services (APPORTION_VC_CONTROLLER_MANAGER=/path); nightly
+	@$(VENV)/bin/python -m pytest -q -rs tests/e2e/test_real_controllers.py
+
 digests: $(DEV) ## look up what the tags of base images mean by now, and write their digests (needs skopeo or docker)
 	@$(VENV)/bin/python -m tests.pins --refresh
 	@$(VENV)/bin/python -m tests.kustomize
