@@ -47,6 +47,9 @@ VENDORS = (
     Vendor("AMD", "amd.com", ("gpumem", "gpucores")),
 )
 
+HAMI_PLUGINS = frozenset(("amd.com/gpu", "birentech.com/gpu", "vastaitech.com/va"))
+"""Names that HAMi's own plugins offer too; they reject a pod that HAMi's scheduler did not bind."""
+
 
 def vendor_of(resource: str) -> Vendor | None:
     """The vendor whose shared devices this name is about, if it is about any."""

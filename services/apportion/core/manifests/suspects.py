@@ -13,12 +13,13 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
-from apportion.core.dialects import ManifestError, listing, plain
+from apportion.core.dialects import ManifestError, cambricon, listing, plain
 from apportion.core.dialects import annotations as preferences
 from apportion.core.dialects.container import Container
 from apportion.core.dialects.errors import shown, within
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.reading import read_pod
+from apportion.core.dialects.vendors import HAMI_PLUGINS
 from apportion.core.manifests import gangs, harmless
 from apportion.core.manifests.amounts import doubtful_amounts
 from apportion.core.manifests.fields import Part, unknown_fields
@@ -36,6 +37,11 @@ _OF_THE_NODE: Final = (
 )
 _UNREAD: Final = f"is not known here: {_OF_THE_NODE}"
 _UNREAD_MIG: Final = f"is a MIG instance only where migStrategy is mixed; else {_OF_THE_NODE}"
+_OF_HAMI: Final = (
+    "is asked of the node, as an extended resource of the vendor's plugin; HAMi's plugin of this "
+    "name rejects a pod that HAMi's scheduler did not bind"
+)
+_NO_COUNT: Final = f"asks for one MLU here, where HAMi gives none; write {cambricon.COUNT}: 1"
 _NO_PROFILE: Final = f"is a MIG profile of no model known here: {_OF_THE_NODE}"
 OWN: Final = frozenset(
     (
@@ -241,8 +247,15 @@ def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator
 
 def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
     known = listing.claimed(config)
+    if cambricon.COUNT not in found:
+        for key in (cambricon.MEMORY, cambricon.CORES):
+            if found.get(key) not in (None, 0, "0"):
+                yield Suspect(within(at, key), _NO_COUNT)
     for key in found:
         if not isinstance(key, str) or "/" not in key or key in known:
+            continue
+        if key in HAMI_PLUGINS:
+            yield Suspect(within(at, key), _OF_HAMI)
             continue
         if key.startswith(plain.MIG):
             yield Suspect(within(at, key), _of_mig(key, known, config))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.vendors import HAMI_PLUGINS
 from apportion.core.manifests import harmless
 from apportion.core.manifests.harmless import CONTAINER_FIELDS
 from apportion.core.manifests.suspects import of_no_device, of_queue, suspects
@@ -69,7 +70,7 @@ def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
     number, which is refused.
     """
     document = pod()
-    limits: dict[str, Any] = {"nvidia.com/gpu": 1}
+    limits: dict[str, Any] = {"nvidia.com/gpu": 1, "cambricon.com/vmlu": 1}
     document["spec"]["containers"][0]["resources"]["limits"] = limits
     for fine in (100, "100", "many"):
         limits[name] = fine
@@ -103,7 +104,7 @@ def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: 
     of what is refused as no amount, or as more than a device can ever have.
     """
     document = pod()
-    limits: dict[str, Any] = {}
+    limits: dict[str, Any] = {"cambricon.com/vmlu": 1} if "cambricon" in name else {}
     document["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
     for fine in (most, str(most), "much", -1, "4Gi", 1 << 40):
         limits[name] = fine
@@ -371,3 +372,21 @@ def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
     )
     fields = {row.split(".")[1] for row in rows if row.startswith("spec.")}
     assert fields == {"weight", "capability", *harmless.QUEUE_FIELDS}
+
+
+@pytest.mark.parametrize("name", sorted(HAMI_PLUGINS))
+def test_a_whole_device_that_hamis_own_plugin_offers_too(name: str) -> None:
+    """That plugin rejects a pod that HAMi's scheduler did not bind."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
+    (said,) = suspects(document, CONFIG)
+    assert (said.field, said.doubtful) == (f'spec.containers[0].resources.limits["{name}"]', True)
+
+
+@pytest.mark.parametrize(("limits", "slips"), [({}, 1), ({"cambricon.com/vmlu": 1}, 0)])
+def test_memory_of_an_mlu_without_the_mlu(limits: dict[str, int], slips: int) -> None:
+    """HAMi gives such a container none; here it is a share of one."""
+    document = pod()
+    limits = limits | {"cambricon.com/mlu.smlu.vmemory": 4}
+    document["spec"]["containers"][0]["resources"]["limits"] = limits
+    assert len(found(document)) == slips
