@@ -100,6 +100,12 @@ def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
     return Kept(tuple(gone), tuple(held), tuple(foreign))
 
 
+def foreign(card: Cut) -> list[MigInstance]:
+    """Return the instances on the card that this agent did not make. Raises NVMLError."""
+    there = instances(card.handle, profiles(card.handle))
+    return [made.cut for made in there if not card.ours.made(card.id, made.cut)]
+
+
 def profiles(card: Any) -> dict[str, Profile]:
     """The profiles of the card by name, as in `1g.5gb`. Raises NVMLError."""
     found = {}

@@ -20,6 +20,11 @@ class OurInstances:
         self._book = book
         self._made = {} if book is None else dict(book.entries)
 
+    @property
+    def kept(self) -> bool:
+        """Whether there is a book. Without one this agent hands nothing out, so it knows none."""
+        return self._book is not None
+
     def made(self, card: str, cut: MigInstance) -> bool:
         """Return whether this agent made the instance."""
         return self._made.get(_name(card, cut)) == cut

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pynvml
 import pytest
 
@@ -14,11 +15,14 @@ from apportion.agent.boot_book import BootBook
 from apportion.agent.hands.instances import Instances
 from apportion.agent.nvml import NvmlBackend
 from apportion.agent.our_instances import OurInstances
+from apportion.agent.reporting import trouble_of
+from apportion.agent.view import Claim
 from apportion.core.devices.catalogue import MigProfile
 from apportion.core.grants import DeviceNode
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import MigInstance
 from tests.support.nvidia.driver import FakeDriver, fake_driver
+from tests.unit.agent.events import placed
 
 HALF = MigInstance(profile="3g.20gb", start=4, size=4)
 SMALL = MigInstance(profile="1g.5gb", start=6, size=1)
@@ -284,3 +288,31 @@ async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
     driver.end_process(4242)
     await hands.keep([driver.ids[0]], [])
     assert there(card) == []
+
+
+async def test_a_card_that_others_cut_takes_nothing_new(
+    backend: NvmlBackend, driver: FakeDriver, card: Any
+) -> None:
+    """The inventory names the instance; what is ours is none of its troubles."""
+    await backend.make_instance(driver.ids[0], SMALL, [])
+    (device,) = await backend.inventory()
+    assert device.healthy
+    other = made_by_hand(card, MigInstance(profile="1g.5gb", start=0, size=1))
+    (device,) = await backend.inventory()
+    assert (device.healthy, "1g.5gb from slice 0" in device.health_reason) == (False, True)
+    assert "slice 6" not in device.health_reason
+    pynvml.nvmlGpuInstanceDestroy(other)
+    (device,) = await backend.inventory()
+    assert device.healthy
+
+
+async def test_a_container_of_a_card_that_others_cut_starts_again(
+    backend: NvmlBackend, driver: FakeDriver, card: Any
+) -> None:
+    """Its share is where it was; a card that is ill for another reason starts none."""
+    made_by_hand(card, HALF)
+    (device,) = await backend.inventory()
+    claim = Claim(placed("p1", device.id), 1)
+    assert trouble_of("n1", {device.id: device}, claim) == ""
+    ill = msgspec.structs.replace(device, health_reason="XID 79")
+    assert "XID 79" in trouble_of("n1", {device.id: ill}, claim)
