@@ -124,7 +124,7 @@ def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
         allowed = {_slices(name) for name in _texts(entry, "profiles", here)}
         for model in _texts(entry, "models", here):
             for profile in mig_profiles(NVIDIA, model):
-                if _slices(profile.name) not in allowed:
+                if not profile.by_name and _slices(profile.name) not in allowed:
                     raise ConfigurationError(
                         f"{here}.profiles",
                         entry["profiles"],

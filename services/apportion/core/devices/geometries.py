@@ -5,6 +5,7 @@ can hold any part of it and no order of arrivals leaves a hole. Invariant: the p
 never overlap.
 """
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from apportion_schemas.configuration import MigCount, MigGeometries, MigGroup
 NVIDIA = "nvidia"
 SLICE_STATES = 256  # every mask of a card's eight memory slices
 FULL = SLICE_STATES - 1
+_NAME = re.compile(r"(?P<compute>\d+g)\.(?P<gigabytes>\d+)gb")
 
 
 class Place(NamedTuple):
@@ -110,7 +112,7 @@ def generated(model: str) -> tuple[MigGroup, ...]:
 
 
 def _filled(model: str) -> Iterator[MigGroup]:
-    profiles = mig_profiles(NVIDIA, model)
+    profiles = [each for each in mig_profiles(NVIDIA, model) if not each.by_name]
     for number, main in enumerate(profiles, 1):
         chosen: list[MigProfile] = []
         for profile in (main, *(p for p in reversed(profiles) if p.size < main.size)):
@@ -127,15 +129,27 @@ def _filled(model: str) -> Iterator[MigGroup]:
 
 
 def _profile(name: str, model: str) -> MigProfile:
-    """The model's profile of that name, or of that number of compute slices: 7g.79gb is 7g.80gb."""
+    """The model's profile of that name, or the one that drivers name so: 7g.79gb is 7g.80gb.
+
+    One with as many compute slices and other memory is another, and so is a variant with other
+    engines (`+me`, `-me`, `+gfx`, `+me.all`).
+    """
     profiles = mig_profiles(NVIDIA, model)
     exact = [profile for profile in profiles if profile.name == name]
-    compute = name.partition(".")[0]
-    alike = exact or [p for p in profiles if p.name.partition(".")[0] == compute]
+    alike = exact or [profile for profile in profiles if _renamed(name, profile.name)]
     if len(alike) != 1:
         known = ", ".join(profile.name for profile in profiles) or "none"
         raise Unlaid(f"{model} has no MIG profile {name}; it has {known}")
     return structs.replace(alike[0], name=name)
+
+
+def _renamed(name: str, known: str) -> bool:
+    """Whether drivers name one profile in both ways: they round its gigabytes differently."""
+    found, other = _NAME.fullmatch(name), _NAME.fullmatch(known)
+    if not found or not other or found["compute"] != other["compute"]:
+        return False
+    wanted_gb, known_gb = int(found["gigabytes"]), int(other["gigabytes"])
+    return abs(wanted_gb - known_gb) * 5 <= known_gb
 
 
 def _starts(profiles: list[MigProfile]) -> list[int] | None:

@@ -26,12 +26,13 @@ PROFILES = {
 
 def example(resource: str) -> tuple[str, int]:
     """The first model that has the profile of one of `PROFILES`, and the memory of an instance."""
-    return next(
-        (model.match[0], profile.memory_mib)
+    found = (
+        (profile.by_name, model.match[0], profile.memory_mib)
         for model in FAMILIES[nvidia.FAMILY].models
         for profile in model.profiles
         if profile.name == PROFILES[resource]
     )
+    return min(found, key=lambda each: each[0])[1:]
 
 
 def _resources(config: DialectConfig) -> Resources:

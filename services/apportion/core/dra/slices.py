@@ -97,6 +97,7 @@ def _places(device: Device, known: Known) -> list[Place]:
     places = [place for group in groups for place in group] or [
         place_at(profile, start)
         for profile in mig_profiles(device.family, device.model)
+        if not profile.by_name
         for start in sorted(profile.starts)
     ]
     return list({(place.profile.name, place.start): place for place in places}.values())

@@ -69,6 +69,13 @@ def test_normal_name() -> None:
         ("NVIDIA A100 80GB PCIe", "1g.10gb"),
         ("NVIDIA H100 80GB HBM3", "1g.10gb"),
         ("NVIDIA A30", "1g.6gb"),
+        ("NVIDIA GH200 144G HBM3e", "1g.18gb"),
+        ("NVIDIA GH200 480GB", "1g.12gb"),
+        ("NVIDIA B200", "1g.23gb"),
+        ("NVIDIA GB200", "1g.23gb"),
+        ("NVIDIA B300 SXM6 AC", "1g.34gb"),
+        ("NVIDIA GB300", "1g.35gb"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "1g.24gb"),
     ],
 )
 def test_profiles_of_the_names_that_nvml_reports(model: str, smallest: str) -> None:
@@ -95,7 +102,10 @@ def test_profiles_hang_together(model: Model) -> None:
     """Small to large, inside the card, and no placement of one profile overlaps another of it."""
     sizes = [profile.memory_mib for profile in model.profiles]
     assert sizes == sorted(sizes)
-    assert [p.cores for p in model.profiles] == sorted(p.cores for p in model.profiles)
+    usual = [profile.cores for profile in model.profiles if not profile.by_name]
+    assert usual == sorted(usual)
+    for before, profile in itertools.pairwise(model.profiles):
+        assert not profile.by_name or profile.memory_mib == before.memory_mib
     for profile in model.profiles:
         assert all(start + profile.size <= MIG_SLICES for start in profile.starts)
         for (_, one), (_, other) in itertools.combinations(profile.places, 2):

@@ -1,13 +1,15 @@
 """Cards that may only be cut into the groups of instances that a person allows (A8)."""
 
+import re
 from typing import Any
 
 import pytest
 
 from apportion.core.configuration import read_configuration
-from apportion.core.devices.geometries import generated, laid_out
+from apportion.core.devices.geometries import Unlaid, generated, laid_out
 from apportion.core.manifests.annotations import annotations_for
 from apportion_schemas import ConfigurationChanged, RefusalCode, Share
+from apportion_schemas.configuration import MigCount, MigGroup
 from tests.support.fleet import A100_40, A100_80, node, observed, rack
 from tests.support.fleet import gpu as card
 from tests.support.ledger_of import Ledger
@@ -214,9 +216,45 @@ def test_D4_instances_by_profile() -> None:
     """Exactly that profile, several on one card, and never on a card that is not cut."""
     ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7), rack("n2", 1, model=A100_40))
     asks = [ask(profile="2g.10gb")] * 3
-    ledger.submit(pod("p1", *asks), pod("p2", ask(profile="1g.10gb"))).settle()
+    ledger.submit(pod("p1", *asks), pod("p2", ask(profile="2g.20gb"))).settle()
     found = [share.instance for share in ledger.shares("p1")]
     assert sorted((cut.profile, cut.start) for cut in found if cut) == [
         ("2g.10gb", 0), ("2g.10gb", 2), ("2g.10gb", 4),
     ]  # fmt: skip
     assert ledger.reasons("p2") == {RefusalCode.MIG_NO_PROFILE: 1, RefusalCode.MODE_MISMATCH: 1}
+
+
+VARIANTS = ["1g.5gb+me", "1g.5gb-me", "1g.5gb+gfx", "1g.5gb+me.all", "1g.20gb", "4g.40gb"]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_profile_that_a_model_lacks_is_no_other_of_it(name: str) -> None:
+    """One with other engines or with other memory would be less than what the person wrote."""
+    group = MigGroup(group="g", geometries=(MigCount(name=name, memory=4864, count=1),))
+    with pytest.raises(Unlaid, match=re.escape(name)):
+        laid_out(group, 1, A100_40)
+
+
+@pytest.mark.parametrize(("name", "slices"), [("1g.10gb", 2), ("4g.20gb", 4), ("7g.39gb", 8)])
+def test_a_group_may_have_every_profile_of_the_model(name: str, slices: int) -> None:
+    """Also those that are chosen by name alone, and as an older driver names them."""
+    group = MigGroup(group="g", geometries=(MigCount(name=name, memory=60_000, count=1),))
+    (place,) = laid_out(group, 1, A100_40)
+    assert (place.profile.name, place.profile.size) == (name, slices)
+
+
+def test_an_instance_of_a_group_is_chosen_by_memory() -> None:
+    """Whatever its profile: the person allows the card to be cut so."""
+    ledger = cluster([("1g.10gb", 9984, 4)])
+    assert placed(ledger, "p1", 9000) == "group1-0 1g.10gb@0"
+
+
+def test_two_profiles_of_as_much_memory_are_told_apart_by_name() -> None:
+    """Memory chooses the one that takes the least of a card; a name chooses exactly it."""
+    ledger = Ledger(rack("n1", 2, model=A100_40, mode="mig", slots=7))
+    named = [ask(profile="1g.10gb")] * 4
+    ledger.submit(pod("p1", ask(9000)), pod("p2", *named), pod("p3", ask(profile="4g.20gb")))
+    ledger.settle()
+    assert where(ledger.shares("p1")[0]).startswith("-0 2g.10gb@")
+    assert {where(share).split()[1][:7] for share in ledger.shares("p2")} == {"1g.10gb"}
+    assert where(ledger.shares("p3")[0]).endswith("4g.20gb@0")

@@ -176,10 +176,11 @@ def test_an_instance_by_its_profile_says_what_reads_it() -> None:
     assert not list(suspects(document, DialectConfig(mig_by_profile=True)))
 
 
-def test_an_instance_of_a_profile_that_no_model_has() -> None:
-    """It is said to be of none, wherever profiles are read."""
+@pytest.mark.parametrize("profile", ["1g.7gb", "1g.5gb.me", "1g.24gb.gfx", "1g.24gb-me"])
+def test_an_instance_of_a_profile_that_no_model_has(profile: str) -> None:
+    """It is said to be of none, wherever profiles are read; so is a variant of one."""
     document = pod()
-    document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-1g.7gb": 1}
+    document["spec"]["containers"][0]["resources"]["limits"] = {f"nvidia.com/mig-{profile}": 1}
     for config in (CONFIG, DialectConfig(mig_by_profile=True)):
         (said,) = suspects(document, config)
         assert said.why.startswith("is a MIG profile of no model known here: it is asked of")

@@ -20,13 +20,17 @@ from apportion_schemas.inventory import Mode
 
 
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A MIG profile: an instance's memory and cores (percent), and its slices `[start, +size)`."""
+    """A MIG profile: an instance's memory and cores (percent), and its slices `[start, +size)`.
+
+    One `by_name` comes behind another of as much memory, so only its name chooses it.
+    """
 
     name: str
     memory_mib: int
     cores: int
     size: int
     starts: tuple[int, ...]
+    by_name: bool = False
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
