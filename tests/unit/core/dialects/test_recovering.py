@@ -64,6 +64,37 @@ def test_mig_instances_are_read_with_their_slices() -> None:
     assert [share.device for share in shares] == ["GPU-a", "GPU-b"]
 
 
+@pytest.mark.parametrize("written_mib", [10_240, 9984])
+@pytest.mark.parametrize(
+    "ids", [{}, {"migUUID": "MIG-1", "gpuInstanceID": 3, "computeInstanceID": 0}]
+)
+def test_F17_an_instance_is_charged_what_the_driver_makes(
+    written_mib: int, ids: dict[str, object]
+) -> None:
+    """Whatever HAMi's table says, and with or without what its plugin adds."""
+    cut = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "GPU-a", "profile": "2g.10gb"}
+    place = {"placement": {"start": 4, "size": 2}}
+    notes = {
+        "hami.io/vgpu-devices-allocated": f"GPU-a,NVIDIA,{written_mib},28:;",
+        "hami.io/vgpu-mig-allocations": msgspec.json.encode([cut | place | ids]).decode(),
+    }
+    found = recover(bound(notes, ask(8000)))
+    assert found is not None
+    card = gpu("GPU-a", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
+    (share,) = shares_of(found.held, (ask(8000),), {"GPU-a": card}) or ()
+    assert share.memory_mib == 9984
+    assert share.instance == MigInstance(profile="2g.10gb", start=4, size=2)
+
+
+def test_F17_our_annotations_name_no_instance_by_half() -> None:
+    """HAMi refuses an entry that has one or two of the three ids; ours have none."""
+    vector = msgspec.json.decode((VECTORS / "hami-mig.json").read_bytes(), type=Vector)
+    for entry in msgspec.json.decode(vector.annotations["hami.io/vgpu-mig-allocations"]):
+        assert entry.keys() == {
+            "containerIndex", "deviceIndex", "gpuUUID", "profile", "placement",
+        }  # fmt: skip
+
+
 def test_an_instance_in_a_group_needs_the_cards_model() -> None:
     """Group and position are slices of a known card; a place that it has not is not understood."""
     written = "GPU-a[group1-{}],NVIDIA,3000,0:"

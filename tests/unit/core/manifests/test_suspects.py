@@ -148,7 +148,7 @@ def test_memory_as_an_amount_and_as_a_part(amount: str, part: str, idle: str) ->
     ("name", "meant"),
     [
         ("nvidia.com/gpus", "nvidia.com/gpu"),
-        ("nvidia.com/mig-1g.7gb", "nvidia.com/mig-1g.5gb or nvidia.com/mig-1g.6gb"),
+        ("nvidia.com/mig-7g.81gb", "nvidia.com/mig-7g.80gb"),
         (
             "huawei.com/Ascend910B",
             "huawei.com/Ascend910B2, huawei.com/Ascend910B3 or huawei.com/Ascend910B4",
