@@ -9,6 +9,7 @@ new to it. An event of an honest writer that the fold refuses must have been rig
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any, Final, Protocol
@@ -57,6 +58,9 @@ ROGUE = "rogue"
 CHECKPOINT_EVERY = 40
 DECIDED_AGAIN_EVERY = 2
 """Of the decisions upon the state that the auditor holds too."""
+FLOOD_MAX = 20
+"""Changes of a node that one intake appends in a second: its budget, also just before it crashed,
+and what comes back of it."""
 _SOURCES = {"intake": "agent/", "binder": "binder", "scheduler": "scheduler/", "watcher": "watcher"}
 _RIGHT_BEFORE: dict[type, tuple[str, ...]] = {
     PodPlaced: (PENDING,),
@@ -101,6 +105,8 @@ class Auditor:
         self._cards: set[str] = set()
         """What honest nodes have reported."""
         self._told_by_rogues: set[str] = set()
+        self._floods: dict[str, deque[float]] = {}
+        """When each intake appended what the hostile agent says of its node, in the last second."""
         self._stored_at_s: list[float] = []
 
     @property
@@ -171,6 +177,17 @@ class Auditor:
             self._cards.update(device.id for device in event.data.devices)
         if node == hostile.NODE and not _harmless(event.data, self._cards):
             self._complain(f"revision {record.revision}: a hostile agent was believed")
+        if node == hostile.NODE:
+            self._check_flood(record.revision, stored.writer)
+
+    def _check_flood(self, revision: int, intake: str) -> None:
+        """One intake appends few changes of a node in a second, whatever its agent sends."""
+        lately = self._floods.setdefault(intake, deque())
+        lately.append(self._now_s())
+        while lately[0] < self._now_s() - 1.0:
+            lately.popleft()
+        if len(lately) > FLOOD_MAX:
+            self._complain(f"revision {revision}: {intake} appends a flood of {hostile.NODE}")
 
     def _fold(
         self, record: Record, event: Event | EventError, stored: Stored, gangs: dict[str, int]
@@ -360,7 +377,8 @@ def _harmless(said: Payload, cards: set[str]) -> bool:
     """
     if not isinstance(said, NodeReported) or any(card.id not in cards for card in said.devices):
         return False
-    return structs.replace(said, devices=()) == hostile.NOTHING
+    host = structs.replace(said.host, cpu_milli=0)  # no pod fits there, however much it says
+    return structs.replace(said, devices=(), host=host) == hostile.NOTHING
 
 
 def _unread(data: object, why: str) -> bool:

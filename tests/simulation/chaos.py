@@ -79,6 +79,7 @@ class Chaos:
             "ledger trimmed": self._trim,
             "rogue event": self._rogue_event,
             "hostile agent": self._attack,
+            "agent flood": self._flood,
             "device failed": lambda: self._order("fail"),
             "device recovered": lambda: self._order("recover"),
             "cordon": self._cordon,
@@ -240,6 +241,11 @@ class Chaos:
     def _attack(self) -> None:
         """With the rights of the agent of one node; nobody waits for what it is answered."""
         for payload in self._hostile.payloads(self._world.auditor.state):
+            self._server.send(hostile.SUBJECT, payload, reply="_INBOX_agent.hostile")
+
+    def _flood(self) -> None:
+        """The agent of one node reports changes as fast as it can."""
+        for payload in self._hostile.flood():
             self._server.send(hostile.SUBJECT, payload, reply="_INBOX_agent.hostile")
 
     # ------------------------------------------------------------------ people and cards

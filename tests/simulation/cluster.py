@@ -22,7 +22,7 @@ from apportion.runtime.kube.watch import IDLE_S
 from apportion.runtime.service.lifecycle import Service
 from apportion.watcher import main as watcher
 from tests.simulation.books import Books
-from tests.simulation.kube_judge import CARDS, SLICES, Judge
+from tests.simulation.kube_judge import CARDS, SLICES, Judge, limits_of
 from tests.simulation.kube_network import Front, KubeAccess, SimulatedCluster
 from tests.simulation.kube_users import OURS, PODS, Users
 from tests.simulation.processes import Body
@@ -34,6 +34,7 @@ from tests.support.memory_server import Stored
 
 SCHEDULERS = frozenset({"apportion", "volcano"})
 HAMI = "hami-scheduler"
+SHRUNK = "500m"
 COMPARE_EVERY_S = 30.0
 START_S = (0.1, 3.0)
 END_S = (0.1, 6.0)
@@ -54,6 +55,7 @@ class Cluster:
         self._weather = weather
         self._chance = weather.stream("cluster")
         self._slices = weather.stream("slices")
+        self._resizes = weather.stream("resizes")
         self._books = books
         self.server = MemoryKube()
         self.judge = Judge(self.server, books, complain)
@@ -77,6 +79,7 @@ class Cluster:
             "pod held by a finalizer": self._users.hold,
             "bound by another": self._bind_one,
             "slice of another scheduler": self._take_slice,
+            "pod shrunk": self._shrink,
         }
 
     def access(self, name: str) -> KubeAccess:
@@ -268,6 +271,33 @@ class Cluster:
         about = {"metadata": {"name": pod, "annotations": notes}}
         target = {"apiVersion": "v1", "kind": "Node", "name": self._books.node_of[card.id]}
         self._do("POST", f"{PODS}/{pod}/binding", about | {"target": target})
+
+    def _shrink(self) -> None:
+        """A pod of another scheduler is resized downwards; half of the kubelets never do it."""
+        found = [
+            pod
+            for pod in self.server.store.all("pods")
+            if pod["status"]["phase"] == "Running" and limits_of(pod).get("cpu", SHRUNK) != SHRUNK
+        ]
+        if not found:
+            return
+        pod = self._resizes.choice(found)
+        meta, before = pod["metadata"], limits_of(pod)
+        less = before | {"cpu": SHRUNK}
+        self._say_given(meta["name"], meta["uid"], before)
+        (container,) = pod["spec"]["containers"]
+        patch = {"spec": {"containers": [container | {"resources": {"limits": less}}]}}
+        self._do("PATCH", f"{PODS}/{meta['name']}", patch, MERGE_PATCH)
+        if self._resizes.random() < 0.5:
+            delay_s = self._resizes.uniform(*END_S)
+            said = partial(self._say_given, meta["name"], meta["uid"], less)
+            asyncio.get_running_loop().call_later(delay_s, said)
+
+    def _say_given(self, name: str, uid: str, limits: dict[str, str]) -> None:
+        """A kubelet reports what it has given the container of a pod."""
+        given = {"name": "main", "resources": {"requests": limits}, "allocatedResources": limits}
+        patch = {"metadata": {"uid": uid}, "status": {"containerStatuses": [given]}}
+        self._do("PATCH", f"{PODS}/{name}/status", patch, MERGE_PATCH)
 
     def _bind(self, name: str) -> None:
         """Another scheduler binds a pod, and says nothing of devices."""

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from apportion.core.intake.answers import subject_of_node
 from apportion.core.ledger.state import Phase, State
+from apportion.intake.lanes import UNANSWERED_MAX
 from apportion_schemas import (
     AllocationFailed,
     Device,
@@ -55,6 +56,12 @@ class Hostile:
         if self._chance.random() < 0.05:
             return (self._fence(state) for _ in range(FLOOD))
         return iter([self._chance.choice(makers)(state)])
+
+    def flood(self) -> Iterator[bytes]:
+        """As many changes of its own node as an intake lets wait for their answer."""
+        for _ in range(UNANSWERED_MAX):
+            host = structs.replace(NOTHING.host, cpu_milli=next(self._numbers))
+            yield self._said(structs.replace(NOTHING, host=host))
 
     def _said(
         self, data: Payload, *, by: str = NODE, basis: int = 0, time: str = TIME, name: str = ""

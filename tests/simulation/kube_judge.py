@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from apportion.core.devices.catalogue import mig_profiles
-from apportion.core.ledger.state import Phase, State
+from apportion.core.ledger.state import NodeState, Phase, State
 from apportion.core.manifests.placed import ATTEMPT, SHARES, UID, shares_text
 from apportion_schemas import (
     AllocationFailed,
@@ -252,9 +252,39 @@ class Judge:
                 yield f"node {name} is not in the ledger"
             elif known.observed.ready != (ready["Ready"] == "True"):
                 yield f"node {name} is said to be {'' if known.observed.ready else 'not '}ready"
+            else:
+                yield from self._cpu_differs(name, about, known)
         for node in state.nodes.values():
             if node.observed is not None and node.name not in nodes:
                 yield f"node {node.name} is in the ledger and not in the cluster"
+
+    def _cpu_differs(self, name: str, about: dict[str, Any], known: NodeState) -> Iterator[str]:
+        """Whether the ledger counts the CPU that kubelets have given, also after a resize."""
+        running = (
+            pod
+            for pod in self._server.store.all("pods")
+            if pod["spec"].get("nodeName") == name and pod["status"]["phase"] not in ENDED
+        )
+        free = _milli(about["status"]["allocatable"]["cpu"]) - sum(map(_cpu_milli, running))
+        said = known.host.cpu_milli - known.cpu_used_milli
+        if said != free:
+            yield f"node {name} has {free} milli-cores free, and {said} in the ledger"
+
+
+def limits_of(pod: dict[str, Any]) -> dict[str, str]:
+    """The limits of the only container of a pod."""
+    limits: dict[str, str] = pod["spec"]["containers"][0]["resources"]["limits"]
+    return limits
+
+
+def _cpu_milli(pod: dict[str, Any]) -> int:
+    """The CPU of a pod: what its spec asks for, or what its kubelet gave it where that is more."""
+    given = (each["allocatedResources"] for each in pod["status"].get("containerStatuses", ()))
+    return max(_milli(each.get("cpu", "0")) for each in (limits_of(pod), *given))
+
+
+def _milli(cpu: str) -> int:
+    return int(cpu[:-1]) if cpu.endswith("m") else 1000 * int(cpu)
 
 
 def _pod_differs(uid: str, pod: Standing, state: State) -> Iterator[str]:

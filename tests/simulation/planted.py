@@ -37,6 +37,7 @@ from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.reservations import Reservations
 from apportion.intake import attesting, reading, taking
+from apportion.intake.lanes import Lane
 from apportion.runtime.jetstream.object_store import BadObject
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.batching import Appended
@@ -402,16 +403,18 @@ def _void_of_the_living(patch: Patch) -> None:
 
 
 def _snapshot_off_by_one(patch: Patch) -> None:
-    """What is restored says that it is one event further than it is."""
-    real = Snapshots.load
+    """A service begins with a state that says that it is one event further than it is.
 
-    async def load(self: Snapshots, stored: Any) -> State | None:
-        state = await real(self, stored)
-        if state is not None:
-            state.revision += 1
+    An intake that attests snapshots reads them as they are: it would refuse all of them.
+    """
+    real = Snapshots.restore
+
+    async def restore(self: Snapshots, *, at_most: int | None = None) -> State:
+        state = await real(self, at_most=at_most)
+        state.revision += at_most is None and state.revision > 0
         return state
 
-    patch.setattr(Snapshots, "load", load)
+    patch.setattr(Snapshots, "restore", restore)
 
 
 def _snapshot_believed(patch: Patch) -> None:
@@ -492,6 +495,12 @@ def _intake_takes_any_answer(patch: Patch) -> None:
     patch.setattr(taking, "judge", lambda *_: None)
 
 
+def _floods_taken(patch: Patch) -> None:
+    """An intake appends all changes of a node that its agent sends."""
+    patch.setattr(Lane, "may_change", lambda _self, _now_s: True)
+
+
+FLOODS = {"agent flood": 0.5}
 FORGED = {"forged snapshot": 1.0, "crash": 0.5}
 HOSTILE = {"hostile agent": 2.0}
 TRIMS = {"ledger trimmed": 1.0, "crash": 0.5}
@@ -533,6 +542,7 @@ PLANTED = (
     Planted("intake takes any card", _intake_takes_any_card, 5, HOSTILE),
     Planted("intake takes any id", _intake_takes_any_id, 5, HOSTILE),
     Planted("intake takes any answer", _intake_takes_any_answer, 5, HOSTILE),
+    Planted("floods taken", _floods_taken, 5, FLOODS),
 )
 
 

@@ -231,6 +231,12 @@ def _untold_slices_offered(patch: Patch) -> None:
     patch.setattr(kubernetes_facts, "taken", without_shares)
 
 
+def _shrunk_at_once(patch: Patch) -> None:
+    """A watcher counts a pod as its spec says, also before its kubelet has made it smaller."""
+    patch.setattr(kubernetes_objects._Given, "parts", kubernetes_objects._NOT_GIVEN)
+
+
+RESIZES = {"pod shrunk": 1.0}
 SLICES = {"slice of another scheduler": 0.5, "pod ended": 0.3}
 SILENT = {"api answer lost": 0.2, "api failed, done": 0.2}
 LEFT = {"node left": 1.0, "api done late": 0.5}
@@ -268,5 +274,6 @@ PLANTED_IN_A_CLUSTER = (
     Planted("spent ids believed", _spent_ids_believed, 40, RESTARTED, cluster=True, first=14),
     Planted("taken back unasked", _taken_back_unasked, 60, BEHIND, cluster=True, first=150),
     Planted("untold slices offered", _untold_slices_offered, 20, SLICES, cluster=True),
+    Planted("shrunk at once", _shrunk_at_once, 20, RESIZES, cluster=True),
     Planted("compares what moved on", _compares_what_moved_on, 100, LATE, cluster=True, first=380),
 )

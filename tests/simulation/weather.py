@@ -41,6 +41,7 @@ AMONG_MEMBERS = ("unheard member",)
 AT_THE_TARGET = ("bind failed", "bind failed for good", "bind hung")
 FROM_A_NODE = ("hostile agent",)
 WITH_A_STOLEN_KEY = ("forged snapshot",)
+FROM_A_FLOOD = ("agent flood",)
 ALWAYS = ("clock skew",)
 AT_THE_API = (
     "api busy",
@@ -68,6 +69,7 @@ IN_THE_CLUSTER = (
     "let go by hand",
 )
 FROM_ANOTHER_SCHEDULER = ("slice of another scheduler",)
+FROM_A_RESIZE = ("pod shrunk",)
 KINDS = (
     ON_THE_WIRE
     + ON_A_TIMER
@@ -75,10 +77,12 @@ KINDS = (
     + AT_THE_TARGET
     + FROM_A_NODE
     + WITH_A_STOLEN_KEY
+    + FROM_A_FLOOD
     + ALWAYS
     + AT_THE_API
     + IN_THE_CLUSTER
     + FROM_ANOTHER_SCHEDULER
+    + FROM_A_RESIZE
 )
 WITHOUT_A_CLUSTER = (*AT_THE_TARGET, "node not ready")
 CLUSTER_SHARE = 0.25
@@ -116,6 +120,8 @@ class Weather:
             self._draw(self.stream("weather of a node"), kind, 0.2, 2.0)
         for kind in WITH_A_STOLEN_KEY:
             self._draw(self.stream("weather of a stolen key"), kind, 0.05, 0.5)
+        for kind in FROM_A_FLOOD:
+            self._draw(self.stream("weather of a flood"), kind, 0.02, 0.2)
         if self.cluster is None:
             self.cluster = self.stream("mode").random() < CLUSTER_SHARE
         if self.cluster:
@@ -130,6 +136,8 @@ class Weather:
             self._draw(chance, kind, 0.02, 0.2)
         for kind in FROM_ANOTHER_SCHEDULER:
             self._draw(self.stream("weather of another scheduler"), kind, 0.05, 0.5)
+        for kind in FROM_A_RESIZE:
+            self._draw(self.stream("weather of a resize"), kind, 0.05, 0.5)
 
     def _draw(self, chance: random.Random, kind: str, least: float, most: float) -> None:
         rate = chance.uniform(least, most)

@@ -21,6 +21,7 @@ import structlog
 
 from apportion.agent import main as agent
 from apportion.agent.reporting import RESAY_S
+from apportion.intake import lanes
 from apportion.intake import main as intake
 from apportion.runtime.files.fleets import SimulatedNode, numbered_nodes
 from apportion.runtime.kube import watch as kube_watch
@@ -62,6 +63,8 @@ PATIENCE_S = RESAY_S + 200.0
 What waits for a node to say its inventory whole is done so late, and then it has to be quiet still.
 """
 LAST_EVENTS = 12
+CHANGES_BURST = 8.0
+"""Of the inventory of one node: none has more cards."""
 PAGE = 5
 """Of a list: a cluster has about twenty pods."""
 
@@ -277,11 +280,14 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 
 @contextmanager
 def _as_here(seed: int) -> Iterator[None]:
-    """What the services draw for themselves comes from the seed too, and lists have pages."""
+    """What the services draw for themselves comes from the seed too, lists have pages, and few
+    changes make a flood.
+    """
     before = random.getstate()
     random.seed(f"{seed}/jitter")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kube_watch, "PAGE", PAGE)
+        patch.setattr(lanes, "CHANGES_BURST", CHANGES_BURST)
         yield
     random.setstate(before)
 
