@@ -9,7 +9,7 @@ new to it. An event of an honest writer that the fold refuses must have been rig
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any, Final, Protocol
@@ -23,6 +23,7 @@ from apportion.core.ledger.moments import micros_of
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import EVENTS_MAX, LOOKS_MAX, DecisionEvent, Engine
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
+from apportion.intake import lanes
 from apportion.runtime.jetstream.stream import DUPLICATE_WINDOW_S
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
@@ -58,9 +59,6 @@ ROGUE = "rogue"
 CHECKPOINT_EVERY = 40
 DECIDED_AGAIN_EVERY = 2
 """Of the decisions upon the state that the auditor holds too."""
-FLOOD_MAX = 20
-"""Changes of a node that one intake appends in a second: its budget, also just before it crashed,
-and what comes back of it."""
 _SOURCES = {"intake": "agent/", "binder": "binder", "scheduler": "scheduler/", "watcher": "watcher"}
 _RIGHT_BEFORE: dict[type, tuple[str, ...]] = {
     PodPlaced: (PENDING,),
@@ -85,6 +83,7 @@ class Auditor:
     """One fold, one set of books, and the first thing that is wrong.
 
     `shards` is what the scheduler of a decision owned, by the first payload of its append;
+    `connections` counts those of each process, which begins with a whole budget at each;
     `on_accepted` is told what the fold took. `oldest` says which revision the server has first.
     """
 
@@ -96,6 +95,7 @@ class Auditor:
         self.log: list[str] = []
         self.checkpoints: dict[int, str] = {}
         self.shards: dict[bytes, Shard] = {}
+        self.connections: Counter[str] = Counter()
         self.on_accepted: Accepted | None = None
         self._complain = complain
         self._now_s = now_s
@@ -105,8 +105,8 @@ class Auditor:
         self._cards: set[str] = set()
         """What honest nodes have reported."""
         self._told_by_rogues: set[str] = set()
-        self._floods: dict[str, deque[float]] = {}
-        """When each intake appended what the hostile agent says of its node, in the last second."""
+        self._floods: Counter[str] = Counter()
+        """How often each intake appended what the hostile agent says of its node."""
         self._stored_at_s: list[float] = []
 
     @property
@@ -181,12 +181,10 @@ class Auditor:
             self._check_flood(record.revision, stored.writer)
 
     def _check_flood(self, revision: int, intake: str) -> None:
-        """One intake appends few changes of a node in a second, whatever its agent sends."""
-        lately = self._floods.setdefault(intake, deque())
-        lately.append(self._now_s())
-        while lately[0] < self._now_s() - 1.0:
-            lately.popleft()
-        if len(lately) > FLOOD_MAX:
+        """An intake appends changes of a node within its budget, whatever the agent sends."""
+        self._floods[intake] += 1
+        budget = lanes.CHANGES_BURST * self.connections[intake] + lanes.CHANGES_RATE * self._now_s()
+        if self._floods[intake] > budget + 1:
             self._complain(f"revision {revision}: {intake} appends a flood of {hostile.NODE}")
 
     def _fold(

@@ -189,6 +189,24 @@ def _refused_pods_lost(patch: Patch) -> None:
     _override(patch, cycle, Engine, retry=retry)
 
 
+def _unschedulable_for_what_never_came(patch: Patch) -> None:
+    """Shape queues that fitted nowhere beside a refused decision stay unschedulable.
+
+    Where a placement is refused by the fold as well, the table of hints would wake them.
+    """
+    whom = enumerate(hints.BY_EVENT[PodPlaced])
+    taken = tuple(0 if happened & hints.REFUSED else asks for happened, asks in whom)
+    patch.setitem(hints.BY_EVENT, PodPlaced, taken)
+    real = Engine.retry
+
+    def retry(self: Engine, decision: Decision) -> None:
+        before = self._waking._hints, self._waking._reordered
+        real(self, decision)
+        self._waking._hints, self._waking._reordered = before
+
+    _override(patch, cycle, Engine, retry=retry)
+
+
 def _double_release(patch: Patch) -> None:
     """A pod that has gone gives its shares back twice."""
     real = fold._HANDLERS[PodGone]
@@ -503,6 +521,7 @@ def _floods_taken(patch: Patch) -> None:
 FLOODS = {"agent flood": 0.5}
 FORGED = {"forged snapshot": 1.0, "crash": 0.5}
 HOSTILE = {"hostile agent": 2.0}
+CROSSED = {"rogue event": 1.0, "unheard member": 0.6, "delayed delivery": 0.1}
 TRIMS = {"ledger trimmed": 1.0, "crash": 0.5}
 RACES = {"rogue event": 1.0, "policy change": 1.0, "cordon": 1.0, "delayed delivery": 0.1}
 
@@ -516,6 +535,13 @@ PLANTED = (
     Planted("decides before folding", _decides_before_folding, 10),
     Planted("lost undo", _lost_undo, 3),
     Planted("refused pods lost", _refused_pods_lost, 20),
+    Planted(
+        "unschedulable for what never came",
+        _unschedulable_for_what_never_came,
+        40,
+        CROSSED,
+        first=190,
+    ),
     Planted("double release", _double_release, 5),
     Planted("attempt not raised after void", _attempt_not_raised, 20, first=2),
     Planted("unsorted tie", _unsorted_tie, 30, first=26),

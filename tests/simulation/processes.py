@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -149,6 +150,7 @@ class Process:
         complain: Complain,
         told: Folded,
         shards: dict[bytes, Shard],
+        connections: Counter[str],
         access: KubeAccess | None = None,
     ) -> None:
         self.name = name
@@ -161,6 +163,7 @@ class Process:
         self._complain = complain
         self._told = told
         self._shards = shards
+        self._connections = connections
         self._access = access
         self._chance = weather.stream(f"process {name}")
         self._lives = 0
@@ -221,6 +224,7 @@ class Process:
             ledger.folds = self.folds = []
             ledger.told = self._told
             ledger.shards = self._shards
+            self._connections[self.name] += 1
             ledger.snapshots = MemorySnapshots(ledger, self._shelf)
             ledger.complain = lambda what: self._heed(links, what)
             if links is self._links:

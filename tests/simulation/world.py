@@ -184,6 +184,7 @@ class World:
                 complain=self.complain,
                 told=self.auditor.folded,
                 shards=self.auditor.shards,
+                connections=self.auditor.connections,
                 access=access,
             )
         )
