@@ -50,6 +50,7 @@ async def body(service: Service) -> None:
             clock=service.clock,
             metrics=service.metrics,
             free=service.soundness.free,
+            spend=service.soundness.spend,
         )
         service.ready_when(reader.not_ready)
         service.ready_when(taking.not_ready)

@@ -79,9 +79,12 @@ class Taking:
         clock: Clock,
         metrics: Metrics,
         free: Callable[[], float] = lambda: 1.0,
+        spend: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
+        """`free` is the part of the ledger's room that is; `spend` notes what is to be appended."""
         self._state = state
         self._free = free
+        self._spend = spend
         self._reader = reader
         self._ledger = ledger
         self._append = append
@@ -204,6 +207,7 @@ class Taking:
                 LATER_S,
             )
         if lane.may_append(len(draft.payload), self._clock.monotonic()):
+            self._spend(len(draft.payload))
             return draft
         why = f"more than {RECORDS_AN_HOUR:,} records or {BYTES_AN_HOUR >> 20} MiB in an hour"
         self._note(lane.node, Refusal("too-many", why))

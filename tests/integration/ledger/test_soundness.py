@@ -1,5 +1,6 @@
 """What a running service sees of its ledger's set-up: the stream, and the consumers it reads by."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,11 +9,17 @@ import pytest
 
 from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream
 from apportion.runtime.jetstream.consumers import read_info
-from apportion.runtime.jetstream.stream import Look
+from apportion.runtime.jetstream.stream import Look, resize
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.port import ALL_SUBJECTS, LedgerUnavailable, Record
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.logs import get_logger
+from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.service.soundness import Soundness
 from tests.support.nats import PlainServer, draft
 from tests.support.polling import until
+
+ROOM_BYTES = 1_000_000
 
 
 @pytest.fixture
@@ -89,6 +96,25 @@ async def test_what_is_held_is_not_appended(ledger: JetStreamLedger) -> None:
     assert await ledger.last_revision() == 0
     ledger.hold("")
     assert await ledger.append([draft()]) == [1]
+
+
+async def test_what_is_appended_makes_the_next_look_due(ledger: JetStreamLedger) -> None:
+    """What is free is known at the start, and again at once after a part of it was taken."""
+    await resize(ledger.wire, max_bytes=ROOM_BYTES)
+    await ledger.append([draft()])
+    soundness = Soundness(Metrics(), SystemClock(), get_logger("test"))
+    watching = asyncio.create_task(soundness.watch(ledger))
+    try:
+        await until(lambda: _true(soundness.free() < 1.0), "the first look", timeout_s=10)
+        payload = b"x" * int(0.4 * ROOM_BYTES)
+        soundness.spend(len(payload))
+        assert soundness.free() == pytest.approx(0.6, abs=0.05)
+        for _ in range(2):
+            await ledger.append([draft(payload=payload)])
+        soundness.spend(ROOM_BYTES // 50)
+        await until(lambda: _true(soundness.free() < 0.25), "the next look", timeout_s=10)
+    finally:
+        watching.cancel()
 
 
 async def _true(value: object) -> object:

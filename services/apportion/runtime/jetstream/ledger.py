@@ -151,7 +151,8 @@ class JetStreamLedger:
             drifted += await follower.drift()
         for queue in self._queues:
             drifted += await queue.drift()
-        return stream.Look(tuple(str(each) for each in drifted), info.lost, info.free)
+        room_bytes = max(info.config.get("max_bytes", 0), 0)
+        return stream.Look(tuple(str(each) for each in drifted), info.lost, info.free, room_bytes)
 
     def hold(self, why: str) -> None:
         """Append nothing, for this reason; the empty one ends it."""

@@ -150,11 +150,13 @@ class Look(msgspec.Struct, frozen=True):
     """What a look at the ledger's set-up found: settings in words, and records that are gone.
 
     `free` is the part of `max_bytes` that is left: 0 where one more batch may not fit, 1 without.
+    `room_bytes` is `max_bytes`, 0 without.
     """
 
     drifted: tuple[str, ...] = ()
     lost: int = 0
     free: float = 1.0
+    room_bytes: int = 0
 
 
 class _Stored(msgspec.Struct, frozen=True):

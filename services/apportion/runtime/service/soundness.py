@@ -21,6 +21,8 @@ from apportion.runtime.process.metrics import Metrics
 LOOK_S: Final = 40.0
 """A pause is half of it to all of it: every 30 s, and all services at different times."""
 LOOK_AGAIN_S: Final = 4.0
+STEP: Final = 0.01
+"""Of the ledger's room: once a service has appended so much it looks again at once."""
 FULL: Final = (
     "the ledger is full, so nothing is placed: archive and trim it, or raise the stream's "
     "max_bytes (apportion ledger resize)"
@@ -46,6 +48,9 @@ class Soundness:
         self._drifted: tuple[str, ...] = ()
         self._lost = 0
         self._free = 1.0
+        self._room_bytes = 0
+        self._spent_bytes = 0
+        self._due = asyncio.Event()
         self._sound = asyncio.Event()
         self._sound.set()
         metrics.gauge(
@@ -56,7 +61,7 @@ class Soundness:
         metrics.gauge(
             "apportion_ledger_free_ratio",
             "The part of the stream's max_bytes that is free; 1 where it has none.",
-        ).set_function(lambda: self._free)
+        ).set_function(self.free)
         metrics.gauge(
             "apportion_ledger_lost_records",
             "Records that are gone between the first and the last of the ledger.",
@@ -71,8 +76,20 @@ class Soundness:
         return bool(self._drifted)
 
     def free(self) -> float:
-        """The part of the stream's `max_bytes` that is free, as of the last look; 1 without one."""
-        return self._free
+        """The part of the stream's `max_bytes` that is free; 1 without one.
+
+        As of the last look, less what this service has appended since.
+        """
+        return self._free - self._spent_bytes / self._room_bytes if self._room_bytes else 1.0
+
+    def spend(self, size_bytes: int) -> None:
+        """Note what this service is about to append, so that what is free is not long out of date.
+
+        Only writers need it whose appends end at a part of the room: see `intake`.
+        """
+        self._spent_bytes += size_bytes
+        if self._spent_bytes > STEP * self._room_bytes > 0:
+            self._due.set()
 
     async def sound(self) -> None:
         """Return once nothing is known to be wrong: at once, as a rule."""
@@ -82,12 +99,24 @@ class Soundness:
         """Look now and then, until cancelled. What is opened was looked at, so it begins sound."""
         self._note((), ledger)
         while True:
+            self._due.clear()
+            self._spent_bytes = 0
             with contextlib.suppress(LedgerUnavailable):
                 look = await ledger.look()
-                self._free = look.free
+                self._free, self._room_bytes = look.free, look.room_bytes
                 self._note(look.drifted, ledger)
                 self._note_lost(look.lost)
-            await self._clock.pause(LOOK_AGAIN_S if self.not_ready() else LOOK_S)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Rest until it is time for the next look, or so much was appended that it is due."""
+        pause = self._clock.pause(LOOK_AGAIN_S if self.not_ready() else LOOK_S)
+        waits = [asyncio.ensure_future(each) for each in (pause, self._due.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
 
     def _note(self, drifted: tuple[str, ...], ledger: Examined) -> None:
         if drifted and drifted != self._drifted:
