@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from apportion.core.identity import configuration
+from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.roles import NODES
 from apportion.runtime.jetstream.client import connect
 from apportion.runtime.ledger.port import LedgerError
@@ -21,7 +22,7 @@ HASTE = """
 from apportion.runtime.service import soundness
 soundness.LOOK_S = soundness.LOOK_AGAIN_S = 0.2
 """
-ROOM_BYTES = 200_000
+ROOM_BYTES = 600_000
 MOST = 40
 """Connections that agents have in this test."""
 
@@ -84,7 +85,7 @@ async def test_a_full_ledger_makes_services_unready(bus: Bus) -> None:
     """Also one that has nothing to append."""
     async with ServiceProcess("binder", bus.server.url_for("binder"), first=HASTE) as binder:
         await binder.ready()
-        await fill(bus, 0.93)
+        await fill(bus, 0.98)
 
         async def full() -> bool:
             status, page = await binder.get("/readyz")
@@ -129,3 +130,14 @@ def test_no_account_can_take_all_connections() -> None:
     text = configuration.configuration()
     (total,) = [int(x.split()[1]) for x in text.splitlines() if x.startswith("max_connections")]
     assert sum(configuration.CONNECTIONS.values()) < total
+
+
+def test_a_key_of_named_nodes_gets_few_subscriptions() -> None:
+    """Each costs memory, on as many connections as there are; a simulated fleet needs many."""
+    nodes = Identity("agent", "agent-a", nodes=("n-1", "n-2"))
+    fleet = Identity("agent", "agent", nodes=(EVERY_NODE,))
+    few, many = configuration.subscriptions_of([nodes]), configuration.subscriptions_of([fleet])
+    assert configuration.CONNECTIONS[NODES] * few * 400 < 1 << 29
+    assert many > 2 * 1_000
+    text = configuration.configuration([configuration.User(nodes, password_variable="X")])
+    assert f"max_connections: {configuration.CONNECTIONS[NODES]}, max_subscriptions: {few}" in text

@@ -22,6 +22,7 @@ from apportion.callout.claims import (
 )
 from apportion.callout.tokens import NoToken, Tokens
 from apportion.core.identity.bearers import Accounts, identity_of
+from apportion.core.identity.configuration import subscriptions_of
 from apportion.core.identity.identity import InvalidIdentity
 from apportion.core.identity.permissions import permissions_of, role_of
 from apportion.runtime.jetstream.wire import Message, Wire
@@ -112,6 +113,7 @@ class Answering:
             identity.name,
             role_of(identity).account,
             permissions_of(identity),
+            subs=subscriptions_of([identity]),
             user_key=request.user_key,
             ends_s=int(min(now_s + life_s, reviewed.ends_s)),
         )

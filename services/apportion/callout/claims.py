@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from apportion.core.identity.configuration import SUBSCRIPTIONS
 from apportion.core.identity.permissions import ANSWER_S, Permissions
 from apportion.runtime.process.nkeys import KeyPair
 
@@ -99,13 +98,16 @@ def payload_of(token: bytes) -> bytes:
 
 
 def user_claims(
-    name: str, account: str, may: Permissions, *, user_key: str, ends_s: int
+    name: str, account: str, may: Permissions, *, subs: int, user_key: str, ends_s: int
 ) -> dict[str, Any]:
-    """A user of this account with these permissions, until `ends_s` (Unix time)."""
+    """A user of this account with these permissions, until `ends_s` (Unix time).
+
+    Each of its connections may have `subs` subscriptions.
+    """
     nats: dict[str, Any] = {
         "pub": {"allow": may.publish, "deny": may.deny_publish},
         "sub": {"allow": may.subscribe},
-        "subs": SUBSCRIPTIONS,
+        "subs": subs,
         "data": -1,
         "payload": PAYLOAD_MAX_BYTES,
         "type": "user",

@@ -63,7 +63,7 @@ def test_an_answer_is_signed_for_the_server_that_asked() -> None:
     """By the issuer's key, over exactly what was said; the same claims make the same token."""
     request = read_request(_token(_question()))
     may = Permissions(("a.>",), ("a.b",), ("c",), responses=True)
-    user = user_claims("s-1", "APPORTION", may, user_key="U1", ends_s=99)
+    user = user_claims("s-1", "APPORTION", may, subs=7, user_key="U1", ends_s=99)
     token = signed(answer_claims(request, user=signed(user, KEY, now_s=1)), KEY, now_s=1)
     head, body, signature = token.split(".")
     raw = base64.b32decode(KEY.public + "=" * (-len(KEY.public) % 8))[1:33]

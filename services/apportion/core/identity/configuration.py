@@ -84,8 +84,10 @@ CONNECTIONS: Final = {
     BOOTSTRAP: 16,
 }
 """Connections of each account: together fewer than the server takes, so none can take them all."""
-SUBSCRIPTIONS: Final = 4096
-"""Of one connection; an agent that simulates many nodes has two for each."""
+SUBSCRIPTIONS: Final = 128
+"""Of one connection. Each takes 300 bytes of the server's memory."""
+SUBSCRIPTIONS_OF_A_FLEET: Final = 4096
+"""Of one connection of agents that may speak for every node: a simulated one has two for each."""
 
 
 class User(msgspec.Struct, frozen=True):
@@ -141,6 +143,12 @@ authorization {
 """
 
 
+def subscriptions_of(identities: Iterable[Identity]) -> int:
+    """The most subscriptions that a connection of one of these identities may have."""
+    nodes = {node for identity in identities for node in identity.nodes}
+    return SUBSCRIPTIONS_OF_A_FLEET if EVERY_NODE in nodes else SUBSCRIPTIONS + 4 * len(nodes)
+
+
 def configuration(users: Sequence[User] = WITH_PASSWORDS) -> str:
     """The whole file, with the callout where it is a user. Raises InvalidIdentity."""
     names = [user.nkey or user.identity.name for user in users]
@@ -162,7 +170,8 @@ def accounts(users: Sequence[User]) -> str:
             lines += ["    # Whatever auditors use up is their own."]
             lines += ["    jetstream: { max_streams: 1, max_consumers: 128 }"]
         elif account in CONNECTIONS:
-            most = f"max_connections: {CONNECTIONS[account]}, max_subscriptions: {SUBSCRIPTIONS}"
+            subscriptions = subscriptions_of(i for i in among if role_of(i).account == account)
+            most = f"max_connections: {CONNECTIONS[account]}, max_subscriptions: {subscriptions}"
             lines += [f"    limits: {{ {most} }}"]
         lines += sharing(account)
         lines += ["    users: ["]
