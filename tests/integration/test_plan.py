@@ -141,6 +141,7 @@ def _post(up: Standalone, body: bytes, **headers: str) -> tuple[int, bytes]:
     address = json.loads((up.data / "connection.json").read_text())["gateway"]  # type: ignore[operator]
     connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
     try:
+        headers = {"Content-Type": "application/json", **headers}
         connection.request("POST", "/api/v1/plan", body, headers)
         response = connection.getresponse()
         return response.status, response.read()
@@ -167,6 +168,17 @@ def test_over_http(up: Standalone) -> None:
         assert error["fix"]
     lines = _post(up, b'{"lose": ["n9"]}', Accept="application/x-ndjson")[1].splitlines()
     assert json.loads(lines[-1])["status"] == 404
+
+
+def test_a_page_of_another_site_gets_no_plan(up: Standalone) -> None:
+    """Without a login, too: a browser sends text/plain to any site without a question."""
+    body = json.dumps({"manifest": pod("foreign")}).encode()
+    for headers, code, field in (
+        ({"Content-Type": "text/plain"}, 415, "Content-Type"),
+        ({"Origin": "https://elsewhere.example"}, 403, "Origin"),
+    ):
+        status, answer = _post(up, body, **headers)
+        assert (status, json.loads(answer)["field"]) == (code, field)
 
 
 def test_who_hangs_up_ends_the_plan(up: Standalone) -> None:

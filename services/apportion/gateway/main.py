@@ -17,7 +17,7 @@ from apportion.core.ledger.fold import Change
 from apportion.core.reports.prices import PriceError
 from apportion.gateway.access.acts import Acts
 from apportion.gateway.access.cursors import Cursors
-from apportion.gateway.access.gate import Gate
+from apportion.gateway.access.gate import Gate, own_pages_only
 from apportion.gateway.access.options import (
     LoginChoice,
     LoginOptions,
@@ -50,6 +50,7 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
 from apportion.runtime.service.http import (
+    Guard,
     Handle,
     HttpServer,
     address_of,
@@ -59,7 +60,7 @@ from apportion.runtime.service.http import (
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.limits import Turns
 from apportion.runtime.service.options import service_options, stop_with
-from apportion.runtime.service.own_machine import own_machine_only
+from apportion.runtime.service.own_machine import both, own_machine_only
 from apportion.runtime.service.serving_tls import (
     ServedFiles,
     given_tls,
@@ -313,6 +314,9 @@ class _Life:
         ]
         return self._server(listen, routes, door.gate)
 
+    def _without_login(self) -> Guard:
+        return own_pages_only if self._public else both(own_machine_only(ELSE), own_pages_only)
+
     def _server(
         self, listen: Address, routes: Iterable[web.AbstractRouteDef], gate: Gate | None
     ) -> HttpServer:
@@ -324,5 +328,5 @@ class _Life:
             key="--listen",
             tls=self.tls,
             client=address_of if gate is None else gate.client,
-            guard=gate.guard if gate else None if self._public else own_machine_only(ELSE),
+            guard=gate.guard if gate else self._without_login(),
         )

@@ -128,7 +128,7 @@ class Gate:
     async def _guarded(self, request: web.Request, handle: Handle) -> web.StreamResponse:
         path = request.path
         if request.method not in SAFE and hdrs.AUTHORIZATION not in request.headers:
-            self._refuse_other_sites(request)
+            _refuse_other_sites(request, self._public)
         if _OPEN.match(path):
             return await handle(request)
         person = request[PERSON] = await self.known(token_of(request))
@@ -145,25 +145,6 @@ class Gate:
         if await self.may(person, READ_ALL):
             return await handle(request)
         return await self._of_tenant(request, person, handle)
-
-    def _refuse_other_sites(self, request: web.Request) -> None:
-        """Raise RequestRefused for what a page of another site makes a browser send.
-
-        Browsers send the cookie with requests of this site alone (SameSite=Strict); an old one
-        might.
-        """
-        origin, public = request.headers.get(hdrs.ORIGIN), self._public
-        if origin is not None and not _is_own(origin, public, request.host):
-            raise RequestRefused(
-                403, f"a page of {origin[:200]} asks for this", field="Origin",
-                fix=f"open {public.origin} instead" if public
-                else "behind a proxy, tell the gateway where browsers reach it: --public-url",
-            )  # fmt: skip
-        if request.can_read_body and request.content_type != "application/json":
-            raise RequestRefused(
-                415, f"the body is {request.content_type[:80]}", field="Content-Type",
-                fix="send application/json",
-            )  # fmt: skip
 
     async def _may_go_on(self, request: web.Request) -> bool:
         """Whether his token is still good, and he reads as much as at the beginning."""
@@ -216,6 +197,36 @@ class Gate:
         if again := answer.headers.get("Retry-After"):
             response.headers["Retry-After"] = again
         return response
+
+
+async def own_pages_only(request: web.Request, handle: Handle) -> web.StreamResponse:
+    """Answer where there is no login, unless a page of another site asks for more than to read."""
+    if request.method not in SAFE:
+        try:
+            _refuse_other_sites(request, None)
+        except RequestRefused as refused:
+            return refusal_response(refused)
+    return await handle(request)
+
+
+def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
+    """Raise RequestRefused for what a page of another site makes a browser send.
+
+    Browsers send the cookie with requests of this site alone (SameSite=Strict); an old one
+    might.
+    """
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is not None and not _is_own(origin, public, request.host):
+        raise RequestRefused(
+            403, f"a page of {origin[:200]} asks for this", field="Origin",
+            fix=f"open {public.origin} instead" if public
+            else "behind a proxy, tell the gateway where browsers reach it: --public-url",
+        )  # fmt: skip
+    if request.can_read_body and request.content_type != "application/json":
+        raise RequestRefused(
+            415, f"the body is {request.content_type[:80]}", field="Content-Type",
+            fix="send application/json",
+        )  # fmt: skip
 
 
 def _plainly(request: web.Request, behind: str, *, searched: bool) -> web.Request:
