@@ -23,6 +23,7 @@ from apportion.core.reports.meters import CARD
 
 PRICES_BYTES_MAX: Final = 1 << 20
 MODELS_MAX: Final = 1_000
+DOTS_MAX: Final = 10 * MODELS_MAX
 PRICE_MAX: Final = Decimal(1_000_000_000)
 CURRENCY_LETTERS: Final = 3
 EXAMPLE: Final = 'currency = "USD"\n[models]\n"NVIDIA H100 80GB HBM3" = 2.5'
@@ -72,8 +73,12 @@ def prices_of(data: bytes) -> Prices:
     """The prices of a file. Raises PriceError."""
     if len(data) > PRICES_BYTES_MAX:
         raise PriceError(f"the file has more than {PRICES_BYTES_MAX} bytes")
+    if data.count(b".") > DOTS_MAX:  # tomllib's time grows with the square of a key's parts
+        raise PriceError(f"the file has more than {DOTS_MAX} dots; write one line for each model")
     try:
         found = tomllib.loads(data.decode(), parse_float=Decimal)
+    except RecursionError:
+        raise PriceError(f"the file is nested too deep; write it as in\n{EXAMPLE}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PriceError(f"the file is no TOML: {error}") from None
     unknown = sorted(set(found) - {"currency", "models"})
