@@ -17,6 +17,7 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -41,7 +42,7 @@ from apportion.core.explain.answers import RevisionAnswer
 from apportion.core.explain.health import FREEZES
 from apportion.core.explain.words import many
 from apportion.runtime.jetstream import client as jetstream
-from apportion.runtime.jetstream.server import ServerFailed
+from apportion.runtime.jetstream.server import ServerFailed, credentials_file
 from apportion.runtime.ledger.port import LedgerError
 
 PRICES_ENV = "APPORTION_PRICES"
@@ -233,7 +234,8 @@ class Up:
                     self._say(said)
 
     def _tell_how_to_look(self) -> None:
-        url = self._supervisor.server.url_for("auditor")
+        found = urlsplit(self._supervisor.server.url_for("auditor"))
+        url = f"nats://auditor:PASSWORD@{found.hostname}:{found.port}"
         prefix = elsewhere(self._wanted.data)
         self._out.print()
         for line in (
@@ -246,6 +248,7 @@ class Up:
             f"  {prefix}apportion tail --from 1",
             f"  curl {_token_header()}http://{self._gateway}/api/v1/pods",
             f"  nats sub -s {url} 'apportion.v1.placement.>'",
+            f"  (PASSWORD is that of `auditor` in {credentials_file(self._wanted.data)})",
             *self._wanted.advice,
             f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",
         ):

@@ -83,9 +83,14 @@ class Credentials(msgspec.Struct, frozen=True):
         return {"APPORTION_NATS_URL": reach.url, **shown}
 
 
+def credentials_file(data_dir: Path) -> Path:
+    """Where a server with its data in this folder keeps the passwords of its roles."""
+    return data_dir / _CREDENTIALS
+
+
 def load_credentials(data_dir: Path) -> Credentials:
     """The credentials that a server wrote into `data_dir`. Raises ServerFailed."""
-    path = data_dir / _CREDENTIALS
+    path = credentials_file(data_dir)
     try:
         return msgspec.json.decode(path.read_bytes(), type=Credentials)
     except FileNotFoundError:
