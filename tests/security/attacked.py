@@ -30,6 +30,9 @@ from tests.support.polling import until
 
 AGENT = Identity("agent", "agent-taken-over", nodes=(NODE,))
 """An agent that somebody has taken over, with its node alone."""
+FLOODERS = ("flooder-1", "flooder-2")
+FLOODER = Identity("agent", "agent-that-floods", nodes=FLOODERS)
+"""Another one, which sends as much as it can of what an intake believes."""
 AUDITOR = Identity("auditor", "auditor-of-the-fuzz")
 Widen = Callable[[str], str]
 
@@ -39,7 +42,19 @@ def user_of(identity: Identity) -> User:
     return User(identity, password_variable=password_variable(identity.name))
 
 
-USERS: Sequence[User] = (*WITH_PASSWORDS, user_of(AGENT), user_of(AUDITOR))
+HONEST = Identity(
+    "agent",
+    "agent",
+    nodes=(*(f"n-{n}" for n in range(1, 9)), "tenants", "victim", "node-a", "n1", "n"),
+)
+"""The agent of all other nodes of a test."""
+USERS: Sequence[User] = (
+    *(each for each in WITH_PASSWORDS if each.identity.role != "agent"),
+    user_of(HONEST),
+    user_of(AGENT),
+    user_of(FLOODER),
+    user_of(AUDITOR),
+)
 
 
 class AttackedServer(EmbeddedServer):
@@ -57,6 +72,12 @@ class AttackedServer(EmbeddedServer):
     def port(self) -> int:
         """See EmbeddedServer."""
         return self._client_port
+
+    @property
+    def pid(self) -> int:
+        """See EmbeddedServer."""
+        assert self._server is not None
+        return self._server.pid
 
     def url_for(self, role: str) -> str:
         """See EmbeddedServer."""

@@ -1,6 +1,8 @@
 """Whoever has an agent's or an auditor's password, and tries everything that it lets him do.
 
     python -m tests.security.attacker agent --seed 1      the URL is in APPORTION_NATS_URL
+    python -m tests.security.attacker flood --node NODE    what an intake believes, without a pause
+    python -m tests.security.attacker connections          all connections that it gets
 
 Subjects are drawn from the identity's own permissions, wildcards filled with names that are there;
 payloads and headers are half right, half broken. It says what it did, a line of JSON each second,
@@ -11,28 +13,39 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
+import resource
+import secrets
+import socket
+import threading
+import time
 from collections import Counter
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from click import echo
 
+from apportion.core.identity.configuration import SUBSCRIPTIONS_OF_A_FLEET
 from apportion.core.identity.permissions import permissions_of
+from apportion.core.intake.answers import decode_answer, subject_of_node
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream.client import JetStreamLedger, connect
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.reader import Reader, StateFold
-from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.clock import SystemClock, rfc3339
 from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import Event, Host, NodeReported, encode
 from tests.security.attacked import AGENT, AUDITOR
-from tests.simulation.hostile import SUBJECT, Hostile
+from tests.simulation.hostile import NODE, SUBJECT, Hostile
 
 IDENTITIES: Final = {"agent": AGENT, "auditor": AUDITOR}
 CLOCK: Final = SystemClock()
 EACH_S: Final = 0.01
+MOST: Final = SUBSCRIPTIONS_OF_A_FLEET
 GARBAGE: Final = (b"", b"{}", b"[" * 500, b"\xff\xfe", b'{"batch":1000000}', b"x" * 100_000)
 
 
@@ -182,20 +195,95 @@ async def _ignore(_subject: str, _payload: bytes) -> None:
     return None
 
 
+async def _flood(ledger: JetStreamLedger, node: str, done: Counter[str]) -> None:
+    """Report the node again and again, each time with other labels of 100 kB, eight at once."""
+
+    async def reports(worker: int) -> None:
+        for number in itertools.count():
+            label = f"{worker}-{number}-{secrets.token_hex(4)}"
+            host = Host(cpu_milli=1, memory_mib=1, labels={f"l{n}": label * 60 for n in range(90)})
+            report = NodeReported(node=node, devices=(), host=host)
+            event = Event(id=label, source=f"agent/{node}", time=rfc3339(CLOCK.now()), data=report)
+            try:
+                said = await ledger.request(subject_of_node(node), encode(event), 10)
+            except LedgerError as error:
+                done[type(error).__name__] += 1
+                continue
+            answer = decode_answer(said)
+            done[answer.refused or ("again" if answer.again_s else "appended")] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for worker in range(8):
+            group.create_task(reports(worker))
+
+
+def _take_connections(url: str, done: Counter[str]) -> None:
+    """Open connections with all the subscriptions of each, and read nothing of what is sent.
+
+    How many subscriptions a connection gets is asked with the first one.
+    """
+    found = urlsplit(url)
+    login = {"user": found.username, "pass": found.password, "verbose": False, "protocol": 1}
+    hears = f"_INBOX_{found.username}"
+    lines = [f"SUB {hears}.{number} {number}\r\n".encode() for number in range(1, MOST)]
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    held: list[socket.socket] = []
+    while True:
+        try:
+            opened = socket.create_connection((found.hostname, found.port or 0), timeout=5)
+            held.append(opened)
+            opened.sendall(b"CONNECT %s\r\nPING\r\n" % json.dumps(login).encode())
+            _read_answer(opened)
+            opened.sendall(b"".join(lines))
+            if not done["open"]:
+                opened.sendall(b"PING\r\n")
+                del lines[MOST - 1 - _read_answer(opened) :]
+                done["subscriptions"] = len(lines)
+            done["open"] += 1
+        except OSError:
+            if held:
+                held.pop().close()
+            done["refused"] += 1
+            time.sleep(0.1)
+
+
+def _read_answer(opened: socket.socket) -> int:
+    """How many errors came before the answer to a PING. Raises OSError when it is refused."""
+    said = b""
+    while b"PONG" not in said:
+        more = opened.recv(65_536)
+        if not more:
+            raise ConnectionRefusedError
+        said += more
+    return said.count(b"-ERR")
+
+
 async def main() -> None:
     """Attack until ended."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("role", choices=sorted(IDENTITIES))
+    parser.add_argument("role", choices=[*sorted(IDENTITIES), "flood", "connections"])
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--node", default=NODE)
     wanted = parser.parse_args()
-    ledger = await connect(os.environ["APPORTION_NATS_URL"], name=f"attacker {wanted.role}")
-    attacker = Attacker(ledger, wanted.role, wanted.seed)
+    os.nice(10)  # others attack from a machine of their own
+    url = os.environ["APPORTION_NATS_URL"]
+    done: Counter[str] = Counter()
     async with asyncio.TaskGroup() as group:
-        group.create_task(attacker.read_along())
-        group.create_task(attacker.attack())
+        if wanted.role == "connections":
+            threading.Thread(target=_take_connections, args=(url, done), daemon=True).start()
+        else:
+            ledger = await connect(url, name=f"attacker {wanted.role}")
+            if wanted.role == "flood":
+                group.create_task(_flood(ledger, wanted.node, done))
+            else:
+                attacker = Attacker(ledger, wanted.role, wanted.seed)
+                done = attacker.done
+                group.create_task(attacker.read_along())
+                group.create_task(attacker.attack())
         while True:
             await CLOCK.pause(1.0)
-            echo(json.dumps(dict(attacker.done)))
+            echo(json.dumps(dict(done)))
 
 
 if __name__ == "__main__":
