@@ -272,7 +272,8 @@ def test_up_says_how_to_call_it_from_a_second_terminal(up: Standalone, tmp_path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "trainer" in done.stdout
-    passwords = json.loads((Path(up.data) / "credentials.json").read_bytes())["passwords"]
+    assert up.data is not None
+    passwords = json.loads((up.data / "credentials.json").read_bytes())["passwords"]
     assert passwords["auditor"]
     assert not any(word in line for word in passwords.values() for line in up.lines)
     assert any("credentials.json" in line for line in lines)
