@@ -254,6 +254,40 @@ def test_the_ledger_is_encrypted_unless_it_is_said() -> None:
     assert "tls://" not in str(plain["Deployment", "scheduler"])
 
 
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ("nats.replicas=3", "3200000000"),
+        ("nats.maxStore=100GB", "40000000000"),
+        ("nats.maxBytes=5000000000", "5000000000"),
+        ("nats.maxBytes=-1", "-1"),
+        ("nats.enabled=false,callout.enabled=false,nats.url=tls://ledger:4222", ""),
+    ],
+)
+def test_a_new_ledger_has_a_limit(options: str, most: str) -> None:
+    """Without one agents could take all of its room; a server of others has its own."""
+    found = documents(rendered("--set", options))
+    job = next(each for (kind, name), each in found.items() if name.startswith("ledger-"))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    limits = [each for each in container["args"] if each.startswith("--max-bytes")]
+    assert limits == ([f"--max-bytes={most}"] if most else [])
+
+
+@pytest.mark.parametrize(
+    ("options", "soft"),
+    [
+        ("nats.replicas=3", [round(0.85 * (4 << 30))]),
+        ("nats.resources.limits.memory=1500M", [1_275_000_000]),
+        ("nats.resources.limits=null", []),
+    ],
+)
+def test_the_ledgers_server_frees_memory_below_its_limit(options: str, soft: list[int]) -> None:
+    """The kernel would end it at the limit."""
+    pod = documents(rendered("--set", options))["StatefulSet", "nats"]["spec"]["template"]["spec"]
+    variables = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    assert [int(variables[name]) for name in ("GOMEMLIMIT",) if name in variables] == soft
+
+
 def test_the_extender_is_one_setting() -> None:
     """A service of its own, which a flood may stop alone; with certificates, if there are some."""
     assert ("Deployment", "extender") not in documents(rendered())

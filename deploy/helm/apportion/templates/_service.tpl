@@ -36,6 +36,24 @@
 {{- end }}
 
 {{/* Whether a role appends to the ledger, and so has the key by which ids of messages are hidden; empty if not. */}}
+{{- /* --max-bytes of a new ledger; of a server that is not ours only what is set. */ -}}
+{{- define "apportion.maxBytes" -}}
+{{- $set := int64 .Values.nats.maxBytes -}}
+{{- if $set -}}
+{{ $set }}
+{{- else if .Values.nats.enabled -}}
+{{- $unit := get (dict "KB" 1000 "MB" 1000000 "GB" 1000000000 "TB" 1000000000000) (regexFind "[KMGT]B$" .Values.nats.maxStore) -}}
+{{ div (mul (regexFind "^[0-9]+" .Values.nats.maxStore | int64) (int64 $unit) 2) 5 }}
+{{- end -}}
+{{- end -}}
+
+{{- /* 85 % of a quantity of memory, in bytes. */ -}}
+{{- define "apportion.softLimit" -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $unit := required (printf "nats.resources.limits.memory: %q; write a number with k, M, G, T, Ki, Mi, Gi or Ti" (toString .)) (get $units (regexReplaceAll "^[0-9.]+" (toString .) "")) -}}
+{{ printf "%.0f" (mulf (regexFind "^[0-9.]+" (toString .) | float64) (float64 $unit) 0.85) }}
+{{- end -}}
+
 {{- define "apportion.appends" -}}
 {{- if has .role (list "intake" "watcher" "scheduler" "binder" "gateway") }}yes{{ end }}
 {{- end }}
