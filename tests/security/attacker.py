@@ -21,7 +21,6 @@ import resource
 import secrets
 import socket
 import threading
-import time
 from collections import Counter
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -245,7 +244,7 @@ def _take_connections(url: str, done: Counter[str]) -> None:
             if held:
                 held.pop().close()
             done["refused"] += 1
-            time.sleep(0.1)
+            threading.Event().wait(0.1)
 
 
 def _read_answer(opened: socket.socket) -> int:
