@@ -42,29 +42,23 @@ def user_of(identity: Identity) -> User:
     return User(identity, password_variable=password_variable(identity.name))
 
 
-HONEST = Identity(
-    "agent",
-    "agent",
-    nodes=(*(f"n-{n}" for n in range(1, 9)), "tenants", "victim", "node-a", "n1", "n"),
-)
-"""The agent of all other nodes of a test."""
-USERS: Sequence[User] = (
-    *(each for each in WITH_PASSWORDS if each.identity.role != "agent"),
+USERS: Sequence[User] = (*WITH_PASSWORDS, user_of(AGENT), user_of(FLOODER), user_of(AUDITOR))
+HONEST = Identity("agent", "agent", nodes=(*(f"n-{n}" for n in range(1, 9)), "tenants"))
+"""The agent of the fuzz's other nodes; no key of it speaks for every node."""
+OF_NAMED_NODES: Sequence[User] = (
+    *(each for each in USERS if each.identity.name != "agent"),
     user_of(HONEST),
-    user_of(AGENT),
-    user_of(FLOODER),
-    user_of(AUDITOR),
 )
 
 
 class AttackedServer(EmbeddedServer):
     """nats-server with these users; `widen` changes the configuration before it is used."""
 
-    def __init__(self, folder: Path, widen: Widen = str) -> None:
+    def __init__(self, folder: Path, widen: Widen = str, users: Sequence[User] = USERS) -> None:
         super().__init__(folder, port=-1)
         self._folder = folder
-        self._text = widen(configuration(USERS))
-        self._words = {user.identity.name: f"p{secrets.token_hex(16)}" for user in USERS}
+        self._text = widen(configuration(users))
+        self._words = {user.identity.name: f"p{secrets.token_hex(16)}" for user in users}
         self._server: asyncio.subprocess.Process | None = None
         self._client_port = 0
 
@@ -125,10 +119,12 @@ def _port(urls: list[str]) -> int:
 
 
 @contextlib.asynccontextmanager
-async def attacked(folder: Path, widen: Widen = str) -> AsyncIterator[Bus]:
+async def attacked(
+    folder: Path, widen: Widen = str, users: Sequence[User] = USERS
+) -> AsyncIterator[Bus]:
     """A bus whose server has the attackers among its users, for the length of a `with`."""
     bus = Bus(folder)
-    bus.server = AttackedServer(folder, widen)
+    bus.server = AttackedServer(folder, widen, users)
     try:
         await bus.start()
         yield bus

@@ -60,7 +60,7 @@ from apportion_schemas import (
     subject_of,
 )
 from apportion_schemas.envelope import EventError
-from tests.security.attacked import AGENT, AUDITOR, FLOODER, FLOODERS, attacked
+from tests.security.attacked import AGENT, AUDITOR, FLOODER, FLOODERS, OF_NAMED_NODES, attacked
 from tests.security.tenants import NODE as TENANTS
 from tests.simulation.hostile import NODE
 from tests.support.nats import Bus
@@ -221,7 +221,7 @@ def _draft(data: Any, identity: str) -> Draft:
 
 async def play(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
     """One fuzz, and what came of it."""
-    async with attacked(folder) as bus, contextlib.AsyncExitStack() as stack:
+    async with attacked(folder, users=OF_NAMED_NODES) as bus, contextlib.AsyncExitStack() as stack:
         watched = Watched()
         reader = await bus.connect("gateway")
         await reader.follow(watched.take)
