@@ -26,7 +26,9 @@ from apportion_schemas import (
     PodRefused,
     QueueObserved,
     RefusalCode,
+    ShareBreached,
 )
+from apportion_schemas.allocation import BreachCode
 from apportion_schemas.catalogue import EventType
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
@@ -39,7 +41,21 @@ def sample(row: EventType) -> object:
     for field in msgspec.structs.fields(row.payload):
         if field.required:
             filled[field.encode_name] = _value(field.encode_name)
+    if row.payload is ShareBreached:
+        filled["code"] = "unheld"
     return msgspec.convert(msgspec.to_builtins(filled), row.payload)
+
+
+@pytest.mark.parametrize("code", ["raised", "zeroed", "removed", "unheld"])
+def test_a_breach_is_told_with_its_amounts(code: BreachCode) -> None:
+    """What was granted, and what was found instead of it."""
+    breach = ShareBreached(
+        pod="u1", node="n1", attempt=1, container="main", device="GPU-1", code=code,
+        memory_mib=700, memory_found_mib=14_000,
+    )  # fmt: skip
+    line = Teller().line(breach)
+    assert "700 MiB" in line
+    assert ("14,000 MiB" in line) == (code != "removed")
 
 
 def _value(name: str) -> object:

@@ -5,7 +5,7 @@ export const KINDS = {
   pod: ["PodSubmitted", "PodChanged", "PodGone", "PodRejected", "PodGroupObserved", "PodGroupGone", "ResizeAsked"],
   placement: ["PodPlaced", "PodBound", "SharesAllocated", "PodAdopted", "PodResized"],
   refusal: ["PodRefused", "PlacementVoided", "PodEvicted", "BindFailed", "AllocationFailed", "ResizeRefused"],
-  health: ["DeviceHealthChanged", "NodeGone", "NodeSilent", "NodeHeard", "ReportRefused", "DifferenceFound"],
+  health: ["DeviceHealthChanged", "NodeGone", "NodeSilent", "NodeHeard", "ReportRefused", "DifferenceFound", "ShareBreached"],
   node: ["NodeReported", "NodeObserved", "UsageRecorded"],
   operator: ["NodeCordoned", "NodeUncordoned", "DeviceCordoned", "DeviceUncordoned", "NodeCordonLifted", "DeviceCordonLifted", "PolicyChanged", "ConfigurationChanged", "LedgerRebuilt", "FormatEnabled", "RevisionSetAside"],
   cluster: ["QueueObserved", "QuotaObserved", "QuotaGone", "NamespaceObserved", "NamespaceGone", "BudgetObserved", "BudgetGone", "VolumeClaimObserved", "VolumeClaimGone", "PricesLearnt"],
