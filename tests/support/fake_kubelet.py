@@ -245,7 +245,6 @@ class FakeKubelet:
 
     async def _register(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         assert request.version == "v1beta1"
-        assert request.options.pre_start_required
         before = self._endpoints.pop(request.resource_name, None)
         if before is not None and before.watching is not None:
             before.watching.cancel()

@@ -30,12 +30,15 @@ from apportion.agent.reporting import Agent, Node
 from apportion.agent.usage.owners import Owner, Owners
 from apportion.core.configuration import manifest_config
 from apportion.core.dialects.listing import count_names
+from apportion.core.ledger.allocatable import names_of, of_devices
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import Device
 
 LOOK_S: Final = 5.0
+ROOM: Final = 2
+"""An amount is offered so often: pods may write more than they hold, and the ledger decides."""
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +82,8 @@ class KubeletNode:
         )
         books = KubeletBooks(holders, Owners(places.proc))
         self.keeping = keeping = Keeping(agent, node, places, books, metrics=metrics, clock=clock)
+        self._amounts: set[str] = set()
+        self._amounts_before = places.state / "amounts.json"
         self._offered = None if places.no_cdi else places.state / "offered.json"
         self._specifications = specifications = Specifications(
             places.cdi, (places.static_cdi,), places.proc
@@ -92,7 +97,14 @@ class KubeletNode:
         self.door = FrontDoor(
             plugins,
             lambda name: Plugin(
-                name, holders, keeping.preparing, specifications, seconds, key=key, handing=handing
+                name,
+                holders,
+                keeping.preparing,
+                specifications,
+                seconds,
+                key=key,
+                handing=handing,
+                is_amount=name in self._amounts,
             ),
         )
         self.claims = ClaimDoor(
@@ -138,10 +150,18 @@ class KubeletNode:
             try:
                 await self._holders.look()
                 self.keeping.breaches.note_again("kubelet", self._bare())
+                await self._take_over()
                 await asyncio.to_thread(self._specifications.sweep, self._holders.slots)
             except (NotPrepared, OSError) as problem:
                 _log.debug("which pods ended is not known: %s", problem)
             await asyncio.sleep(LOOK_S)
+
+    async def _take_over(self) -> None:
+        """Offer amounts as well once another plugin's are found."""
+        if self._node.devices and self._holders.amounts:
+            registered = await asyncio.to_thread(self._holders.registered)
+            if registered & self._holders.amounts - self._amounts:
+                await self._offer_all({})
 
     def _bare(self) -> Iterator[Breach]:
         """Containers that have a share by the ledger, and that the kubelet runs without a slot."""
@@ -161,28 +181,63 @@ class KubeletNode:
         Those of the last time are offered before the ledger is read: a pod that is admitted while
         the kubelet does not know us fails for good, and one that starts too early is tried again.
         """
-        before = self._offered_before()
-        await self.door.offer(before)
+        before = _saved(self._offered)
+        amounts = _saved(self._amounts_before)
+        with suppress(NotPrepared):
+            self._amounts = amounts.keys() & await asyncio.to_thread(self._holders.registered)
+        amounts = {name: amounts[name] for name in self._amounts}
+        await self.door.offer(before | amounts)
         reports = 0
         while True:
             reports = await self._agent.reported(reports + 1)
-            slots = slots_of(self._node.devices.values(), self._count_names())
-            await self.door.offer(slots)
-            if self._offered is not None and slots != before:
-                before = slots
-                with suppress(OSError):
-                    await asyncio.to_thread(
-                        write_whole, self._offered, msgspec.json.encode(slots), mode=0o600
-                    )
+            before = await self._offer_all(before)
 
-    def _offered_before(self) -> dict[str, int]:
-        """The slots that were offered last; none where `Allocate` itself needs the ledger."""
-        if self._offered is None:
-            return {}
+    async def _offer_all(self, before: dict[str, int]) -> dict[str, int]:
+        """Offer what there is now; return its slots, and save them if they are others."""
+        devices = self._node.devices.values()
+        slots = slots_of(devices, self._count_names())
+        await self.door.offer(slots | await self._amounts_of(devices))
+        if slots != before:
+            await asyncio.to_thread(_save, self._offered, slots)
+        return slots
+
+    async def _amounts_of(self, devices: Iterable[Device]) -> dict[str, int]:
+        """Memory and cores, where another plugin has registered them as devices.
+
+        The kubelet rejects every pod that names them then, for as long as no plugin offers them.
+        """
+        config = manifest_config(self._agent.configuration).dialects
+        self._holders.amounts = names_of(config)
         try:
-            return msgspec.json.decode(self._offered.read_bytes(), type=dict[str, int])
-        except (OSError, msgspec.MsgspecError):
-            return {}
+            registered = await asyncio.to_thread(self._holders.registered)
+        except NotPrepared:
+            registered = self._amounts
+        amounts = {
+            name: ROOM * amount
+            for name, amount in of_devices(devices, config).items()
+            if name in registered
+        }
+        if amounts.keys() - self._amounts:
+            _log.info("the kubelet takes %s for devices", ", ".join(sorted(amounts)))
+            self._amounts.update(amounts)
+            await asyncio.to_thread(_save, self._amounts_before, amounts)
+        return amounts
+
+
+def _saved(path: Path | None) -> dict[str, int]:
+    """What was offered last; none where `Allocate` itself needs the ledger."""
+    if path is None:
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def _save(path: Path | None, counts: Mapping[str, int]) -> None:
+    if path is not None:
+        with suppress(OSError):
+            write_whole(path, msgspec.json.encode(counts), mode=0o600)
 
 
 def slots_of(devices: Iterable[Device], names: Mapping[str, tuple[str, ...]]) -> dict[str, int]:

@@ -34,6 +34,8 @@ CHECKPOINT: Final = "kubelet_internal_checkpoint"
 CHECKPOINT_BYTES_MAX: Final = 64 << 20
 """Of a node with a few hundred pods it has a few hundred kilobytes."""
 _TIMEOUT_S = 2.0
+_OURS: Final = b"apportion.dev/"
+"""In all that our plugins answer at `Allocate`."""
 _Ids = list[str] | dict[str, list[str]] | None
 
 
@@ -59,6 +61,7 @@ class _Entry(Struct, rename="pascal"):
 
 class _Data(Struct, rename="pascal"):
     pod_device_entries: list[_Entry] | None = None
+    registered_devices: dict[str, msgspec.Raw] | None = None
 
 
 class _Checkpoint(Struct, rename="pascal"):
@@ -69,7 +72,10 @@ _decode = msgspec.json.Decoder(_Checkpoint).decode
 
 
 class Holders:
-    """The books of one kubelet: its folder and its PodResources socket, and of prepared claims."""
+    """The books of one kubelet: its folder and its PodResources socket, and of prepared claims.
+
+    `amounts` are resources of memory and cores, whose devices are no slots.
+    """
 
     def __init__(self, folder: Path, pod_resources: Path, prepared: Prepared | None = None) -> None:
         self._checkpoint = folder / CHECKPOINT
@@ -78,6 +84,7 @@ class Holders:
         self._kubelet = 0
         self._ran: set[str] = set()
         self._over: set[str] = set()
+        self.amounts: frozenset[str] = frozenset()
         self._listed: dict[tuple[str, str], dict[str, set[str]]] = {}
         self._handed: set[tuple[str, str]] = set()
 
@@ -104,6 +111,19 @@ class Holders:
         handed = tuple(_handed(entry.answer or b"") for entry in entries)
         named_slots = tuple(sorted(slots))
         return Holder(pods.pop(), namespace, name, containers, resource, named_slots, handed)
+
+    async def foreign(self, resource: str, slots: frozenset[str]) -> bool:
+        """Whether these are devices that another plugin handed out, before it was replaced.
+
+        Raises:
+            NotPrepared: the checkpoint cannot be read.
+        """
+        answers = [
+            entry.answer or b""
+            for entry in await asyncio.to_thread(self._entries)
+            if entry.resource_name == resource and entry.ids == slots
+        ]
+        return bool(answers) and not any(_OURS in answer for answer in answers)
 
     async def allocated(self, resource: str) -> dict[str, set[str]]:
         """The containers that have slots of the resource, by their pod's uid.
@@ -135,7 +155,11 @@ class Holders:
             NotPrepared: the checkpoint cannot be read.
         """
         claims = self._prepared.claims() if self._prepared is not None else ()
-        held = (entry.ids for entry in self._entries() if entry.pod_uid not in self._over)
+        held = (
+            entry.ids
+            for entry in self._entries()
+            if entry.pod_uid not in self._over and entry.resource_name not in self.amounts
+        )
         return {claim_slot(claim) for claim in claims}.union(*held)
 
     async def look(self) -> None:
@@ -161,6 +185,7 @@ class Holders:
             for pod in pods
             for container in pod.containers
             for devices in container.devices
+            if devices.resource not in self.amounts
             for slot in devices.ids
         }
         entries = await asyncio.to_thread(self._entries)
@@ -170,7 +195,8 @@ class Holders:
         runs = {
             entry.pod_uid
             for entry in entries
-            if any((entry.resource_name, slot) in listed for slot in entry.ids)
+            if entry.resource_name not in self.amounts
+            and any((entry.resource_name, slot) in listed for slot in entry.ids)
         }
         self._over = (self._over | before - runs) & {entry.pod_uid for entry in entries}
         self._ran = (self._ran | runs) - self._over
@@ -187,7 +213,20 @@ class Holders:
         except OSError:
             return 0
 
+    def registered(self) -> set[str]:
+        """The resources that the kubelet takes for devices of a plugin, which may be gone.
+
+        Raises:
+            NotPrepared: the checkpoint cannot be read.
+        """
+        found = self._read()
+        entries = {entry.resource_name for entry in found.pod_device_entries or ()}
+        return entries.union(found.registered_devices or ())
+
     def _entries(self) -> list[_Entry]:
+        return self._read().pod_device_entries or []
+
+    def _read(self) -> _Data:
         try:
             with self._checkpoint.open("rb") as file:
                 data = file.read(CHECKPOINT_BYTES_MAX + 1)
@@ -199,7 +238,7 @@ class Holders:
                 "it is no checkpoint of a kubelet"
             )
         try:
-            return _decode(data).data.pod_device_entries or []
+            return _decode(data).data
         except msgspec.DecodeError as error:
             raise NotPrepared(
                 f"{self._checkpoint} is no checkpoint that we know: {error}"

@@ -36,6 +36,8 @@ _ANNOTATION: Final = "cdi.k8s.io/apportion_"
 """With a slot's name it is at most 63 characters, as the name of an annotation may be."""
 _PREFIX_MAX: Final = 20
 _DIGITS: Final = 24
+AMOUNT_MAX: Final = 200_000
+"""Devices of an amount: a kubelet takes 4 MiB in one message, and each of them is 17 bytes."""
 _KEY_BYTES: Final = 32
 
 _log = logging.getLogger(__name__)
@@ -50,6 +52,11 @@ def slot_names(resource: str, count: int, key: bytes) -> list[str]:
     prefix = resource.rpartition("/")[2][:_PREFIX_MAX]
     seeds = (f"{resource} {number}".encode() for number in range(count))
     return [f"{prefix}-{hmac.digest(key, seed, 'sha256').hex()[:_DIGITS]}" for seed in seeds]
+
+
+def amount_names(count: int) -> list[str]:
+    """As many short names as an amount has units."""
+    return [f"{number:x}" for number in range(count)]
 
 
 def slot_key(path: Path) -> bytes:
@@ -68,7 +75,11 @@ def slot_key(path: Path) -> bytes:
 
 
 class Plugin:
-    """The server of one count name, on a socket in the kubelet's folder."""
+    """The server of one count name, on a socket in the kubelet's folder.
+
+    Or of an amount of memory or cores, which another plugin had registered as devices: the kubelet
+    admits no pod that names it then unless a plugin offers it. Such devices mean nothing.
+    """
 
     def __init__(
         self,
@@ -80,6 +91,7 @@ class Plugin:
         *,
         key: bytes,
         handing: Handing | None = None,
+        is_amount: bool = False,
     ) -> None:
         """`key` makes the names of slots. `handing` says at `Allocate` what a container gets;
         without it, CDI does at its start.
@@ -94,22 +106,29 @@ class Plugin:
         self._server: grpc.aio.Server | None = None
         self._took = seconds
         self._key = key
+        self._is_amount = is_amount
 
     @property
     def endpoint(self) -> str:
         """The socket's name in the kubelet's folder."""
         return f"apportion-{self.resource.replace('/', '.')}.sock"
 
-    @staticmethod
-    def options() -> Any:
-        """That it wants to be asked before a container starts."""
-        return pb.Options(pre_start_required=True, get_preferred_allocation_available=False)
+    def options(self) -> Any:
+        """Whether it wants to be asked before a container starts."""
+        return pb.Options(
+            pre_start_required=not self._is_amount, get_preferred_allocation_available=False
+        )
 
     async def offer(self, count: int) -> None:
         """Have this many slots from now on; the kubelet is told at once."""
+        count = min(count, AMOUNT_MAX) if self._is_amount else count
         if count != len(self._slots):
             async with self._changed:
-                self._slots = slot_names(self.resource, count, self._key)
+                self._slots = (
+                    amount_names(count)
+                    if self._is_amount
+                    else slot_names(self.resource, count, self._key)
+                )
                 self._changed.notify_all()
 
     async def listen(self, folder: Path) -> None:
@@ -169,7 +188,9 @@ class Plugin:
             answer = pb.AllocateResponse()
             for container in request.containers:
                 slots = sorted(container.slots)
-                if self._handing is not None:
+                if self._is_amount:
+                    answer.containers.add()
+                elif self._handing is not None:
                     answer.containers.append(await self._handing.answer(self.resource, len(slots)))
                 else:
                     answer.containers.append(_by_cdi(slots))
@@ -185,6 +206,9 @@ class Plugin:
             return pb.Empty()
 
     async def _prepare(self, slots: frozenset[str]) -> None:
+        if slots.isdisjoint(self._slots) and await self._holders.foreign(self.resource, slots):
+            _log.info("a container of before starts with what another plugin had given it")
+            return
         holder = await self._holders.find(self.resource, slots)
         edits = await self._preparing.prepare(holder)
         if self._handing is None:

@@ -11,12 +11,13 @@ Invariant: what the pods of a node wrote is never more than what `shown` says of
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from apportion.core.dialects import hami, nvidia, volcano_vgpu
 from apportion.core.dialects.names import DialectConfig, VgpuNames
 from apportion.core.ledger.state import NodeState, PodState
+from apportion_schemas import Device
 
 WHOLE_ONLY = "exclusive"
 """The mode of cards that NVIDIA's own plugin hands out, and shows as it likes."""
@@ -47,7 +48,12 @@ def shown(node: NodeState, config: DialectConfig, wrote: Wrote = NOBODY) -> dict
 
 def cards(node: NodeState, config: DialectConfig) -> dict[str, int]:
     """How much of each name its cards have, whatever their health: running pods keep theirs."""
-    devices = [node.by_id[name].device for name in _shared(node)]
+    return of_devices((node.by_id[name].device for name in _shared(node)), config)
+
+
+def of_devices(cards: Iterable[Device], config: DialectConfig) -> dict[str, int]:
+    """How much of each name these devices have, of those that can be shared."""
+    devices = [each for each in cards if _sharable(each)]
     units = sum(device.memory_mib // config.memory_factor for device in devices)
     total = _Amounts(units * config.memory_factor, sum(device.cores for device in devices))
     return total.under(config.hami, config) | total.under(config.volcano_vgpu, config)
@@ -86,7 +92,9 @@ def names_of(config: DialectConfig) -> frozenset[str]:
 def _shared(node: NodeState) -> frozenset[str]:
     """The GPUs of the node that can be shared."""
     return frozenset(
-        name
-        for name, each in node.by_id.items()
-        if each.present and each.device.family == nvidia.FAMILY and each.device.mode != WHOLE_ONLY
+        name for name, each in node.by_id.items() if each.present and _sharable(each.device)
     )
+
+
+def _sharable(device: Device) -> bool:
+    return device.family == nvidia.FAMILY and device.mode != WHOLE_ONLY
