@@ -267,7 +267,7 @@ PLANTED_IN_A_CLUSTER = (
     ),
     Planted("missed deletions", _missed_deletions, 20, DEAF, cluster=True),
     Planted("resumes too far on", _resumes_too_far_on, 20, BROKEN, cluster=True, first=30),
-    Planted("goes on after 410", _goes_on_after_410, 40, DEAF, cluster=True, first=100),
+    Planted("goes on after 410", _goes_on_after_410, 40, DEAF, cluster=True),
     Planted("first page only", _first_page_only, 20, cluster=True),
     Planted("ended pods hold", _ended_pods_hold, 20, {"pod ended": 0.5}, cluster=True, first=3),
     Planted("nodes stay", _nodes_stay, 20, {"node left": 0.5}, cluster=True),
