@@ -275,5 +275,5 @@ PLANTED_IN_A_CLUSTER = (
     Planted("taken back unasked", _taken_back_unasked, 60, BEHIND, cluster=True, first=150),
     Planted("untold slices offered", _untold_slices_offered, 20, SLICES, cluster=True),
     Planted("shrunk at once", _shrunk_at_once, 20, RESIZES, cluster=True),
-    Planted("compares what moved on", _compares_what_moved_on, 100, LATE, cluster=True, first=380),
+    Planted("compares what moved on", _compares_what_moved_on, 100, LATE, cluster=True),
 )
