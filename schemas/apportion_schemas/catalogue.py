@@ -36,8 +36,10 @@ from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
 from apportion_schemas.older import (
     node_observed_1,
     node_observed_2,
+    node_observed_3,
     pod_adopted_1,
     pod_adopted_2,
+    pod_changed_1,
     pod_placed_1,
     pod_refused_1,
     pod_submitted_1,
@@ -214,7 +216,13 @@ CATALOGUE: tuple[EventType, ...] = (
         ),
     ),
     EventType(
-        PodChanged, "workload", _uid, "watcher", "all", "a pod's labels, gates or size changed"
+        PodChanged,
+        "workload",
+        _uid,
+        "watcher",
+        "all",
+        "a pod's labels, gates or size changed, or it is being deleted",
+        older=(Older(pod_changed_1.PodChanged, pod_changed_1.lift),),
     ),
     EventType(PodRejected, "workload", _uid, "watcher", "all", "a pod cannot be read, and why"),
     EventType(PodGone, "workload", _uid, "watcher", "all", "a pod ended: its shares are free"),
@@ -248,6 +256,7 @@ CATALOGUE: tuple[EventType, ...] = (
         older=(
             Older(node_observed_1.NodeObserved, node_observed_1.lift),
             Older(node_observed_2.NodeObserved, node_observed_2.lift),
+            Older(node_observed_3.NodeObserved, node_observed_3.lift),
         ),
     ),
     EventType(

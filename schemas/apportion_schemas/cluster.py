@@ -39,7 +39,8 @@ class Neighbour(Payload, frozen=True):
     """Pods on a node that others placed there, `count` of them alike, as far as pods of ours mind.
 
     They are of one namespace and have the same labels, host ports, disks, volume claims and
-    required anti-affinity, which keeps pods away that come after them.
+    required anti-affinity, which keeps pods away that come after them. `terminating`: the pods are
+    being deleted.
     """
 
     namespace: Name
@@ -49,6 +50,7 @@ class Neighbour(Payload, frozen=True):
     anti_affinity: PodTerms = ()
     disks: Annotated[tuple[Disk, ...], Meta(max_length=256)] = ()
     volume_claims: Names = ()
+    terminating: bool = False
 
 
 class NodeObserved(Payload, frozen=True):

@@ -289,8 +289,9 @@ class PodSubmitted(Payload, frozen=True):
 class PodChanged(Payload, frozen=True):
     """A live pod says otherwise of itself than when it was submitted, or changed last.
 
-    It is the whole of what may change of a pod: its labels, its gates, which only ever go, and its
-    CPU and memory, which are resized in place (`pods/resize`).
+    It is the whole of what may change of a pod: its labels, its gates, which only ever go, its CPU
+    and memory, which are resized in place (`pods/resize`), and whether it is being deleted
+    (`metadata.deletionTimestamp`) while it still runs on its node.
     """
 
     uid: Name
@@ -298,6 +299,7 @@ class PodChanged(Payload, frozen=True):
     gates: Names = ()
     cpu_milli: CpuMilli = 0
     memory_mib: HostMemoryMib = 0
+    terminating: bool = False
 
 
 class PodGone(Payload, frozen=True):

@@ -62,6 +62,14 @@ async def stands(plane: ControlPlane, cluster: RandomCluster) -> None:
             if pod["metadata"]["namespace"] == namespace
         ]
         await _create(plane, pods, "-n", namespace)
+        leaving = [
+            pod["metadata"]["name"]
+            for pod in cluster.leaving
+            if pod["metadata"]["namespace"] == namespace
+        ]
+        await plane.user(
+            "delete", "pod", *leaving, "-n", namespace, "--grace-period=3600", "--wait=false"
+        )
 
 
 async def _create(plane: ControlPlane, documents: list[dict[str, Any]], *where: str) -> None:

@@ -82,7 +82,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"memory_mib": 400},
     {"cpu_milli": 300},
     {"gates": ("g",)},
-    {"labels": {"app": "y"}},
+    {"labels": {"app": "y"}, "terminating": True},
 )
 """What a pod may say of itself when it changes, one for each of `picks`."""
 SIZES: tuple[dict[str, Any], ...] = (

@@ -43,6 +43,8 @@ class RandomCluster:
         self.storage = RandomStorage(self._chance, NAMESPACES, names)
         self.there = [self._bound(f"there-{at:03}") for at in range(there)]
         self.waiting = [self._waiting(f"waits-{at:03}") for at in range(waiting)]
+        self.leaving = [pod for pod in self.there if self._seldom(4)]
+        """Those of `there` that are being deleted and still run."""
 
     def _seldom(self, one_in: int) -> bool:
         return self._chance.randrange(one_in) == 0

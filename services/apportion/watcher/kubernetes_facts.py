@@ -50,6 +50,7 @@ _Alike = tuple[
     tuple[PodTerm, ...],
     tuple[Disk, ...],
     tuple[str, ...],
+    bool,
 ]
 
 
@@ -229,7 +230,7 @@ class Facts:
     # -------------------------------------------------------------- pods that change
 
     def changes(self, uids: Iterable[str]) -> Iterator[Fact]:
-        """Pods of the ledger whose labels, gates, CPU or memory are others than it knows."""
+        """Pods of the ledger that differ from it in labels, gates, CPU, memory or deletion."""
         for uid in uids:
             pod, known = self._view.pods.get(uid), self._state.pods.get(uid)
             if pod is None or known is None or pod.ended:
@@ -372,7 +373,8 @@ def _is_news(wanted: BudgetObserved, known: BudgetObserved | None) -> bool:
 
 def _alike(pod: PodView) -> _Alike:
     labels = tuple(sorted(pod.labels.items()))
-    return pod.namespace, labels, pod.ports, pod.anti_affinity, pod.disks, pod.volume_claims
+    minded = (pod.ports, pod.anti_affinity, pod.disks, pod.volume_claims)
+    return pod.namespace, labels, *minded, pod.deleting
 
 
 def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
@@ -386,8 +388,9 @@ def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
             anti_affinity=terms,
             disks=disks,
             volume_claims=claims,
+            terminating=terminating,
         )
-        for (namespace, labels, ports, terms, disks, claims), count in others.items()
+        for (namespace, labels, ports, terms, disks, claims, terminating), count in others.items()
     ]
     return tuple(sorted(found, key=msgspec.json.encode)[:OTHERS_MAX])
 

@@ -391,6 +391,7 @@ def change_of(view: PodView) -> PodChanged:
         gates=view.gates,
         cpu_milli=view.amounts.cpu_milli,
         memory_mib=view.amounts.memory_mib,
+        terminating=view.deleting,
     )
 
 
@@ -399,4 +400,5 @@ def says_otherwise(pod: PodState, view: PodView) -> bool:
     about, now = pod.submitted, view.amounts
     needs = about.shape.node
     same = (needs.cpu_milli, needs.memory_mib) == (now.cpu_milli, now.memory_mib)
+    same = same and pod.terminating == view.deleting
     return not (same and about.labels == view.labels and about.gates == view.gates)

@@ -60,11 +60,14 @@ class Cluster:
         node_name, made = fields.pop("on", ""), fields.pop("made", False)
         limits = fields.pop("limits", share())
         phase = fields.pop("phase", "Pending")
+        deleted = fields.pop("deleted", False)
         document = kube_pod(uid, limits, **fields)
         bare = document | {"metadata": {}}
         document["spec"] |= {"nodeName": node_name} if node_name else {}
         plain = {key: value for key, value in document["spec"].items() if key != "nodeName"}
         source = document if made else bare | {"spec": plain}
+        if deleted:
+            document["metadata"]["deletionTimestamp"] = "2026-03-01T09:30:00Z"
         document["metadata"]["managedFields"] = managed_fields(source)
         document["status"] = {"phase": phase}
         self.see("pods", document, version, uid)

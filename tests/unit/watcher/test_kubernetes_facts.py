@@ -101,6 +101,35 @@ def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
     assert fact.data == PodChanged(uid="p", labels={"app": "web"})
 
 
+def test_a_pod_that_is_being_deleted_is_told_while_it_runs() -> None:
+    """Topology spread leaves it out; of ours by a change, of others' with their node."""
+    cluster = Cluster()
+    cluster.ledger.play(node("n1", gpu("n1-g0")))
+    cluster.see("nodes", kube_node("n1"))
+    cluster.pod("p")
+    cluster.write(cluster.pod_facts())
+    cluster.ledger.settle().bound("p")
+    cluster.write(cluster.node_facts())
+    notes = {ATTEMPT: "1"}
+    cluster.pod("p", version=2, on="n1", annotations=notes)
+    assert cluster.pod_facts() == []
+    cluster.pod("p", version=3, on="n1", annotations=notes, deleted=True)
+    (fact,) = cluster.pod_facts()
+    assert fact.data == PodChanged(uid="p", terminating=True)
+    cluster.write([fact])
+    assert cluster.ledger.pod("p").terminating
+    assert cluster.pod_facts() == []
+    theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "on": "n1", "limits": {}}
+    cluster.pod("a", **theirs)
+    cluster.pod("b", deleted=True, **theirs)
+    (told,) = cluster.node_facts()
+    assert isinstance(told.data, NodeObserved)
+    assert sorted((each.count, each.terminating) for each in told.data.others) == [
+        (1, False),
+        (1, True),
+    ]
+
+
 def test_a_resize_downwards_frees_the_node_once_the_kubelet_reports_it() -> None:
     """The spec alone changes nothing: its containers still have what they had."""
     cluster = Cluster()

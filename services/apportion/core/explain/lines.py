@@ -231,7 +231,9 @@ def _submitted(data: PodSubmitted, name: str) -> str:
 def _changed(data: PodChanged, name: str) -> str:
     waits = f"; it waits for {listed(list(data.gates))}" if data.gates else ""
     labels = listed([f"{key}={value}" for key, value in sorted(data.labels.items())]) or "no label"
-    return f"{name} changed: {data.cpu_milli / 1000:g} CPU, {data.memory_mib} MiB, {labels}{waits}"
+    ends = "; it is being deleted" if data.terminating else ""
+    size = f"{data.cpu_milli / 1000:g} CPU, {data.memory_mib} MiB"
+    return f"{name} changed: {size}, {labels}{waits}{ends}"
 
 
 def _placed(data: PodPlaced, name: str) -> str:

@@ -367,6 +367,7 @@ def _pod_changed(context: _Context, data: PodChanged) -> Change:
         reshape(state, pod, msgspec.structs.replace(shape, node=sized))
         node = state.nodes[pod.placement.node] if pod.placement is not None else None
     pod.submitted = msgspec.structs.replace(pod.submitted, labels=data.labels, gates=data.gates)
+    pod.terminating = data.terminating
     pod.changed_revision = context.revision
     if node is not None:
         resize_host(before, pod, node)

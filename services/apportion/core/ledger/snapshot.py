@@ -53,7 +53,7 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
-FORMAT = 14
+FORMAT = 15
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
 
 MAGIC = b"apportion snapshot\n"

@@ -178,7 +178,7 @@ class Backoff(Struct, frozen=True, array_like=True, gc=False):
 
 class PodState(Struct, eq=False, array_like=True, gc=False):
     """One live pod. Revisions are those of the events that brought it to each phase, and of the
-    newest `PodChanged`.
+    newest `PodChanged`. `terminating`: the pod is being deleted and still runs.
 
     `shape_key` is the shape as bytes: equal for pods that any node would treat alike.
     Snapshots hold a pod as it stands here: other fields, or another order, are another
@@ -201,6 +201,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
     last_failure: str = ""
     changed_revision: int = 0
     backoff: Backoff | None = None
+    terminating: bool = False
 
     @property
     def uid(self) -> str:

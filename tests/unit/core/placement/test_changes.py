@@ -1,9 +1,12 @@
 """What follows for placements when a live pod says otherwise of itself: gates, labels, size."""
 
+from msgspec import structs
+
 from apportion.core.explain.why import why
 from apportion.core.placement.engine import Engine
 from apportion_schemas import (
     LabelExpression,
+    Neighbour,
     NodeConstraints,
     PodChanged,
     PodConstraints,
@@ -76,6 +79,37 @@ def test_H3_a_label_that_comes_later_keeps_others_away() -> None:
     assert [ledger.where(uid) for uid in ("q", "p")] == ["n1", ""]
     ledger.play(PodChanged(uid="x")).settle()
     assert ledger.where("p") == "n1"
+
+
+def test_H2_spread_does_not_count_a_pod_that_is_being_deleted() -> None:
+    """Its replacement takes its place at once; required affinity to it still holds."""
+    one = wants(cpu_milli=1000, selector={HOST: "n1"})
+    alone = SpreadConstraint(pods=WEB, topology_key=HOST, any_node=True)
+    spreads = structs.replace(one, pods=PodConstraints(spread=(alone,)))
+    nodes = [observed(name, labels={HOST: name}) for name in ("n1", "n2")]
+    ledger = Ledger(*nodes, pod("old", shape=one, labels={"app": "web"})).settle()
+    ledger.submit(pod("new", shape=spreads, labels={"app": "web"})).settle()
+    assert ledger.where("new") == ""
+    ledger.play(PodChanged(uid="old", labels={"app": "web"}, cpu_milli=1000, terminating=True))
+    ledger.settle()
+    assert ledger.where("new") == "n1"
+    near = structs.replace(one, pods=NEAR_WEB)
+    ledger.gone("new").submit(pod("near", shape=near)).settle()
+    assert ledger.where("near") == "n1"
+
+
+def test_H2_spread_does_not_count_others_pods_that_are_being_deleted() -> None:
+    """Pods that other schedulers placed count by what their node's watcher says of them."""
+    alone = SpreadConstraint(pods=WEB, topology_key=HOST, any_node=True)
+    asked = wants(selector={HOST: "n1"})
+    asked = structs.replace(asked, pods=PodConstraints(spread=(alone,)))
+    for terminating, where in ((False, ""), (True, "n1")):
+        web = Neighbour(namespace="default", labels={"app": "web"}, terminating=terminating)
+        ledger = Ledger(
+            observed("n1", labels={HOST: "n1"}, others=(web,)), observed("n2", labels={HOST: "n2"})
+        )
+        ledger.submit(pod("p", shape=asked, labels={"app": "web"})).settle()
+        assert ledger.where("p") == where
 
 
 def test_a_waiting_pod_with_another_label_is_another_question() -> None:

@@ -2,7 +2,8 @@
 
 Kubernetes' pod affinity, anti-affinity and topology spread ask how many pods that a selector means
 are in a domain. Here each such selector has a count for every node, which one pod that comes or
-goes changes by one; nothing is counted before the first pod with such a wish.
+goes changes by one; nothing is counted before the first pod with such a wish. Topology spread does
+not count pods that are being deleted, so a selector of spread has a count of its own.
 
 A derived structure: it can be dropped and made again from the `State`. Invariant: after `note` of
 every pod that was placed or left, each count is what a walk over all placed pods would give.
@@ -33,6 +34,8 @@ SELECTORS_MAX: Final = 4096  # counted at once; beyond, all are forgotten and as
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 KindKey = tuple[str, tuple[tuple[str, str], ...]]
+_Counted = tuple[PodSelector, bool]
+"""A selector, and whether its count is for topology spread."""
 
 
 class Counts:
@@ -73,11 +76,15 @@ class Counts:
 
 
 class _Kind:
-    """Pods of one namespace with the same labels: to a selector they are all alike."""
+    """Pods of one namespace with the same labels that are all being deleted, or all are not.
 
-    def __init__(self, key: KindKey) -> None:
-        self.key = key
+    To a selector they are all alike.
+    """
+
+    def __init__(self, key: KindKey, *, terminating: bool) -> None:
+        self.key = (key, terminating)
         self.namespace, self.labels = key[0], dict(key[1])
+        self.terminating = terminating
         self.by_node: Counter[str] = Counter()
         self.counts: list[Counts] = []
 
@@ -106,9 +113,9 @@ class Neighbours:
         self._state = state
         self.active = False
         self.epoch = 0
-        self._kinds: dict[KindKey, _Kind] = {}
+        self._kinds: dict[tuple[KindKey, bool], _Kind] = {}
         self._at: dict[str, tuple[_Kind, str]] = {}
-        self._matching: dict[PodSelector, Counts] = {}
+        self._matching: dict[_Counted, Counts] = {}
         self._guards: dict[PodTerm, Counts] = {}
         self._against: dict[KindKey, tuple[PodTerm, ...]] = {}
         self._clock = count(1)
@@ -133,7 +140,7 @@ class Neighbours:
         if kind is None:
             if not at:
                 return False
-            kind = self._kind(kind_of(pod.submitted))
+            kind = self._kind(kind_of(pod.submitted), terminating=pod.terminating)
         if at:
             self._at[pod.uid] = (kind, at)
         if at == was:
@@ -165,7 +172,8 @@ class Neighbours:
         changed = False
         for others, sign in ((before, -1), (now, 1)):
             for each in others:
-                kind = self._kind((each.namespace, tuple(sorted(each.labels.items()))))
+                key = (each.namespace, tuple(sorted(each.labels.items())))
+                kind = self._kind(key, terminating=each.terminating)
                 wishes = PodConstraints(anti_affinity=each.anti_affinity)
                 changed |= self._count(kind, wishes, node.name, sign * each.count)
                 if not kind.by_node:
@@ -173,10 +181,12 @@ class Neighbours:
         return changed
 
     def rename(self, pod: PodState) -> bool:
-        """The pod has other labels; whether a count changed."""
+        """The pod has other labels, or is being deleted; whether a count changed."""
         at = self._at.get(pod.uid) if self.active else None
-        kind = None if at is None else self._kind(kind_of(pod.submitted))
-        if at is None or kind is None or kind is at[0]:
+        if at is None:
+            return False
+        kind = self._kind(kind_of(pod.submitted), terminating=pod.terminating)
+        if kind is at[0]:
             return False
         self._at[pod.uid] = (kind, at[1])
         changed = False
@@ -198,17 +208,21 @@ class Neighbours:
         itself = tuple(self.selects(one, pod) for one in selectors)
         return Concern(guards, wishes=True, itself=itself)
 
-    def counts(self, selector: PodSelector) -> Counts:
-        """The pods that the selector means; counted from now on."""
+    def counts(self, selector: PodSelector, *, spread: bool = False) -> Counts:
+        """The pods that the selector means; counted from now on.
+
+        `spread`: without those that are being deleted. Source: kube-scheduler's PodTopologySpread
+        (`countPodsMatchSelector`); its InterPodAffinity counts them.
+        """
         self.count(len(self._uncounted))
-        found = self._matching.get(selector)
+        found = self._matching.get((selector, spread))
         if found is None:
             if len(self._matching) >= SELECTORS_MAX:
                 self._forget()
-            found = self._matching[selector] = Counts(self._clock)
+            found = self._matching[selector, spread] = Counts(self._clock)
             self._by_label = self._by_label or bool(selector.by_label)
             for kind in self._kinds.values():
-                if self._selects(selector, kind.namespace, kind.labels):
+                if self._means((selector, spread), kind):
                     kind.counts.append(found)
                     for node, number in kind.by_node.items():
                         found.add(node, number)
@@ -228,16 +242,23 @@ class Neighbours:
             return False
         for key in [key for key in self._against if key[0] == namespace]:
             del self._against[key]
-        labelled = [each for each in self._matching.items() if each[0].by_label]
+        labelled = [each for each in self._matching.items() if each[0][0].by_label]
         kinds = [kind for kind in self._kinds.values() if kind.namespace == namespace]
-        for kind, (selector, counts) in product(kinds, labelled):
-            means = self._selects(selector, namespace, kind.labels)
+        for kind, (counted, counts) in product(kinds, labelled):
+            means = self._means(counted, kind)
             if means == (counts in kind.counts):
                 continue
             (kind.counts.append if means else kind.counts.remove)(counts)
             for node, number in kind.by_node.items():
                 counts.add(node, number if means else -number)
         return True
+
+    def _means(self, counted: _Counted, kind: _Kind) -> bool:
+        """Whether such pods are counted."""
+        selector, spread = counted
+        if spread and kind.terminating:
+            return False
+        return self._selects(selector, kind.namespace, kind.labels)
 
     def _selects(self, selector: PodSelector, namespace: str, labels: dict[str, str]) -> bool:
         """Whether the selector means a pod of that namespace with these labels."""
@@ -273,14 +294,12 @@ class Neighbours:
                 self.note(each)
         return not self._uncounted
 
-    def _kind(self, key: KindKey) -> _Kind:
-        kind = self._kinds.get(key)
+    def _kind(self, key: KindKey, *, terminating: bool) -> _Kind:
+        kind = self._kinds.get((key, terminating))
         if kind is None:
-            kind = self._kinds[key] = _Kind(key)
+            kind = self._kinds[key, terminating] = _Kind(key, terminating=terminating)
             kind.counts = [
-                counts
-                for selector, counts in self._matching.items()
-                if self._selects(selector, kind.namespace, kind.labels)
+                counts for counted, counts in self._matching.items() if self._means(counted, kind)
             ]
         return kind
 

@@ -19,7 +19,7 @@ from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.facts import Eligible
 from apportion.core.placement.index.labels import NO_VALUE, LabelColumns
 from apportion.core.placement.index.packed import POINTS
-from apportion_schemas import PodConstraints, PodSelector, PodTerm, RefusalCode, SpreadConstraint
+from apportion_schemas import PodConstraints, PodTerm, RefusalCode, SpreadConstraint
 
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
@@ -57,7 +57,7 @@ class Relations:
         """Work everything out again if a count or a node changed; whether one did."""
         if self._epoch != self._neighbours.epoch:
             self._epoch = self._neighbours.epoch
-            self._watched = [self._neighbours.counts(selector) for selector in self._selectors()]
+            self._watched = self._counts()
         guards = [self._neighbours.owners(term) for term in self._guards]
         seen = (
             columns.generation,
@@ -85,10 +85,11 @@ class Relations:
             counted &= self._domains.ids(columns, key) != NO_VALUE
         return counted
 
-    def _selectors(self) -> list[PodSelector]:
-        wishes = self._wishes
+    def _counts(self) -> list[Counts]:
+        wishes, counts = self._wishes, self._neighbours.counts
         terms = (*wishes.affinity, *wishes.anti_affinity, *(p.term for p in wishes.preferred))
-        return [term.pods for term in terms] + [spread.pods for spread in wishes.spread]
+        near = [counts(term.pods) for term in terms]
+        return near + [counts(spread.pods, spread=True) for spread in wishes.spread]
 
     # -------------------------------------------------------------- filters
 
@@ -127,7 +128,7 @@ class Relations:
     ) -> Flags:
         """Where the pod leaves the domain at most `max_skew` above the one with fewest."""
         ids = self._domains.ids(columns, spread.topology_key)
-        pods = self._neighbours.counts(spread.pods).rows(columns)
+        pods = self._neighbours.counts(spread.pods, spread=True).rows(columns)
         sums = _sums(ids, pods, counted)
         least = sums.least if sums.domains >= spread.min_domains else 0
         found: Flags = counted & (sums.here + int(itself) - least <= spread.max_skew)
@@ -147,7 +148,7 @@ class Relations:
             if not spread.required:
                 ids = self._domains.ids(columns, spread.topology_key)
                 counted = self._counted(columns, spread, eligible)
-                pods = self._neighbours.counts(spread.pods).rows(columns)
+                pods = self._neighbours.counts(spread.pods, spread=True).rows(columns)
                 here = _sums(ids, pods, counted).here
                 parts.append(np.where(counted, _normal(-here, counted), 0))
         self.points = None
