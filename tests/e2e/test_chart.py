@@ -457,8 +457,8 @@ def test_a_shadow_may_bind_nothing() -> None:
     pod = found["DaemonSet", "agent"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["args"] == ["agent", "--node=$(NODE_NAME)"]
-    assert [each["name"] for each in container["volumeMounts"]] == ["nats-token", "nats-ca"]
-    assert [each["name"] for each in pod["volumes"]] == ["nats-token", "nats-ca"]
+    assert [each["name"] for each in container["volumeMounts"]] == ["nats-token", "nats-ca", "metrics-token"]
+    assert [each["name"] for each in pod["volumes"]] == ["nats-token", "nats-ca", "metrics-token"]
 
 
 def test_monitoring_is_three_settings() -> None:
