@@ -18,7 +18,7 @@ from tests.support.kube_world import KubeWorld
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.timeout(180)
-BINDERS = {"create pods/binding", "patch pods/status", "delete pods", "create events"}
+BINDERS = {"create pods/binding", "patch pods/status", "delete pods"}
 SPACE = "doctor"
 
 
