@@ -257,13 +257,13 @@ RESTARTED = {"crash": 0.5, "node unready": 0.5}
 PLANTED_IN_A_CLUSTER = (
     Planted("conflict is success", _conflict_is_success, 40, AGAIN, cluster=True),
     Planted("no answer is failure", _no_answer_is_failure, 20, SILENT, cluster=True, first=10),
-    Planted("given up with its node", _given_up_with_its_node, 60, LEFT, cluster=True, first=120),
+    Planted("given up with its node", _given_up_with_its_node, 60, LEFT, cluster=True, first=41),
     Planted("uid not checked", _uid_not_checked, 40, AGAIN, cluster=True),
     Planted("bound without annotations", _bound_without_annotations, 5, cluster=True),
     Planted("bound by whomever", _bound_by_whomever, 20, TAKEN, cluster=True),
     Planted("said before done", _said_before_done, 5, cluster=True),
     Planted(
-        "acknowledged before done", _acknowledged_before_done, 20, RESTARTED, cluster=True, first=10
+        "acknowledged before done", _acknowledged_before_done, 20, RESTARTED, cluster=True, first=30
     ),
     Planted("missed deletions", _missed_deletions, 20, DEAF, cluster=True),
     Planted("resumes too far on", _resumes_too_far_on, 20, BROKEN, cluster=True, first=30),
