@@ -41,6 +41,7 @@ SHORT = (
 """The guard as it is, on a faster clock."""
 FORGETFUL = "from apportion.gateway.feed import Feed\nFeed.__init__.__kwdefaults__['events'] = 2\n"
 """A gateway that holds two events, as one holds 8,192 of many more."""
+PLAN = "POST /api/v1/plan HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 LONG_POD = """
 ---
 apiVersion: v1
@@ -115,7 +116,7 @@ async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
     """They are ended once they had their time, with the reason in the log; others are answered."""
     first = SHORT if guarded else without("limits each client")
     head = b"GET /api/v1/nodes HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-    body = b"POST /api/v1/plan HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n{"
+    body = f"{PLAN}Content-Length: 9\r\n\r\n{{".encode()
     async with gateway(bus, first) as (process, port):
         halves = [await connect(port, head if at % 2 else body) for at in range(HALF)]
         status, writer = await status_of(port, "/api/v1/nodes", "127.0.0.2")
@@ -133,7 +134,7 @@ async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
 def plan(manifest: str) -> bytes:
     """A request that tells line by line how far the plan is: its head comes as that begins."""
     body = json.dumps({"manifest": manifest, "add": ["2x8xT4"]}).encode()
-    head = "POST /api/v1/plan HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: application/x-ndjson\r\n"
+    head = f"{PLAN}Accept: application/x-ndjson\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
