@@ -72,14 +72,14 @@ class Node:
         self.kubelet = kubelet
         self.driver = driver
 
-    async def start(self) -> None:
+    async def start(self, *flags: str) -> None:
         """NVIDIA's own specification is there, as `nvidia-ctk cdi generate` makes it."""
         (self.kubelet.cdi / "nvidia.json").write_text(json.dumps(specification(self.driver)))
         folder = self.kubelet.folder
         options = ["--node", NODE, "--kubelet", folder, "--cdi", self.kubelet.cdi]
         options += ["--state", folder / "state", "--run", folder / "run"]
         options += ["--library", built() / "libstandin.so"]
-        await self.world.start("agent", *map(str, options))
+        await self.world.start("agent", *map(str, options), *flags)
         for verb in ("watcher", "scheduler", "binder"):
             await self.world.start(verb)
 
@@ -251,7 +251,7 @@ async def test_C3_a_process_has_exactly_its_part_of_a_card(
     said = Configuration(nodeconfig=(mps,))
     await world.facts.write(ConfigurationChanged(by="test", configuration=said))
     node = Node(world, kubelet, driver)
-    await node.start()
+    await node.start("--mps")
     (card,) = driver.ids
     placed = await node.create("mps", *sample(UNDER_MPS))
     assert await node.environment(placed[0].name, "main") == {
