@@ -1,4 +1,4 @@
-"""A node whose kubelet had the device plugin of Volcano is taken over beside a pod of before."""
+"""A node whose kubelet had the device plugin of Volcano is taken over while an older pod runs."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -118,7 +118,7 @@ class Keeping:
         return structs.replace(self._places.of_grants(), core_limit=held)
 
     async def _advise(self) -> None:
-        await self._agent.reported(1)  # by then the ledger was read to its end
+        await self._agent.reported(1)  # the ledger has been read to its end
         seen = self.sampling.look
         while True:
             await asyncio.sleep(ADVISE_S)
@@ -131,7 +131,7 @@ class Keeping:
 
     async def _resize(self) -> None:
         """Hold running containers to their size: all of them at first, then whoever got another."""
-        await self._agent.reported(1)  # by then the ledger was read to its end
+        await self._agent.reported(1)  # the ledger has been read to its end
         view = self._view
         view.resized.update(view.held)
         while True:
@@ -142,7 +142,7 @@ class Keeping:
 
     async def _tidy(self) -> None:
         """Take away what pods had that the books have forgotten; and find what has died."""
-        await self._agent.reported(1)  # by then the ledger was read to its end
+        await self._agent.reported(1)  # the ledger has been read to its end
         while True:
             try:
                 async with self._hands.rounds.tidying() as alone:

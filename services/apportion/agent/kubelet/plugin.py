@@ -207,7 +207,7 @@ class Plugin:
 
     async def _prepare(self, slots: frozenset[str]) -> None:
         if slots.isdisjoint(self._slots) and await self._holders.foreign(self.resource, slots):
-            _log.info("a container of before starts with what another plugin had given it")
+            _log.info("an older container starts with what another plugin gave it")
             return
         holder = await self._holders.find(self.resource, slots)
         edits = await self._preparing.prepare(holder)

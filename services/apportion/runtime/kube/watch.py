@@ -4,7 +4,7 @@ Pages of a bounded size; then a watch with bookmarks, which resumes at its versi
 new list follows where the server has forgotten that far back (410), is silent, not even a bookmark,
 or was away: it may be back with an older copy of its data, in which a watch from a newer version
 waits in silence. An audience learns in bounded time how far it is in step. Invariants: an
-`Audience` is told of every object that there is, and of every one that has gone, in the server's
+`Audience` hears of every object that exists, and of every one that has gone, in the server's
 order; between two lists nothing is told twice unless it may have changed; trying again never ends
 and never hurries.
 """
