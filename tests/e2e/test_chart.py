@@ -457,7 +457,11 @@ def test_a_shadow_may_bind_nothing() -> None:
     pod = found["DaemonSet", "agent"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["args"] == ["agent", "--node=$(NODE_NAME)"]
-    assert [each["name"] for each in container["volumeMounts"]] == ["nats-token", "nats-ca", "metrics-token"]
+    assert [each["name"] for each in container["volumeMounts"]] == [
+        "nats-token",
+        "nats-ca",
+        "metrics-token",
+    ]
     assert [each["name"] for each in pod["volumes"]] == ["nats-token", "nats-ca", "metrics-token"]
 
 
