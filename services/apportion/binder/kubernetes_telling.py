@@ -6,7 +6,8 @@ come from the ledger, so several binders, or one that restarts, say the same thi
 said before and is so again counts up the event that there is. The API server drops an event after
 an hour by default, so the event of a pod that waits is counted up every `RENEW_S`.
 Invariants: events give way to bindings; every bound pod that is still there gets its event in the
-end, and what waits in memory has a limit: bindings beyond it are read from the state again.
+end; an event that the API server keeps failing delays no other; and what waits in memory has a
+limit: bindings beyond it are read from the state again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections.abc import Mapping
 from datetime import timedelta
 from hashlib import sha256
 from typing import Literal
@@ -50,6 +52,8 @@ UNTOLD_MAX = 10_000
 TELLERS = 2
 TRIES = 5
 PAUSE_S = 0.5
+PAUSE_MAX_S = 5.0
+"""Retry-After is heeded up to this: one event must not hold up all others for hours."""
 GIVE_WAY_S = 0.1
 GIVE_WAY_TIMES = 20
 RECALLED_S = 300.0
@@ -128,6 +132,7 @@ class Telling:
         self._clock = clock
         self._bad: dict[str, Tale] = {}
         self._good: dict[str, Tale] = {}
+        self._failing: dict[str, Tale] = {}
         self._news = asyncio.Event()
         self._recall = range(0)
         self._live = False
@@ -137,7 +142,7 @@ class Telling:
             ("outcome",),
         )
         metrics.gauge("apportion_unreported", "What is to be told to people yet.").set_function(
-            lambda: len(self._bad) + len(self._good)
+            lambda: len(self._bad) + len(self._good) + len(self._failing)
         )
 
     # -------------------------------------------------------------- what there is to tell
@@ -175,7 +180,11 @@ class Telling:
     def _note(self, tale: Tale | None) -> None:
         if tale is None:
             return
-        waiting = self._bad if tale.kind == "Warning" else self._good
+        self._failing.pop(_place_of(tale), None)
+        self._put(tale, self._bad if tale.kind == "Warning" else self._good)
+
+    def _put(self, tale: Tale, waiting: dict[str, Tale]) -> None:
+        """Queue a tale in place of an earlier one; beyond the limit the oldest makes room."""
         key = _place_of(tale)
         waiting.pop(key, None)
         waiting[key] = tale
@@ -235,24 +244,32 @@ class Telling:
 
     async def _renew(self) -> None:
         """Count up the events of pods that wait before they expire, some pods at a time."""
-        for slot in itertools.cycle(range(RENEW_SLOTS)):
+        for number in itertools.count():
             await self._clock.pause(RENEW_SLOT_S)
+            turn, slot = divmod(number, RENEW_SLOTS)
             state = self._state
-            rejected = (_rejected(each) for each in state.rejected.values())
             refused = (
-                _of(state, pod, pod.refusal, pod.refused_revision)
+                uid
                 for uid, pod in state.pods.items()
-                if pod.phase is Phase.PENDING and pod.refusal and _slot_of(uid) == slot
+                if pod.phase is Phase.PENDING and pod.refusal is not None
             )
-            undeclared = map(_undeclared, self._undeclared.named())
-            due = (
-                tale
-                for tale in itertools.chain(rejected, refused, undeclared)
-                if tale is not None and _slot_of(tale.uid) == slot
-            )
-            for tale in itertools.islice(due, RENEWED_MAX):
-                if _place_of(tale) not in self._bad:
+            undeclared = {pod.submitted.uid: pod for pod in self._undeclared.named()}
+            every = dict.fromkeys(itertools.chain(state.rejected, refused, undeclared))
+            due = [uid for uid in every if _slot_of(uid) == slot]
+            begin = turn * RENEWED_MAX % max(1, len(due))  # where the last turn ended
+            for uid in (due[begin:] + due[:begin])[:RENEWED_MAX]:
+                tale = self._why_waits(uid, undeclared)
+                if tale is not None and not self._is_queued(tale):
                     self._note(msgspec.structs.replace(tale, renews=True))
+
+    def _why_waits(self, uid: str, undeclared: Mapping[str, PodState]) -> Tale | None:
+        """Why the pod waits, as its owner was told before."""
+        rejected, pod = self._state.rejected.get(uid), self._state.pods.get(uid)
+        if rejected is not None:
+            return _rejected(rejected)
+        if uid in undeclared:
+            return _undeclared(undeclared[uid])
+        return None if pod is None else _of(self._state, pod, pod.refusal, pod.refused_revision)
 
     async def _tell_all(self) -> None:
         while True:
@@ -260,7 +277,7 @@ class Telling:
                 self._recalled()
             if not self._bad and self._good:
                 await self._give_way()
-            for waiting in (self._bad, self._good):
+            for waiting in (self._bad, self._good, self._failing):
                 if waiting:
                     await self._tell(waiting.pop(next(iter(waiting))))
                     break
@@ -325,7 +342,7 @@ class Telling:
                 await self._clock.pause(PAUSE_S)
                 continue
             if answer.status == _BUSY or answer.status >= _SERVER_ERROR:
-                await self._clock.pause(max(PAUSE_S, answer.retry_after_s))
+                await self._clock.pause(min(max(PAUSE_S, answer.retry_after_s), PAUSE_MAX_S))
                 continue
             return answer
         return None
@@ -338,10 +355,14 @@ class Telling:
         self._reported.labels(outcome).inc()
 
     def _again(self, tale: Tale) -> None:
-        """Tell it later, unless there is newer to say: the API server has not answered."""
-        waiting = self._bad if tale.kind == "Warning" else self._good
-        if _place_of(tale) not in waiting:
-            self._note(tale)
+        """Retry once nothing else waits, unless there is newer to say: the API server failed."""
+        if not self._is_queued(tale):
+            self._put(tale, self._failing)
+
+    def _is_queued(self, tale: Tale) -> bool:
+        """Whether this tale, or a newer one in its place, is in a queue."""
+        key = _place_of(tale)
+        return key in self._bad or key in self._good or key in self._failing
 
     def _now(self) -> str:
         return self._ago(0)

@@ -3,8 +3,8 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,11 +14,12 @@ from apportion.binder.kubernetes_telling import (
     DECLARED_WITHIN_S,
     RECALLED_S,
     RENEW_S,
+    RENEW_SLOT_S,
     Telling,
 )
 from apportion.core.explain.lines import CORES_LATER
 from apportion.core.ledger.fold import Change
-from apportion.runtime.kube.client import Answer, KubeUnavailable
+from apportion.runtime.kube.client import JSON, TIMEOUT_S, Answer, KubeUnavailable
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
@@ -72,11 +73,37 @@ class DeafKubeLink(PerfectKubeLink):
         return await super().ask(method, act)
 
 
+class FailingKubeApi(MemoryKubeApi):
+    """An API server that answers 503 to events of these pods, and asks for an hour's patience."""
+
+    pods: ClassVar[set[str]] = set()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Answer:
+        """See KubeApi."""
+        about = json.loads(body or b"{}").get("involvedObject", {"name": ""})["name"]
+        if about in self.pods:
+            return Answer(503, b"", retry_after_s=3_600.0)
+        return await super().request(
+            method, path, query=query, body=body, content_type=content_type, timeout_s=timeout_s
+        )
+
+
 class Told:
     """A cluster in memory with two pods, and a binder that tells of them."""
 
-    def __init__(self, link: PerfectKubeLink | None = None) -> None:
-        self._link = link
+    def __init__(
+        self, link: PerfectKubeLink | None = None, api: type[MemoryKubeApi] = MemoryKubeApi
+    ) -> None:
+        self._link, self._api = link, api
         self.kube, self.server = MemoryKube(), MemoryServer()
         self.begin_anew()
         self.uids = {
@@ -89,7 +116,7 @@ class Told:
         clock = SkewedClock(random.Random(7), skew_s=0.0)
         self.pace, self.state = Pace(clock), cluster.state
         self._telling = Telling(
-            MemoryKubeApi(self.kube, self._link), cluster.state, clock, metrics, pace=self.pace
+            self._api(self.kube, self._link), cluster.state, clock, metrics, pace=self.pace
         )
         self._reader: Reader[Change] = Reader(
             MemoryLedger(self.server, role="binder"),
@@ -410,5 +437,63 @@ def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
         assert [*told.counts().values()] == [count]
         for each in running:
             each.cancel()
+
+    run_virtually(main())
+
+
+def test_events_that_the_api_server_keeps_failing_delay_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many as there are tellers, and bad news, which goes first; written once it can be."""
+    monkeypatch.setattr(FailingKubeApi, "pods", {"a", "b"})
+
+    async def main() -> None:
+        told = Told(api=FailingKubeApi)
+        running = asyncio.create_task(told.run())
+        await rest(1)
+        told.write(rack("n1", 2))
+        for name in "ab":
+            pod = told.uids[name]
+            told.write(
+                member(pod, ask(1000), group="", name=name),
+                PodRefused(pod=pod, namespace="default", name=name, nodes=1,
+                           reasons={RefusalCode.NODE_NOT_READY: 1}),
+            )  # fmt: skip
+        await rest(10)
+        told.bind(3)
+        await rest(60)
+        assert told.scheduled() == 3
+        FailingKubeApi.pods.clear()
+        await rest(60)
+        assert {"a", "b"} <= {name for name, _ in told.messages()}
+        (condition,) = told.ask("GET", f"{PODS}/a")["status"]["conditions"]
+        assert condition["type"] == "PodScheduled"
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_events_of_all_waiting_pods_are_renewed_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are more than one slot takes, the next turn goes on where the last one ended."""
+    monkeypatch.setattr(kubernetes_telling, "RENEWED_MAX", 1)
+    monkeypatch.setattr(kubernetes_telling, "RENEW_SLOTS", 1)
+
+    async def main() -> None:
+        told = Told()
+        told.write(rack("n1", 2))
+        for name in "ab":
+            pod = told.uids[name]
+            told.write(
+                member(pod, ask(1000), group="", name=name),
+                PodRefused(pod=pod, namespace="default", name=name, nodes=1,
+                           reasons={RefusalCode.NODE_NOT_READY: 1}),
+            )  # fmt: skip
+        running = asyncio.create_task(told.run())
+        await rest(1)
+        for each in told.ask("GET", EVENTS)["items"]:
+            told.ask("DELETE", f"{EVENTS}/{each['metadata']['name']}")
+        await rest(2.5 * RENEW_SLOT_S)
+        assert [name for name, _ in told.messages()] == ["a", "b"]
+        running.cancel()
 
     run_virtually(main())
