@@ -121,7 +121,8 @@ class Engine:
 
     def tell_time(self, now: int) -> None:
         """Place pods that were held back until `now`, in microseconds since 1970, from now on."""
-        self._waiting.tell_time(now)
+        if self._waiting.tell_time(now):
+            self._preempting.look_again()
 
     @property
     def others_wait(self) -> bool:
@@ -132,6 +133,7 @@ class Engine:
         """Decide for the pods of this shard only, from now on; all are ours until told."""
         self._waiting.own(shard)
         self._finder.own(shard)
+        self._preempting.look_again()
 
     def owns(self, pod: PodState) -> bool:
         """Whether the pod is of our shard."""

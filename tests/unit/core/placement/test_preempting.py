@@ -415,3 +415,18 @@ def test_whoever_takes_over_a_pod_gives_it_the_room_that_was_made() -> None:
             other.observe(ledger.take(refused))
     other.own(WHOLE)
     assert [placed.uid for placed in decided(other).placed] == ["h"]
+
+
+def test_pods_that_become_ours_are_evicted_for_although_nothing_else_happened() -> None:
+    """A scheduler takes over the pods of one that died; no event of the ledger says so."""
+    ledger = full()
+    ledger.submit(high("h"))
+    assert [type(event) for event in ledger.decide()] == [PodRefused]
+    own = Shard(frozenset({part_of(key_of(ledger.pod("h")))}))
+    other = Engine(ledger.state)
+    other.own(Shard(WHOLE.parts - own.parts))
+    assert decided(other).events == []
+    other.own(WHOLE)
+    (event,) = decided(other).events
+    assert isinstance(event, PodEvicted)
+    assert (event.pod, event.beneficiary) == ("low-0-0", "h")

@@ -100,6 +100,10 @@ class Preempting:
             return self._follow()
         return False
 
+    def look_again(self) -> None:
+        """Search again at this revision: the pods that wait here are no longer the same."""
+        self._as_of = -1
+
     def _forget_gang(self, change: Change) -> None:
         """What was in vain for a gang may not be now; nor for others, where who is the most
         important of a gang that could go is another.

@@ -87,13 +87,15 @@ class Waiting:
         self.queue.leave(pod)
         self.add(pod)
 
-    def tell_time(self, now: int) -> None:
-        """Queue the pods that were held back until `now`, and wake their gangs."""
+    def tell_time(self, now: int) -> bool:
+        """Queue the pods that were held back until `now`, and wake their gangs; True if any was."""
         self.queue.now = now
-        for pod in self.queue.due():
+        due = self.queue.due()
+        for pod in due:
             self.add(pod)
             if pod.submitted.group:  # refused as incomplete while it lacked this pod
                 self.queue.wake_gang(pod.submitted.group)
+        return bool(due)
 
     def _change(self, change: Change) -> None:
         """What it wants may be another question now, so it is asked in its turn.
