@@ -47,6 +47,7 @@ from apportion_schemas.inventory import (
     Device,
     DeviceHealthChanged,
     Host,
+    MigSize,
     Mode,
     NodeReported,
 )
@@ -144,6 +145,7 @@ __all__ = [
     "LabelExpression",
     "LedgerRebuilt",
     "MigInstance",
+    "MigSize",
     "Mode",
     "NamespaceGone",
     "NamespaceObserved",

@@ -37,6 +37,7 @@ from apportion_schemas.older import (
     node_observed_1,
     node_observed_2,
     node_observed_3,
+    node_reported_1,
     pod_adopted_1,
     pod_adopted_2,
     pod_changed_1,
@@ -177,7 +178,15 @@ def _volume_claim(data: Any) -> str:
 
 
 CATALOGUE: tuple[EventType, ...] = (
-    EventType(NodeReported, "inventory", _node, "agent", "all", "the whole inventory of a node"),
+    EventType(
+        NodeReported,
+        "inventory",
+        _node,
+        "agent",
+        "all",
+        "the whole inventory of a node",
+        older=(Older(node_reported_1.NodeReported, node_reported_1.lift),),
+    ),
     EventType(
         DeviceHealthChanged, "inventory", _node, "agent", "all", "a device failed or recovered"
     ),

@@ -65,7 +65,7 @@ BORN: Final[dict[str, int]] = {
     "NodeGone": 1,
     "NodeHeard": 1,
     "NodeObserved": 4,
-    "NodeReported": 1,
+    "NodeReported": 2,
     "NodeSilent": 1,
     "NodeUncordoned": 1,
     "PlacementVoided": 1,

@@ -26,12 +26,20 @@ Mode = Literal["hami-core", "mps", "mig", "vnpu", "exclusive"]
 Ascend device by templates; `exclusive` is a device that the vendor's own plugin hands out whole."""
 
 
+class MigSize(Payload, frozen=True):
+    """The memory of one MIG profile of a card, as its driver reports it."""
+
+    profile: Name
+    memory_mib: MemoryMib
+
+
 class Device(Payload, frozen=True):
     """One physical accelerator and what of it is on offer.
 
     `memory_mib` and `cores` are on offer (after memory and core scaling); `physical_memory_mib` is
     what the card has. `cores` is percent for a GPU and AI cores for an NPU. `slots` is HAMi's
-    `deviceSplitCount`: how many containers may share the device.
+    `deviceSplitCount`: how many containers may share the device. `mig_sizes` has
+    the profiles of a card in MIG mode whose driver was asked; the device catalogue has the others.
     """
 
     id: Name
@@ -47,6 +55,7 @@ class Device(Payload, frozen=True):
     nvlink_lanes: dict[Name, Count] = {}
     healthy: bool = True
     health_reason: Text = ""
+    mig_sizes: Annotated[tuple[MigSize, ...], Meta(max_length=64)] = ()
 
 
 HOSTNAME: Final = "kubernetes.io/hostname"

@@ -94,16 +94,22 @@ class DeviceBackend(Protocol):
         """What a call into the driver is about that has not returned: devices, for people."""
 
     async def make_instance(
-        self, device: str, wanted: MigInstance, needed: Collection[MigInstance]
+        self,
+        device: str,
+        wanted: MigInstance,
+        needed: Collection[MigInstance],
+        *,
+        least_mib: int = 0,
     ) -> MadeInstance:
         """Have the MIG instance there; one of ours that is there already is taken as it is.
 
         What stands in its way is destroyed if this agent made it, unless it is `needed` or
-        something runs on it.
+        something runs on it. `least_mib` is the memory that the ledger charges for the share.
 
         Raises:
             InTheWay: something needed or used is there.
-            NotMade: it cannot be there, or an instance is that this agent did not make.
+            NotMade: it cannot be there, it would have less memory than `least_mib`, or an
+                instance is there that this agent did not make.
             OSError: it cannot be noted as ours.
         """
 

@@ -32,7 +32,7 @@ from apportion.core.devices.models import SLOTS
 from apportion.core.grants import MadeInstance
 from apportion.core.grants.mig import named
 from apportion.runtime.process.clock import Clock
-from apportion_schemas import Device, MigInstance
+from apportion_schemas import Device, MigInstance, MigSize
 
 IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of the program, not of the card: the list that HAMi and NVIDIA's own plugin ignore."""
@@ -148,16 +148,14 @@ class NvmlBackend:
         return tuple(lane.name for lane in lanes if lane.hung)
 
     async def make_instance(
-        self, device: str, wanted: MigInstance, needed: Collection[MigInstance]
+        self,
+        device: str,
+        wanted: MigInstance,
+        needed: Collection[MigInstance],
+        *,
+        least_mib: int = 0,
     ) -> MadeInstance:
         """See `DeviceBackend`."""
-        known = self._known.get(device)
-        promised = (
-            profile.memory_mib
-            for profile in mig_profiles(_FAMILY, known.model if known else "")
-            if profile.name == wanted.profile
-        )
-        least_mib = next(promised, 0)
         return await self._of(
             device,
             lambda card: nvml_mig.ensure(
@@ -471,6 +469,7 @@ def _describe(card: _Card, index: int) -> Device:
     mig = _mig_enabled(handle)
     profiles = mig_profiles(_FAMILY, model)
     mig_slots = max((len(profile.starts) for profile in profiles), default=_MIG_SLOTS)
+    sizes = nvml_mig.profiles(handle) if mig else {}
     return Device(
         id=str(nvml.nvmlDeviceGetUUID(handle)),
         index=index,
@@ -481,6 +480,9 @@ def _describe(card: _Card, index: int) -> Device:
         slots=mig_slots if mig else SLOTS,
         mode="mig" if mig else "hami-core",
         numa=_numa(card.bus_id),
+        mig_sizes=tuple(
+            MigSize(profile=name, memory_mib=size.memory_mib) for name, size in sizes.items()
+        ),
     )
 
 

@@ -144,8 +144,8 @@ def _ensure(
         )
     if (memory_mib := known[wanted.profile].memory_mib) < least_mib:
         raise NotMade(
-            f"the driver makes MIG instances {wanted.profile} of {memory_mib} MiB, and pods are "
-            f"promised {least_mib} MiB; report the model and `nvidia-smi mig -lgip`"
+            f"the driver makes MIG instances {wanted.profile} of {memory_mib} MiB, and the "
+            f"ledger has {least_mib} MiB for this one"
         )
     there = list(instances(card.handle, known))
     made = next((each for each in there if each.cut == wanted), None)

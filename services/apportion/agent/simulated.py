@@ -46,7 +46,12 @@ class SimulatedBackend:
         self._changed.clear()
 
     async def make_instance(
-        self, device: str, wanted: MigInstance, needed: Collection[MigInstance]
+        self,
+        device: str,
+        wanted: MigInstance,
+        needed: Collection[MigInstance],
+        *,
+        least_mib: int = 0,  # noqa: ARG002 - its instances have no memory
     ) -> MadeInstance:
         """See `DeviceBackend`."""
         if device not in self._devices or self._devices[device].mode != "mig":

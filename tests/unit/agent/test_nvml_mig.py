@@ -17,10 +17,9 @@ from apportion.agent.nvml import NvmlBackend
 from apportion.agent.our_instances import OurInstances
 from apportion.agent.reporting import trouble_of
 from apportion.agent.view import Claim
-from apportion.core.devices.catalogue import MigProfile
 from apportion.core.grants import DeviceNode
 from apportion.runtime.process.clock import SystemClock
-from apportion_schemas import MigInstance
+from apportion_schemas import MigInstance, Share
 from tests.support.nvidia.driver import FakeDriver, fake_driver
 from tests.unit.agent.events import placed
 
@@ -163,16 +162,26 @@ async def test_a_container_gets_the_device_nodes_of_its_instance(
     )
 
 
-async def test_no_instance_is_smaller_than_what_pods_are_promised(
-    backend: NvmlBackend, driver: FakeDriver, card: Any, monkeypatch: pytest.MonkeyPatch
+async def test_the_inventory_has_the_sizes_of_the_driver(backend: NvmlBackend) -> None:
+    """By the driver's names; a card that is not in MIG mode has none."""
+    (device,) = await backend.inventory()
+    sizes = {each.profile: each.memory_mib for each in device.mig_sizes}
+    assert (sizes["1g.5gb"], sizes["2g.10gb"], sizes["3g.20gb"]) == (4864, 9984, 20096)
+
+
+async def test_a_share_that_was_placed_for_more_than_the_driver_makes_is_refused(
+    backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """A driver may make a profile smaller than the catalogue knows it: nothing is made."""
-    larger = MigProfile(HALF.profile, 30_000, 42, HALF.size, (0, 4))
-    await backend.inventory()
-    monkeypatch.setattr("apportion.agent.nvml.mig_profiles", lambda *_: (larger,))
+    """As one that was placed by the catalogue, before the card reported its sizes."""
+    hands = Instances(backend)
+    wanted = Share(
+        container="main", device=driver.ids[0], memory_mib=20_224, cores=0, instance=HALF
+    )
     with pytest.raises(NotMade, match="20096 MiB"):
-        await backend.make_instance(driver.ids[0], HALF, [])
+        await hands.ensure([wanted], [])
     assert there(card) == []
+    await hands.ensure([msgspec.structs.replace(wanted, memory_mib=20_096)], [])
+    assert there(card) == [HALF]
 
 
 # ---------------------------------------------------------------- instances of others

@@ -45,7 +45,7 @@ class Instances:
         for share in wanted:
             if share.instance is not None:
                 others = _of_card(needed, share.device)
-                made[share] = await self._patiently(share.device, cut(share.instance), others)
+                made[share] = await self._patiently(share, cut(share.instance), others)
         return made
 
     async def keep(self, cards: Iterable[str], needed: Collection[Share]) -> None:
@@ -82,14 +82,16 @@ class Instances:
             )
 
     async def _patiently(
-        self, card: str, wanted: MigInstance, others: Collection[MigInstance]
+        self, share: Share, wanted: MigInstance, others: Collection[MigInstance]
     ) -> MadeInstance:
         """Raises InTheWay, NotMade."""
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE_S
         while True:
             try:
-                return await self._backend.make_instance(card, wanted, others)
+                return await self._backend.make_instance(
+                    share.device, wanted, others, least_mib=share.memory_mib
+                )
             except InTheWay:
                 if loop.time() > until:
                     raise

@@ -101,7 +101,6 @@ def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
     """An instance of the profile that is named, or the smallest that holds the ask; a whole card is
     the largest there is.
     """
-    groups = groups_of(known, device.family, device.model)
     options = _options(device, known)
     fitting = [place for place in options if _holds(place.profile, ask, device)]
     whole = ask.memory_mib is None and ask.memory_percent in (None, WHOLE) and not ask.profile
@@ -112,7 +111,7 @@ def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
         fitting = [place for place in options if place.profile.memory_mib == most_mib]
     if not fitting:
         return RefusalCode.MIG_NO_PROFILE
-    if groups:
+    if fitting[0].group:
         fitting.sort(key=lambda place: (place.profile.memory_mib, place.number, place.position))
     else:
         fitting = [place for place in fitting if place.profile is fitting[0].profile]
@@ -123,9 +122,9 @@ def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
 
 def _options(device: Device, known: Known) -> list[Place]:
     """Every instance into which the card may be cut."""
-    if groups := groups_of(known, device.family, device.model):
+    if groups := groups_of(known, device.family, device.model, device.mig_sizes):
         return [place for group in groups for place in group]
-    profiles = mig_profiles(device.family, device.model)
+    profiles = mig_profiles(device.family, device.model, device.mig_sizes)
     return [place_at(profile, start) for profile in profiles for start in profile.starts]
 
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from apportion.core.devices.catalogue import MigProfile, mig_profiles, normal
+from apportion.core.devices.catalogue import MigProfile, mig_profiles, normal, sized
+from apportion_schemas import MigSize
 from apportion_schemas.configuration import MigCount, MigGeometries, MigGroup
 
 NVIDIA = "nvidia"
@@ -45,8 +46,12 @@ Groups = tuple[tuple[Place, ...], ...]
 
 
 @lru_cache(maxsize=256)
-def groups_of(known: tuple[MigGeometries, ...], family: str, model: str) -> Groups:
+def groups_of(
+    known: tuple[MigGeometries, ...], family: str, model: str, sizes: tuple[MigSize, ...] = ()
+) -> Groups:
     """The groups that cards of this model may be cut into; empty where nobody said.
+
+    `sizes` are those that a card reports (`Device.mig_sizes`).
 
     Raises:
         Unlaid: a group cannot be laid out, or names a profile that the model has not.
@@ -55,13 +60,15 @@ def groups_of(known: tuple[MigGeometries, ...], family: str, model: str) -> Grou
     for geometries in known if family == NVIDIA else ():
         if any(f"-{normal(name)}-" in words for name in geometries.models):
             return tuple(
-                laid_out(group, number, model)
+                laid_out(group, number, model, sizes)
                 for number, group in enumerate(geometries.allowed_geometries, 1)
             )
     return ()
 
 
-def laid_out(group: MigGroup, number: int, model: str) -> tuple[Place, ...]:
+def laid_out(
+    group: MigGroup, number: int, model: str, sizes: tuple[MigSize, ...] = ()
+) -> tuple[Place, ...]:
     """The places of a group, in the order of their positions.
 
     Raises:
@@ -69,7 +76,7 @@ def laid_out(group: MigGroup, number: int, model: str) -> tuple[Place, ...]:
     """
     wanted: list[MigProfile] = []
     for entry in group.geometries:
-        known = _profile(entry.name, model)
+        known = sized(_profile(entry.name, model), sizes)
         # Groups carry the gigabytes of the name; no instance is larger than what the driver makes.
         profile = structs.replace(known, memory_mib=min(entry.memory, known.memory_mib))
         wanted += [profile] * entry.count

@@ -79,7 +79,8 @@ def _record(it: PlacedPod, share: Share) -> str:
     if share.instance is None:
         return record(share.device, TYPE, share.memory_mib, min(share.cores, WHOLE))
     device, name = it.devices[share.device], share.instance.profile
-    known = {profile.name: profile for profile in mig_profiles(device.family, device.model)}
+    profiles = mig_profiles(device.family, device.model, device.mig_sizes)
+    known = {profile.name: profile for profile in profiles}
     if name not in known:
         return record(share.device, TYPE, share.memory_mib, 0)
     return record(share.device, TYPE, known[name].memory_mib, known[name].cores)

@@ -88,8 +88,11 @@ def _placed(
     """
     if device is None:
         return None
-    configured = groups_of(known, device.family, device.model)
-    groups = configured or [laid_out(group, 1, device.model) for group in generated(device.model)]
+    sizes = device.mig_sizes
+    configured = groups_of(known, device.family, device.model, sizes)
+    groups = configured or [
+        laid_out(group, 1, device.model, sizes) for group in generated(device.model)
+    ]
     for found in (found for group in groups for found in group):
         if (found.group, found.position) == place:
             group, position = place if configured else ("", 0)
@@ -136,6 +139,6 @@ def _amounts(
 
 
 def _charged_mib(instance: MigInstance, memory_mib: int, device: Device | None) -> int:
-    profiles = mig_profiles(device.family, device.model) if device else ()
+    profiles = mig_profiles(device.family, device.model, device.mig_sizes) if device else ()
     profile = next((each for each in profiles if each.name == instance.profile), None)
     return memory_charged_mib(profile, device) if profile and device else memory_mib

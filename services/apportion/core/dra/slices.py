@@ -93,10 +93,10 @@ def _attributes(device: Device, profile: str = "") -> Json:
 
 def _places(device: Device, known: Known) -> list[Place]:
     """Every instance at every place, each once."""
-    groups = groups_of(known, device.family, device.model)
+    groups = groups_of(known, device.family, device.model, device.mig_sizes)
     places = [place for group in groups for place in group] or [
         place_at(profile, start)
-        for profile in mig_profiles(device.family, device.model)
+        for profile in mig_profiles(device.family, device.model, device.mig_sizes)
         if not profile.by_name
         for start in sorted(profile.starts)
     ]

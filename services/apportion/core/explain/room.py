@@ -33,6 +33,7 @@ from apportion.core.placement.filters import refused_node as refused_now
 from apportion_schemas import (
     Ask,
     DeviceConstraints,
+    MigSize,
     NearMiss,
     PodRefused,
     RefusalCode,
@@ -43,7 +44,7 @@ T = TypeVar("T")
 NEAREST_KEPT: Final = 3
 NODES_WEIGHED: Final = 64  # nodes that could hold a pod of which the nearest are looked for
 
-Build = tuple[tuple[str, str, str, int, int, int, int], ...]
+Build = tuple[tuple[str, str, str, int, int, int, int, tuple[MigSize, ...]], ...]
 
 
 class Room:
@@ -236,7 +237,7 @@ def _build(node: NodeState) -> Build:
     devices = (held.device for held in node.devices)
     return tuple(
         (each.family, each.model, each.mode, each.memory_mib, each.physical_memory_mib,
-         each.cores, each.slots)
+         each.cores, each.slots, each.mig_sizes)
         for each in devices
     )  # fmt: skip
 

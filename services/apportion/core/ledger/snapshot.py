@@ -53,7 +53,7 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
-FORMAT = 15
+FORMAT = 16
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
 
 MAGIC = b"apportion snapshot\n"

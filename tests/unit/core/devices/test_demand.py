@@ -1,9 +1,11 @@
 """What an ask comes to on each kind of device, mode by mode: the rules that users rely on."""
 
 import pytest
+from msgspec import structs
 
-from apportion.core.devices.demand import Demand, demand, memory_needed_mib
-from apportion_schemas import Ask, Device, RefusalCode
+from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.devices.demand import Demand, demand, largest_part, memory_needed_mib
+from apportion_schemas import Ask, Device, MigSize, RefusalCode
 from tests.support.fleet import A30, A100_40, A100_80, V100, gpu, npu
 from tests.support.pods import ask, cards
 
@@ -101,6 +103,51 @@ def test_smallest_instance(asked: Ask, device: Device, profile: str, mib: int) -
     assert (wanted.profile.name, wanted.memory_mib) == (profile, mib)
     assert (wanted.cores_needed, wanted.cores, wanted.alone) == (0, 0, False)
     assert wanted.places == wanted.profile.places
+
+
+B300 = gpu(model="NVIDIA B300", mode="mig", memory_mib=275_040)
+
+
+def reporting(device: Device, **sizes: int) -> Device:
+    """The device with these sizes of profiles, by the compute slices in their names."""
+    profiles = mig_profiles(device.family, device.model)
+    return structs.replace(
+        device,
+        mig_sizes=tuple(
+            MigSize(profile=each.name, memory_mib=sizes[each.name[:2]])
+            for each in profiles
+            if each.name[:2] in sizes and not each.by_name
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "profile", "mib"),
+    [
+        (reporting(MIG_40, **{"1g": 4800}), 4800, "1g.5gb", 4800),
+        (reporting(MIG_40, **{"1g": 4800}), 4864, "2g.10gb", 9984),  # the catalogue has 4864
+        (reporting(B300, **{"1g": 33_000}), 30_000, "1g.34gb", 33_000),  # and there 28,858
+        (reporting(B300, **{"1g": 33_000}), 60_000, "2g.67gb", 60_701),
+    ],
+)
+def test_the_size_that_a_card_reports_counts(
+    device: Device, asked: int, profile: str, mib: int
+) -> None:
+    """The catalogue counts for the profiles that the report does not name."""
+    wanted = demand(ask(asked), device)
+    assert isinstance(wanted, Demand)
+    assert wanted.profile is not None
+    assert (wanted.profile.name, wanted.memory_mib) == (profile, mib)
+
+
+def test_no_profile_holds_more_than_the_largest_that_a_card_reports() -> None:
+    """A share is refused rather than made smaller; the whole card is the largest instance."""
+    less = reporting(MIG_40, **{"7g": 40_000})
+    assert demand(ask(40_001), less) is RefusalCode.MIG_NO_PROFILE
+    assert largest_part(ask(40_001), less) == (40_001, 40_000)
+    whole = demand(cards(), less)
+    assert isinstance(whole, Demand)
+    assert whole.memory_mib == 40_000
 
 
 def test_instances_never_oversell_a_card_that_reports_less_than_its_profiles() -> None:

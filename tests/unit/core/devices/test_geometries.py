@@ -8,7 +8,7 @@ import pytest
 from apportion.core.configuration import read_configuration
 from apportion.core.devices.geometries import Unlaid, generated, laid_out
 from apportion.core.manifests.annotations import annotations_for
-from apportion_schemas import ConfigurationChanged, RefusalCode, Share
+from apportion_schemas import ConfigurationChanged, MigSize, RefusalCode, Share
 from apportion_schemas.configuration import MigCount, MigGroup
 from tests.support.fleet import A100_40, A100_80, node, observed, rack
 from tests.support.fleet import gpu as card
@@ -258,3 +258,20 @@ def test_two_profiles_of_as_much_memory_are_told_apart_by_name() -> None:
     assert where(ledger.shares("p1")[0]).startswith("-0 2g.10gb@")
     assert {where(share).split()[1][:7] for share in ledger.shares("p2")} == {"1g.10gb"}
     assert where(ledger.shares("p3")[0]).endswith("4g.20gb@0")
+
+
+def test_an_instance_of_a_group_has_the_size_that_its_card_reports() -> None:
+    """Two cards of one model whose drivers differ: the pod goes where its memory is."""
+    small, large = (
+        card(name, model=A100_40, mode="mig", slots=7, mig_sizes=(size,))
+        for name, size in (
+            ("g0", MigSize(profile="1g.5gb", memory_mib=4800)),
+            ("g1", MigSize(profile="1g.5gb", memory_mib=4900)),
+        )
+    )
+    ledger = Ledger(configured(groups([("1g.5gb", 5120, 7)])), node("n1", small, large))
+    ledger.submit(pod("p1", ask(4850))).settle()
+    (held,) = ledger.shares("p1")
+    assert (held.device, where(held), held.memory_mib) == ("g1", "group1-0 1g.5gb@0", 4900)
+    ledger.submit(pod("p2", ask(4901))).settle()
+    assert not ledger.where("p2")

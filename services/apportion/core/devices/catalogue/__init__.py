@@ -14,9 +14,9 @@ from importlib import resources
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
-from apportion_schemas.inventory import Mode
+from apportion_schemas.inventory import MigSize, Mode
 
 
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,14 +113,25 @@ def normal(model: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def mig_profiles(family: str, model: str) -> tuple[MigProfile, ...]:
-    """The MIG profiles of a device, smallest first; empty where the model has none."""
+def mig_profiles(
+    family: str, model: str, sizes: tuple[MigSize, ...] = ()
+) -> tuple[MigProfile, ...]:
+    """The MIG profiles of a device, smallest first; empty where the model has none.
+
+    `sizes` replace the memory that the catalogue has.
+    """
     known = FAMILIES.get(family)
     words = f"-{normal(model)}-"
     for candidate in known.models if known else ():
         if any(f"-{normal(name)}-" in words for name in candidate.match):
-            return candidate.profiles
+            return tuple(sized(profile, sizes) for profile in candidate.profiles)
     return ()
+
+
+def sized(profile: MigProfile, sizes: tuple[MigSize, ...]) -> MigProfile:
+    """The profile with the memory that `sizes` have for its name, if they have it."""
+    memory_mib = (each.memory_mib for each in sizes if each.profile == profile.name)
+    return structs.replace(profile, memory_mib=next(memory_mib, profile.memory_mib))
 
 
 def registered(family: str, model: str) -> str:

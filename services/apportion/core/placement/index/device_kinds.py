@@ -36,6 +36,7 @@ class DeviceKinds:
             device.physical_memory_mib,
             device.cores,
             device.slots,
+            device.mig_sizes,
         )
         known = self._number_of.get(key)
         if known is None:
