@@ -14,6 +14,7 @@ from apportion.core.ledger.digest import canonical
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.snapshot import FORMAT, MAGIC, Taken, Taking, restore
 from apportion.core.ledger.state import State
+from apportion.intake.attesting import Attesting
 from apportion.runtime.jetstream import snapshots as module
 from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream
 from apportion.runtime.jetstream.object_store import CHUNK_BYTES, Bucket
@@ -321,6 +322,26 @@ async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_tha
     assert restored.revision == stored.revision >= 700
     assert canonical(await folded(bus, restored)) == whole
     assert 'apportion_snapshots_total{outcome="written"} 1.0' in metrics.render().decode()
+
+
+async def test_an_intake_remembers_only_the_snapshots_that_it_judges(
+    bus: Bus, facts: Facts
+) -> None:
+    """Sound ones and ones that it cannot read: each that is gone is forgotten."""
+    writer = await snapshots_of(bus)
+    ledger = await bus.connect("intake")
+    async with reading(ledger) as (state, reader):
+        attesting = Attesting(
+            ledger, Snapshots(ledger.wire), reader, clock=SystemClock(), metrics=Metrics()
+        )
+        for number in range(6 * KEPT):
+            await facts.submit(f"p{number}")
+            assert await reader.folds(facts.revision)
+            whole = taken(state)
+            await writer.save(whole if number % 2 else whole._replace(parts=[b"unreadable"]))
+            await attesting.look()
+        assert 0 < len(attesting._verdicts) <= 2 * KEPT
+        assert 0 < len(attesting._tries) <= 2 * KEPT
 
 
 async def folded_events(service: ServiceProcess) -> int:
