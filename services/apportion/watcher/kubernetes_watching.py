@@ -373,7 +373,9 @@ class KubernetesWatching:
         """Compare pods again whose time to be submitted again has come."""
         now_s = self._clock.monotonic()
         for uid in [uid for uid, due_s in self._later.items() if due_s <= now_s]:
-            if uid in self._view.pods:
+            pod = self._view.pods.get(uid)
+            waits = pod is not None and not (pod.ended or pod.node or pod.deleting)
+            if waits and uid in self._doubts and uid not in self._state.pods:
                 self._view.mark_pod(uid)
             else:
                 del self._later[uid]

@@ -18,6 +18,7 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
 from apportion.watcher.kubernetes_ineffective import REASON
+from apportion.watcher.kubernetes_view import ClusterView
 from apportion.watcher.kubernetes_watching import AGAIN_S, PROBE_S, kubernetes_watching
 from apportion_schemas import (
     PodAdopted,
@@ -225,6 +226,29 @@ def test_a_pod_that_another_scheduler_bound_is_not_rejected_by_a_late_watcher() 
         cluster.link.clear.set()
         await rest(1.0)
         assert uid not in cluster.state.rejected
+
+    watched(check)
+
+
+def test_a_pod_that_is_being_deleted_is_not_compared_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was to be submitted again; a finalizer keeps it in the cluster."""
+
+    async def check(cluster: Watched) -> None:
+        body = kube_pod("a", share() | {"nvidia.com/gpumem": "much"})
+        body["metadata"]["finalizers"] = ["example.com/slow"]
+        uid = cluster.ask("POST", PODS, body)["metadata"]["uid"]
+        await rest(1.0)
+        cluster.write(PodGone(uid=uid))
+        await rest(AGAIN_S / 2)
+        cluster.ask("DELETE", f"{PODS}/a", {})
+        await rest(AGAIN_S)
+        marked: list[str] = []
+        monkeypatch.setattr(ClusterView, "mark_pod", lambda _view, name: marked.append(name))
+        await rest(10 * PROBE_S)
+        assert marked == []
+        assert uid not in cluster.state.pods
 
     watched(check)
 
