@@ -71,7 +71,9 @@ class HandingIn:
             _log.warning("held back until it is seen again: %s", answer.why)
             raise HeldBack(answer)
         if answer.again_s:
-            raise LedgerUnavailable(f"the intake takes nothing now: {answer.why}")
+            raise LedgerUnavailable(
+                f"the intake takes nothing now: {answer.why}", again_s=answer.again_s
+            )
         self._note(draft, untoken(token), answer)
         return Appended(answer.revision, already_there=answer.duplicate)
 

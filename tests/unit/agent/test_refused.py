@@ -2,8 +2,12 @@
 in virtual time.
 """
 
+import pytest
+
 from apportion.core.devices.simulating import simulated_devices
+from apportion.intake.taking import LATER_S
 from apportion.runtime.files.fleets import SimulatedNode
+from apportion.runtime.service.soundness import Soundness
 from apportion_schemas import Device, Host, NodeReported, ReportRefused
 from tests.simulation.loop import rest, run_virtually
 from tests.support.virtual_services import Services
@@ -80,3 +84,24 @@ def report(node: str, devices: tuple[Device, ...]) -> NodeReported:
 def nodes(services: Services) -> list[str]:
     """Whose reports stand on the ledger, in order."""
     return [each.node for each in services.written(NodeReported)]
+
+
+def test_an_agent_asks_again_as_late_as_an_intake_of_a_full_ledger_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own back-off ends at five seconds; once there is room, the report is taken."""
+    monkeypatch.setattr(Soundness, "free", lambda _soundness: 0.01)
+
+    async def full() -> None:
+        services = Services()
+        intake = await services.intake()
+        services.agent(SimulatedNode("new", CARD, HOST))
+        await rest(3.5 * LATER_S)
+        page = intake.metrics.render().decode()
+        _, _, asked = page.partition('apportion_intake_events_total{outcome="again"} ')
+        assert 3 <= float(asked.split()[0]) <= 8  # each pause is half of it at least
+        monkeypatch.setattr(Soundness, "free", lambda _soundness: 1.0)
+        await rest(LATER_S)
+        assert nodes(services) == ["new"]
+
+    run_virtually(full())

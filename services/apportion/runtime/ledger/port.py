@@ -122,7 +122,14 @@ class OutcomeUnknown(LedgerError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The ledger cannot be reached or does not take appends now; nothing was stored."""
+    """The ledger cannot be reached or does not take appends now; nothing was stored.
+
+    `again_s`: what refused the append asks for the next try in about so many seconds.
+    """
+
+    def __init__(self, why: str = "", *, again_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.again_s = again_s
 
 
 class NotServed(LedgerUnavailable):

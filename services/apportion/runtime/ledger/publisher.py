@@ -45,13 +45,14 @@ class Insistence:
                 if not self._stuck:
                     _log.warning("appending waits: %s", error)
                 self._stuck = True
+                asked_s = error.again_s if isinstance(error, LedgerUnavailable) else 0.0
             else:
                 if self._stuck:
                     _log.info("appending goes on")
                 self._stuck = False
                 return appended
             failures += 1
-            await self._clock.pause(BACK_OFF.after(failures))
+            await self._clock.pause(max(asked_s, BACK_OFF.after(failures)))
 
 
 class Publisher:
