@@ -84,8 +84,11 @@ oldest: $(DEV) ## a smaller set of tests on Kubernetes 1.20, the oldest that we 
 	  tests/integration/kube/test_watching.py tests/e2e/test_life.py tests/e2e/test_extender.py
 
 .PHONY: controllers
-controllers: $(DEV) ## Volcano's own controllers over our services (APPORTION_VC_CONTROLLER_MANAGER=/path); nightly
-	@$(VENV)/bin/python -m pytest -q -rs tests/e2e/test_real_controllers.py
+controllers: $(DEV) ## JobSet, LeaderWorkerSet, Volcano and Kueue with our services (the last two by path); nightly
+	@jobset=$$(tests/support/controllers_build.sh jobset) || [ $$? = 4 ]; \
+	lws=$$(tests/support/controllers_build.sh lws) || [ $$? = 4 ]; \
+	APPORTION_JOBSET=$$jobset APPORTION_LWS=$$lws \
+	  $(VENV)/bin/python -m pytest -q -rs tests/e2e/test_real_controllers.py
 
 digests: $(DEV) ## look up what the tags of base images mean by now, and write their digests (needs skopeo or docker)
 	@$(VENV)/bin/python -m tests.pins --refresh

@@ -1,38 +1,57 @@
-"""Volcano's own controllers over our watcher, scheduler and binder; nightly.
+"""Controllers of other projects with our watcher, scheduler and binder; nightly.
 
-They are given by path, because no Go module proxy has them:
-`APPORTION_VC_CONTROLLER_MANAGER=/path/to/vc-controller-manager`, which `go build
-./cmd/controller-manager` makes of Volcano's sources (1.15.1 was tried). Without it these tests are
-skipped and say so.
+`make controllers` builds JobSet and LeaderWorkerSet and names their folders in `APPORTION_JOBSET`
+and `APPORTION_LWS`. No Go module proxy has the other two, so their paths are given:
+
+- `APPORTION_VC_CONTROLLER_MANAGER` is the program that `go build ./cmd/controller-manager` makes of
+  Volcano's sources (1.15.1 was tried).
+- `APPORTION_KUEUE` is a folder with Kueue's `config` and, as `manager`, the program that `go build
+  ./cmd/kueue` makes of its sources (0.19.2 was tried).
+
+A test whose variable is not set is skipped and says so.
 """
 
+import json
 import os
-import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from apportion_schemas import PodBound, PodGone
-from tests.e2e.test_life import system
+from apportion.core.manifests.placed import SHARES
+from apportion_schemas import DifferenceFound, PodBound, PodGone, PodSubmitted
+from tests.e2e.test_life import VERBS, system
 from tests.e2e.test_volcano_jobs import job
+from tests.integration.test_verify import Verb
 from tests.support.control_plane import ControlPlane
+from tests.support.controllers import workload_controllers
+from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
+from tests.support.managers import become, needs, running, running_kubelets, running_manager
+from tests.support.polling import until
 from tests.support.ports import free_port
 
 VC_CONTROLLER_MANAGER = "APPORTION_VC_CONTROLLER_MANAGER"
+JOBSET, LWS, KUEUE = "APPORTION_JOBSET", "APPORTION_LWS", "APPORTION_KUEUE"
+BUILT = "a folder that tests/support/controllers_build.sh made"
 PODS = 4
+HALF_MIB, CARD_MIB = 7_000, 15_360
+"""Two pods fit on one T4."""
+SETTLE_S = 90.0
+GANG = "scheduling.x-k8s.io/pod-group"
+pytestmark = pytest.mark.timeout(300)
+
+
+# -------------------------------------------------------------- what they run on
 
 
 @pytest.fixture
 def volcano(control_plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
     """Volcano's controllers, until the test ends."""
-    binary = os.environ.get(VC_CONTROLLER_MANAGER, "")
-    if not binary:
-        pytest.skip(f"{VC_CONTROLLER_MANAGER} does not name Volcano's vc-controller-manager")
     command = [
-        binary,
+        os.environ[VC_CONTROLLER_MANAGER],
         f"--kubeconfig={control_plane.kubeconfig}",
         "--leader-elect=false",
         "--controllers=job-controller,queue-controller,pg-controller,gc-controller",
@@ -40,12 +59,113 @@ def volcano(control_plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
         "--scheduler-name=apportion",
         "-v=4",
     ]
-    with (tmp_path / "vc-controller-manager.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    yield
-    assert process.poll() is None, "vc-controller-manager ended by itself: see its log"
-    process.terminate()
-    process.wait()
+    with running(command, tmp_path):
+        yield
+
+
+@pytest.fixture
+async def workloads(world: KubeWorld, tmp_path: Path) -> AsyncIterator[None]:
+    """Kubernetes' controllers of Jobs and StatefulSets, and kubelets."""
+    with workload_controllers(world.plane, tmp_path):
+        async with running_kubelets(world):
+            yield
+
+
+@pytest.fixture
+async def jobsets(world: KubeWorld, workloads: None, tmp_path: Path) -> AsyncIterator[None]:
+    """JobSet's controller; its objects are gone after the test."""
+    api = "config.jobset.x-k8s.io/v1alpha1"
+    with running_manager(world.plane, JOBSET, tmp_path, api):
+        yield
+        await remove(world, "jobsets.jobset.x-k8s.io")
+
+
+@pytest.fixture
+async def leader_worker_sets(
+    request: pytest.FixtureRequest, world: KubeWorld, workloads: None, tmp_path: Path
+) -> AsyncIterator[None]:
+    """LeaderWorkerSet's controller, configured with the fixture's parameter."""
+    settings = getattr(request, "param", {})
+    api = "config.lws.x-k8s.io/v1alpha1"
+    with running_manager(world.plane, LWS, tmp_path, api, **settings):
+        yield
+        await remove(world, "leaderworkersets.leaderworkerset.x-k8s.io")
+
+
+async def remove(world: KubeWorld, kind: str) -> None:
+    """Delete all objects of a kind and what they own, while their controllers still run."""
+    await world.plane.user("delete", kind, "--all", "--cascade=foreground", "--timeout=55s")
+
+
+async def fleet(world: KubeWorld) -> None:
+    """Two racks of two nodes with one card each, and every service."""
+    racks = {"n1": "a", "n2": "a", "n3": "b", "n4": "b"}
+    await world.plane.apply(*(kube_node(name, labels={"rack": racks[name]}) for name in racks))
+    await world.agents(*((name, "1xT4") for name in racks))
+    for verb in VERBS:
+        await world.start(verb)
+
+
+async def settled(
+    world: KubeWorld, number: int, *, waiting: int = 0, labels: dict[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Wait until so many pods with these labels run, and so many wait; return those that run."""
+
+    async def run() -> list[dict[str, Any]]:
+        pods = [
+            pod for pod in await living(world) if (labels or {}).items() <= labels_of(pod).items()
+        ]
+        found = [pod for pod in pods if pod["status"]["phase"] == "Running"]
+        return found if (len(found), len(pods)) == (number, number + waiting) else []
+
+    return await until(run, f"{number} running pods", timeout_s=SETTLE_S, interval_s=0.3)
+
+
+async def living(world: KubeWorld) -> list[dict[str, Any]]:
+    """The pods of the default namespace that have not ended and are not being deleted."""
+    return [
+        pod
+        for pod in (await world.plane.get("pods"))["items"]
+        if "deletionTimestamp" not in pod["metadata"]
+        and pod["status"]["phase"] in {"Pending", "Running"}
+    ]
+
+
+def labels_of(pod: dict[str, Any]) -> dict[str, str]:
+    """The labels of a pod."""
+    labels: dict[str, str] = pod["metadata"].get("labels", {})
+    return labels
+
+
+async def sound(world: KubeWorld) -> None:
+    """No card is promised twice: so say the pods' own annotations, and `verify` of the ledger."""
+    used: Counter[str] = Counter()
+    for pod in await living(world):
+        for held in json.loads(pod["metadata"].get("annotations", {}).get(SHARES, "[]")):
+            used[held["device"]] += held["memory_mib"]
+    assert max(used.values(), default=0) <= CARD_MIB
+    assert not world.facts.of(DifferenceFound)
+    assert (await Verb(world.bus).verify(code=0))["ok"]
+
+
+def uids(pods: list[dict[str, Any]]) -> set[str]:
+    """The uids of pods."""
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+async def racks(world: KubeWorld, pods: list[dict[str, Any]], group: str) -> dict[str, set[str]]:
+    """The racks of the pods, for each value of the label `group`."""
+    nodes = {
+        node["metadata"]["name"]: labels_of(node)["rack"]
+        for node in (await world.plane.get("nodes"))["items"]
+    }
+    found: dict[str, set[str]] = {}
+    for pod in pods:
+        found.setdefault(labels_of(pod)[group], set()).add(nodes[pod["spec"]["nodeName"]])
+    return found
+
+
+# -------------------------------------------------------------- Volcano
 
 
 def command(name: str, action: str, job: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +181,7 @@ def command(name: str, action: str, job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(300)
+@needs(VC_CONTROLLER_MANAGER, "Volcano's vc-controller-manager")
 @pytest.mark.usefixtures("volcano")
 async def test_a_volcano_job_runs_is_aborted_and_resumes(world: KubeWorld) -> None:
     """Its controller makes the pods once the PodGroup is Inqueue, and again after ResumeJob."""
@@ -75,3 +195,180 @@ async def test_a_volcano_job_runs_is_aborted_and_resumes(world: KubeWorld) -> No
     await world.facts.count(PodGone, PODS)
     await world.plane.apply(command("resume", "ResumeJob", made))
     await world.facts.count(PodBound, 2 * PODS)
+
+
+# -------------------------------------------------------------- JobSet
+
+JOB_NAME = "batch.kubernetes.io/job-name"
+
+
+def jobset(*jobs: tuple[str, int, int], labels: Any = None, **annotations: str) -> dict[str, Any]:
+    """The JobSet `train`; each of `jobs` has a name, its replicas, and the pods of each."""
+    spec = kube_pod("any", share(HALF_MIB))["spec"] | {"restartPolicy": "Never"}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": "train",
+            "annotations": {
+                f"alpha.jobset.sigs.k8s.io/{key.replace('_', '-')}": value
+                for key, value in annotations.items()
+            },
+        },
+        "spec": {
+            "failurePolicy": {"maxRestarts": 1},
+            "replicatedJobs": [
+                {
+                    "name": name,
+                    "replicas": replicas,
+                    "template": {
+                        "spec": {
+                            "backoffLimit": 0,
+                            "parallelism": pods,
+                            "completions": pods,
+                            "completionMode": "Indexed",
+                            "template": {"metadata": {"labels": labels or {}}, "spec": spec},
+                        }
+                    },
+                }
+                for name, replicas, pods in jobs
+            ],
+        },
+    }
+
+
+@needs(JOBSET, BUILT)
+@pytest.mark.usefixtures("jobsets")
+async def test_a_jobset_restarts_after_a_failure_and_resumes(world: KubeWorld) -> None:
+    """All pods of its jobs run again after one failed, and again after it was suspended."""
+    await fleet(world)
+    await world.plane.apply(jobset(("driver", 1, 1), ("workers", 2, 2)))
+    first = await settled(world, 5)
+    (driver,) = (pod for pod in first if labels_of(pod)[JOB_NAME] == "train-driver-0")
+    await become(world, driver, "Failed")
+    await world.facts.count(PodGone, 5)
+    second = await settled(world, 5)
+    assert not uids(first) & uids(second)
+
+    async def suspend(whether: bool) -> None:
+        patch = json.dumps({"spec": {"suspend": whether}})
+        await world.plane.user("patch", "jobset", "train", "--type=merge", "-p", patch)
+
+    await suspend(True)
+    await world.facts.count(PodGone, 10)
+    assert await living(world) == []
+    await suspend(False)
+    third = await settled(world, 5)
+    assert not uids(second) & uids(third)
+    await sound(world)
+
+
+@needs(JOBSET, BUILT)
+@pytest.mark.usefixtures("jobsets")
+async def test_jobs_of_a_jobset_have_racks_of_their_own(world: KubeWorld) -> None:
+    """A third job waits for a rack, and has the one of the job that completes."""
+    await fleet(world)
+    await world.plane.apply(jobset(("workers", 3, 2), exclusive_topology="rack"))
+    # The first pod of each job is made at once, its others once that one is bound.
+    pods = await settled(world, 4, waiting=1)
+    alone = await racks(world, pods, JOB_NAME)
+    assert sorted(map(sorted, alone.values())) == [["a"], ["b"]]
+    (waiting,) = [pod for pod in await living(world) if not pod["spec"].get("nodeName")]
+    await world.described(waiting["metadata"]["name"], "FailedScheduling")
+    completed = next(iter(alone))
+    for pod in pods:
+        if labels_of(pod)[JOB_NAME] == completed:
+            await become(world, pod, "Succeeded")
+    third = await settled(world, 2, labels={JOB_NAME: labels_of(waiting)[JOB_NAME]})
+    (rack,) = (await racks(world, third, JOB_NAME)).values()
+    assert rack == alone[completed]
+    await sound(world)
+
+
+@needs(JOBSET, BUILT)
+@pytest.mark.usefixtures("jobsets")
+async def test_a_jobset_that_is_a_gang_starts_together(world: KubeWorld) -> None:
+    """None of its pods is bound while only some fit, and all are once there is room."""
+    await system(world)
+    group = {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": "train"},
+        "spec": {"minMember": 5},
+    }
+    jobs = jobset(("driver", 1, 1), ("workers", 2, 2), labels={GANG: "train"})
+    await world.plane.apply(group, jobs)
+    await world.facts.count(PodSubmitted, 5)
+    waiting = (await living(world))[0]["metadata"]["name"]
+    await world.described(waiting, "FailedScheduling")
+    assert not world.facts.of(PodBound)
+    await world.plane.apply(kube_node("n2"), kube_node("n3"))
+    await world.agents(("n2", "1xT4"), ("n3", "1xT4"))
+    await settled(world, 5)
+    await sound(world)
+
+
+# -------------------------------------------------------------- LeaderWorkerSet
+
+GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
+VOLCANO = {"gangSchedulingManagement": {"schedulerProvider": "volcano"}}
+
+
+def leader_worker_set(replicas: int, **annotations: str) -> dict[str, Any]:
+    """The LeaderWorkerSet `serve`: so many groups of four pods."""
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {
+            "name": "serve",
+            "annotations": {
+                f"leaderworkerset.sigs.k8s.io/{key.replace('_', '-')}": value
+                for key, value in annotations.items()
+            },
+        },
+        "spec": {
+            "replicas": replicas,
+            "leaderWorkerTemplate": {
+                "size": PODS,
+                "restartPolicy": "RecreateGroupOnPodRestart",
+                "workerTemplate": {"spec": kube_pod("any", share(HALF_MIB))["spec"]},
+            },
+        },
+    }
+
+
+@needs(LWS, BUILT)
+@pytest.mark.usefixtures("leader_worker_sets")
+async def test_groups_of_a_leader_worker_set_have_racks_of_their_own(world: KubeWorld) -> None:
+    """A group whose worker dies is recreated on the rack that the other group leaves it."""
+    await fleet(world)
+    await world.plane.apply(leader_worker_set(2, exclusive_topology="rack"))
+    first = await settled(world, 2 * PODS)
+    alone = await racks(world, first, GROUP_INDEX)
+    assert sorted(map(sorted, alone.values())) == [["a"], ["b"]]
+    await world.plane.user("delete", "pod", "serve-0-2", "--wait=false")
+    await world.facts.count(PodGone, PODS)
+    second = await settled(world, 2 * PODS)
+    assert len(uids(first) & uids(second)) == PODS
+    assert await racks(world, second, GROUP_INDEX) == alone
+    await sound(world)
+
+
+@needs(LWS, BUILT)
+@pytest.mark.usefixtures("leader_worker_sets")
+@pytest.mark.parametrize("leader_worker_sets", [VOLCANO], indirect=True, ids=["volcano"])
+async def test_a_group_that_is_a_gang_starts_together_again(world: KubeWorld) -> None:
+    """None of its pods is bound while only two fit; a recreated group has a PodGroup again."""
+    await system(world)
+    await world.plane.apply(leader_worker_set(1))
+    await world.facts.count(PodSubmitted, PODS)
+    await world.described("serve-0", "FailedScheduling")
+    assert not world.facts.of(PodBound)
+    await world.plane.apply(kube_node("n2"))
+    await world.agents(("n2", "1xT4"))
+    first = await settled(world, PODS)
+    await world.plane.user("delete", "pod", "serve-0-3", "--wait=false")
+    await world.facts.count(PodGone, PODS)
+    second = await settled(world, PODS)
+    assert not uids(first) & uids(second)
+    await sound(world)

@@ -47,6 +47,15 @@ def claim_controller(plane: ControlPlane, folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def workload_controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
+    """Run the controllers that create and delete the pods of Jobs and StatefulSets."""
+    names = "job-controller,statefulset-controller,garbage-collector-controller"
+    arguments = ("--leader-elect=false", "--bind-address=127.0.0.1", f"--controllers={names}")
+    with _running(plane, folder, "kube-controller-manager", *arguments):
+        yield
+
+
+@contextmanager
 def _running(plane: ControlPlane, folder: Path, name: str, *arguments: str) -> Iterator[None]:
     binary = binaries() / name
     if not binary.exists():
