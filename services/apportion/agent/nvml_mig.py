@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from ctypes import Array, byref, c_uint
+from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,11 +36,16 @@ _ABSENT = (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument, nvml.NVM
 
 
 class Profile(NamedTuple):
-    """A size in which the card can be cut, by the driver's number for it."""
+    """A size in which the card can be cut, by the driver's number for it.
+
+    `unit` is how many memory slices of the driver are one of the device catalogue. Drivers count
+    the memory of an RTX PRO 6000 in twelfths, and no instance has less than three of them.
+    """
 
     id: int
     slices: int
     memory_mib: int
+    unit: int = 1
 
 
 class Cut(NamedTuple):
@@ -116,7 +122,19 @@ def profiles(card: Any) -> dict[str, Profile]:
             found[name.removeprefix("MIG ")] = Profile(
                 int(info.id), int(info.sliceCount), int(info.memorySizeMB)
             )
-    return found
+    unit = gcd(*(bound for each in found.values() for bound in _bounds(card, each.id))) or 1
+    return {name: each._replace(unit=unit) for name, each in found.items()}
+
+
+def _bounds(card: Any, number: int) -> Iterator[int]:
+    """Starts and sizes of a profile's placements, in slices of the driver. Raises NVMLError."""
+    with suppress(*_ABSENT):
+        count = c_uint()
+        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, number, None, byref(count))
+        found = (nvml.c_nvmlGpuInstancePlacement_t * count.value)()
+        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, number, found, byref(count))
+        for at in _first(found, count):
+            yield from (int(at.start), int(at.size))
 
 
 def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
@@ -128,7 +146,8 @@ def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
         for handle in _first(found, count):
             info = nvml.nvmlGpuInstanceGetInfo(handle)
             at = info.placement
-            cut = MigInstance(profile=name, start=int(at.start), size=int(at.size))
+            start, size = int(at.start) // profile.unit, int(at.size) // profile.unit
+            cut = MigInstance(profile=name, start=start, size=size)
             yield Made(handle, int(info.id), profile.slices, cut)
 
 
@@ -151,18 +170,19 @@ def _ensure(
     made = next((each for each in there if each.cut == wanted), None)
     if made is None or not card.ours.made(card.id, wanted):
         _clear(card, there, wanted, needed)
-        _make(card, wanted, known[wanted.profile].id)
+        _make(card, wanted, known[wanted.profile])
         made = next(each for each in instances(card.handle, known) if each.cut == wanted)
     compute = _compute(made)
     return MadeInstance(_device_id(card.handle, made, compute), _nodes(card.handle, made, compute))
 
 
-def _make(card: Cut, wanted: MigInstance, number: int) -> None:
+def _make(card: Cut, wanted: MigInstance, profile: Profile) -> None:
     """Make the GPU instance, noted as ours. Raises NVMLError, OSError."""
-    at = nvml.c_nvmlGpuInstancePlacement_t(wanted.start, wanted.size)
+    unit = profile.unit
+    at = nvml.c_nvmlGpuInstancePlacement_t(wanted.start * unit, wanted.size * unit)
     card.ours.note(card.id, wanted)
     try:
-        nvml.nvmlDeviceCreateGpuInstanceWithPlacement(card.handle, number, byref(at))
+        nvml.nvmlDeviceCreateGpuInstanceWithPlacement(card.handle, profile.id, byref(at))
     except nvml.NVMLError:
         card.ours.strike(card.id, wanted)  # what is there by now is of another
         raise

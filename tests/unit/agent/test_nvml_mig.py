@@ -184,6 +184,27 @@ async def test_a_share_that_was_placed_for_more_than_the_driver_makes_is_refused
     assert there(card) == [HALF]
 
 
+async def test_a_driver_may_count_in_smaller_slices(tmp_path: Path, proc: Path) -> None:
+    """Twelfths of an RTX PRO 6000, of which an instance has three: a slice of ours is three."""
+    with fake_driver(tmp_path, "1xRTX-PRO-6000:mig") as driver:
+        (device,) = driver.ids
+        backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
+        card = pynvml.nvmlDeviceGetHandleByIndex(0)
+        quarter = MigInstance(profile="1g.24gb", start=1, size=1)
+        half = MigInstance(profile="2g.48gb", start=2, size=2)
+        await backend.make_instance(device, quarter, [])
+        made_by_hand(card, MigInstance(profile="2g.48gb", start=6, size=6))
+        at = [
+            pynvml.nvmlGpuInstanceGetInfo(each.handle).placement
+            for each in nvml_mig.instances(card, nvml_mig.profiles(card))
+        ]
+        assert [(each.start, each.size) for each in at] == [(3, 3), (6, 6)]
+        assert there(card) == [quarter, half]
+        kept = await backend.keep_instances(device, [])
+        assert (kept.gone, kept.foreign) == ((quarter,), (half,))
+        await backend.close()
+
+
 # ---------------------------------------------------------------- instances of others
 
 

@@ -76,6 +76,8 @@ def test_normal_name() -> None:
         ("NVIDIA B300 SXM6 AC", "1g.34gb"),
         ("NVIDIA GB300", "1g.35gb"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "1g.24gb"),
+        ("NVIDIA RTX PRO 5000 Blackwell", "1g.24gb"),
+        ("NVIDIA RTX PRO 4500 Blackwell Server Edition", "1g.16gb"),
     ],
 )
 def test_profiles_of_the_names_that_nvml_reports(model: str, smallest: str) -> None:
@@ -83,7 +85,10 @@ def test_profiles_of_the_names_that_nvml_reports(model: str, smallest: str) -> N
     assert mig_profiles("nvidia", model)[0].name == smallest
 
 
-@pytest.mark.parametrize(("family", "model"), [("nvidia", "Tesla T4"), ("nobody's", A100)])
+@pytest.mark.parametrize(
+    ("family", "model"),
+    [("nvidia", "Tesla T4"), ("nvidia", "NVIDIA RTX PRO 5000 72GB Blackwell"), ("nobody's", A100)],
+)
 def test_no_profiles(family: str, model: str) -> None:
     """A card that cannot be cut, a family that nobody knows."""
     assert mig_profiles(family, model) == ()
