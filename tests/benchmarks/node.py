@@ -12,12 +12,14 @@ another.
 `allocate_p99_ms` and `prestart_p99_ms` are of the kubelet's two calls: as the kubelet of the tests
 sees them, and with the real one by the agent's own histogram `apportion_agent_kubelet_seconds`
 (between two bounds as Prometheus' `histogram_quantile` has it). `bound_to_allocated_p50_ms` is by
-the times of the two events. Then no pod comes or goes
-for `--idle` seconds, while the agent samples eighty shares every five seconds, each with a process
-that HAMi-core noted: `agent_cpu_percent` is of one core, by the processor's time. `agent_rss_mb` is
-what the agent has then, and `usage_series` how many series of use a scrape of it has: four of
-each share and two of each card. The limits of HAMi's plugin and monitor stand beside it, on
-stderr (`values.yaml` of its chart).
+the times of the two events. Then no pod comes or goes for `--idle` seconds, while the agent samples
+eighty shares every five seconds. Each has a process that both HAMi-core and the driver list: a
+real one, in a cgroup and a mount namespace like those of its container. `agent_cpu_percent` is of
+one core, by the processor's time. `agent_rss_mb` is what the agent has then, and `usage_series` how
+many series of use a scrape of it has: four of each share and two of each card.
+
+It exits with 1 if a figure is above its limit (`LIMITS`). For comparison it
+prints the limits of HAMi's plugin and monitor on stderr (`values.yaml` of its chart).
 """
 
 import argparse
@@ -26,15 +28,19 @@ import contextlib
 import os
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from apportion.agent.hands.files import SharedFile
 from apportion.agent.kubelet.calls import ALLOCATE, PRE_START, Call
+from apportion.core.grants.region import Region
 from apportion_schemas import (
     Ask,
     NodeReported,
@@ -63,7 +69,10 @@ from tests.support.regions import run_process
 NAMES: Final = {ALLOCATE: "allocate", PRE_START: "prestart"}
 GPU: Final = "nvidia.com/gpu"
 CARDS, SLOTS, KEPT, WAVE = 8, 80, 80, 10
-MEMORY_MIB, CORES = 1000, 10
+SETTLE_S: Final = 12.0
+"""After which the agent has seen each process, and has cleared away the pods that ended."""
+MEMORY_MIB, CORES, USED_MIB, USED_PERCENT = 1000, 10, 500, 5
+LIMITS: Final = {"allocate_p99_ms": 5.0, "agent_rss_mb": 70.0, "agent_cpu_percent": 1.0}
 USAGE: Final = ("apportion_container_", "apportion_device_")
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 HAMI: Final = "HAMi's chart limits its plugin to 150 to 600 m of a CPU, and to 256 MiB to 1 GiB"
@@ -108,23 +117,24 @@ class Fake:
             self._number += 1
             held = Share(container="main", device=device.id, memory_mib=MEMORY_MIB, cores=CORES)
             shape = Shape(asks=(Ask(container="main", family="nvidia"),))
+            uid = _uid(name)
             await self.facts.write(
-                PodSubmitted(uid=name, namespace="default", name=name, shape=shape, dialect="hami")
+                PodSubmitted(uid=uid, namespace="default", name=name, shape=shape, dialect="hami")
             )
             placed = PodPlaced(
-                pod=name, namespace="default", name=name, attempt=1, node=NODE, shares=(held,),
+                pod=uid, namespace="default", name=name, attempt=1, node=NODE, shares=(held,),
                 score=Score(node=NODE, total=1.0), previous=self.facts.chain(NODE),
             )  # fmt: skip
             await self.facts.write(placed)
-            await self.facts.write(PodBound(pod=name, node=NODE, attempt=1))
-            await self._kubelet.admit(name, name, GPU, {"main": 1})
-            await self._kubelet.begin(name, "main")
+            await self.facts.write(PodBound(pod=uid, node=NODE, attempt=1))
+            await self._kubelet.admit(uid, name, GPU, {"main": 1})
+            await self._kubelet.begin(uid, "main")
 
     async def end(self, names: list[str]) -> None:
         """See Kubelet."""
         for name in names:
-            self._kubelet.end(name)
-            await self.facts.write(PodGone(uid=name))
+            self._kubelet.end(_uid(name))
+            await self.facts.write(PodGone(uid=_uid(name)))
 
     async def p99_ms(self, call: Call) -> float:
         """See Kubelet."""
@@ -154,6 +164,10 @@ class Real:
         """See Kubelet."""
         _, metrics = await self.agent.get("/metrics")
         return quantile_ms(metrics, NAMES[call], 0.99)
+
+
+def _uid(name: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 
 def _pod(name: str) -> dict[str, Any]:
@@ -245,7 +259,16 @@ def rss_mb(process: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-async def play(kubelet: Kubelet, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+async def pause(seconds: float) -> None:
+    """Let the agent work for so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.Event().wait()
+
+
+async def play(
+    kubelet: Kubelet, folder: Path, driver: FakeDriver, given: argparse.Namespace
+) -> dict[str, Any]:
     """Start the pods, leave the agent alone, and tell."""
     names = [f"pod-{number}" for number in range(given.pods)]
     for first in range(0, len(names), WAVE):
@@ -253,16 +276,14 @@ async def play(kubelet: Kubelet, folder: Path, given: argparse.Namespace) -> dic
             await kubelet.end(names[first - KEPT : first - KEPT + WAVE])
         await kubelet.start(names[first : first + WAVE])
         say(f"{min(first + WAVE, len(names))} of {len(names)} pods started")
-    for region in regions(folder):
-        run_process(region, mib=500, percent=5)
     agent = kubelet.agent
-    before = cpu_s(agent.pid)
-    say(f"{given.idle:g} seconds without a pod that comes or goes")
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(given.idle):
-            await asyncio.Event().wait()
-    taken_s = cpu_s(agent.pid) - before
-    _, text = await agent.get("/metrics")
+    with used(folder, driver):
+        await pause(SETTLE_S)
+        before = cpu_s(agent.pid)
+        say(f"{given.idle:g} seconds without a pod that comes or goes (agent: {agent.pid})")
+        await pause(given.idle)
+        taken_s = cpu_s(agent.pid) - before
+        _, text = await agent.get("/metrics")
     say(HAMI)
     return {
         "allocate_p99_ms": round(await kubelet.p99_ms(ALLOCATE), 2),
@@ -276,9 +297,53 @@ async def play(kubelet: Kubelet, folder: Path, given: argparse.Namespace) -> dic
     }
 
 
-def regions(folder: Path) -> Iterator[Path]:
-    """The regions of all containers on the node."""
-    return (folder / "k" / "state" / "shares").glob("*/*/share.cache")
+@contextlib.contextmanager
+def used(folder: Path, driver: FakeDriver) -> Iterator[None]:
+    """A process on each share of the node, as region, driver and kernel have it."""
+    cgroups = cgroup2()
+    if cgroups is None:
+        say("cgroups or mounts cannot be made here: the kernel does not say whose a process is")
+    with contextlib.ExitStack() as stack:
+        for region in (folder / "k" / "state" / "shares").glob("*/share.cache"):
+            pod = region.parent.name.rpartition("_")[0]
+            pid = stack.enter_context(contained(folder / "k" / "pods", pod, cgroups))
+            with SharedFile(region) as file:
+                (device,) = Region(file).devices
+            run_process(region, inner=pid, mib=USED_MIB, percent=USED_PERCENT)
+            driver.process(driver.ids.index(device), pid, USED_MIB, USED_PERCENT)
+        yield
+
+
+def cgroup2() -> Path | None:
+    """Where cgroups of version 2 are mounted, if this process may make cgroups and mounts."""
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    found = next((Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"), None)
+    return found if found is not None and os.access(found, os.W_OK) and not missing() else None
+
+
+@contextlib.contextmanager
+def contained(pods: Path, pod: str, cgroups: Path | None) -> Iterator[int]:
+    """A process that the kernel says is of that pod, where cgroups can be made; its id."""
+    log = pods / pod / "containers" / "main" / "log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.touch()
+    command = ["sleep", "3600"]
+    if cgroups is not None:
+        bind = f'mount --make-rprivate / && mount --bind {log} {log} && exec "$@"'
+        command = ["/usr/bin/unshare", "--mount", "sh", "-c", bind, "sh", *command]
+    with subprocess.Popen(command) as process:
+        folder = cgroups / "apportion-benchmark" / f"pod{pod}" / "main" if cgroups else None
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True)
+                (folder / "cgroup.procs").write_text(str(process.pid))
+            yield process.pid
+        finally:
+            process.kill()
+            process.wait()
+            if folder is not None:
+                folder.rmdir()
+                folder.parent.rmdir()
 
 
 @contextlib.contextmanager
@@ -307,12 +372,12 @@ async def main(given: argparse.Namespace) -> dict[str, Any]:
     """All of it, in folders of its own."""
     name, started = kubelet_of(given.kubelet)
     say(f"with the {name} kubelet")
-    with tempfile.TemporaryDirectory(prefix="node") as path, driven(Path(path)):
+    with tempfile.TemporaryDirectory(prefix="node") as path, driven(Path(path)) as driver:
         folder = Path(path)
         context: AbstractAsyncContextManager[Kubelet] = started(folder)
         async with context as kubelet:
             await kubelet.facts.count(NodeReported, 1)
-            return await play(kubelet, folder, given)
+            return await play(kubelet, folder, driver, given)
 
 
 if __name__ == "__main__":
@@ -320,4 +385,4 @@ if __name__ == "__main__":
     parser.add_argument("--pods", type=int, default=100)
     parser.add_argument("--idle", type=float, default=60.0, help="seconds without a pod")
     parser.add_argument("--kubelet", choices=("real", "fake"), default="", help="which one")
-    tell(parser, lambda given: asyncio.run(main(given)))
+    tell(parser, lambda given: asyncio.run(main(given)), LIMITS)

@@ -3,6 +3,7 @@
 import json
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 
@@ -13,13 +14,29 @@ def parser_of(text: str | None) -> ArgumentParser:
     return parser
 
 
-def tell(parser: ArgumentParser, measure: Callable[[Namespace], Mapping[str, Any]]) -> None:
-    """Measure as the command line says, and print the figures."""
+def tell(
+    parser: ArgumentParser,
+    measure: Callable[[Namespace], Mapping[str, Any]],
+    limits: Mapping[str, float] = MappingProxyType({}),
+) -> None:
+    """Measure as the command line says, and print the figures, each with its limit if it has one.
+
+    Raises:
+        SystemExit: a figure is not below its limit.
+    """
     given = parser.parse_args()
     figures = measure(given)
     if given.json:
         print(json.dumps(figures))
-        return
-    width = max(map(len, figures))
-    for name, value in figures.items():
-        print(f"{name:>{width}}: {value}")
+    else:
+        width = max(map(len, figures))
+        for name, value in figures.items():
+            limit = f" (limit: {limits[name]:g})" if name in limits else ""
+            print(f"{name:>{width}}: {value}{limit}")
+    missed = [
+        f"{name}: {figures[name]}, limit {limit:g}"
+        for name, limit in limits.items()
+        if figures[name] >= limit
+    ]
+    if missed:
+        raise SystemExit("\n".join(missed))

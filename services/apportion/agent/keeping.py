@@ -123,7 +123,8 @@ class Keeping:
         while True:
             await asyncio.sleep(ADVISE_S)
             now_s = self._clock.now().timestamp()
-            kept, regions = list(self.preparing.kept()), self._hands.regions
+            kept = self.preparing.kept(self._agent.configuration)
+            regions = self._hands.regions
             self.breaches.note(await asyncio.to_thread(regions.round, kept, now_s, RECENT_S))
             if self.sampling.look is not seen and self._places.library:
                 seen = self.sampling.look

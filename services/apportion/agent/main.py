@@ -180,7 +180,7 @@ async def _hand_out(
         await served.keeping.look()  # before the ledger is read, whose beginning tells of them
     service.ready_when(served.not_ready)
     service.loop("usage", lambda: served.keeping.sampling.run(session.ledger.publish))
-    give_back()
+    service.loop("memory", lambda: give_back(service.clock))
     return door
 
 

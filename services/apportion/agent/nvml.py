@@ -39,8 +39,8 @@ IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 QUIET_S = 300.0
 """A card that had a critical XID is offered again after this long without another."""
 PROBE_S = 10.0
-_WAIT_S = 0.25
-"""For an XID at a time: a look at the cards waits as long for its turn."""
+_WAIT_S = 1.0
+"""For an XID at a time, which ends the wait: a look at the cards waits as long for its turn."""
 _SLOW_S = 0.2
 """After so long the next card is asked as well, beside the one that has not answered."""
 _MIG_SLOTS = 7

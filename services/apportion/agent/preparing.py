@@ -78,6 +78,8 @@ class SharePreparing:
         self._hands = hands
         self._granted = granted
         self._at_allocate = at_allocate
+        self._plans: dict[str, tuple[Claim, tuple[Kept, ...]]] = {}
+        self._planned_as: tuple[object, object] = (None, None)
 
     async def prepare(self, holder: Holder) -> Edits:
         """See `port.Preparing`."""
@@ -117,19 +119,35 @@ class SharePreparing:
         source = claim.placed.shares if container in own else claim.placed.borrowed
         return self._granted(self._held(claim, container, source)).edits
 
-    def kept(self) -> Iterator[Kept]:
-        """What the regions of all containers here have to contain, by the ledger."""
-        for claim in list(self._view.held.values()):
-            own = {share.container for share in claim.placed.shares}
-            lent = {share.container for share in claim.placed.borrowed} - own
-            for names, source in ((own, claim.placed.shares), (lent, claim.placed.borrowed)):
-                for container in sorted(names):
-                    try:
-                        plan = self._granted(self._held(claim, container, source)).region
-                    except GrantRefused:
-                        continue  # a start of it says why
-                    if plan is not None:
-                        yield Kept(claim.placed.namespace, plan)
+    def kept(self, configuration: object) -> list[Kept]:
+        """What the regions of all containers here have to contain, by the ledger.
+
+        Plans are made again only for claims that are new or changed, and all of them once the
+        configuration or the devices are others.
+        """
+        planned_as = configuration, self._devices()
+        if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
+            self._plans.clear()
+            self._planned_as = planned_as
+        before, self._plans = self._plans, {}
+        for pod, claim in self._view.held.items():
+            known = before.get(pod)
+            if known is None or known[0] is not claim:
+                known = claim, tuple(self._kept(claim))
+            self._plans[pod] = known
+        return [each for _, plans in self._plans.values() for each in plans]
+
+    def _kept(self, claim: Claim) -> Iterator[Kept]:
+        own = {share.container for share in claim.placed.shares}
+        lent = {share.container for share in claim.placed.borrowed} - own
+        for names, source in ((own, claim.placed.shares), (lent, claim.placed.borrowed)):
+            for container in sorted(names):
+                try:
+                    plan = self._granted(self._held(claim, container, source)).region
+                except GrantRefused:
+                    continue  # a start of it says why
+                if plan is not None:
+                    yield Kept(claim.placed.namespace, plan)
 
     async def resize(self, pod: str) -> None:
         """Hold the containers of a pod that runs to what the ledger says that it holds now.

@@ -66,21 +66,22 @@ class DriverLimits:
         wanted = list(limits)
         cgroups = {limit.cgroup for limit in wanted}
         self._found = await asyncio.to_thread(self._folders, cgroups)
+        without: set[str] = set()
         for limit in wanted:
-            if problem := await self._held(limit):
-                self._log_once(problem)
-
-    async def _held(self, limit: Limit) -> str:
-        """Why the driver does not hold it, or nothing."""
-        folder = self._found[limit.cgroup]
-        try:
-            if await self._backend.hold_memory(limit.device, folder, limit.memory):
-                return ""
-        except NotMade as problem:
-            if not folder.is_dir():
-                return f"the node's cgroups are not at {self._cgroups}, which is --cgroups"
-            return f"{folder}: {problem}"
-        return f"the driver of {limit.device} has no limits of memory for cgroups"
+            if limit.device in without:
+                continue
+            folder = self._found[limit.cgroup]
+            try:
+                if not await self._backend.hold_memory(limit.device, folder, limit.memory):
+                    without.add(limit.device)
+                    problem = f"the driver of {limit.device} has no limits of memory for cgroups"
+                    self._log_once(problem)
+            except NotMade as refused:
+                self._log_once(
+                    f"{folder}: {refused}"
+                    if folder.is_dir()
+                    else f"the node's cgroups are not at {self._cgroups}, which is --cgroups"
+                )
 
     def _log_once(self, problem: str) -> None:
         if problem in self._logged:

@@ -159,9 +159,16 @@ class Regions:
         write_whole(path, made(plan), mode=_WRITABLE)
         self._written[plan.path] = plan
 
-    def read(self) -> Iterator[tuple[str, str, Region]]:
-        """The pod, the container and the region of each, open until the next one is asked for."""
+    def read(
+        self, only: Collection[tuple[str, str]] | None = None
+    ) -> Iterator[tuple[str, str, Region]]:
+        """The pod, the container and the region of each, open until the next one is asked for.
+
+        `only` are pods and containers.
+        """
         for pod, path in self.each():
+            if only is not None and (pod, _container(path)) not in only:
+                continue
             with ExitStack() as files:
                 for region in _region(path, files):
                     yield pod, _container(path), region

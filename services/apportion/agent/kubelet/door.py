@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,6 +23,7 @@ from apportion.agent.kubelet.plugin import Plugin
 
 LOOK_S: Final = 0.5
 _TIMEOUT_S = 2.0
+_KUBELET: Final = "kubelet.sock"
 
 _log = logging.getLogger(__name__)
 
@@ -65,27 +67,27 @@ class FrontDoor:
         known: dict[str, _Inodes] = {}
         try:
             while True:
-                kubelet = self._folder / "kubelet.sock"
+                found = _inodes(self._folder)
                 for resource, plugin in list(self._plugins.items()):
-                    now = _Inodes(_inode(self._folder / plugin.endpoint), _inode(kubelet))
+                    now = _Inodes(found.get(plugin.endpoint, 0), found.get(_KUBELET, 0))
                     if now.kubelet and now != known.get(resource):
-                        known[resource] = await self._introduce(plugin, kubelet)
+                        known[resource] = await self._introduce(plugin)
                 await asyncio.sleep(LOOK_S)
         finally:
             for plugin in self._plugins.values():
                 await plugin.close()
 
-    async def _introduce(self, plugin: Plugin, kubelet: Path) -> _Inodes:
+    async def _introduce(self, plugin: Plugin) -> _Inodes:
         """Serve the plugin's socket anew and register it; what it was registered with."""
         self._registered.discard(plugin.resource)
-        before = _inode(kubelet)
+        before = _inodes(self._folder).get(_KUBELET, 0)
         await plugin.listen(self._folder)
-        if not await self._register(plugin, kubelet):
+        if not await self._register(plugin):
             return _Inodes(0, 0)
         self._registered.add(plugin.resource)
-        return _Inodes(_inode(self._folder / plugin.endpoint), before)
+        return _Inodes(_inodes(self._folder).get(plugin.endpoint, 0), before)
 
-    async def _register(self, plugin: Plugin, kubelet: Path) -> bool:
+    async def _register(self, plugin: Plugin) -> bool:
         request = pb.RegisterRequest(
             version=VERSION,
             endpoint=plugin.endpoint,
@@ -93,7 +95,7 @@ class FrontDoor:
             options=plugin.options(),
         )
         try:
-            async with grpc.aio.insecure_channel(f"unix:{kubelet}") as channel:
+            async with grpc.aio.insecure_channel(f"unix:{self._folder / _KUBELET}") as channel:
                 await REGISTER.on(channel)(request, timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             _log.info("the kubelet does not take %s yet: %s", plugin.resource, error.details())
@@ -102,9 +104,10 @@ class FrontDoor:
         return True
 
 
-def _inode(path: Path) -> int:
-    """Which file it is, 0 where there is none."""
+def _inodes(folder: Path) -> dict[str, int]:
+    """Which file is behind each name of a folder; none where it cannot be read."""
     try:
-        return path.stat().st_ino
+        with os.scandir(folder) as entries:
+            return {each.name: each.inode() for each in entries}
     except OSError:
-        return 0
+        return {}

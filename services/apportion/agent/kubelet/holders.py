@@ -1,7 +1,7 @@
 """Who holds a slot: the kubelet's PodResources tell names, its checkpoint tells uids.
 
 PodResources (v1) leaves init containers out and knows no uid; the checkpoint of the kubelet's
-device manager has both, under a pod's uid and no name. Both are read anew for every question, for a
+device manager has both, under a pod's uid and no name. Both are read for every question, for a
 kubelet writes them before it asks; it forgets a pod that ended before it hands its slots on.
 
 It writes the checkpoint only when it hands out slots, so that names pods that are over.
@@ -15,6 +15,8 @@ over while a container of it may run, whatever is started anew.
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +36,10 @@ CHECKPOINT: Final = "kubelet_internal_checkpoint"
 CHECKPOINT_BYTES_MAX: Final = 64 << 20
 """Of a node with a few hundred pods it has a few hundred kilobytes."""
 _TIMEOUT_S = 2.0
+_SETTLED_NS: Final = 1_000_000_000
+"""A file written less than this long ago may be another soon without any difference in `_File`."""
+_File = tuple[int, int, int]
+"""Inode, size and time of the last change."""
 _OURS: Final = b"apportion.dev/"
 """In all that our plugins answer at `Allocate`."""
 _Ids = list[str] | dict[str, list[str]] | None
@@ -87,6 +93,7 @@ class Holders:
         self.amounts: frozenset[str] = frozenset()
         self._listed: dict[tuple[str, str], dict[str, set[str]]] = {}
         self._handed: set[tuple[str, str]] = set()
+        self._seen: tuple[_File, _Data] | None = None
 
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
         """Who holds exactly these slots of the resource.
@@ -227,8 +234,14 @@ class Holders:
         return self._read().pod_device_entries or []
 
     def _read(self) -> _Data:
+        """The checkpoint, decoded again only if it is another file than before."""
+        seen = self._seen
         try:
             with self._checkpoint.open("rb") as file:
+                status = os.fstat(file.fileno())
+                now = status.st_ino, status.st_size, status.st_mtime_ns
+                if seen is not None and seen[0] == now:
+                    return seen[1]
                 data = file.read(CHECKPOINT_BYTES_MAX + 1)
         except OSError as error:
             raise NotPrepared(f"the kubelet's checkpoint cannot be read: {error}") from None
@@ -238,11 +251,14 @@ class Holders:
                 "it is no checkpoint of a kubelet"
             )
         try:
-            return _decode(data).data
+            found = _decode(data).data
         except msgspec.DecodeError as error:
             raise NotPrepared(
                 f"{self._checkpoint} is no checkpoint that we know: {error}"
             ) from None
+        settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
+        self._seen = (now, found) if settled else None
+        return found
 
     async def _name(self, resource: str, slots: frozenset[str]) -> tuple[str, str]:
         """Namespace and name, for people; empty while only an init container has the slots."""

@@ -23,7 +23,7 @@ class Reading(NamedTuple):
     """What a region tells of the use of one of its devices: bytes, and percent of its compute.
 
     `kinds` and `idle_s` are as in `uses.Use`; `running` is whether HAMi-core knows of a process.
-    `pids` are the ids of its processes in the container.
+    `pids` has by the id in the container of each process the id on the node that the region says.
     """
 
     memory_used: int
@@ -31,7 +31,7 @@ class Reading(NamedTuple):
     kinds: tuple[int, int, int]
     idle_s: float | None
     running: bool
-    pids: frozenset[int] = frozenset()
+    pids: Mapping[int, int] = {}
 
 
 def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
@@ -43,11 +43,24 @@ def read(regions: Regions, now_s: float) -> dict[Container, dict[str, Reading]]:
     return found
 
 
+def wrong_pids(
+    readings: Mapping[Container, Mapping[str, Reading]],
+    pids: Mapping[Container, Mapping[int, int]],
+) -> dict[Container, Mapping[int, int]]:
+    """Those `pids` whose region has another id on the node for one of its processes."""
+    return {
+        container: known
+        for container, known in pids.items()
+        for reading in list(readings.get(container, {}).values())[:1]
+        if any(known.get(inner, pid) != pid for inner, pid in reading.pids.items())
+    }
+
+
 def tell_pids(regions: Regions, pids: Mapping[Container, Mapping[int, int]]) -> int:
     """Write down each process's id on the node, where another one stands; how many there were."""
     written = 0
-    for pod, name, region in regions.read():
-        known = pids.get((pod, name), {})
+    for pod, name, region in regions.read(pids):
+        known = pids[pod, name]
         with suppress(OSError):  # a full disk has no room for what a container left out of its file
             for process in region.processes():
                 pid = known.get(process.pid, 0)
@@ -60,7 +73,7 @@ def tell_pids(regions: Regions, pids: Mapping[Container, Mapping[int, int]]) -> 
 def _reading(region: Region, now_s: float) -> dict[str, Reading]:
     processes = list(region.processes())
     last_s = region.last_kernel
-    pids = frozenset(each.pid for each in processes)
+    pids = {each.pid: each.host_pid for each in processes}
     return {
         device: Reading(
             sum(each.memory[at] for each in processes),

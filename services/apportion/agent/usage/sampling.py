@@ -25,7 +25,7 @@ from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.usage.account import Account
 from apportion.agent.usage.names import Names, Seen, families, samples
-from apportion.agent.usage.regions import read, tell_pids
+from apportion.agent.usage.regions import read, tell_pids, wrong_pids
 from apportion.agent.usage.uses import Counted, Look
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.process.clock import Clock, rfc3339
@@ -131,8 +131,8 @@ class Sampling:
         readings = await asyncio.to_thread(read, self._regions, self._wall_s())
         counted = await asyncio.to_thread(Counted, claims, loads, self._books.owner)
         self._look = counted.look(self._node.devices, readings)
-        if self._look.pids:
-            await asyncio.to_thread(tell_pids, self._regions, self._look.pids)
+        if wrong := wrong_pids(readings, self._look.pids):
+            await asyncio.to_thread(tell_pids, self._regions, wrong)
         if self._limits is not None:
             cgroups = self._look.cgroups
             await self._limits.hold(limits_of(claims, cgroups, self._node.devices))

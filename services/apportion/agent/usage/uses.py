@@ -128,7 +128,7 @@ class Counted:
             if device not in devices or devices[device].mode != "hami-core":
                 continue
             found = readings.get((pod, container), {}).get(device)
-            if found is None or pids - found.pids:
+            if found is None or pids - found.pids.keys():
                 yield Breach(pod, container, device, "unheld", memory)
             elif memory > 2 * found.memory_used + len(pids) * _UNCOUNTED:
                 yield Breach(pod, container, device, "zeroed", memory)

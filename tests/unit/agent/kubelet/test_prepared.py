@@ -1,6 +1,8 @@
 """The book of prepared claims, and what it means for what a node keeps."""
 
 import json
+import os
+import time
 from pathlib import Path
 
 from apportion.agent.kubelet.holders import CHECKPOINT, Holders
@@ -48,3 +50,27 @@ async def test_a_pod_that_has_claims_alone_is_known_to_the_node(tmp_path: Path) 
     assert await holders.pods() == {"by-slot", "by-claim"}
     book.strike("c-1")
     assert await holders.pods() == {"by-slot"}
+
+
+async def test_a_checkpoint_is_decoded_again_once_it_is_another_file(tmp_path: Path) -> None:
+    """Or might be: one that was just written can change without any other sign."""
+    path = tmp_path / CHECKPOINT
+    holders = Holders(tmp_path, tmp_path / "none.sock")
+
+    def write(uid: str, age_s: int) -> None:
+        entry = {"PodUID": uid, "ContainerName": "main", "ResourceName": "r", "DeviceIDs": None}
+        path.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+        at_s = now_s - age_s
+        os.utime(path, (at_s, at_s))
+
+    now_s = int(time.time())
+    write("a", 0)
+    assert await holders.pods() == {"a"}
+    write("b", 0)
+    assert await holders.pods() == {"b"}
+    write("c", 60)
+    assert await holders.pods() == {"c"}
+    write("d", 60)
+    assert await holders.pods() == {"c"}, "the same inode, size and time"
+    write("e", 59)
+    assert await holders.pods() == {"e"}

@@ -24,12 +24,16 @@ def write(
     inner: int = 0,
     command: str = "python",
     cgroups: str = "",
+    started: int = 0,
 ) -> None:
-    """One process: of a container of a pod, or of nobody."""
+    """One process: of a container of a pod, or of nobody; without `stat` unless it `started`."""
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     ids = f"{pid}\t{inner}" if inner else f"{pid}"
     (folder / "status").write_text(f"Name:\t{command}\nState:\tS\nNSpid:\t{ids}\n")
+    if started:
+        fields = " ".join(str(number) for number in range(4, 22))
+        (folder / "stat").write_text(f"{pid} ({command}) S {fields} {started} 1 2\n")
     (folder / "cgroup").write_text(cgroups or (cgroup(uid) if uid else "0::/user.slice\n"))
     mounts = "22 1 0:20 / /proc rw - proc proc rw\n"
     if container:

@@ -80,3 +80,25 @@ def test_this_process_is_found() -> None:
     owner = Owners().of(os.getpid())
     assert owner is not None
     assert owner.command
+
+
+def test_a_process_is_read_once_and_its_successor_again(tmp_path: Path) -> None:
+    """Another process of the same number started later, or runs another program."""
+    owners = Owners(tmp_path)
+    write(tmp_path, 7, uid=UID, container="main", command="a b) (c", started=100)
+    first = owners.of(7)
+    (tmp_path / "7" / "cgroup").unlink()
+    assert owners.of(7) is first
+    write(tmp_path, 7, uid=OTHER, container="aide", command="a b) (c", started=101)
+    assert owners.of(7) == Owner(OTHER, "aide", 7, "a b) (c", cgroup(OTHER).strip()[3:])
+    write(tmp_path, 7, command="a", started=101)
+    assert owners.of(7) == Owner("", "", 7, "a")
+
+
+def test_a_process_whose_container_is_not_known_is_read_again(tmp_path: Path) -> None:
+    """Its mounts could not be read the first time."""
+    owners = Owners(tmp_path)
+    write(tmp_path, 7, uid=UID, started=100)
+    assert owners.of(7) == Owner(UID, "", 7, "python", OWN_CGROUP)
+    write(tmp_path, 7, uid=UID, container="main", started=100)
+    assert owners.of(7) == Owner(UID, "main", 7, "python", OWN_CGROUP)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from apportion.agent.hands.files import SharedFile
 from apportion.agent.hands.regions import Regions
-from apportion.agent.usage.regions import Reading, read, tell_pids
+from apportion.agent.usage.regions import Reading, read, tell_pids, wrong_pids
 from apportion.core.grants import RegionPlan
 from apportion.core.grants.region import Region
 from tests.support.regions import run_process
@@ -31,7 +31,7 @@ def test_a_region_tells_what_its_processes_use(tmp_path: Path) -> None:
     with SharedFile(path) as file:
         file.write(LAST_KERNEL, (90).to_bytes(8, "little"))
     kinds = (150 * MIB, 0, 450 * MIB)
-    busy = Reading(600 * MIB, 25, kinds, 10.0, running=True, pids=frozenset({7}))
+    busy = Reading(600 * MIB, 25, kinds, 10.0, running=True, pids={7: 0})
     assert read(made, 100.0) == {("uid-1", "main"): {"GPU-1": busy}}
 
 
@@ -44,3 +44,14 @@ def test_a_process_is_told_who_it_is(tmp_path: Path) -> None:
     assert tell_pids(made, {("uid-1", "main"): {7: 4711}}) == 0
     with SharedFile(path) as file:
         assert next(Region(file).processes()).host_pid == 4711
+
+
+def test_only_regions_with_another_id_are_written(tmp_path: Path) -> None:
+    """One that has the right id, or whose process the driver does not list, is left alone."""
+    made, path = regions(tmp_path)
+    main = "uid-1", "main"
+    run_process(path, inner=7, host=4711)
+    readings = read(made, 100.0)
+    assert wrong_pids(readings, {main: {7: 4711}}) == {}
+    assert wrong_pids(readings, {main: {8: 4712}, ("uid-2", "main"): {7: 4713}}) == {}
+    assert wrong_pids(readings, {main: {7: 4714}}) == {main: {7: 4714}}

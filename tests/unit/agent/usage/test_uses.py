@@ -174,7 +174,7 @@ def test_a_process_that_its_region_does_not_have_is_a_breach(tmp_path: Path) -> 
     loads, claims = [Load(CARD, 0, 0, None, running)], [claim(UID, share())]
 
     def breaches(*pids: int) -> list[tuple[str, str, int]]:
-        reading = Reading(600 * MIB, 0, (0, 0, 0), None, bool(pids), frozenset(pids))
+        reading = Reading(600 * MIB, 0, (0, 0, 0), None, bool(pids), dict.fromkeys(pids, 0))
         found = look(tmp_path, claims, loads, {(UID, "main"): {CARD: reading}}).breaches
         return [(each.container, each.code, each.memory // MIB) for each in found]
 
@@ -191,7 +191,7 @@ def test_a_region_that_counts_far_less_than_the_driver_is_a_breach(tmp_path: Pat
     loads, claims = [Load(CARD, 0, 0, None, running)], [claim(UID, share())]
 
     def codes(counted: int) -> list[str]:
-        reading = Reading(counted * MIB, 0, (0, 0, 0), None, bool(loads), frozenset((11, 12)))
+        reading = Reading(counted * MIB, 0, (0, 0, 0), None, bool(loads), {11: 0, 12: 0})
         found = look(tmp_path, claims, loads, {(UID, "main"): {CARD: reading}})
         return [each.code for each in found.breaches]
 

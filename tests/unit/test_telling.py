@@ -1,0 +1,28 @@
+"""A benchmark whose figures have limits fails when one is missed."""
+
+import json
+
+import pytest
+
+from tests.benchmarks.telling import parser_of, tell
+
+
+@pytest.mark.parametrize("figure", [70.0, 78.0])
+def test_a_figure_that_is_not_below_its_limit_ends_with_an_error(
+    figure: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The figures are printed all the same."""
+    monkeypatch.setattr("sys.argv", ["benchmark", "--json"])
+    figures = {"rss_mb": figure, "series": 336}
+    with pytest.raises(SystemExit, match="rss_mb"):
+        tell(parser_of("A benchmark."), lambda _: figures, {"rss_mb": 70.0})
+    assert json.loads(capsys.readouterr().out) == figures
+
+
+def test_figures_below_their_limits_are_printed_with_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that has no limit has none beside it."""
+    monkeypatch.setattr("sys.argv", ["benchmark"])
+    tell(parser_of("A benchmark."), lambda _: {"rss_mb": 69.9, "series": 336}, {"rss_mb": 70.0})
+    assert capsys.readouterr().out.splitlines() == ["rss_mb: 69.9 (limit: 70)", "series: 336"]
