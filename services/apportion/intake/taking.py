@@ -198,13 +198,15 @@ class Taking:
     def _within_budget(self, lane: Lane, draft: Draft) -> Draft | Answer:
         """The draft, unless the room that is left is not for agents, or its node has had its share.
 
-        Agents take none of the reserve, which people and schedulers need to mend things.
+        Agents take none of the reserve, which people and schedulers need to mend things. Use can
+        wait; a container cannot, so what is asked for it is asked again soon.
         """
-        reserve = RESERVE_OF_USAGE if draft.subject.startswith(_USAGE) else RESERVE
+        of_usage = draft.subject.startswith(_USAGE)
+        reserve = RESERVE_OF_USAGE if of_usage else RESERVE
         if self._free() < reserve:
             return self._again(
                 f"the ledger has less than {reserve:.0%} of its room left, which is not for agents",
-                LATER_S,
+                LATER_S if of_usage else AGAIN_S,
             )
         if lane.may_append(len(draft.payload), self._clock.monotonic()):
             self._spend(len(draft.payload))

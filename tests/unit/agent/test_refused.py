@@ -2,14 +2,21 @@
 in virtual time.
 """
 
+import asyncio
+import random
+
 import pytest
 
+from apportion.agent.handing_in import HandingIn
 from apportion.core.devices.simulating import simulated_devices
 from apportion.intake.taking import LATER_S
 from apportion.runtime.files.fleets import SimulatedNode
+from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.service.soundness import Soundness
-from apportion_schemas import Device, Host, NodeReported, ReportRefused
+from apportion_schemas import Device, Host, NodeReported, ReportRefused, UsageRecorded
+from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest, run_virtually
+from tests.support.memory_ledger import MemoryLedger
 from tests.support.virtual_services import Services
 
 HOST = Host(cpu_milli=1000, memory_mib=1000, pods=110)
@@ -86,22 +93,29 @@ def nodes(services: Services) -> list[str]:
     return [each.node for each in services.written(NodeReported)]
 
 
-def test_an_agent_asks_again_as_late_as_an_intake_of_a_full_ledger_says(
+def test_use_is_sent_again_as_late_as_an_intake_of_a_full_ledger_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its own back-off ends at five seconds; once there is room, the report is taken."""
-    monkeypatch.setattr(Soundness, "free", lambda _soundness: 0.01)
+    """The back-off alone ends at five seconds; once there is room, the record is taken."""
+    room = [0.07]
+    monkeypatch.setattr(Soundness, "free", lambda _soundness: room[0])
 
     async def full() -> None:
-        services = Services()
+        services, clock = Services(), SkewedClock(random.Random(0), skew_s=0.0)
         intake = await services.intake()
-        services.agent(SimulatedNode("new", CARD, HOST))
+        assert (await services.say(report("n1", CARD), "node")).revision == 1
+        handing_in = HandingIn(MemoryLedger(services.server, role="agent"), clock)
+        record = UsageRecorded(node="n1", seconds=3_600, shares=())
+        publishing = asyncio.create_task(
+            Publisher("agent/n1", clock, handing_in.append).publish(record, event_id="u", basis=1)
+        )
         await rest(3.5 * LATER_S)
         page = intake.metrics.render().decode()
         _, _, asked = page.partition('apportion_intake_events_total{outcome="again"} ')
         assert 3 <= float(asked.split()[0]) <= 8  # each pause is half of it at least
-        monkeypatch.setattr(Soundness, "free", lambda _soundness: 1.0)
+        assert not publishing.done()
+        room[0] = 1.0
         await rest(LATER_S)
-        assert nodes(services) == ["new"]
+        assert services.written(UsageRecorded) == [record]
 
     run_virtually(full())
