@@ -124,7 +124,7 @@ async def test_a_full_stream_stops_placing_and_goes_on_with_more_room(tmp_path: 
         assert len(taken) > 20
         async with scheduler:
             await says(scheduler, FULL)
-            assert await full_metric(scheduler)
+            await until(lambda: full_metric(scheduler), "an append to be refused", timeout_s=40)
             line = await scheduler.logged("the ledger is full")
             assert "max_bytes" in str(line)
             await verb(bus, "bootstrap", "ledger", "resize", "--max-bytes", str(MORE_BYTES))
