@@ -59,7 +59,7 @@ def volcano(control_plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
         "--scheduler-name=apportion",
         "-v=4",
     ]
-    with running(command, tmp_path):
+    with running(command, tmp_path / "vc-controller-manager.log"):
         yield
 
 
@@ -90,6 +90,26 @@ async def leader_worker_sets(
     with running_manager(world.plane, LWS, tmp_path, api, **settings):
         yield
         await remove(world, "leaderworkersets.leaderworkerset.x-k8s.io")
+
+
+@pytest.fixture
+async def kueue(world: KubeWorld, workloads: None, tmp_path: Path) -> AsyncIterator[None]:
+    """Kueue's controller; its objects are gone after the test."""
+    settings = {
+        "integrations": {"frameworks": ["batch/job", "pod"]},
+        "featureGates": {"VisibilityOnDemand": False},
+    }
+    api = "config.kueue.x-k8s.io/v1beta2"
+    with running_manager(world.plane, KUEUE, tmp_path, api, **settings):
+        yield
+        await remove(world, "jobs.batch")
+        free = '{"metadata":{"finalizers":null}}'  # Kueue holds a group of pods until all ended
+        for pod in (await world.plane.get("pods"))["items"]:
+            name = pod["metadata"]["name"]
+            await world.plane.user("patch", "pod", name, "--type=merge", "-p", free, ok=None)
+        await remove(world, "pods")
+        for kind in ("workloads", "localqueues", "clusterqueues", "resourceflavors"):
+            await remove(world, f"{kind}.kueue.x-k8s.io")
 
 
 async def remove(world: KubeWorld, kind: str) -> None:
@@ -371,4 +391,67 @@ async def test_a_group_that_is_a_gang_starts_together_again(world: KubeWorld) ->
     await world.facts.count(PodGone, PODS)
     second = await settled(world, PODS)
     assert not uids(first) & uids(second)
+    await sound(world)
+
+
+# -------------------------------------------------------------- Kueue
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+
+
+def kueue_object(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    """An object of Kueue's API."""
+    api = "kueue.x-k8s.io/v1beta2"
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def quota(**most: int) -> list[dict[str, Any]]:
+    """The queue `team`, which admits so much of each resource of NVIDIA's at a time."""
+    resources = [
+        {"name": f"nvidia.com/{name}", "nominalQuota": str(most[name])} for name in sorted(most)
+    ]
+    covered = [each["name"] for each in resources]
+    flavors = [{"name": "any", "resources": resources}]
+    groups = [{"coveredResources": covered, "flavors": flavors}]
+    return [
+        kueue_object("ResourceFlavor", "any"),
+        kueue_object("ClusterQueue", "team", namespaceSelector={}, resourceGroups=groups),
+        kueue_object("LocalQueue", "team", clusterQueue="team"),
+    ]
+
+
+@needs(KUEUE, "a folder with Kueue's manager and config")
+@pytest.mark.usefixtures("kueue")
+async def test_kueue_says_when_and_apportion_where(world: KubeWorld) -> None:
+    """A job and a group of pods run one after the other; an evicted job starts again."""
+    await fleet(world)
+    await world.plane.apply(*quota(gpu=2, gpumem=2 * HALF_MIB))
+    template = {"spec": kube_pod("any", share(HALF_MIB))["spec"] | {"restartPolicy": "Never"}}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train", "labels": {QUEUE: "team"}},
+        "spec": {"parallelism": 2, "completions": 2, "suspend": True, "template": template},
+    }
+    await world.plane.apply(job)
+    first = await settled(world, 2)
+
+    async def stop(policy: str) -> None:
+        patch = json.dumps({"spec": {"stopPolicy": policy}})
+        await world.plane.user("patch", "clusterqueue", "team", "--type=merge", "-p", patch)
+
+    await stop("HoldAndDrain")
+    await world.facts.count(PodGone, 2)
+    await stop("None")
+    second = await settled(world, 2)
+    assert not uids(first) & uids(second)
+    group = {QUEUE: "team", "kueue.x-k8s.io/pod-group-name": "group"}
+    total = {"kueue.x-k8s.io/pod-group-total-count": "2"}
+    pods = [kube_pod(n, share(HALF_MIB), labels=group, annotations=total) for n in ("p0", "p1")]
+    await world.plane.apply(*pods)
+    await settled(world, 2, waiting=2)
+    assert all(pod["spec"]["schedulingGates"] for pod in await living(world) if pod not in second)
+    for pod in second:
+        await become(world, pod, "Succeeded")
+    await settled(world, 2, labels=group)
     await sound(world)

@@ -29,6 +29,13 @@ from tests.support.polling import until, wait_until
 from tests.support.ports import free_port
 
 RUN_S = 280.0
+OWN_ETC = """
+mount -t tmpfs tmpfs /etc
+mkdir -p /etc/kueue/metrics/certs
+cp "$0"/tls.* /etc/kueue/metrics/certs
+exec "$@"
+"""
+"""Kueue reads the certificate of its metrics from this path, which no option changes."""
 
 
 def needs(variable: str, what: str) -> pytest.MarkDecorator:
@@ -38,9 +45,8 @@ def needs(variable: str, what: str) -> pytest.MarkDecorator:
 
 
 @contextmanager
-def running(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program that must not end before the block does; its log is in `folder`."""
-    log = folder / f"{Path(command[0]).name}.log"
+def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program that must not end before the block does."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
@@ -78,13 +84,17 @@ def running_manager(
         _install(plane, crds)
     hooks = {"apiVersion": "v1", "kind": "List", "items": _webhooks(built, name, port, authority)}
     command = [str(built / "manager"), f"--kubeconfig={plane.kubeconfig}", f"--config={file}"]
-    with running(command, folder) as process:
+    if name == "kueue":
+        own = ["unshare", "--map-root-user", "--mount", "sh", "-ec", OWN_ETC, str(folder)]
+        command = [*own, *command]
+    log = folder / "manager.log"
+    with running(command, log) as process:
         wait_until(
             lambda: process.poll() is not None or _listens(port),
             f"the webhooks of {name}",
             timeout_s=60,
         )
-        assert process.poll() is None, (folder / "manager.log").read_text()[-3000:]
+        assert process.poll() is None, log.read_text()[-3000:]
         try:
             plane.kubectl("apply", "-f", "-", stdin=json.dumps(hooks))
             yield
