@@ -103,6 +103,14 @@ def test_every_setting_has_its_rule() -> None:
     check(values, schema, "values")
 
 
+def test_the_agent_is_told_which_xids_count() -> None:
+    """Each number is an option of its own."""
+    words = ("--set", "agent.ignoreXids={48,9999}", "--set", "agent.criticalXids={63}")
+    said = helm("template", "apportion", str(CHART), *words)
+    found = [line.strip() for line in said.splitlines() if "-xid=" in line]
+    assert found == ["- --ignore-xid=48", "- --ignore-xid=9999", "- --critical-xid=63"]
+
+
 @pytest.mark.parametrize(
     ("setting", "named"),
     [
@@ -110,6 +118,8 @@ def test_every_setting_has_its_rule() -> None:
         ("nats.enabled=false", "nats/url"),
         ("nats.url=nats://me:secret@there:4222", "nats/url"),
         ("agent.metricsAs={dcgm}", "agent/metricsAs"),
+        ("agent.ignoreXids={0}", "agent/ignoreXids"),
+        ("agent.criticalXids={ecc}", "agent/criticalXids"),
         ("schedular.replicas=2", "schedular"),
         ("watcher.health=0", "watcher/health"),
         ("agent.simulate=many", "agent/simulate"),

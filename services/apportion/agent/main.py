@@ -16,7 +16,7 @@ from apportion.agent.boot_book import BootBook
 from apportion.agent.handing_in import HandingIn
 from apportion.agent.host import local_host
 from apportion.agent.kubelet.port import NotPrepared
-from apportion.agent.nvml import QUIET_S, NvmlBackend
+from apportion.agent.nvml import IGNORED_XIDS, NOTICE_XIDS, QUIET_S, XID_MAX, NvmlBackend
 from apportion.agent.options import places_options
 from apportion.agent.our_instances import OurInstances
 from apportion.agent.places import Places, may_administer
@@ -45,6 +45,8 @@ class Backends(NamedTuple):
     node: str
     simulated: Sequence[SimulatedNode] = ()
     quiet_s: float = QUIET_S
+    ignored_xids: frozenset[int] = frozenset()
+    critical_xids: frozenset[int] = frozenset()
 
 
 _INSTANCES = "instances.json"
@@ -76,6 +78,22 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     metavar="SECONDS",
     help="A card that had a critical XID is offered again after so long without another.",
 )
+@click.option(
+    "--ignore-xid",
+    "ignored_xids",
+    multiple=True,
+    type=click.IntRange(1, XID_MAX),
+    metavar="NUMBER",
+    help="Keep a card healthy after this XID, too. Given again for each.",
+)
+@click.option(
+    "--critical-xid",
+    "critical_xids",
+    multiple=True,
+    type=click.IntRange(1, XID_MAX),
+    metavar="NUMBER",
+    help="Make a card unhealthy after this XID, which is otherwise ignored. Given again for each.",
+)
 @service_options
 def command(
     *,
@@ -85,6 +103,8 @@ def command(
     fleet: Path | None,
     places: Places | None,
     quiet_s: float,
+    ignored_xids: Sequence[int],
+    critical_xids: Sequence[int],
     config: ServiceConfig,
 ) -> None:
     """Report the devices of this node and take the shares that are placed on it.
@@ -96,11 +116,14 @@ def command(
         stop_with("--kubelet and --runs are for one node; give neither --fleet nor --nodes")
     if (fleet or count > 1) and (specs if fleet else not specs):
         stop_with("choose one: --fleet, or --simulate with --nodes, or neither")
+    ignored, critical = frozenset(ignored_xids), frozenset(critical_xids)
+    if both := ignored & critical:
+        stop_with(f"--ignore-xid and --critical-xid both name {min(both)}; leave one of them out")
     try:
         simulated = read_fleet(fleet) if fleet else numbered_nodes(node, count, specs)
     except FleetInvalid as error:
         stop_with(str(error))
-    backends = Backends(node, simulated, quiet_s)
+    backends = Backends(node, simulated, quiet_s, ignored, critical)
     share_one_heap()
     # A node's agent is to be small; one that simulates thousands of nodes, fast.
     small = places is not None
@@ -195,7 +218,13 @@ def _nodes(
             ours = OurInstances(
                 BootBook(places.state / _INSTANCES, places.proc, MigInstance) if places else None
             )
-            backend = NvmlBackend(service.clock, quiet_s=backends.quiet_s, ours=ours)
+            ignored = IGNORED_XIDS | NOTICE_XIDS | backends.ignored_xids
+            backend = NvmlBackend(
+                service.clock,
+                quiet_s=backends.quiet_s,
+                ours=ours,
+                ignored=ignored - backends.critical_xids,
+            )
         except DevicesUnavailable as error:
             raise ConfigError("--simulate", "not given", str(error)) from None
         return [Node(backends.node, backend, local_host(backends.node), publisher(backends.node))]

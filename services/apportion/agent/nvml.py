@@ -2,6 +2,7 @@
 
 A card is unhealthy when the driver has lost it, asks for its reset, or has reported a critical XID;
 unlike its peers it is healthy again by itself, once it answers well and has been quiet for a while.
+A critical XID of a MIG instance closes the place of that instance, and no other one of its card.
 A driver that restarts under this process (an upgrade, a reload) is opened again at the next look.
 Invariants: the calls about a card are made one at a time, and one that does not return makes that
 card unhealthy and stops no other (`nvml_calls`); a card that the driver lost stays in the
@@ -11,6 +12,7 @@ inventory, unhealthy, for as long as this process lives; every card that answers
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -30,12 +32,17 @@ from apportion.agent.our_instances import OurInstances
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.devices.models import SLOTS
 from apportion.core.grants import MadeInstance
-from apportion.core.grants.mig import named
+from apportion.core.grants.mig import named, overlap
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import Device, MigInstance, MigSize
 
-IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Faults of the program, not of the card: the list that HAMi and NVIDIA's own plugin ignore."""
+IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 94, 109})
+"""Faults of the program, not of the card: the list that HAMi and NVIDIA's own plugin ignore, and an
+error of memory that was contained (94), which ends the programs that have used that memory."""
+NOTICE_XIDS = frozenset({63, 154})
+"""A row of memory was remapped, the driver asks for another recovery: the next look asks for both,
+and is made at once. Source of both lists: NVIDIA's catalogue of XIDs."""
+XID_MAX = 9_999
 QUIET_S = 300.0
 """A card that had a critical XID is offered again after this long without another."""
 PROBE_S = 10.0
@@ -46,6 +53,8 @@ _SLOW_S = 0.2
 _MIG_SLOTS = 7
 _MIB = 1 << 20
 _FAMILY = "nvidia"
+_NO_INSTANCE = 0xFFFF_FFFF
+"""What an event says where it is of the whole card."""
 _UNKNOWN = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
 """What a card, or a driver older than the question, says to something that it does not have."""
 _ACTIONS = {
@@ -56,6 +65,7 @@ _ACTIONS = {
 }
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class _Card(NamedTuple):
@@ -87,10 +97,12 @@ class NvmlBackend:
         probe_s: float = PROBE_S,
         call_s: float = CALL_S,
         ours: OurInstances | None = None,
+        ignored: frozenset[int] = IGNORED_XIDS | NOTICE_XIDS,
     ) -> None:
         """Open the driver. A call that takes longer than `call_s` makes its card unhealthy.
 
-        `ours` are the MIG instances that earlier lives of this agent made.
+        `ours` are the MIG instances that earlier lives of this agent made, `ignored` the XIDs after
+        which a card stays healthy.
 
         Raises:
             DevicesUnavailable: there is no driver here, or it does not answer.
@@ -103,6 +115,8 @@ class NvmlBackend:
         self._known: dict[str, Device] = {}
         self._cards: dict[str, tuple[Lane, _Card]] = {}
         self._xids: dict[str, tuple[int, float]] = {}
+        self._ignored = ignored
+        self._faults: dict[tuple[str, MigInstance], tuple[int, float]] = {}
         self._seen: tuple[Device, ...] = ()
         self._watched: set[str] = set()
         self._events: Any = None
@@ -156,6 +170,7 @@ class NvmlBackend:
         least_mib: int = 0,
     ) -> MadeInstance:
         """See `DeviceBackend`."""
+        self._check_place(device, wanted)
         return await self._of(
             device,
             lambda card: nvml_mig.ensure(
@@ -385,6 +400,28 @@ class NvmlBackend:
         self._xids.pop(device, None)
         return ""
 
+    def _note_fault(self, device: str, cut: MigInstance, xid: int) -> None:
+        """Keep the XID of a MIG instance in mind, and log it unless it is the same as before."""
+        before, _ = self._faults.get((device, cut), (0, 0.0))
+        self._faults[device, cut] = (xid, self._clock.monotonic())
+        if xid != before:
+            _log.error(
+                "device %s: XID %d on MIG instance %s; no container is started there for %g s. "
+                "Other instances of the device are not affected",
+                *(device, xid, named(cut), self._quiet_s),
+            )
+
+    def _check_place(self, device: str, wanted: MigInstance) -> None:
+        """Raises NotMade where an instance had a critical XID a short time ago."""
+        for (card, cut), (xid, at_s) in list(self._faults.items()):
+            if self._clock.monotonic() - at_s >= self._quiet_s:
+                del self._faults[card, cut]
+            elif card == device and overlap(cut, wanted):
+                raise NotMade(
+                    f"MIG instance {named(cut)} had XID {xid}; its place is given to containers "
+                    f"again after {self._quiet_s:g} s without another"
+                )
+
     def _watch(self, device: str, handle: Any) -> None:
         """Ask for the card's critical XIDs. A card that has no such events is only probed.
 
@@ -413,14 +450,25 @@ class NvmlBackend:
 
     async def _note(self, event: Any) -> bool:
         """Keep the card's XID in mind; its name is asked for where no look had its handle."""
-        named = {_address(card.handle): name for name, (_, card) in self._cards.items()}
-        device = named.get(_address(event.device), "")
+        xid = int(event.eventData)
+        if xid in self._ignored:
+            return xid in NOTICE_XIDS
+        names = {_address(card.handle): name for name, (_, card) in self._cards.items()}
+        device = names.get(_address(event.device), "")
         if not device:
             try:
                 device = await self._call(self._naming, lambda: _uuid(event.device))
             except (nvml.NVMLError, Hung):
                 return True  # lost already: the next inventory says so
-        self._xids[device] = (int(event.eventData), self._clock.monotonic())
+        number = int(event.gpuInstanceId)
+        if number != _NO_INSTANCE and device in self._cards:
+            lane, card = self._cards[device]
+            with suppress(nvml.NVMLError, Hung):
+                cut = await self._call(lane, partial(nvml_mig.numbered, card.handle, number))
+                if cut is not None:
+                    self._note_fault(device, cut, xid)
+                    return False
+        self._xids[device] = (xid, self._clock.monotonic())
         return True
 
     def _wait_for_xid(self, wait_s: float) -> Any:
@@ -442,9 +490,7 @@ class NvmlBackend:
             self._stop_listening()
             return True
         self._stumbled = False
-        if event.eventType != nvml.nvmlEventTypeXidCriticalError or event.eventData in IGNORED_XIDS:
-            return False
-        return event
+        return event if event.eventType == nvml.nvmlEventTypeXidCriticalError else False
 
 
 def _said(error: Exception) -> str:

@@ -151,6 +151,12 @@ def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
             yield Made(handle, int(info.id), profile.slices, cut)
 
 
+def numbered(card: Any, number: int) -> MigInstance | None:
+    """The instance with the driver's number for it, if it is there. Raises NVMLError."""
+    there = instances(card, profiles(card))
+    return next((made.cut for made in there if made.id == number), None)
+
+
 def _ensure(
     card: Cut, wanted: MigInstance, needed: Collection[MigInstance], least_mib: int
 ) -> MadeInstance:

@@ -80,8 +80,8 @@ def _library() -> Any:
     library.fake_add_card.argtypes = [state, ctypes.POINTER(_Spec)]
     library.fake_set.argtypes = [state, number, ctypes.c_char_p, wide]
     library.fake_link.argtypes = [state, number, number, number]
-    library.fake_event.argtypes = [state, number, wide, wide]
-    library.fake_xid.argtypes = [state, number, wide]
+    library.fake_event.argtypes = [state, number, wide, wide, number, number]
+    library.fake_xid.argtypes = [state, number, wide, number, number]
     library.fake_process.argtypes = [state, *[number] * 4, wide, number, number, ctypes.c_char_p]
     library.fake_costs.argtypes = [state, wide, wide]
     library.fake_limits_supported.argtypes = [state, number, ctypes.c_char_p]
@@ -136,15 +136,15 @@ class FakeDriver:
 
     # -------------------------------------------------------------- faults
 
-    def xid(self, card: int, number: int) -> None:
-        """The driver reports this XID, to all who wait for one."""
-        self._do("xid", card, number)
+    def xid(self, card: int, number: int, *, instance: int = 0, compute: int = 0) -> None:
+        """The driver reports this XID of the card, or of the MIG instance of these ids."""
+        self._do("xid", card, number, instance, compute)
 
     def ecc(self, card: int, *, corrected: int = 0, uncorrected: int = 0) -> None:
         """So many errors of memory were counted; each kind stands as given."""
         self._set(card, ecc_corrected=corrected, ecc_uncorrected=uncorrected)
         if uncorrected:
-            self._do("event", card, DOUBLE_BIT_ECC, uncorrected)
+            self._do("event", card, DOUBLE_BIT_ECC, uncorrected, 0, 0)
 
     def remap_rows(
         self, card: int, *, corrected: int = 0, uncorrected: int = 0,

@@ -73,7 +73,8 @@ static int next(struct state *state, struct set *set, Event *out) {
         int known = mine->falls == falls || state->cards[event->card].lost;
         if (!(mine->types & event->type) || !known) continue;
         *out = (Event){handle_of(state, FULL_DEVICE, event->card, 0, 0), event->type, event->data,
-                       NO_ID, NO_ID};
+                       event->instance ? event->instance : NO_ID,
+                       event->instance ? event->compute : NO_ID};
         return OK;
     }
     for (unsigned card = 0; card < state->card_count; card++)

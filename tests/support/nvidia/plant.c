@@ -82,14 +82,16 @@ int fake_link(struct state *state, unsigned index, unsigned link, unsigned leads
 /* ------------------------------------------------------------------ faults */
 
 int fake_event(struct state *state, unsigned card, unsigned long long type,
-               unsigned long long data) {
+               unsigned long long data, unsigned instance, unsigned compute) {
     if (!locked(state, card)) return done(state, REFUSED);
-    state->events[state->event_count++ % EVENTS] = (struct event){card, type, data};
+    state->events[state->event_count++ % EVENTS] =
+        (struct event){card, instance, compute, type, data};
     return done(state, 0);
 }
 
-int fake_xid(struct state *state, unsigned card, unsigned long long xid) {
-    return fake_event(state, card, XID_EVENT, xid);
+int fake_xid(struct state *state, unsigned card, unsigned long long xid, unsigned instance,
+             unsigned compute) {
+    return fake_event(state, card, XID_EVENT, xid, instance, compute);
 }
 
 /* A card without power holds nothing: its processes and instances are gone. */

@@ -65,7 +65,7 @@ struct process {
     char cgroup[PATH];
 };
 
-struct event { uint32_t card; uint64_t type, data; };
+struct event { uint32_t card, instance, compute; uint64_t type, data; };
 struct limit { uint32_t used, card; uint64_t soft, hard; char path[PATH]; };
 
 struct state {

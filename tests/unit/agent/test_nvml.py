@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from apportion.agent.backend import DevicesUnavailable, NotMade
-from apportion.agent.nvml import IGNORED_XIDS, QUIET_S, NvmlBackend
+from apportion.agent.nvml import NOTICE_XIDS, QUIET_S, NvmlBackend
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import Device
 from tests.support.nvidia.driver import FakeDriver, fake_driver
@@ -168,17 +168,43 @@ async def test_the_end_of_the_quiet_time_is_noticed(
     assert await after_change(backend) == well
 
 
-@pytest.mark.parametrize("xid", sorted(IGNORED_XIDS))
-async def test_the_programs_own_faults_are_ignored(
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 63, 68, 94, 109, 154])
+async def test_a_card_stays_healthy_after_these_xids(
     driver: FakeDriver, listener: NvmlBackend, xid: int
 ) -> None:
-    """A bad pointer in somebody's kernel is none of the card's; the XID after it still counts."""
+    """Faults of a program, contained ones too, and notices; the XID after them still counts."""
     await listener.inventory()
     driver.xid(0, xid)
     driver.xid(1, FAULT_OF_THE_CARD)
-    a100, t4 = await after_change(listener)
+    a100, t4 = await inventory_that(listener, lambda found: not found[1].healthy)
     assert a100.healthy
     assert t4.health_reason == f"XID {FAULT_OF_THE_CARD}"
+
+
+@pytest.mark.parametrize("xid", sorted(NOTICE_XIDS))
+async def test_a_notice_is_followed_by_a_look_at_once(
+    driver: FakeDriver, listener: NvmlBackend, xid: int
+) -> None:
+    """It says that an answer of the card is another by now, and time stands still here."""
+    await listener.inventory()
+    driver.recovery_action(0, pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET)
+    driver.xid(0, xid)
+    assert "recovery action 1" in (await after_change(listener))[0].health_reason
+    driver.recovery_action(0, pynvml.NVML_GPU_RECOVERY_ACTION_NONE)
+    assert (await listener.inventory())[0].healthy
+
+
+async def test_an_operator_says_which_xids_count(driver: FakeDriver) -> None:
+    """What is ignored is what was given, whatever the default is."""
+    backend = NvmlBackend(SystemClock(), ignored=frozenset({48}))
+    try:
+        await backend.inventory()
+        driver.xid(0, 48)
+        driver.xid(1, 13)
+        a100, t4 = await inventory_that(backend, lambda found: not found[1].healthy)
+        assert (a100.healthy, t4.health_reason) == (True, "XID 13")
+    finally:
+        await backend.close()
 
 
 async def test_a_card_without_events_is_a_card(driver: FakeDriver, backend: NvmlBackend) -> None:

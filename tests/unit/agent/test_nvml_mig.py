@@ -1,5 +1,6 @@
 """What a death, a person or a container may leave on a card in MIG mode, over the fake driver."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,17 +14,20 @@ from apportion.agent import nvml_mig
 from apportion.agent.backend import InTheWay, NotMade
 from apportion.agent.boot_book import BootBook
 from apportion.agent.hands.instances import Instances
-from apportion.agent.nvml import NvmlBackend
+from apportion.agent.nvml import QUIET_S, NvmlBackend
 from apportion.agent.our_instances import OurInstances
 from apportion.agent.reporting import trouble_of
 from apportion.agent.view import Claim
 from apportion.core.grants import DeviceNode
+from apportion.core.grants.mig import named
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import MigInstance, Share
 from tests.support.nvidia.driver import FakeDriver, fake_driver
 from tests.unit.agent.events import placed
+from tests.unit.agent.test_nvml import Hand
 
 HALF = MigInstance(profile="3g.20gb", start=4, size=4)
+OTHER_HALF = MigInstance(profile="3g.20gb", start=0, size=4)
 SMALL = MigInstance(profile="1g.5gb", start=6, size=1)
 
 
@@ -346,3 +350,53 @@ async def test_a_container_of_a_card_that_others_cut_starts_again(
     assert trouble_of("n1", {device.id: device}, claim) == ""
     ill = msgspec.structs.replace(device, health_reason="XID 79")
     assert "XID 79" in trouble_of("n1", {device.id: ill}, claim)
+
+
+async def test_an_xid_of_an_instance_closes_its_place_alone(
+    driver: FakeDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For the quiet time, named with the instance; the card and its other instances go on."""
+    hand = Hand()
+    backend = NvmlBackend(hand)
+    try:
+        (well,) = await backend.inventory()
+        await backend.make_instance(driver.ids[0], HALF, ())
+        info = pynvml.nvmlGpuInstanceGetInfo(instance_handle(HALF))
+        driver.xid(0, 48, instance=info.id)
+        driver.xid(0, 48, instance=info.id)
+        driver.xid(0, 13, instance=info.id)
+        driver.recovery_action(0, pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET)
+        driver.xid(0, 154)  # a look at once, after the others were heard
+        await asyncio.wait_for(backend.changed(), 10)
+        driver.recovery_action(0, pynvml.NVML_GPU_RECOVERY_ACTION_NONE)
+        assert await backend.inventory() == (well,)
+        (said,) = (each.getMessage() for each in caplog.records if "XID" in each.getMessage())
+        assert driver.ids[0] in said
+        assert named(HALF) in said
+
+        for refused in (HALF, SMALL):
+            with pytest.raises(NotMade, match="XID 48"):
+                await backend.make_instance(driver.ids[0], refused, ())
+        await backend.make_instance(driver.ids[0], OTHER_HALF, ())
+        hand.at_s += QUIET_S
+        await backend.make_instance(driver.ids[0], HALF, ())
+    finally:
+        await backend.close()
+
+
+async def test_an_xid_of_an_instance_that_is_gone_closes_the_card(
+    driver: FakeDriver, backend: NvmlBackend
+) -> None:
+    """Whatever it was of, the card has had it."""
+    await backend.inventory()
+    driver.xid(0, 48, instance=5)
+    await asyncio.wait_for(backend.changed(), 10)
+    (card,) = await backend.inventory()
+    assert card.health_reason == "XID 48"
+
+
+def instance_handle(cut: MigInstance) -> Any:
+    """NVML's handle of the instance."""
+    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    made = nvml_mig.instances(card, nvml_mig.profiles(card))
+    return next(each.handle for each in made if each.cut == cut)

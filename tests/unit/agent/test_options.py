@@ -14,6 +14,9 @@ from apportion.agent.main import command
         (("--runs", "--dra"), "give --kubelet as well"),
         (("--runs", "--no-cdi"), "give --kubelet as well"),
         (("--kubelet", "/var/lib/kubelet", "--no-cdi", "--dra"), "leave out --no-cdi"),
+        (("--ignore-xid", "48", "--critical-xid", "48"), "both name 48"),
+        (("--ignore-xid", "0"), "0 is not in the range 1<=x<=9999"),
+        (("--critical-xid", "ecc"), "'ecc' is not a valid integer"),
         (("--runs", "--library", "/nonexistent/libvgpu.so"), "does not exist"),
     ],
 )
