@@ -1,4 +1,4 @@
-"""`NodeReported` as it was: it did not name the sizes of MIG profiles."""
+"""`NodeReported` as it was: it named neither the sizes of MIG profiles nor foreign instances."""
 
 from typing import Annotated, Any
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from apportion.core.grants import MadeInstance
 from apportion_schemas import Device, MigInstance
@@ -26,11 +26,6 @@ class NotMade(Exception):
 
 class InTheWay(NotMade):
     """It can be, once something else has let go of the device."""
-
-
-FOREIGN: Final = "MIG: Apportion did not make "
-"""How the reason begins for which a cut card takes nothing new. Shares that it has are as before:
-their containers may start again."""
 
 
 class Running(NamedTuple):

@@ -25,7 +25,7 @@ import msgspec
 import pynvml as nvml
 
 from apportion.agent import nvml_limits, nvml_mig
-from apportion.agent.backend import FOREIGN, DevicesUnavailable, Kept, Load, NotMade
+from apportion.agent.backend import DevicesUnavailable, Kept, Load, NotMade
 from apportion.agent.nvml_calls import CALL_S, Hung, Lane, Threads, within
 from apportion.agent.nvml_loads import Loads
 from apportion.agent.our_instances import OurInstances
@@ -355,16 +355,10 @@ class NvmlBackend:
         card = _Card(handle, _bus_id(nvml.nvmlDeviceGetPciInfo(handle).busId))
         device = _describe(card, index)
         self._watch(device.id, handle)
-        trouble = _trouble(handle) or self._foreign(device, handle)
-        return _Looked(card, device, trouble, tuple(_nvlink_remotes(handle)))
-
-    def _foreign(self, device: Device, handle: Any) -> str:
-        """Why nothing new may go onto a card that others cut too, or nothing. Raises NVMLError."""
-        if device.mode != "mig" or not self._ours.kept:
-            return ""
-        found = nvml_mig.foreign(nvml_mig.Cut(device.id, handle, self._ours))
-        names = ", ".join(named(each) for each in found)
-        return f"{FOREIGN}{names}; if no program needs it, destroy it" if found else ""
+        if device.mode == "mig" and self._ours.kept:
+            slices = nvml_mig.foreign_slices(nvml_mig.Cut(device.id, handle, self._ours))
+            device = msgspec.structs.replace(device, foreign_slices=slices)
+        return _Looked(card, device, _trouble(handle), tuple(_nvlink_remotes(handle)))
 
     def _renumber(self, cards: Mapping[str, object], count: int) -> None:
         """Keep indexes unique: a driver that lists a lost card no more counts without it."""

@@ -106,10 +106,13 @@ def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
     return Kept(tuple(gone), tuple(held), tuple(foreign))
 
 
-def foreign(card: Cut) -> list[MigInstance]:
-    """Return the instances on the card that this agent did not make. Raises NVMLError."""
-    there = instances(card.handle, profiles(card.handle))
-    return [made.cut for made in there if not card.ours.made(card.id, made.cut)]
+def foreign_slices(card: Cut) -> int:
+    """The slices of instances that this agent did not make, as a bit mask. Raises NVMLError."""
+    mask = 0
+    for made in instances(card.handle, profiles(card.handle)):
+        if not card.ours.made(card.id, made.cut):
+            mask |= ((1 << made.cut.size) - 1) << made.cut.start
+    return mask
 
 
 def profiles(card: Any) -> dict[str, Profile]:

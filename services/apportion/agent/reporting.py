@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from apportion.agent.backend import FOREIGN, DeviceBackend
+from apportion.agent.backend import DeviceBackend
 from apportion.agent.commands import command_subject, obey
 from apportion.agent.handing_in import HeldBack
 from apportion.agent.inventory import event_id, news
@@ -435,6 +435,6 @@ def trouble_of(node: str, devices: Mapping[str, Device], claim: Claim) -> str:
         device = devices.get(device_id)
         if device is None:
             return f"device {device_id} is not on node {node}"
-        if not device.healthy and not device.health_reason.startswith(FOREIGN):
+        if not device.healthy:
             return f"device {device_id} is unhealthy: {device.health_reason}"
     return ""

@@ -16,14 +16,11 @@ from apportion.agent.boot_book import BootBook
 from apportion.agent.hands.instances import Instances
 from apportion.agent.nvml import QUIET_S, NvmlBackend
 from apportion.agent.our_instances import OurInstances
-from apportion.agent.reporting import trouble_of
-from apportion.agent.view import Claim
 from apportion.core.grants import DeviceNode
 from apportion.core.grants.mig import named
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import MigInstance, Share
 from tests.support.nvidia.driver import FakeDriver, fake_driver
-from tests.unit.agent.events import placed
 from tests.unit.agent.test_nvml import Hand
 
 HALF = MigInstance(profile="3g.20gb", start=4, size=4)
@@ -324,32 +321,30 @@ async def test_an_instance_that_the_driver_holds_goes_in_a_later_round(
     assert there(card) == []
 
 
-async def test_a_card_that_others_cut_takes_nothing_new(
+async def test_the_inventory_has_the_slices_of_others(
     backend: NvmlBackend, driver: FakeDriver, card: Any
 ) -> None:
-    """The inventory names the instance; what is ours is none of its troubles."""
+    """The card is well, and its other slices are on offer."""
     await backend.make_instance(driver.ids[0], SMALL, [])
     (device,) = await backend.inventory()
-    assert device.healthy
-    other = made_by_hand(card, MigInstance(profile="1g.5gb", start=0, size=1))
+    assert (device.healthy, device.foreign_slices) == (True, 0)
+    other = made_by_hand(card, MigInstance(profile="2g.10gb", start=2, size=2))
     (device,) = await backend.inventory()
-    assert (device.healthy, "1g.5gb from slice 0" in device.health_reason) == (False, True)
-    assert "slice 6" not in device.health_reason
+    assert (device.healthy, device.foreign_slices) == (True, 0b1100)
     pynvml.nvmlGpuInstanceDestroy(other)
     (device,) = await backend.inventory()
-    assert device.healthy
+    assert device.foreign_slices == 0
 
 
-async def test_a_container_of_a_card_that_others_cut_starts_again(
-    backend: NvmlBackend, driver: FakeDriver, card: Any
+async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
+    driver: FakeDriver,
 ) -> None:
-    """Its share is where it was; a card that is ill for another reason starts none."""
-    made_by_hand(card, HALF)
+    """Every instance is its device plugin's, and the ledger knows which pods have them."""
+    backend = NvmlBackend(SystemClock())
+    made_by_hand(pynvml.nvmlDeviceGetHandleByIndex(0), HALF)
     (device,) = await backend.inventory()
-    claim = Claim(placed("p1", device.id), 1)
-    assert trouble_of("n1", {device.id: device}, claim) == ""
-    ill = msgspec.structs.replace(device, health_reason="XID 79")
-    assert "XID 79" in trouble_of("n1", {device.id: ill}, claim)
+    assert (driver.ids[0], device.foreign_slices) == (device.id, 0)
+    await backend.close()
 
 
 async def test_an_xid_of_an_instance_closes_its_place_alone(

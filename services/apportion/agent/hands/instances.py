@@ -76,7 +76,8 @@ class Instances:
             )
         if kept.foreign:
             _log.warning(
-                "card %s: Apportion did not make %s; it stays, and its slices are given to no pod",
+                "card %s: Apportion did not make %s; it stays, and its slices are given to no pod; "
+                "if no program needs it, destroy it with nvidia-smi mig -dci and -dgi",
                 card,
                 _names(kept.foreign),
             )

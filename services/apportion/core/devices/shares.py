@@ -16,11 +16,11 @@ MIG_SLICES = 8  # memory slices of a card, at most
 class DeviceState(Struct, eq=False, gc=False):
     """One device and what of it is free.
 
-    `slices` is a bit mask of occupied MIG memory slices, and `group` the group of instances that
-    the card follows as long as any is occupied. `template_cpu_free` are the AI CPUs of an NPU.
-    `present` is false once the node's agent no longer reports the device. `agent_health` is what
-    the agent says, with its reason; `healthy` minds the marks of Kubernetes as well. `cordon` are
-    the reasons of all `cordons`, which say who gave them.
+    `slices` is a bit mask of the MIG memory slices that shares hold, and `group` the group of
+    instances that the card follows as long as any is held. `template_cpu_free` are the AI CPUs of
+    an NPU. `present` is false once the node's agent no longer reports the device. `agent_health` is
+    what the agent says, with its reason; `healthy` minds the marks of Kubernetes as well. `cordon`
+    are the reasons of all `cordons`, which say who gave them.
     """
 
     device: Device
@@ -41,6 +41,11 @@ class DeviceState(Struct, eq=False, gc=False):
     def open(self) -> bool:
         """Whether anything new may go onto the device."""
         return self.present and self.healthy and not self.cordon
+
+    @property
+    def taken(self) -> int:
+        """The MIG memory slices that no new instance may have: those of shares and of others."""
+        return self.slices | self.device.foreign_slices
 
     @property
     def idle(self) -> bool:

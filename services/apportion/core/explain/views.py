@@ -279,7 +279,7 @@ def _slots_free(state: DeviceState) -> int:
     if device.mode != "mig":
         return state.slots_free
     room = (
-        sum(not state.slices & ((1 << profile.size) - 1) << start for start in profile.starts)
+        sum(not state.taken & ((1 << profile.size) - 1) << start for start in profile.starts)
         for profile in mig_profiles(device.family, device.model)
     )
     return min(state.slots_free, max(room, default=state.slots_free))

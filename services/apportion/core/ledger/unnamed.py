@@ -88,7 +88,7 @@ def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:
     whole = demand(Ask(container=wanted.container, family=wanted.family), device, known)
     if not isinstance(whole, Demand):
         return
-    for place, charge in whole.free_places(state.slices, state.group, state.memory_free_mib):
+    for place, charge in whole.free_places(state.taken, state.group, state.memory_free_mib):
         instance = MigInstance(
             profile=place.profile.name, start=place.start, size=place.profile.size,
             group=place.group, position=place.position,

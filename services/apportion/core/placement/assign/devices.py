@@ -33,6 +33,8 @@ Cut = tuple[int, str]
 """The occupied slices of a card and the group that they are of."""
 Left = tuple[int, str, int]
 """The same, and the memory that the card has free, in MiB."""
+UNCUT: Final[Left] = (0, "", 0)
+"""What stands for it where no kind of device would be cut for the ask."""
 
 
 class _Room:
@@ -70,7 +72,7 @@ class _Room:
 
     def _cut(self, at: int) -> Cut:
         state = self.devices[at]
-        return self.cuts.get(at) or (state.slices, state.group)
+        return self.cuts.get(at) or (state.taken, state.group)
 
     def _left(self, at: int) -> Left:
         return *self._cut(at), packed.memory_of(self.free[at])
@@ -80,7 +82,7 @@ class _Room:
         cpu = template_cpu(share, self.devices[at])
         self.free[at] -= packed.amounts(share.memory_mib, share.cores, 1, cpu)
         if share.instance is not None:
-            slices = self.cuts[at][0] if at in self.cuts else self.devices[at].slices
+            slices = self.cuts[at][0] if at in self.cuts else self.devices[at].taken
             self.cuts[at] = slices | slice_mask(share), share.instance.group
 
 
@@ -110,7 +112,7 @@ def _one_share(class_: PlacementClass, columns: Columns, row: int) -> Share | No
     if at < 0:
         return None
     state, kind = columns.nodes[row].devices[at], columns.kind.item(row, HOST + 1 + at)
-    left = (state.slices, state.group, state.memory_free_mib)
+    left = (state.taken, state.group, state.memory_free_mib) if ask.cuts_instances else UNCUT
     return _share(ask, kind, state, left) if _has_place(ask, kind, left) else None
 
 

@@ -44,7 +44,7 @@ def slices(demand: Demand, state: DeviceState) -> tuple[int, int]:
     """Free places for an instance of the MIG profile."""
     if demand.profile is None:
         return 0, 0
-    free = demand.free_places(state.slices, state.group, state.memory_free_mib)
+    free = demand.free_places(state.taken, state.group, state.memory_free_mib)
     return 1, sum(1 for _ in free)
 
 

@@ -320,7 +320,7 @@ class Columns:
         for at, state in enumerate(node.devices, HOST + 1):
             amounts = packed.free_amounts(state)
             self.free[row, at] = amounts
-            self.slices[row, at] = state.slices
+            self.slices[row, at] = state.taken
             self.cut[row, at] = _cut(state, self.geometries)
             self.closed[row, at] = _shut(state)
             if _is_odd(state, amounts):
@@ -342,7 +342,7 @@ class Columns:
             if odd or _is_odd(state, amounts):
                 self._odd.add(row)
                 odd = True
-                self.slices[row, at] = state.slices
+                self.slices[row, at] = state.taken
                 self.cut[row, at] = _cut(state, self.geometries)
                 self.closed[row, at] = _shut(state)
             memory_mib += packed.memory_of(amounts) - packed.memory_of(before)
@@ -380,7 +380,7 @@ def _cut_anew(columns: Columns) -> None:
     rows, places = (found.tolist() for found in np.nonzero(columns.slices))
     for row, at in zip(rows, places, strict=True):
         state = columns.nodes[row].devices[at - 1]
-        key = (columns.kind.item(row, at), state.slices, state.group)
+        key = (columns.kind.item(row, at), state.taken, state.group)
         if key not in known:
             known[key] = _cut(state, columns.geometries)
         columns.cut[row, at] = known[key]
@@ -442,11 +442,12 @@ def _left(load: Int64, cpu_milli: Int64, devices: Int64) -> Int64:
 
 def _cut(state: DeviceState, geometries: Known) -> int:
     """How a card is cut: its slices, and its group where cards may be cut in groups."""
-    if not state.slices or not geometries:
-        return state.slices
+    taken = state.taken
+    if not taken or not geometries:
+        return taken
     device = state.device
     groups = groups_of(geometries, device.family, device.model)
-    return cut_state(state.slices, state.group, groups)
+    return cut_state(taken, state.group, groups)
 
 
 def _column(node: NodeState, state: DeviceState) -> Int64:

@@ -1,6 +1,7 @@
 """On the chosen node: which devices each container gets, and that nothing is left behind."""
 
 import pytest
+from msgspec import structs
 
 from apportion.core.placement.assign.devices import assign
 from apportion.core.placement.classes import PlacementClass
@@ -12,6 +13,7 @@ from apportion_schemas import (
     NodeReported,
     Policy,
     PolicyChanged,
+    RefusalCode,
     Shape,
     Share,
 )
@@ -152,6 +154,35 @@ def test_instance_goes_where_its_slices_are_free() -> None:
     assert [s.instance for s in found or ()] == [instance("3g.40gb", 0, 4)]
     both = (low, share("m0", 9728, 0, instance=instance("1g.10gb", 3, 1)))
     assert chosen(shape(ask(30_000)), node("n1", card), *both) is None
+
+
+def test_no_instance_goes_where_one_of_others_is() -> None:
+    """It closes its own slices; a pod that was adopted with it holds them as well."""
+    card = gpu("m0", model=A100_80, mode="mig", foreign_slices=0b1100)
+    found = chosen(shape(ask(30_000)), node("n1", card))
+    assert [s.instance for s in found or ()] == [instance("3g.40gb", 4, 4)]
+    held = share("m0", 40_192, 0, instance=instance("3g.40gb", 4, 4))
+    assert chosen(shape(ask(30_000)), node("n1", card), held) is None
+    two = chosen(shape(*(ask(9000, container=c) for c in "ab")), node("n1", card), held)
+    assert [s.instance for s in two or ()] == [instance("1g.10gb", n, 1) for n in (1, 0)]
+    three = shape(*(ask(9000, container=c) for c in "abc"))
+    assert chosen(three, node("n1", card), held) is None
+    theirs = share("m0", 19_968, 0, instance=instance("2g.20gb", 2, 2))
+    assert chosen(shape(ask(40_192)), node("n1", card), held, theirs) is None
+
+
+def test_slices_of_others_are_closed_until_a_report_has_them_no_more() -> None:
+    """Also when our shares beside them have come and gone."""
+    card = gpu("m0", model=A100_40, mode="mig", slots=7, foreign_slices=0b1110000)
+    ledger = Ledger(node("n1", card), pod("p1", ask(20_000)), pod("p2", ask(20_000)))
+    ledger.settle()
+    assert ledger.reasons("p2") == {RefusalCode.MIG_SLICES_OCCUPIED: 1}
+    ledger.gone("p1").settle()
+    assert ledger.shares("p2")[0].instance == instance("3g.20gb", 0, 4)
+    ledger.submit(pod("p3", ask(20_000))).settle()
+    assert not ledger.where("p3")
+    ledger.play(node("n1", structs.replace(card, foreign_slices=0))).settle()
+    assert ledger.shares("p3")[0].instance == instance("3g.20gb", 4, 4)
 
 
 def test_templates_fill_a_device() -> None:
