@@ -14,7 +14,7 @@ import pytest
 from apportion.agent.hands.files import SharedFile
 from apportion.agent.hands.regions import Kept, Regions
 from apportion.agent.places import Places
-from apportion.agent.usage.account import Account
+from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.owners import Owners
 from apportion.agent.usage.regions import read, tell_pids
 from apportion.agent.usage.uses import Counted, Look
@@ -68,8 +68,9 @@ def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> No
         (evil, good) = seen.uses
         assert 0 <= evil.memory_used <= card().memory_mib * MIB
         assert (good.memory_used, good.cores_used) == (0, 0)
-        account = Account.restored(account.saved())
-    (record,) = account.records("n1", 3_600.0)
+        (account,) = restored(saved([account]))
+        account.ended_s = 3_600.0
+    (record,) = account.records("n1")
     assert [used.pod for used in record.shares] == ["evil", "good"]
     for _ in range(3):
         regions.keep({"good"})

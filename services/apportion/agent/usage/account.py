@@ -20,6 +20,8 @@ from apportion_schemas.quantities import TEXT_MAX
 from apportion_schemas.usage import SHARES_MAX, UNSHARED_MAX
 
 _MIB: Final = 1 << 20
+_TIME_MAX: Final = 1 << 37
+"""In seconds since 1970; later ones are beyond the year 6000, and some beyond all dates."""
 _Used = TypeVar("_Used", ShareUsed, UnsharedUsed)
 
 _log = logging.getLogger(__name__)
@@ -111,18 +113,23 @@ class _Unshared(Struct):
 
 
 class _Saved(Struct):
-    """An account on the disk. `began_s` is in seconds since 1970."""
+    """An account on the disk. Times are in seconds since 1970."""
 
     began_s: float
+    ended_s: float
     shares: list[_Share]
     unshared: list[_Unshared]
 
 
+_decode = msgspec.msgpack.Decoder(list[_Saved]).decode
+
+
 class Account:
-    """One node's sums since `began_s`, in seconds since 1970."""
+    """One node's sums from `began_s` to `ended_s`, in seconds since 1970; open while that is 0."""
 
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
+        self.ended_s = 0.0
         self._shares: dict[Key, _Share] = {}
         self._unshared: dict[tuple[str, str, str], _Unshared] = {}
 
@@ -136,8 +143,8 @@ class Account:
         for key, held in _programs(look.unshared).items():
             self._unshared.setdefault(key, _Unshared(*key)).add(held // _MIB, seconds)
 
-    def records(self, node: str, now_s: float) -> Iterator[UsageRecorded]:
-        """All of it, in as few events as it fits into; none where nothing was held or used."""
+    def records(self, node: str) -> Iterator[UsageRecorded]:
+        """The events of a closed account, as few as hold it; none if nothing was held or used."""
         shares = [
             used for each in self._shares.values() for used in _whole(each.used, str(each.key[:3]))
         ]
@@ -145,26 +152,41 @@ class Account:
         unshared = tuple(
             used for each in most[:UNSHARED_MAX] for used in _whole(each.used, str(each.key))
         )
-        seconds = max(0, round(now_s - self.began_s))
+        seconds = max(0, round(self.ended_s - self.began_s))
         for at in range(0, len(shares) or min(1, len(unshared)), SHARES_MAX):
             part = tuple(shares[at : at + SHARES_MAX])
             yield UsageRecorded(
                 node=node, seconds=seconds, shares=part, unshared=() if at else unshared
             )
 
-    def saved(self) -> bytes:
+    def to_saved(self) -> _Saved:
         """The account as it is kept on the disk."""
         shares, unshared = list(self._shares.values()), list(self._unshared.values())
-        return msgspec.msgpack.encode(_Saved(self.began_s, shares, unshared))
+        return _Saved(self.began_s, self.ended_s, shares, unshared)
 
     @classmethod
-    def restored(cls, data: bytes) -> Account:
-        """What was saved. Raises ValueError where it is broken (msgspec.DecodeError among them)."""
-        saved = msgspec.msgpack.decode(data, type=_Saved)
+    def of_saved(cls, saved: _Saved) -> Account:
+        """The account that was saved. Raises ValueError where its times are none."""
+        if not 0 <= saved.began_s < _TIME_MAX or not 0 <= saved.ended_s < _TIME_MAX:
+            raise ValueError(f"it lasts from {saved.began_s} to {saved.ended_s}")
         account = cls(saved.began_s)
+        account.ended_s = saved.ended_s
         account._shares = {each.key: each for each in saved.shares}
         account._unshared = {each.key: each for each in saved.unshared}
         return account
+
+
+def saved(accounts: Iterable[Account]) -> bytes:
+    """The accounts as they are kept on the disk."""
+    return msgspec.msgpack.encode([each.to_saved() for each in accounts])
+
+
+def restored(data: bytes) -> list[Account]:
+    """The accounts that were saved.
+
+    Raises ValueError where the bytes are broken (msgspec.DecodeError among them).
+    """
+    return [Account.of_saved(each) for each in _decode(data)]
 
 
 def _whole(sums: Callable[[], _Used], name: str) -> Iterator[_Used]:

@@ -2,8 +2,8 @@
 
 Samples are plain messages on `apportion.usage.NODE`, which nobody stores; once an hour their sums
 become an event. Nodes begin their hours at different minutes, so that ten thousand of them do not
-write at once. Invariant: a look that fails is left out and said once; nothing that containers do
-can end the loop.
+write at once. Invariants: a look that fails is left out and said once; neither what containers do
+nor a ledger that takes no records stops the looks; an hour's sums are kept until they are recorded.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -23,7 +24,7 @@ from apportion.agent.hands.regions import Regions
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
-from apportion.agent.usage.account import Account
+from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.names import Names, Seen, families, samples
 from apportion.agent.usage.regions import read, tell_pids, wrong_pids
 from apportion.agent.usage.uses import Counted, Look
@@ -38,6 +39,8 @@ RECORD_S: Final = 3_600.0
 SAVE_S: Final = 60.0
 LOOKS_MISSED_MAX: Final = 3
 """A look stands for the time since the one before, but not for hours in which nobody looked."""
+CLOSED_MAX: Final = 48
+"""So many hours wait for a ledger that takes no records; then one is dropped."""
 SUBJECT: Final = "apportion.usage"
 _SAVED: Final = "usage.msgpack"
 _MIB: Final = 1 << 20
@@ -78,6 +81,9 @@ class Sampling:
         self._sample_s = places.sample_s
         self._record_s = places.record_s
         self._offset_s = zlib.crc32(node.name.encode()) % places.record_s
+        self._accounts = [Account(0.0)]  # the last one is open
+        self._closed = asyncio.Event()
+        self._saved_s = 0.0
         self._look = Look()
         self._unshared: set[tuple[str, int]] = set()
         self._problem = ""
@@ -96,23 +102,27 @@ class Sampling:
         metrics.looked_up(families(also), found)
 
     async def run(self, send: Send) -> None:
-        """Look at the node again and again, until cancelled."""
+        """Look at the node again and again, and record each hour, until cancelled."""
         await self._agent.reported(1)  # by then the ledger was read to its end
-        account = await asyncio.to_thread(self._restored)
-        looked_s = saved_s = self._clock.monotonic()
+        self._accounts = await asyncio.to_thread(self._restored)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_on(send), name="usage looks")
+            tasks.create_task(self._record_closed(), name="usage records")
+
+    async def _look_on(self, send: Send) -> None:
+        looked_s = self._saved_s = self._clock.monotonic()
         while True:
-            now_s = self._clock.monotonic()
+            now_s, account = self._clock.monotonic(), self._accounts[-1]
             if await self._looked():
                 passed_s = min(now_s - looked_s, LOOKS_MISSED_MAX * self._sample_s)
                 account.add(self._look, passed_s)
                 await send(f"{SUBJECT}.{token(self._node.name)}", _encode(self._sample()))
             looked_s = now_s
             if self._hour(self._wall_s()) != self._hour(account.began_s):
-                account = await self._recorded(account)
-                saved_s = 0.0
-            if now_s - saved_s >= SAVE_S:
-                await asyncio.to_thread(self._save, account)
-                saved_s = now_s
+                self._close(account)
+            if now_s - self._saved_s >= SAVE_S:
+                self._saved_s = now_s
+                await asyncio.to_thread(self._save, list(self._accounts))
             await asyncio.sleep(max(0.0, now_s + self._sample_s - self._clock.monotonic()))
 
     async def _looked(self) -> bool:
@@ -193,15 +203,33 @@ class Sampling:
             ),
         )
 
-    async def _recorded(self, account: Account) -> Account:
-        """Append the hour, and begin another one."""
-        now_s = self._wall_s()
-        named = f"{self._node.name}/usage/{account.began_s:.0f}"
-        for number, record in enumerate(account.records(self._node.name, now_s)):
-            await self._node.publisher.publish(
-                record, event_id=f"{named}/{number}", basis=self._agent.revision
-            )
-        return Account(now_s)
+    def _close(self, account: Account) -> None:
+        """End the hour, and begin another one."""
+        account.ended_s = self._wall_s()
+        self._accounts.append(Account(account.ended_s))
+        if len(self._accounts) > CLOSED_MAX + 1:
+            dropped = self._accounts.pop(1)  # the first is on its way
+            _log.warning("the use since %s is lost: no record was taken", _time(dropped.began_s))
+        self._saved_s = -SAVE_S
+        self._closed.set()
+
+    async def _record_closed(self) -> None:
+        """Append the hours that ended, the oldest first, until cancelled."""
+        while True:
+            while len(self._accounts) > 1:
+                account = self._accounts[0]
+                named = f"{self._node.name}/usage/{account.began_s:.0f}"
+                for number, record in enumerate(account.records(self._node.name)):
+                    await self._node.publisher.publish(
+                        record,
+                        event_id=f"{named}/{number}",
+                        basis=self._agent.revision,
+                        time=_time(account.ended_s),
+                    )
+                del self._accounts[0]
+                self._saved_s = -SAVE_S
+            self._closed.clear()
+            await self._closed.wait()
 
     def _hour(self, at_s: float) -> int:
         return int((at_s - self._offset_s) // self._record_s)
@@ -209,15 +237,18 @@ class Sampling:
     def _wall_s(self) -> float:
         return self._clock.now().timestamp()
 
-    def _restored(self) -> Account:
-        """What an earlier life had added up of this hour."""
+    def _restored(self) -> list[Account]:
+        """The accounts of an earlier life: hours that were not recorded yet, and an open one."""
+        accounts: list[Account] = []
         try:
-            return Account.restored(self._saved.read_bytes())
+            accounts = restored(self._saved.read_bytes())
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
             self._set_aside(error)
-        return Account(self._wall_s())
+        if not accounts or accounts[-1].ended_s:
+            accounts.append(Account(self._wall_s()))
+        return accounts
 
     def _set_aside(self, error: Exception) -> None:
         """Keep a broken account under another name, so that it can be examined."""
@@ -226,8 +257,12 @@ class Sampling:
             self._saved.replace(aside)
         _log.warning("%s cannot be read, and is %s from now on: %s", self._saved, aside, error)
 
-    def _save(self, account: Account) -> None:
+    def _save(self, accounts: list[Account]) -> None:
         try:
-            write_whole(self._saved, account.saved())
+            write_whole(self._saved, saved(accounts))
         except (OSError, ValueError, OverflowError) as error:
             _log.warning("%s cannot be written: %s", self._saved, error)
+
+
+def _time(at_s: float) -> str:
+    return rfc3339(datetime.fromtimestamp(at_s, UTC))

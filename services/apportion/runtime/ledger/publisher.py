@@ -96,11 +96,13 @@ class Publisher:
         return Draft(subject_of(data), event_id, encode(event), expect)
 
     async def publish(
-        self, data: Payload, *, event_id: str, basis: int, cause: int = 0
+        self, data: Payload, *, event_id: str, basis: int, cause: int = 0, time: str | None = None
     ) -> Appended:
         """Append the event; an event of this id that is on the ledger already is success.
 
         Raises:
             InvalidEvent, and what `append` raises.
         """
-        return await self._append(self.draft(data, event_id=event_id, basis=basis, cause=cause))
+        return await self._append(
+            self.draft(data, event_id=event_id, basis=basis, cause=cause, time=time)
+        )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.agent.usage.account import Account
+from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.owners import Owner
 from apportion.agent.usage.uses import Look, Unshared, Use
 from apportion_schemas import UsageRecorded
@@ -22,9 +22,15 @@ def stranger(pid: int, mib: int) -> Unshared:
     return Unshared("GPU-1", pid, Owner("", "", pid, "Xorg"), mib * MIB)
 
 
+def records(account: Account) -> list[UsageRecorded]:
+    """Its events, as of an hour after it began."""
+    account.ended_s = account.began_s + 3_600
+    return list(account.records("n1"))
+
+
 def recorded(account: Account) -> UsageRecorded:
     """Its only event."""
-    (record,) = account.records("n1", account.began_s + 3_600)
+    (record,) = records(account)
     return record
 
 
@@ -62,7 +68,7 @@ def test_an_hour_without_anything_is_no_event() -> None:
     """An idle node says nothing, hour by hour."""
     account = Account(0)
     account.add(Look(), 5)
-    assert not list(account.records("n1", 3_600))
+    assert not records(account)
 
 
 def test_many_shares_are_several_events() -> None:
@@ -71,7 +77,7 @@ def test_many_shares_are_several_events() -> None:
     account.add(
         Look(tuple(use(f"uid-{n}") for n in range(SHARES_MAX + 1)), unshared=(stranger(1, 1),)), 5
     )
-    first, second = account.records("n1", 3_600)
+    first, second = records(account)
     assert (len(first.shares), len(second.shares)) == (SHARES_MAX, 1)
     assert (len(first.unshared), len(second.unshared)) == (1, 0)
 
@@ -80,7 +86,10 @@ def test_it_survives_its_agent() -> None:
     """What was saved goes on where it was."""
     account = Account(7)
     account.add(Look((use(mib=100),), unshared=(stranger(1, 1),)), 5)
-    again = Account.restored(account.saved())
+    closed = Account(1)
+    closed.ended_s = 7.0
+    before, again = restored(saved([closed, account]))
+    assert (before.began_s, before.ended_s, again.ended_s) == (1, 7, 0)
     again.add(Look((use(mib=300),)), 5)
     assert again.began_s == 7
     (share,) = recorded(again).shares
@@ -100,6 +109,4 @@ def test_sums_that_are_no_number_are_left_out(seconds: float) -> None:
     """A file on a disk may have anything in it."""
     account = Account(0)
     account.add(Look((use(mib=1), use("uid-2")), unshared=(stranger(1, 1),)), seconds)
-    assert not [
-        used for each in account.records("n1", 5) for used in (*each.shares, *each.unshared)
-    ]
+    assert not [used for each in records(account) for used in (*each.shares, *each.unshared)]

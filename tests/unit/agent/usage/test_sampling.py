@@ -1,5 +1,7 @@
-"""An account on the disk that nothing can be read from is set aside, and the agent goes on."""
+"""What stops no look at the node: a broken account, and a ledger that takes no records."""
 
+import asyncio
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -9,18 +11,84 @@ from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.runs import Runs
 from apportion.agent.simulated import SimulatedBackend
+from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.sampling import Sampling
+from apportion.agent.usage.uses import Look
 from apportion.core.devices.simulating import simulated_devices
-from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.batching import Appended, GroupCommit
+from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import Host
+from apportion_schemas import Host, UsageRecorded, decode
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
+from tests.support.polling import until
+from tests.unit.agent.usage.test_account import use
+
+HOST = Host(cpu_milli=1000, memory_mib=1000, pods=110)
+NO_TIME = saved([Account(float("nan"))])
 
 
-@pytest.mark.parametrize("found", [b"", b"\xff" * 100, b"\x93\x01\x02\x03"])
+def sampling_of(agent: Agent, node: Node, folder: Path) -> Sampling:
+    """The looks at that node, which are quick; everything of it is in the folder."""
+    places = Places(folder, folder, folder, sample_s=0.01)
+    return Sampling(
+        agent, node, Regions(folder / "shares"), Runs(folder, Path("/proc")),
+        clock=SystemClock(), places=places,
+    )  # fmt: skip
+
+
+async def test_looks_go_on_while_the_ledger_takes_no_record(tmp_path: Path) -> None:
+    """The hour waits, also on the disk, and is recorded as what it was once there is room."""
+    hour = Account(7_200)
+    hour.add(Look((use(mib=100),)), 5)
+    file = tmp_path / "usage.msgpack"
+    file.write_bytes(saved([hour]))
+    room = asyncio.Event()
+    drafts: list[Draft] = []
+    samples: list[bytes] = []
+
+    async def append(draft: Draft) -> Appended:
+        drafts.append(draft)
+        await room.wait()
+        return Appended(1)
+
+    async def looked() -> bool:
+        return len(samples) > 5
+
+    async def one_on_disk() -> bool:
+        return len(restored(file.read_bytes())) == 1
+
+    async def two_on_disk() -> bool:
+        return len(restored(file.read_bytes())) == 2
+
+    async def send(_subject: str, payload: bytes) -> None:
+        samples.append(payload)
+
+    ledger = MemoryLedger(MemoryServer(), role="agent")
+    node = Node(
+        "n1", SimulatedBackend(simulated_devices("n1", "1xT4")), HOST,
+        Publisher("agent/n1", SystemClock(), append),
+    )  # fmt: skip
+    agent = Agent([node], ledger, Metrics())
+    agent._looks = 1
+    running = asyncio.create_task(sampling_of(agent, node, tmp_path).run(send))
+    await until(looked, "more looks")
+    await until(two_on_disk, "the hour on the disk")
+    closed, _ = restored(file.read_bytes())
+    (draft,) = drafts
+    room.set()
+    await until(one_on_disk, "the hour to be recorded")
+    running.cancel()
+    event = decode(draft.payload, subject=draft.subject)
+    assert datetime.fromisoformat(event.time).timestamp() == pytest.approx(closed.ended_s, abs=1)
+    assert isinstance(event.data, UsageRecorded)
+    (share,) = event.data.shares
+    assert (share.seconds, share.memory_mib_peak) == (5, 100)
+
+
+@pytest.mark.parametrize("found", [b"", b"\xff" * 100, b"\x93\x01\x02\x03", NO_TIME])
 async def test_an_account_that_is_broken_is_set_aside_by_its_name(
     tmp_path: Path, found: bytes
 ) -> None:
@@ -28,14 +96,11 @@ async def test_an_account_that_is_broken_is_set_aside_by_its_name(
     saved, ledger = tmp_path / "usage.msgpack", MemoryLedger(MemoryServer(), role="intake")
     saved.write_bytes(found)
     backend, clock = SimulatedBackend(simulated_devices("n1", "1xT4")), SystemClock()
-    host = Host(cpu_milli=1000, memory_mib=1000, pods=110)
     async with GroupCommit(ledger) as commit:
-        node = Node("n1", backend, host, Publisher("agent/n1", clock, commit.append))
-        sampling = Sampling(
-            Agent([node], ledger, Metrics()), node, Regions(tmp_path / "shares"),
-            Runs(tmp_path, Path("/proc")), clock=clock, places=Places(tmp_path, tmp_path, tmp_path),
-        )  # fmt: skip
-        account = sampling._restored()
-    assert list(account.records("n1", account.began_s + 3_600)) == []
+        node = Node("n1", backend, HOST, Publisher("agent/n1", clock, commit.append))
+        sampling = sampling_of(Agent([node], ledger, Metrics()), node, tmp_path)
+        (account,) = sampling._restored()
+    account.ended_s = account.began_s + 3_600
+    assert list(account.records("n1")) == []
     assert not saved.exists()
     assert (tmp_path / "usage.msgpack.broken").read_bytes() == found
