@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from ctypes import c_void_p, cast
+from ctypes import byref, c_void_p, cast
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -358,7 +358,8 @@ class NvmlBackend:
         if device.mode == "mig" and self._ours.kept:
             slices = nvml_mig.foreign_slices(nvml_mig.Cut(device.id, handle, self._ours))
             device = msgspec.structs.replace(device, foreign_slices=slices)
-        return _Looked(card, device, _trouble(handle), tuple(_nvlink_remotes(handle)))
+        trouble = _trouble(handle) or ("" if device.mode == "mig" else _fabric_trouble(handle))
+        return _Looked(card, device, trouble, tuple(_nvlink_remotes(handle)))
 
     def _renumber(self, cards: Mapping[str, object], count: int) -> None:
         """Keep indexes unique: a driver that lists a lost card no more counts without it."""
@@ -577,6 +578,36 @@ def _worn_memory(handle: Any) -> str:
         if pending:
             return "memory row remapping is pending: reset the device"
     return ""
+
+
+def _fabric_trouble(handle: Any) -> str:
+    """Why CUDA would fail on a card behind NVSwitches (error 802), or nothing. Raises NVMLError.
+
+    Such a card is registered with the fabric after each start of the machine, by
+    nvidia-fabricmanager for one. A card in MIG mode uses no NVLink, so it is not asked.
+    """
+    found = nvml.c_nvmlGpuFabricInfo_v2_t()
+    try:
+        nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(found))
+    except (*_UNKNOWN, nvml.NVMLError_ArgumentVersionMismatch):
+        return ""
+    if found.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and found.status != nvml.NVML_SUCCESS:
+        return f"NVLink fabric: registration failed ({nvml.NVMLError(found.status)})"
+    if found.state == nvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS:
+        return "NVLink fabric: registration is in progress; is nvidia-fabricmanager running?"
+    if found.state == nvml.NVML_GPU_FABRIC_STATE_NOT_STARTED and _has_switch(handle):
+        return "NVLink fabric: registration has not started; is nvidia-fabricmanager running?"
+    return ""
+
+
+def _has_switch(handle: Any) -> bool:
+    """Whether one of the card's NVLinks leads to an NVSwitch."""
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        with suppress(nvml.NVMLError):  # the link is down, or the card has no more
+            kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
+            if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                return True
+    return False
 
 
 def _nvlink_lanes(found: Mapping[str, _Looked]) -> dict[str, dict[str, int]]:

@@ -163,6 +163,10 @@ class FakeDriver:
         """The driver asks for NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
         self._set(card, recovery_action=action)
 
+    def fabric(self, card: int, state: int, status: int = 0) -> None:
+        """The card's registration with its fabric: NVML_GPU_FABRIC_STATE_*, and its error."""
+        self._set(card, fabric_state=state, fabric_status=status)
+
     def fall_off(self, card: int) -> None:
         """The card is gone from the bus: every call about it answers GPU_IS_LOST."""
         self._do("fall_off", card)
@@ -202,7 +206,11 @@ class FakeDriver:
         self._set(card, mig=int(on), mig_pending=int(on if pending is None else pending))
 
     def lacks(
-        self, card: int, what: Literal["ecc", "events", "rows"], *, driver_too: bool = False
+        self,
+        card: int,
+        what: Literal["ecc", "events", "fabric", "rows"],
+        *,
+        driver_too: bool = False,
     ) -> None:
         """The card knows no such thing: NVML answers NOT_SUPPORTED.
 

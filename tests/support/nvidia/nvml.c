@@ -391,6 +391,20 @@ int nvmlDeviceGetRemappedRows(Handle device, unsigned *corrected, unsigned *unco
     return leave(&visit, OK);
 }
 
+/* As the registration of the card with the NVLink fabric is; a card without one says so. */
+int nvmlDeviceGetGpuFabricInfoV(Handle device, Fabric2 *out) {
+    enum { VERSION_2 = sizeof(Fabric2) | 2 << 24 };
+    struct visit visit;
+    int code = enter(device, FULL_DEVICE, &visit);
+    if (code) return code;
+    code = supported(visit.card->fabric_supported);
+    if (code) return leave(&visit, code);
+    if (out->version != VERSION_2) return leave(&visit, ARGUMENT_VERSION_MISMATCH);
+    *out = (Fabric2){.version = VERSION_2, .status = (int)visit.card->fabric_status,
+                     .state = (unsigned char)visit.card->fabric_state};
+    return leave(&visit, OK);
+}
+
 int nvmlDeviceGetEccMode(Handle device, unsigned *present, unsigned *pending) {
     struct visit visit;
     int code = enter(device, FULL_DEVICE, &visit);
@@ -457,6 +471,18 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle device, unsigned link, Pci *out) 
     if (leads_to >= LINK_CARD)
         bus_id(&visit.state->cards[leads_to - LINK_CARD], out->bus_id, sizeof out->bus_id);
     return leave(&visit, OK);
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(Handle device, unsigned link, unsigned *out) {
+    enum { REMOTE_CARD = 0, REMOTE_SWITCH = 2 };
+    struct visit visit;
+    unsigned leads_to = LINK_NONE;
+    int code = enter(device, FULL_DEVICE, &visit);
+    if (code) return code;
+    code = link_at(&visit, link, &leads_to);
+    if (!code && leads_to == LINK_DOWN) code = NOT_SUPPORTED;
+    *out = leads_to == LINK_SWITCH ? REMOTE_SWITCH : REMOTE_CARD;
+    return leave(&visit, code);
 }
 
 int nvmlDeviceGetTopologyCommonAncestor(Handle one, Handle other, unsigned *level) {

@@ -12,6 +12,7 @@ enum {
     OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4,
     NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10,
     FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, IN_USE = 19, INSUFFICIENT_RESOURCES = 23,
+    ARGUMENT_VERSION_MISMATCH = 25,
 };
 enum { FULL_DEVICE = 1, MIG_DEVICE = 2, GPU_INSTANCE = 4, COMPUTE_INSTANCE = 8 };
 #define ANY_DEVICE (FULL_DEVICE | MIG_DEVICE)
@@ -34,6 +35,10 @@ typedef struct {
     union { double real; unsigned narrow; Long wide; } value;
 } Field;
 typedef struct { Handle device; Long type, data; unsigned gpu_instance, compute_instance; } Event;
+typedef struct {
+    unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state;
+    unsigned health;
+} Fabric2;
 typedef struct { const char *path; Long soft, hard; } SetLimit;
 typedef struct { const char *path; Long soft, hard, used; } GetLimit;
 

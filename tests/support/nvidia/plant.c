@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { XID_EVENT = 8 };
+enum { XID_EVENT = 8, HOPPER = 9, FABRIC_COMPLETED = 3 };
 #define REFUSED (-1)
 
 unsigned fake_spec_size(void) { return sizeof(struct card_spec); }
@@ -34,6 +34,8 @@ int fake_add_card(struct state *state, const struct card_spec *spec) {
     card->spec = *spec;
     card->mig = card->mig_pending = spec->mig;
     card->events_supported = card->ecc_supported = card->rows_supported = 1;
+    card->fabric_supported = 1;
+    if (spec->major >= HOPPER && spec->switch_links) card->fabric_state = FABRIC_COMPLETED;
     for (unsigned link = 0; link < spec->switch_links && link < LINKS; link++)
         card->links[link] = LINK_SWITCH;
     return done(state, 0);
@@ -47,6 +49,9 @@ static const struct { const char *name; size_t offset; int wide; } NUMBERS[] = {
     {"ecc_supported", offsetof(struct card, ecc_supported), 0},
     {"ecc_uncorrected", offsetof(struct card, ecc_uncorrected), 1},
     {"events_supported", offsetof(struct card, events_supported), 0},
+    {"fabric_state", offsetof(struct card, fabric_state), 0},
+    {"fabric_status", offsetof(struct card, fabric_status), 0},
+    {"fabric_supported", offsetof(struct card, fabric_supported), 0},
     {"hung", offsetof(struct card, hung), 0},
     {"memory_percent", offsetof(struct card, memory_percent), 0},
     {"mig", offsetof(struct card, mig), 0},

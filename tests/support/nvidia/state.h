@@ -50,7 +50,7 @@ struct card {
     uint32_t lost, unlisted, falls; /* unlisted: the driver started while the card was lost */
     uint32_t sm_percent, memory_percent, recovery_action, compute_mode, events_supported;
     uint32_t rows_corrected, rows_uncorrected, rows_pending, rows_failed;
-    uint32_t ecc_supported, rows_supported;
+    uint32_t ecc_supported, rows_supported, fabric_supported, fabric_state, fabric_status;
     uint64_t ecc_corrected, ecc_uncorrected;
     uint32_t links[LINKS];
     struct instance instances[INSTANCES];

@@ -215,6 +215,67 @@ async def test_a_card_without_events_is_a_card(driver: FakeDriver, backend: Nvml
     assert not (await after_change(backend))[1].healthy
 
 
+# ---------------------------------------------------------------- the NVLink fabric
+
+
+@pytest.fixture
+async def fabric(tmp_path: Path) -> AsyncIterator[tuple[FakeDriver, NvmlBackend]]:
+    """A card behind NVSwitches and one without."""
+    with fake_driver(tmp_path, "1xH100-80GB+1xT4") as driver:
+        opened = NvmlBackend(SystemClock(), probe_s=0.05)
+        yield driver, opened
+        await opened.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "expected"),
+    [
+        (pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED, 0, "has not started"),
+        (pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS, 0, "in progress"),
+        (pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, pynvml.NVML_ERROR_UNKNOWN, "Unknown Error"),
+    ],
+)
+async def test_a_card_that_is_not_registered_with_its_fabric_is_unhealthy(
+    fabric: tuple[FakeDriver, NvmlBackend], state: int, status: int, expected: str
+) -> None:
+    """CUDA fails there; it is healthy once it is registered, and other cards are not asked."""
+    driver, backend = fabric
+    well = await backend.inventory()
+    assert all_well(well)
+    driver.fabric(0, state, status)
+    h100, t4 = await after_change(backend)
+    assert not h100.healthy
+    assert "fabric" in h100.health_reason
+    assert expected in h100.health_reason
+    assert t4.healthy
+    driver.fabric(0, pynvml.NVML_GPU_FABRIC_STATE_COMPLETED)
+    assert await after_change(backend) == well
+
+
+async def test_a_card_without_a_fabric_is_healthy(
+    fabric: tuple[FakeDriver, NvmlBackend],
+) -> None:
+    """Whatever its driver says of one: it has no NVSwitch, or the driver is older than that."""
+    driver, backend = fabric
+    driver.fabric(1, pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED)
+    assert all_well(await backend.inventory())
+    driver.fabric(0, pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS)
+    assert not (await backend.inventory())[0].healthy
+    for predated in (False, True):
+        driver.lacks(0, "fabric", driver_too=predated)
+        assert all_well(await backend.inventory())
+
+
+async def test_a_card_in_mig_mode_needs_no_fabric(
+    fabric: tuple[FakeDriver, NvmlBackend],
+) -> None:
+    """Its instances do not use NVLink."""
+    driver, backend = fabric
+    driver.fabric(0, pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS)
+    driver.mig(0, on=True)
+    assert all_well(await backend.inventory())
+
+
 # ---------------------------------------------------------------- lost cards
 
 

@@ -327,6 +327,18 @@ def test_counted_errors(driver: FakeDriver, card: Any) -> None:
         pynvml.nvmlDeviceGetEccMode(card)
 
 
+def test_the_fabric_is_told_in_the_bindings_own_structure(driver: FakeDriver, card: Any) -> None:
+    """Field by field, and in no other version of it."""
+    driver.fabric(0, pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, pynvml.NVML_ERROR_TIMEOUT)
+    found = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    pynvml.nvmlDeviceGetGpuFabricInfoV(card, pynvml.byref(found))
+    assert (found.state, found.status) == (3, pynvml.NVML_ERROR_TIMEOUT)
+    assert (found.version, found.cliqueId, found.healthMask) == (pynvml.nvmlGpuFabricInfo_v2, 0, 0)
+    newer = pynvml.c_nvmlGpuFabricInfo_v3_t()
+    with pytest.raises(pynvml.NVMLError_ArgumentVersionMismatch):
+        pynvml.nvmlDeviceGetGpuFabricInfoV(card, pynvml.byref(newer))
+
+
 def test_work_on_a_lost_card_fails(driver: FakeDriver) -> None:
     """A program that starts now finds the other card, if it may have it."""
     driver.fall_off(0)
