@@ -29,6 +29,7 @@ import msgspec
 from click import echo
 
 from apportion.core.identity.configuration import SUBSCRIPTIONS_OF_A_FLEET
+from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.permissions import permissions_of
 from apportion.core.intake.answers import decode_answer, subject_of_node
 from apportion.core.ledger.state import State
@@ -43,6 +44,9 @@ from tests.simulation.hostile import NODE, SUBJECT, Hostile
 
 IDENTITIES: Final = {"agent": AGENT, "auditor": AUDITOR}
 CLOCK: Final = SystemClock()
+READING: Final = "apportion.reading."
+PERMISSIONS_OF_ALL: Final = permissions_of(Identity("agent", "agent", (EVERY_NODE,))).publish
+"""What the agent of every node may send, its requests to the server's API among it."""
 EACH_S: Final = 0.01
 MOST: Final = SUBSCRIPTIONS_OF_A_FLEET
 GARBAGE: Final = (b"", b"{}", b"[" * 500, b"\xff\xfe", b'{"batch":1000000}', b"x" * 100_000)
@@ -64,9 +68,9 @@ class Attacker:
     def _state(self) -> State:
         return self._cluster.state
 
-    async def read_along(self) -> None:
+    async def read_along(self, ledger: JetStreamLedger) -> None:
         """Know what there is to attack. An auditor that broke its own consumers begins anew."""
-        reader: Reader[Any] = Reader(self._ledger, self._cluster, metrics=Metrics())
+        reader: Reader[Any] = Reader(ledger, self._cluster, metrics=Metrics())
         try:
             await reader.run()
         except LedgerError:
@@ -156,9 +160,23 @@ class Attacker:
             return msgspec.json.encode(
                 {"nodes": [self._name(), self._name()], "node": self._name(), "time": "t"}
             )
+        if subject.startswith(READING):
+            return self._reading()
         if "MSG.GET" in subject:
             return msgspec.json.encode({"seq": self._chance.randrange(-5, 10_000)})
         return next(iter(self._hostile.payloads(self._state)))
+
+    def _reading(self) -> bytes:
+        """What an intake is to ask the server, mostly what it must not."""
+        apis = [each.removeprefix("$JS.API.") for each in PERMISSIONS_OF_ALL if "API" in each]
+        api = self._filled(self._chance.choice(apis))
+        body = self._chance.choice(
+            (self._consumer("$JS.API.CONSUMER.CREATE.APPORTION.x"), *GARBAGE, b'{"seq":1}')
+        )
+        try:
+            return msgspec.json.encode({"api": api, "body": msgspec.json.decode(body)})
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return b'{"api":"' + api.encode() + b'","body":' + body + b"}"
 
     def _consumer(self, subject: str) -> bytes:
         """Settings of a consumer, where it delivers what among them."""
@@ -278,7 +296,10 @@ async def main() -> None:
             else:
                 attacker = Attacker(ledger, wanted.role, wanted.seed)
                 done = attacker.done
-                group.create_task(attacker.read_along())
+                # An agent of one node cannot read along: an auditor tells it all.
+                told = os.environ.get("APPORTION_AUDITOR_URL", url)
+                ears = await connect(told, name=f"attacker {wanted.role} reads")
+                group.create_task(attacker.read_along(ears))
                 group.create_task(attacker.attack())
         while True:
             await CLOCK.pause(1.0)

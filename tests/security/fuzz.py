@@ -411,6 +411,7 @@ class Attackers:
         url = self._bus.server.url_for
         names = {"auditor": AUDITOR.name, "flood": FLOODER.name}
         environment = {**os.environ, "APPORTION_NATS_URL": url(names.get(role, AGENT.name))}
+        environment["APPORTION_AUDITOR_URL"] = url(AUDITOR.name)
         command = ["-m", "tests.security.attacker", role]
         if role == "tenants":
             command = ["-m", "tests.security.tenants"]

@@ -14,7 +14,7 @@ from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.stream import COPY_API
 from apportion.runtime.jetstream.wire import STREAM, call_api
-from tests.security.attacked import AGENT, AUDITOR, attacked
+from tests.security.attacked import AUDITOR, attacked
 from tests.support.nats import Bus, draft
 from tests.support.polling import until
 
@@ -28,7 +28,7 @@ OBEYED = (
 )
 """Where a message is an order."""
 READERS = [
-    "agent", AGENT.name, "auditor", AUDITOR.name, "binder", "extender", "gateway", "intake",
+    "agent", "auditor", AUDITOR.name, "binder", "extender", "gateway", "intake",
     "operator", "scheduler", "watcher",
 ]  # fmt: skip
 """All who may make consumers of everything."""

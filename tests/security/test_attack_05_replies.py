@@ -34,10 +34,13 @@ KEPT = f"{EMPTY}.$O.{BUCKET}.C.configuration"
 """And so is this, as long as no configuration is kept; the webhook may ask it."""
 FENCE = "apportion.v1.placement.n1"
 BESIDE = [
-    AGENT.name, AUDITOR.name, "admission", "binder", "extender", "gateway", "intake", "operator",
+    "agent", AUDITOR.name, "admission", "binder", "extender", "gateway", "intake", "operator",
     "scheduler", "watcher",
 ]  # fmt: skip
-"""Who may ask something: all but bootstrap, who may drop the ledger's beginning himself."""
+"""Who may ask something: all but bootstrap, who may drop the ledger's beginning himself.
+
+The agent is one of every node: that of a single node may ask the server nothing.
+"""
 
 
 async def ask(bus: Bus, name: str, reply: str, about: str = f"STREAM.INFO.{STREAM}") -> None:

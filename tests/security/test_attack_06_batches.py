@@ -22,7 +22,12 @@ async def open_batches(bus: Bus, subject: str) -> None:
     for number in range(BATCHES):
         headers = {"Nats-Batch-Id": f"held-{number}", "Nats-Batch-Sequence": "1"}
         await agent.wire.publish(subject, b"{}", headers=headers)
-    await agent.last_revision()
+    leave = await agent.wire.subscribe(agent.wire.new_inbox(), _hear)  # the server got here
+    await leave()
+
+
+async def _hear(_message: object) -> None:
+    pass
 
 
 async def batch(bus: Bus) -> list[int]:

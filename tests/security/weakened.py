@@ -378,6 +378,15 @@ def auditors_beside_their_copy() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def one_node_reads_its_part() -> Iterator[None]:
+    """The key of one node's agent reads the whole ledger."""
+    from apportion.core.identity.identity import Identity  # noqa: PLC0415
+
+    with mock.patch.object(Identity, "one_node", property(lambda _: False)):
+        yield
+
+
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "auditors apart": auditors_apart,
     "auditors beside their copy": auditors_beside_their_copy,
@@ -402,6 +411,7 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "asks what is enabled": asks_what_is_enabled,
     "believes its CA alone": believes_its_ca_alone,
     "masks by turns": masks_by_turns,
+    "one node reads its part": one_node_reads_its_part,
     "shows what is seen": shows_what_is_seen,
     "stays in the folder": stays_in_the_folder,
     "writes one event a line": writes_one_event_a_line,

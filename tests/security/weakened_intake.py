@@ -135,8 +135,21 @@ def leaves_a_reserve() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def asks_for_its_node_alone() -> Iterator[None]:
+    """An intake asks the server whatever an agent would know."""
+    from apportion.core.intake import sight  # noqa: PLC0415
+
+    with (
+        mock.patch.object(sight, "_check_subjects", return_value=None),
+        mock.patch.object(sight, "_sees", return_value=True),
+    ):
+        yield
+
+
 INTAKE_GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "answers into the asker's account": answers_into_the_askers_account,
+    "asks for its node alone": asks_for_its_node_alone,
     "appends under its own ids": appends_under_its_own_ids,
     "attests what it has folded": attests_what_it_has_folded,
     "bounds what one says": bounds_what_one_says,

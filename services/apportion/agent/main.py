@@ -146,7 +146,9 @@ def _note_handing_out(node: Node, places: Places) -> None:
 
 async def body(service: Service, backends: Backends, places: Places | None = None) -> None:
     """One life of the agent, until cancelled; with places, its node hands out shares."""
-    async with open_session(service) as session:
+    simulated = [each.name for each in backends.simulated]
+    node = backends.node if not simulated else simulated[0] if len(simulated) == 1 else ""
+    async with open_session(service, node=node) as session:
         handing_in = HandingIn(session.ledger, service.clock)
         nodes = _nodes(service, handing_in, backends, places)
         if places is not None:

@@ -23,9 +23,10 @@ from apportion.agent.commands import command_subject, obey
 from apportion.agent.handing_in import HeldBack
 from apportion.agent.inventory import event_id, news
 from apportion.agent.simulated import SimulatedBackend
-from apportion.agent.view import ADOPTIONS, CHANNELS, Claim, FleetView, NodeView
+from apportion.agent.view import Claim, FleetView, NodeView
 from apportion.core.configuration.offering import MISCONFIGURED, closed, offered
-from apportion.core.ledger.rules import RULES, Rules
+from apportion.core.intake.sight import ADOPTIONS, CHANNELS, FOR_ALL, subjects_of_node
+from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import State
 from apportion.runtime.ledger.beats import AGENT_BEAT_S, beat_of
 from apportion.runtime.ledger.port import Ledger, LedgerUnavailable
@@ -41,7 +42,7 @@ from apportion_schemas import (
     NodeReported,
     SharesAllocated,
 )
-from apportion_schemas.catalogue import SUBJECTS, token
+from apportion_schemas.catalogue import SUBJECTS
 from apportion_schemas.inventory import Mode
 
 SUBJECTS_MAX = 32
@@ -89,12 +90,10 @@ class Node:
 
 def subjects(nodes: Sequence[str]) -> list[str]:
     """What an agent of these nodes follows."""
-    every = [f"{SUBJECTS}.operator.configuration", RULES]
     if len(nodes) * (len(CHANNELS) + 1) > SUBJECTS_MAX:
-        every += [f"{SUBJECTS}.{channel}.*" for channel in CHANNELS]
-        return [*every, f"{SUBJECTS}.{ADOPTIONS}.>"]
-    every += [f"{SUBJECTS}.{channel}.{token(node)}" for channel in CHANNELS for node in nodes]
-    return every + [f"{SUBJECTS}.{ADOPTIONS}.{token(node)}.*" for node in nodes]
+        channels = (f"{SUBJECTS}.{channel}.*" for channel in CHANNELS)
+        return [*FOR_ALL, *channels, f"{SUBJECTS}.{ADOPTIONS}.>"]
+    return [*FOR_ALL, *(subject for node in nodes for subject in subjects_of_node(node))]
 
 
 class Agent:

@@ -49,10 +49,6 @@ from apportion_schemas import (
     SharesAllocated,
 )
 
-CHANNELS = ("inventory", "intake", "placement", "binding", "allocation")
-"""The channels below `apportion.v1` that an agent follows, each for its own nodes."""
-ADOPTIONS = "adoption"
-"""One more, whose subjects name the pod as well."""
 HELD_MAX = 2_048
 """Pods of one node that can be told what they hold: several times what a kubelet runs."""
 ANY = ""

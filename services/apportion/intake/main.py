@@ -8,7 +8,9 @@ import click
 
 from apportion.intake.attesting import Attesting
 from apportion.intake.refusing import Refusals
+from apportion.intake.showing import Showing
 from apportion.intake.taking import Taking
+from apportion.runtime.jetstream.ledger import JetStreamLedger
 from apportion.runtime.ledger.membership import beat
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
@@ -56,6 +58,16 @@ async def body(service: Service) -> None:
         service.ready_when(taking.not_ready)
         service.loop("take", taking.run)
         service.loop("beat", lambda: beat(session.ledger, "intake", clock=service.clock))
+        if isinstance(session.ledger, JetStreamLedger):
+            showing = Showing(
+                lambda: cluster.state,
+                reader,
+                session.ledger,
+                session.ledger.wire,
+                clock=service.clock,
+                metrics=service.metrics,
+            )
+            service.loop("read for agents", showing.run)
         if session.snapshots is not None:
             attesting = Attesting(
                 session.ledger,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -16,6 +17,8 @@ import msgspec
 EVERY_NODE: Final = "*"
 """Among the nodes of an identity: it speaks for all of them, as one that simulates a fleet does."""
 NAME_MAX: Final = 63
+NODE_READER: Final = "NODE"
+"""How the names of consumers begin that intakes make for agents."""
 _WORD: Final = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 _NAME: Final = re.compile(rf"({_WORD}_)?{_WORD}")
 """Before a `_` stands the namespace of a pod that is in none of ours: `monitoring_billing-x`."""
@@ -39,6 +42,11 @@ class Identity(msgspec.Struct, frozen=True):
     shared: bool = False
 
     @property
+    def one_node(self) -> bool:
+        """Whether it is an agent of one node, which reads that node's part of the ledger."""
+        return self.role == "agent" and len(self.nodes) <= 1 and EVERY_NODE not in self.nodes
+
+    @property
     def inbox(self) -> str:
         """The beginning of the subjects on which it is answered."""
         return f"_INBOX_{self.name}"
@@ -57,3 +65,12 @@ def check_name(name: str) -> str:
 def consumers_of(name: str, count: int) -> Iterable[str]:
     """The names of its consumers on the ledger's stream; only the identity itself has them."""
     return (f"{name}-{number}" for number in range(count))
+
+
+def readers_of_node(node: str) -> tuple[str, ...]:
+    """The names of the consumers that intakes make for the agent of a node.
+
+    No identity has a name with capitals, so they are the consumers of no identity.
+    """
+    digest = sha256(node.encode()).hexdigest()[:32]
+    return tuple(consumers_of(f"{NODE_READER}-{digest}", 4))

@@ -10,7 +10,13 @@ from typing import Final
 
 import msgspec
 
-from apportion.core.identity.identity import EVERY_NODE, Identity, InvalidIdentity, consumers_of
+from apportion.core.identity.identity import (
+    EVERY_NODE,
+    Identity,
+    InvalidIdentity,
+    consumers_of,
+    readers_of_node,
+)
 from apportion.core.identity.roles import BY_NAME, KEPT_CONFIGURATION, Reads, Role
 from apportion_schemas.catalogue import SUBJECTS, token
 
@@ -118,6 +124,11 @@ def _node(node: str) -> str:
 def _reads(role: Role, identity: Identity) -> Iterator[str]:
     if role.reads == "nothing":
         return
+    if identity.one_node:
+        # An intake asks the server for it, and makes its consumers: see `core.intake.sight`.
+        for name in (each for node in identity.nodes for each in readers_of_node(node)):
+            yield f"$JS.FC.{_STREAM}.{name}.>"
+        return
     yield f"$JS.API.STREAM.INFO.{_STREAM}"
     yield from _ASKS[role.reads]
     names = ["*"] if identity.shared else consumers_of(identity.name, role.consumers)
@@ -136,15 +147,21 @@ def _reads(role: Role, identity: Identity) -> Iterator[str]:
 
 
 def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
-    """Of one whose consumers may have any name: the names of others, and of the shared queue."""
-    if not identity.shared:
+    """Of one whose consumers may have any name: the names of others, and of the shared queue.
+
+    An intake makes some for agents, whose names begin as no identity's; permissions know no
+    beginnings, so the names of those whom a callout lets in are not among them.
+    """
+    if not identity.shared and identity.role != "intake":
         return
     copy = role_of(identity).reads == "copy"
     if not copy:
         yield from _touching(QUEUE)
     for other in among:
         reads = role_of(other).reads
-        if other != identity and reads != "nothing" and (reads == "copy") == copy:
+        if other == identity or other.one_node or reads == "nothing":
+            continue  # whoever reads nothing by itself has no consumer of its name
+        if (reads == "copy") == copy:
             for name in consumers_of(other.name, role_of(other).consumers):
                 yield from _touching(name)
 

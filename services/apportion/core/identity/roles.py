@@ -116,6 +116,8 @@ ROLES: Final = (
         sends=(
             # what the intake is to append for it, and what is used now, which nobody stores
             "apportion.intake.{node}",
+            # what the intake is to ask the ledger's server for it
+            "apportion.reading.{node}",
             "apportion.usage.{node}",
             "apportion.beat.agent.{node}",
         ),
@@ -124,15 +126,19 @@ ROLES: Final = (
     ),
     Role(
         name="intake",
-        does="judges what agents report and appends it; attests snapshots of the ledger",
+        does="judges what agents report and appends it; reads for agents; attests snapshots",
         account=INTAKE,
         appends=("inventory.*", "allocation.*", "usage.*", "intake.*"),
         sends=(
             "apportion.beat.intake.>",
             # which of the schedulers' snapshots are what the ledger folds to
             "$O.APPORTION_SNAPSHOTS.C.attested.*",
+            # the consumers of agents that read the part of one node; never the shared queue
+            "$JS.API.CONSUMER.CREATE.APPORTION.*",
+            "$JS.API.CONSUMER.INFO.APPORTION.*",
+            "$JS.API.CONSUMER.DELETE.APPORTION.*",
         ),
-        hears=("apportion.intake.*",),
+        hears=("apportion.intake.*", "apportion.reading.*"),
         answering=True,
         consumers=8,
     ),

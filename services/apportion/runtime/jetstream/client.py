@@ -149,6 +149,11 @@ class Connection:
             raise OSError(str(failure)) from failure  # it is told, and tried again
 
     @property
+    def owner(self) -> str:
+        """See wire.Wire."""
+        return self.user
+
+    @property
     def connected(self) -> bool:
         """See wire.Wire."""
         return self._up.is_set() and self._client.is_connected
@@ -376,14 +381,16 @@ async def connect(
     timeout_s: float = CONNECT_TIMEOUT_S,
     ack_timeout_s: float = ACK_TIMEOUT_S,
     watch: AppendWatch = unwatched,
+    opened: Callable[[Reach], Connection] = Connection,
 ) -> JetStreamLedger:
     """A ledger on the server there; a URL alone is `nats://user:password@host:port`.
 
-    `name` is shown in the server's list of connections. Raises LedgerUnavailable, NotPermitted,
-    ServerTooOld. The stream is not looked at: see create_stream and check_stream.
+    `name` is shown in the server's list of connections, and `opened` makes ours. Raises
+    LedgerUnavailable, NotPermitted, ServerTooOld. The stream is not looked at: see create_stream
+    and check_stream.
     """
     reach = reach_of(to)
-    wire = Connection(reach)
+    wire = opened(reach)
     try:
         await wire.open(name=name, timeout_s=timeout_s)
     except BaseException:

@@ -51,7 +51,7 @@ async def create(
     Returns its settings, with its name. Raises LedgerUnavailable, also where all names are taken,
     NotPermitted.
     """
-    for number, name in enumerate(_names(wire.user or _NOBODY, first)):
+    for number, name in enumerate(_names(wire.owner or _NOBODY, first)):
         try:
             made = await _create(wire, {**settings, "name": name}, subjects)
         except NotPermitted:

@@ -45,6 +45,10 @@ class Wire(Protocol):
         """Whose name we connect under; empty where the server knows no users."""
 
     @property
+    def owner(self) -> str:
+        """How the names of our consumers begin; empty as `user` is."""
+
+    @property
     def connected(self) -> bool:
         """Whether something sent now would go out."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -17,8 +18,9 @@ from apportion.core.identity.roles import BY_NAME
 from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import client as jetstream
-from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.client import Connection, JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.jetstream.through_intake import NodeConnection, NodeSnapshots
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.ledger.publisher import Append, Insistence
@@ -51,13 +53,15 @@ class Session(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_session(service: Service) -> AsyncIterator[Session]:
+async def open_session(service: Service, *, node: str = "") -> AsyncIterator[Session]:
     """Connect as this service, check the stream, and close both at the end.
+
+    `node` is that of an agent that has one.
 
     Raises:
         LedgerUnavailable, NotPermitted, ServerTooOld, LedgerDrifted: see `jetstream.connect`.
     """
-    ledger = await (service.connect or (lambda: _connect(service)))()
+    ledger = await (service.connect or (lambda: _connect(service, node)))()
     if isinstance(ledger, JetStreamLedger):
         service.watch(ledger)
     try:
@@ -79,10 +83,14 @@ def _snapshots_of(ledger: Ledger) -> Snapshots | None:
     """None for a ledger that has no object store beside it."""
     if isinstance(ledger, BringsSnapshots):
         return ledger.snapshots
-    return Snapshots(ledger.wire) if isinstance(ledger, JetStreamLedger) else None
+    if not isinstance(ledger, JetStreamLedger):
+        return None
+    wire = ledger.wire
+    through = isinstance(wire, NodeConnection) and wire.through_intake
+    return NodeSnapshots(wire) if through else Snapshots(wire)
 
 
-async def _connect(service: Service) -> Ledger:
+async def _connect(service: Service, node: str) -> Ledger:
     role = BY_NAME.get(service.name)
     if role is not None and role.appends and service.config.ledger_key is None:
         service.log.warning(
@@ -90,7 +98,10 @@ async def _connect(service: Service) -> Ledger:
             "append one key, --ledger-key or APPORTION_LEDGER_KEY"
         )
     ledger = await jetstream.connect(
-        service.config.reach, name=service.name, watch=service.appends.note
+        service.config.reach,
+        name=service.name,
+        watch=service.appends.note,
+        opened=partial(NodeConnection, node=node) if node else Connection,
     )
     try:
         await jetstream.check_stream(ledger)

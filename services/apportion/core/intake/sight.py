@@ -1,0 +1,227 @@
+"""What the agent of one node may read of the ledger: its own node's events, and what is for all.
+
+An agent with an identity of its own has no right at the server's API. It asks an intake, by a core
+NATS request, and the intake asks the server:
+
+    apportion.reading.<node>   Asked   ──►   what the server answers, or an error in its form
+
+The server lets an agent ask on its own node's subject alone, so that subject is who asks.
+Invariant: what is asked of the server is built here from what was asked of the intake, word by
+word, and never passed on; a consumer delivers to an agent, and only what its node may see.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from apportion.core.identity.identity import readers_of_node
+from apportion.core.identity.permissions import DELIVERIES
+from apportion.core.ledger.rules import RULES
+from apportion.core.ledger.state import GroupState, State
+from apportion_schemas.catalogue import SUBJECTS, token, untoken
+from apportion_schemas.quantities import NAME_MAX
+
+SUBJECT: Final = "apportion.reading"
+SUBJECTS_OF_ALL: Final = f"{SUBJECT}.*"
+STATE: Final = "STATE"
+"""Asks for `part_of` the intake's state, for a ledger whose beginning was dropped."""
+CHANNELS: Final = ("inventory", "intake", "placement", "binding", "allocation")
+"""The channels below `apportion.v1` that an agent follows, each for its own nodes."""
+ADOPTIONS: Final = "adoption"
+"""One more, whose subjects name the pod as well."""
+FOR_ALL: Final = (f"{SUBJECTS}.operator.configuration", RULES)
+"""What every agent reads."""
+REFUSED: Final = 403
+_STREAM: Final = "APPORTION"
+_NOT_FOUND: Final = b'{"error":{"code":404,"err_code":10037,"description":"no message found"}}'
+_CREATE: Final = f"CONSUMER.CREATE.{_STREAM}."
+
+_Nanoseconds = Annotated[int, Meta(ge=100_000_000, le=60_000_000_000)]
+_Filter = Annotated[str, Meta(max_length=1_024)]
+
+
+class NotForAgents(ValueError):
+    """The agent of this node may not ask for that; the message says what."""
+
+
+class Asked(Struct, frozen=True, forbid_unknown_fields=True):
+    """A request to the server's API, by its subject behind `$JS.API.`."""
+
+    api: Annotated[str, Meta(max_length=512)]
+    body: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class Call(Struct, frozen=True):
+    """What the intake asks the server. Of an answer that is a record, the node must see it."""
+
+    api: str
+    body: bytes = b""
+    is_record: bool = False
+
+
+class _Consumer(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    name: Annotated[str, Meta(max_length=64)]
+    deliver_subject: Annotated[str, Meta(pattern=rf"^{DELIVERIES}\.[A-Za-z0-9_-]+\.[A-Za-z0-9]+$")]
+    opt_start_seq: Annotated[int, Meta(ge=1)]
+    idle_heartbeat: _Nanoseconds
+    inactive_threshold: _Nanoseconds
+    deliver_policy: Literal["by_start_sequence"]
+    ack_policy: Literal["none"]
+    max_deliver: Literal[1]
+    num_replicas: Literal[1]
+    mem_storage: bool
+    flow_control: bool
+    description: Annotated[str, Meta(max_length=64)] = ""
+    metadata: Annotated[
+        dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=8_192)]],
+        Meta(max_length=4),
+    ] = {}
+    filter_subject: _Filter = ""
+    filter_subjects: tuple[_Filter, ...] = ()
+
+
+class _Creation(Struct, frozen=True, forbid_unknown_fields=True):
+    stream_name: Literal["APPORTION"]
+    config: _Consumer
+    action: Literal["create"]
+
+
+class _Record(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    seq: Annotated[int, Meta(ge=0)] = 0
+    next_by_subj: _Filter = ""
+    last_by_subj: _Filter = ""
+
+
+class _Message(Struct, frozen=True):
+    subject: str = ""
+
+
+class _Answer(Struct, frozen=True):
+    message: _Message | None = None
+
+
+class _Error(Struct, frozen=True):
+    description: str
+    code: int = REFUSED
+    err_code: int = 0
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_asked = msgspec.json.Decoder(Asked).decode
+_decode_creation = msgspec.json.Decoder(_Creation).decode
+_decode_record = msgspec.json.Decoder(_Record).decode
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+
+
+def subject_of_node(node: str) -> str:
+    """Where the agent of this node asks."""
+    return f"{SUBJECT}.{token(node)}"
+
+
+def node_of_subject(subject: str) -> str:
+    """The node whose agent asks there; empty for what is no node's name, or another spelling."""
+    found = subject.removeprefix(f"{SUBJECT}.")
+    node = untoken(found)
+    return node if token(node) == found and len(node) <= NAME_MAX else ""
+
+
+def subjects_of_node(node: str) -> list[str]:
+    """The subjects of one node's events that its agent reads."""
+    name = token(node)
+    return [
+        *(f"{SUBJECTS}.{channel}.{name}" for channel in CHANNELS),
+        f"{SUBJECTS}.{ADOPTIONS}.{name}.*",
+    ]
+
+
+def read_asked(payload: bytes) -> Asked:
+    """The request in a message. Raises NotForAgents."""
+    try:
+        return _decode_asked(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise NotForAgents(f"the request cannot be read: {error}") from None
+
+
+def call_of(node: str, asked: Asked) -> Call:
+    """What the intake is to ask the server for the agent of this node. Raises NotForAgents."""
+    try:
+        return _call_of(node, asked)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise NotForAgents(f"the body of {asked.api} cannot be read: {error}") from None
+
+
+def _call_of(node: str, asked: Asked) -> Call:
+    """Raises NotForAgents, MsgspecError, UnicodeDecodeError, RecursionError."""
+    if asked.api == f"STREAM.INFO.{_STREAM}":
+        return Call(asked.api)  # without a body it lists no subjects
+    if asked.api == f"STREAM.MSG.GET.{_STREAM}":
+        record = _decode_record(asked.body)
+        _check_subjects(node, filter(None, (record.next_by_subj, record.last_by_subj)))
+        return Call(asked.api, _encode(record), is_record=True)
+    if asked.api.startswith(_CREATE):
+        creation = _decode_creation(asked.body)
+        config = creation.config
+        filters = [*filter(None, [config.filter_subject]), *config.filter_subjects]
+        if not filters:
+            raise NotForAgents("a consumer of every subject")
+        _check_subjects(node, filters)
+        if config.name not in readers_of_node(node):
+            raise NotForAgents(f"a consumer {config.name!r}")
+        return Call(f"{_CREATE}{config.name}", _encode(creation))
+    for verb in ("INFO", "DELETE"):
+        for name in readers_of_node(node):
+            if asked.api == f"CONSUMER.{verb}.{_STREAM}.{name}":
+                return Call(asked.api)
+    raise NotForAgents(f"request {asked.api!r}")
+
+
+def _check_subjects(node: str, subjects: object) -> None:
+    """Raise NotForAgents for the first of these subjects that the node's agent may not read."""
+    readable = {*subjects_of_node(node), *FOR_ALL}
+    for each in subjects:  # type: ignore[attr-defined]
+        if each not in readable:
+            raise NotForAgents(f"subject {each!r}")
+
+
+def shown(node: str, call: Call, answer: bytes) -> bytes:
+    """The server's answer, or that there is no record where the node may not see it."""
+    if not call.is_record:
+        return answer
+    try:
+        message = _decode_answer(answer).message
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _NOT_FOUND
+    return answer if message is None or _sees(node, message.subject) else _NOT_FOUND
+
+
+def _sees(node: str, subject: str) -> bool:
+    for each in (*subjects_of_node(node), *FOR_ALL):
+        prefix = each.rstrip("*>")
+        if subject == each or (prefix != each and subject.startswith(prefix)):
+            return True
+    return False
+
+
+def refusal(why: str) -> bytes:
+    """The answer to a request that was refused."""
+    return _encode({"error": _Error(f"no agent of this node may ask for it: {why}"[:1_000])})
+
+
+def part_of(state: State, node: str) -> State:
+    """The state as far as the agent of this node begins with it. It shares what it holds."""
+    part = State(
+        revision=state.revision,
+        configuration=state.configuration,
+        configuration_revision=state.configuration_revision,
+        rules=state.rules,
+    )
+    there = state.nodes.get(node)
+    if there is not None:
+        part.nodes = {node: there}
+        part.pods = dict(there.pods)
+        groups = (pod.submitted.group for pod in there.pods.values())
+        part.groups = {group: GroupState(None) for group in groups if group}
+    return part

@@ -1,0 +1,98 @@
+"""The ledger as the agent of one node reads it: what it asks of the server, an intake asks for it.
+
+Such an agent has no right at the server's API (`core.intake.sight`). Invariant: each request to
+that API goes to an intake, and everything else to the server, as from any other client.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import msgspec
+
+from apportion.core.identity.identity import readers_of_node
+from apportion.core.intake.sight import STATE, Asked, subject_of_node
+from apportion.core.ledger.snapshot import SnapshotError
+from apportion.core.ledger.state import State
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import Connection
+from apportion.runtime.jetstream.snapshots import Snapshots, restored
+from apportion.runtime.jetstream.wire import Message, call_api
+from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted
+from apportion.runtime.process.reach import Reach
+
+ANSWER_S: Final = 10.0
+STATE_BYTES_MAX: Final = 64 << 20
+_API: Final = "$JS.API."
+_encode = msgspec.json.Encoder().encode
+
+
+class _Part(msgspec.Struct, frozen=True):
+    part: bytes
+
+
+_decode_part = msgspec.json.Decoder(_Part).decode
+
+
+class NodeConnection(Connection):
+    """The connection of the agent of `node`.
+
+    As long as the server answers it, as it answers an identity for every node, no intake is asked.
+    """
+
+    def __init__(self, reach: Reach, node: str) -> None:
+        super().__init__(reach)
+        self._intakes = subject_of_node(node)
+        self._reader = readers_of_node(node)[0].rpartition("-")[0]
+        self.through_intake = False
+
+    @property
+    def owner(self) -> str:
+        """See wire.Wire."""
+        return self._reader if self.through_intake else self.user
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout_s: float,
+        headers: dict[str, str],
+        also: frozenset[str] = frozenset(),
+    ) -> Message:
+        """See wire.Wire."""
+        if not self.through_intake and subject.startswith(f"{_API}STREAM."):
+            try:
+                return await super().request(
+                    subject, payload, timeout_s=timeout_s, headers=headers, also=also
+                )
+            except NotPermitted:  # from now on: a server may get its new rules while we run
+                self.through_intake = True
+        if self.through_intake and subject.startswith(_API):
+            asked = Asked(subject.removeprefix(_API), msgspec.Raw(payload or b"{}"))
+            subject, payload, timeout_s = self._intakes, _encode(asked), max(timeout_s, ANSWER_S)
+        return await super().request(
+            subject, payload, timeout_s=timeout_s, headers=headers, also=also
+        )
+
+
+class NodeSnapshots(Snapshots):
+    """The state with which the agent of one node begins, where the ledger's beginning is gone."""
+
+    async def restore(self, *, at_most: int | None = None) -> State:  # noqa: ARG002 - it is of now
+        """The node's part of an intake's state. Raises LedgerUnavailable, NotPermitted."""
+        rules = await stream.read_rules(self._wire)
+        answer = await call_api(self._wire, STATE)
+        try:
+            unpacked = zlib.decompressobj()
+            data = unpacked.decompress(_decode_part(answer).part, STATE_BYTES_MAX)
+            state = restored(bytearray(data))
+        except (msgspec.MsgspecError, zlib.error, SnapshotError) as error:
+            raise LedgerUnavailable(
+                f"the intake's state of this node cannot be read ({error}): let agents and intakes "
+                "be of one build"
+            ) from None
+        if not state.rules.go_on(rules, state.revision):
+            raise LedgerUnavailable("the intake has not read yet what an operator has set aside")
+        return state

@@ -1,0 +1,136 @@
+"""What an intake asks the server for an agent, and what of the state it hands on."""
+
+import json
+
+import pytest
+
+from apportion.core.identity.identity import Identity, readers_of_node
+from apportion.core.identity.permissions import permissions_of
+from apportion.core.intake.sight import (
+    FOR_ALL,
+    Call,
+    NotForAgents,
+    call_of,
+    node_of_subject,
+    part_of,
+    read_asked,
+    shown,
+    subject_of_node,
+    subjects_of_node,
+)
+from apportion.core.ledger import snapshot
+from apportion.core.ledger.state import State
+from apportion.runtime.jetstream.examining import covers
+from tests.support.fleet import gpu, node
+from tests.support.happenings import happen
+from tests.support.pods import ask, member, placed, pod, share
+
+GET = "STREAM.MSG.GET.APPORTION"
+NAMES = ["n1", "gpu.example", "a b", "ü", "*", ">", "n" * 253]
+
+
+def call(name: str, api: str, body: object) -> Call:
+    """What is asked of the server for this request of the node's agent."""
+    return call_of(name, read_asked(json.dumps({"api": api, "body": body}).encode()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_agent_reads_what_is_of_its_node_and_what_is_for_all(name: str) -> None:
+    """Names with dots are tokens; no other node's subject is among them."""
+    assert node_of_subject(subject_of_node(name)) == name
+    for subject in (*subjects_of_node(name), *FOR_ALL):
+        query = {"seq": 1, "next_by_subj": subject}
+        for each in (query, {"last_by_subj": subject}):
+            assert json.loads(call(name, GET, each).body) == each
+        asked = call(name, GET, query)
+        with_it = subject.replace(".*", ".pod").replace(".>", ".format.X")
+        answer = json.dumps({"message": {"seq": 1, "subject": with_it}}).encode()
+        assert shown(name, asked, answer) == answer
+        if subject not in FOR_ALL:
+            assert json.loads(shown("other", asked, answer))["error"]["err_code"] == 10037
+            with pytest.raises(NotForAgents):
+                call("other", GET, query)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "apportion.v1.placement.n1x",
+        "apportion.v1.placement.n1.x",
+        "apportion.v1.adoption.n12.pod",
+        "apportion.v1.workload.n1",
+        "apportion.v1.operator.configuration.x",
+        "apportion.v1.operator.policy",
+    ],
+)
+def test_a_record_of_another_subject_is_not_there(subject: str) -> None:
+    """Nor is an answer that cannot be read."""
+    answer = json.dumps({"message": {"subject": subject}}).encode()
+    for each in (answer, b"[" * 10_000, b"\xff"):
+        assert json.loads(shown("n1", call("n1", GET, {"seq": 1}), each))["error"]["code"] == 404
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b'{"api":1}', b"\xff", b'{"api":"x","y":1}'])
+def test_what_cannot_be_read_is_refused(payload: bytes) -> None:
+    """By name, and the intake goes on."""
+    with pytest.raises(NotForAgents):
+        read_asked(payload)
+
+
+@pytest.mark.parametrize(
+    "body", [{"seq": -1}, {"seq": 1, "last_by_subj": 2}, {"start_time": "x"}, [], {"SEQ": 1}]
+)
+def test_a_body_that_is_none_is_refused(body: object) -> None:
+    """The server reads field names in any case: what is not named here never reaches it."""
+    with pytest.raises(NotForAgents):
+        call("n1", GET, body)
+
+
+def test_the_part_of_a_node_is_a_state_that_can_be_restored() -> None:
+    """It has the node's pods, and no other pod, node, quota or gang's declaration."""
+    state = State()
+    for data in (
+        node("n1", gpu("g0")),
+        node("n2", gpu("g1")),
+        pod("mine", ask(1000)),
+        pod("other", ask(1000)),
+        pod("waits", ask(1000)),
+        member("ganged", ask(1000)),
+        placed("mine", "n1", [share("g0")]),
+        placed("ganged", "n1", [share("g0")]),
+        placed("other", "n2", [share("g1")]),
+    ):
+        happen(state, data)
+    part = snapshot.restore(snapshot.take(part_of(state, "n1")))
+    assert (part.revision, list(part.nodes)) == (9, ["n1"])
+    assert list(part.pods) == list(part.nodes["n1"].pods) == ["mine", "ganged"]
+    assert [group.observed for group in part.groups.values()] == [None]
+    assert list(state.pods) == ["mine", "other", "waits", "ganged"]
+    nothing = snapshot.restore(snapshot.take(part_of(state, "unknown")))
+    assert (nothing.revision, nothing.nodes, nothing.pods) == (9, {}, {})
+
+
+@pytest.mark.parametrize("nodes", [("n1",), ()])
+def test_the_agent_of_one_node_has_no_right_at_the_servers_api(nodes: tuple[str, ...]) -> None:
+    """But to say that it keeps up, on the consumers that an intake makes for it."""
+    may = permissions_of(Identity("agent", "gpu-1", nodes))
+    assert not [each for each in may.publish if each.startswith(("$JS.API", "$JS.STORE", "$O."))]
+    for each in nodes:
+        assert covers(may.publish, f"$JS.FC.APPORTION.{readers_of_node(each)[0]}.x")
+    assert not covers(may.publish, f"$JS.FC.APPORTION.{readers_of_node('n2')[0]}.x")
+
+
+@pytest.mark.parametrize("nodes", [("*",), ("n1", "n2")])
+def test_the_agent_of_several_nodes_reads_the_ledger_itself(nodes: tuple[str, ...]) -> None:
+    """As one that simulates a fleet."""
+    may = permissions_of(Identity("agent", "fleet", nodes))
+    assert covers(may.publish, "$JS.API.CONSUMER.CREATE.APPORTION.fleet-0")
+    assert not permissions_of(Identity("agent", "fleet", nodes)).deny_publish
+
+
+def test_an_intake_never_touches_the_queue_of_binders() -> None:
+    """It makes consumers for agents under names that no identity has."""
+    may = permissions_of(Identity("intake", "intake"))
+    for verb in ("CREATE", "INFO", "DELETE"):
+        assert covers(may.publish, f"$JS.API.CONSUMER.{verb}.APPORTION.{readers_of_node('n1')[0]}")
+        assert covers(may.deny_publish, f"$JS.API.CONSUMER.{verb}.APPORTION.binder")
