@@ -13,13 +13,14 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
-from apportion.core.dialects import ManifestError, cambricon, listing, plain
+from apportion.core.dialects import ManifestError, cambricon, listing, nvidia, plain
 from apportion.core.dialects import annotations as preferences
 from apportion.core.dialects.container import Container
 from apportion.core.dialects.errors import shown, within
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.reading import read_pod
 from apportion.core.dialects.vendors import HAMI_PLUGINS
+from apportion.core.grants.controls import HIGH, PRIORITY
 from apportion.core.manifests import gangs, harmless
 from apportion.core.manifests.amounts import doubtful_amounts
 from apportion.core.manifests.fields import Part, unknown_fields
@@ -43,6 +44,7 @@ _OF_HAMI: Final = (
 )
 _NO_COUNT: Final = f"asks for one MLU here, where HAMi gives none; write {cambricon.COUNT}: 1"
 _NO_PROFILE: Final = f"is a MIG profile of no model known here: {_OF_THE_NODE}"
+_RIGHT: Final = "over pods of other namespaces, unless the node's agent has --priority-namespace"
 OWN: Final = frozenset(
     (
         preferences.SCORING_WEIGHTS,
@@ -95,6 +97,8 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
             yield from _annotations(found, at, placed=placed)
             continue
         yield from (Suspect(f"{at}.{field}", why) for field, why in unknown_fields(key, found))
+        if key == "container":
+            yield from _priority(found, at, config)
         if key == "resources":
             for kind, amounts in _amounts(found):
                 yield from _resources(amounts, f"{at}.{kind}", config)
@@ -232,6 +236,41 @@ def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> _Zero | None:
     except ManifestError:
         return None  # whoever reads the pod says so
     return _Zero(zeros[0], next((name for _, name, amount in asked if amount != "0"), ""))
+
+
+def _priority(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
+    """A container's priority on its card, where it decides nothing or needs a right.
+
+    The variable `CUDA_TASK_PRIORITY` says it, or a name in the limits.
+    """
+    resources, env = found.get("resources"), found.get("env")
+    amounts = dict(_amounts(resources if isinstance(resources, dict) else {}))
+    container = Container("", "", amounts.get("limits", {}), amounts.get("requests", {}))
+    written = {
+        f"{at}.env[{place}].value": each.get("value")
+        for place, each in enumerate(env if isinstance(env, list) else ())
+        if isinstance(each, dict) and each.get("name") == PRIORITY
+    }
+    for name in filter(None, (config.hami.priority, config.volcano_vgpu.priority)):
+        if not written and str(container.limits.get(name)) == HIGH:
+            yield Suspect(within(f"{at}.resources.limits", name), _RIGHT, doubtful=False)
+    if not written:
+        return
+    try:
+        pod = read_pod([container], {}, config=config)
+    except ManifestError:
+        return  # reading the pod refuses it
+    for field, value in written.items():
+        if all(ask.family != nvidia.FAMILY for ask in pod.asks):
+            yield Suspect(field, f"{PRIORITY} is for a container with a GPU", doubtful=False)
+        elif value == HIGH:
+            yield Suspect(field, f"{PRIORITY}={HIGH} {_RIGHT}", doubtful=False)
+        elif pod.high_priority:
+            said = f"is {PRIORITY}={value}, which wins over the priority in limits; remove one"
+            yield Suspect(field, said)
+        else:
+            said = f"{PRIORITY} other than {HIGH} is as without it"
+            yield Suspect(field, said, doubtful=False)
 
 
 def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator[Suspect]:

@@ -391,3 +391,42 @@ def test_memory_of_an_mlu_without_the_mlu(limits: dict[str, int], slips: int) ->
     limits = limits | {"cambricon.com/mlu.smlu.vmemory": 4}
     document["spec"]["containers"][0]["resources"]["limits"] = limits
     assert len(found(document)) == slips
+
+
+NAMESPACES = "unless the node's agent has --priority-namespace"
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "doubtful"),
+    [
+        ("0", {"nvidia.com/gpu": 1}, False),
+        ("1", {"nvidia.com/gpu": 1}, False),
+        (None, {"volcano.sh/vgpu-number": 1}, False),
+        ("0", {}, False),
+        ("0", {"huawei.com/Ascend310P": 1}, False),
+        ("1", {"nvidia.com/gpu": 1, "nvidia.com/priority": 0}, True),
+    ],
+)
+def test_the_priority_of_a_container_is_named(
+    value: str | None, limits: dict[str, Any], doubtful: bool
+) -> None:
+    """It decides nothing without a GPU and for no number but 0, which alone needs a right."""
+    env = [{"name": "A"}, {"name": "CUDA_TASK_PRIORITY", "value": value}]
+    document = pod()
+    document["spec"]["containers"][0] |= {"env": env, "resources": {"limits": limits}}
+    (said,) = suspects(document, CONFIG)
+    assert (said.field, said.doubtful) == ("spec.containers[0].env[1].value", doubtful)
+    assert (NAMESPACES in said.why) == (value == "0" and "nvidia.com/gpu" in limits)
+
+
+def test_a_priority_among_limits_needs_the_same_right() -> None:
+    """It is named once; no other number needs it."""
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/priority": "0"}
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = limits
+    (said,) = suspects(document, CONFIG)
+    field = 'spec.containers[0].resources.limits["nvidia.com/priority"]'
+    assert (said.field, said.doubtful) == (field, False)
+    assert NAMESPACES in said.why
+    limits["nvidia.com/priority"] = "5"
+    assert found(document) == []
