@@ -13,12 +13,21 @@ from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.devices.simulating import simulated_devices
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import Device, Event, Host, MigInstance, NodeReported, decode, encode
-from tests.support.nvidia.driver import fake_driver
+from tests.support.nvidia.driver import Kind, fake_driver
 
 CARDS = {
     "nvml over the fake driver": "2xA100-40GB+1xT4",
     "nvml over the fake driver, MIG": "1xA100-80GB:mig+1xH100-80GB:mig+1xL40S",
 }
+
+
+PROCESSES: dict[int, tuple[Kind, ...]] = {
+    4_000_001: ("compute",),
+    4_000_002: ("mps",),
+    4_000_003: ("graphics",),
+    4_000_004: ("compute", "graphics", "mps"),
+}
+"""On the third card of each fake driver."""
 
 
 @pytest.fixture(params=["simulated", *CARDS, "nvml over the real driver"])
@@ -31,7 +40,9 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
                 simulated_devices("n1", "1xA100-40GB:mig+1xA100-40GB+1xAscend310P")
             )
         elif request.param in CARDS:
-            stack.enter_context(fake_driver(tmp_path, CARDS[request.param]))
+            driver = stack.enter_context(fake_driver(tmp_path, CARDS[request.param]))
+            for pid, kinds in PROCESSES.items():
+                driver.process(2, pid, 50, kinds=kinds)
             opened = NvmlBackend(SystemClock(), probe_s=0.1)
         else:
             try:
@@ -93,6 +104,22 @@ async def test_every_device_has_a_load(backend: DeviceBackend) -> None:
     for load in loads:
         assert 0 <= load.memory <= devices[load.device].physical_memory_mib << 20
         assert load.cores is None or 0 <= load.cores <= 100
+
+
+async def test_a_process_is_in_a_load_once(
+    backend: DeviceBackend, request: pytest.FixtureRequest
+) -> None:
+    """However it uses the device: a driver lists it once for each way."""
+    devices = {device.id: device for device in await backend.inventory()}
+    told = set()
+    for load in await backend.loads():
+        pids = [process.pid for process in load.processes]
+        assert len(set(pids)) == len(pids)
+        told.update(pids)
+        memory = devices[load.device].physical_memory_mib << 20
+        assert all(0 <= (process.memory or 0) <= memory for process in load.processes)
+    if request.node.callspec.params["backend"] in CARDS:
+        assert told == PROCESSES.keys()
 
 
 async def test_memory_is_held_of_cgroups_that_are_there(

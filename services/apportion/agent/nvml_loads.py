@@ -46,23 +46,23 @@ class Loads:
     def read(self, device: str, card: Any) -> list[Load]:
         """The loads of a card, by NVML's handle of it. Raises NVMLError."""
         used = int(nvml.nvmlDeviceGetMemoryInfo(card).used)
-        running = nvml.nvmlDeviceGetComputeRunningProcesses(card)
+        running = _running(card)
         instances = list(_instances(card))
         if not instances:
             self._keep(device, ())
             cores = self._cores(device, card)
             processes = tuple(
-                Running(int(each.pid), each.usedGpuMemory, _of_process(cores, int(each.pid)))
-                for each in running
+                Running(pid, memory, _of_process(cores, pid))
+                for (pid, _), memory in running.items()
             )
             return [Load(device, used, _rate(card), None, processes)]
         self._keep(device, [number for number, _, _ in instances])
         loads = [Load(device, used, _rate(card))]
         for number, cut, memory in instances:
             inside = tuple(
-                Running(int(each.pid), each.usedGpuMemory, None)
-                for each in running
-                if each.gpuInstanceId == number
+                Running(pid, memory, None)
+                for (pid, instance), memory in running.items()
+                if instance == number
             )
             loads.append(Load(device, memory, self._monitored(device, card, number), cut, inside))
         return loads
@@ -108,6 +108,27 @@ class Loads:
         if sample is not None:
             with suppress(nvml.NVMLError):
                 nvml.nvmlGpmSampleFree(sample)
+
+
+def _running(card: Any) -> dict[tuple[int, int], int | None]:
+    """The bytes of each process on a card, by its id and the GPU instance that it is on.
+
+    A process is in one list for each way in which it uses the card: a client of MPS that computes
+    and draws is in three. Raises NVMLError.
+    """
+    found: dict[tuple[int, int], int | None] = {}
+    for each in nvml.nvmlDeviceGetComputeRunningProcesses(card):
+        found[int(each.pid), each.gpuInstanceId] = each.usedGpuMemory
+    for more in (
+        nvml.nvmlDeviceGetMPSComputeRunningProcesses,
+        nvml.nvmlDeviceGetGraphicsRunningProcesses,
+    ):
+        with suppress(*_ABSENT):
+            for each in more(card):
+                key = int(each.pid), each.gpuInstanceId
+                memory, before = each.usedGpuMemory, found.get(key)
+                found[key] = memory if before is None else max(before, memory or 0)
+    return found
 
 
 def _instances(card: Any) -> Iterator[tuple[int, MigInstance, int]]:

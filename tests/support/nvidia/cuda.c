@@ -250,6 +250,7 @@ static int charge_locked(struct state *state, Device device, uint64_t more) {
     struct process *process = process_of(state, shown->card, shown->instance);
     if (!process) return CUDA_OUT_OF_MEMORY;
     process->compute = shown->compute;
+    if (has_mps()) process->kinds |= KIND_MPS;
     uint64_t limit = limit_of_mps(device);
     if (more > shown->bytes || used > shown->bytes - more || process->bytes + more > limit ||
         !within_cgroups(state, process, more)) {

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
@@ -31,6 +31,9 @@ DOUBLE_BIT_ECC = 2
 """`nvmlEventTypeDoubleBitEccError`."""
 _LINKS, _PROFILES, _STARTS = 18, 8, 8
 _UNSUPPORTED, _SUPPORTED, _PREDATED = 0, 1, 2
+Kind = Literal["compute", "graphics", "mps"]
+"""How a process uses a card, by which the driver lists it."""
+_KINDS: dict[Kind, int] = {"compute": 1, "graphics": 2, "mps": 4}
 _LINK_NONE, _LINK_DOWN, _LINK_CARD = 0, 1, 3
 
 
@@ -253,16 +256,19 @@ class FakeDriver:
     # -------------------------------------------------------------- who uses them
 
     def process(
-        self, card: int, pid: int, mib: int, sm_percent: int = 0, *, graphics: bool = False,
-        instance: int = 0, compute: int = 0, cgroup: str = "",
+        self, card: int, pid: int, mib: int, sm_percent: int = 0, *,
+        kinds: Sequence[Kind] = ("compute",), instance: int = 0, compute: int = 0, cgroup: str = "",
     ) -> None:  # fmt: skip
         """A process of this number uses the card, or the MIG instance of these ids.
+
+        It is in the driver's list of each of these `kinds`.
 
         It lives until `end_process`, or until card or driver fail; no such process need exist.
         """
         self._do(
             "process",
-            *(card, pid, instance, compute, mib * MIB, sm_percent, graphics, cgroup.encode()),
+            *(card, pid, instance, compute, mib * MIB, sm_percent),
+            *(sum(_KINDS[kind] for kind in set(kinds)), cgroup.encode()),
         )
 
     def end_process(self, pid: int) -> None:

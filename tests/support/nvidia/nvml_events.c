@@ -111,7 +111,7 @@ static int on_device(const struct visit *visit, const struct process *process) {
 }
 
 /* As the driver does: how many there are, and INSUFFICIENT_SIZE where they found no room. */
-static int list(Handle device, unsigned *count, Running *out, uint32_t graphics) {
+static int list(Handle device, unsigned *count, Running *out, uint32_t kind) {
     struct visit visit;
     unsigned found = 0, room = out ? *count : 0;
     int code = enter(device, ANY_DEVICE, &visit);
@@ -119,7 +119,7 @@ static int list(Handle device, unsigned *count, Running *out, uint32_t graphics)
     process_reap(visit.state);
     struct process *each = visit.state->processes;
     for (; each < visit.state->processes + PROCESSES; each++) {
-        if (!on_device(&visit, each) || each->graphics != graphics) continue;
+        if (!on_device(&visit, each) || !(each->kinds & kind)) continue;
         int mig = each->instance != 0;
         if (found < room)
             out[found] = (Running){each->pid, each->bytes, mig ? each->instance : NO_ID,
@@ -130,26 +130,26 @@ static int list(Handle device, unsigned *count, Running *out, uint32_t graphics)
     return leave(&visit, found > room ? INSUFFICIENT_SIZE : OK);
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(Handle device, unsigned *count, Running *out) {
-    return list(device, count, out, 0);
+    return list(device, count, out, KIND_COMPUTE);
 }
 /* The oldest form, which HAMi-core asks in, knows no instances. */
 int nvmlDeviceGetComputeRunningProcesses(Handle device, unsigned *count, RunningWhole *out) {
     Running found[PROCESSES];
     unsigned room = out ? *count : 0;
     *count = room < PROCESSES ? room : PROCESSES;
-    int code = list(device, count, out ? found : NULL, 0);
+    int code = list(device, count, out ? found : NULL, KIND_COMPUTE);
     for (unsigned at = 0; !code && at < *count; at++)
         out[at] = (RunningWhole){found[at].pid, found[at].used};
     return code;
 }
 int nvmlDeviceGetComputeRunningProcesses_v2(Handle device, unsigned *count, Running *out) {
-    return list(device, count, out, 0);
+    return list(device, count, out, KIND_COMPUTE);
 }
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(Handle device, unsigned *count, Running *out) {
-    return list(device, count, out, 0);
+    return list(device, count, out, KIND_MPS);
 }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(Handle device, unsigned *count, Running *out) {
-    return list(device, count, out, 1);
+    return list(device, count, out, KIND_GRAPHICS);
 }
 
 int nvmlDeviceGetProcessUtilization(Handle device, Sample *out, unsigned *count, Long since_us) {

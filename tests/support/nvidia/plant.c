@@ -148,14 +148,14 @@ void fake_load(struct state *state) {
 
 int fake_process(struct state *state, unsigned card, unsigned pid, unsigned instance,
                  unsigned compute, unsigned long long bytes, unsigned sm_percent,
-                 unsigned graphics, const char *cgroup) {
+                 unsigned kinds, const char *cgroup) {
     struct process *each = state->processes, *place = NULL;
     struct card *known = locked(state, card);
     for (; each < state->processes + PROCESSES; each++)
         if (each->planted && each->pid == pid && each->card == card) place = each;
     if (!place) place = process_free(state);
     if (!known || !place) return done(state, REFUSED);
-    *place = (struct process){.pid = pid, .planted = 1, .graphics = graphics, .card = card,
+    *place = (struct process){.pid = pid, .planted = 1, .kinds = kinds, .card = card,
                               .instance = instance, .compute = compute, .bytes = bytes,
                               .sm_percent = sm_percent};
     snprintf(place->cgroup, sizeof place->cgroup, "%s", cgroup);

@@ -176,7 +176,8 @@ struct process *process_of(struct state *state, uint32_t card, uint32_t instance
             return each;
     struct process *made = process_free(state);
     if (made) {
-        *made = (struct process){.pid = pid, .card = card, .instance = instance};
+        *made = (struct process){.pid = pid, .kinds = KIND_COMPUTE, .card = card,
+                                  .instance = instance};
         made->namespace = own_namespace();
         made->started = start_of(pid);
         made->window_us = now_us();

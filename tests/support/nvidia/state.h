@@ -22,6 +22,7 @@ enum {
 enum { MIG_OFF, MIG_ON, MIG_NONE };
 enum { LINK_NONE, LINK_DOWN, LINK_SWITCH, LINK_CARD /* plus the index of the peer */ };
 enum { UNSUPPORTED, SUPPORTED, PREDATED /* the driver is older than the question */ };
+enum { KIND_COMPUTE = 1, KIND_GRAPHICS = 2, KIND_MPS = 4 }; /* how a process uses a card: bits */
 enum { ECC_CORRECTED, ECC_UNCORRECTED, ECC_KINDS };
 
 /* A size of GPU instance. `kind` is NVML_GPU_INSTANCE_PROFILE_*, `span` counts memory slices. */
@@ -58,7 +59,7 @@ struct card {
 
 /* A process on a card. One that a test planted lives until the test takes it away. */
 struct process {
-    uint32_t pid, planted, graphics, card, instance, compute;
+    uint32_t pid, planted, kinds, card, instance, compute;
     uint64_t bytes, namespace, started;
     uint32_t sm_percent, memory_percent;
     uint64_t window_us, busy_us, busy_percent;

@@ -56,6 +56,28 @@ async def test_processes_of_a_card(backend: NvmlBackend, driver: FakeDriver) -> 
     assert set(load.processes) == {Running(4711, 300 * MIB, 40), Running(4712, 100 * MIB, 0)}
 
 
+async def test_processes_that_the_driver_lists_elsewhere(
+    backend: NvmlBackend, driver: FakeDriver
+) -> None:
+    """Clients of MPS and programs that draw count as well, each once."""
+    driver.process(0, 4711, 300, 40, kinds=("mps",))
+    driver.process(0, 4712, 100, kinds=("graphics",))
+    driver.process(0, 4713, 50, 5, kinds=("compute", "graphics", "mps"))
+    load = await load_of(backend, driver.ids[0])
+    assert load.memory == 450 * MIB
+    assert sorted(load.processes) == [
+        Running(4711, 300 * MIB, 40), Running(4712, 100 * MIB, 0), Running(4713, 50 * MIB, 5),
+    ]  # fmt: skip
+
+
+async def test_a_client_of_mps_in_an_instance(backend: NvmlBackend, driver: FakeDriver) -> None:
+    """It is in the load of its own instance."""
+    number = await made(backend, driver.ids[1], A100_CUT)
+    driver.process(1, 4711, 300, kinds=("compute", "mps"), instance=number)
+    load = await load_of(backend, driver.ids[1], A100_CUT)
+    assert load.processes == (Running(4711, 300 * MIB, None),)
+
+
 async def test_processes_of_an_instance(backend: NvmlBackend, driver: FakeDriver) -> None:
     """They are in its load, which counts nothing of the rest of the card."""
     number = await made(backend, driver.ids[1], A100_CUT)

@@ -232,7 +232,7 @@ def test_planted_processes_and_utilisation(driver: FakeDriver, card: Any) -> Non
     """A test says who is there, without a process."""
     driver.process(0, 11, 1_000, 30)
     driver.process(0, 12, 2_000, 50)
-    driver.process(0, 13, 10, graphics=True)
+    driver.process(0, 13, 10, kinds=("graphics",))
     compute = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
     assert [(each.pid, each.usedGpuMemory // MIB) for each in compute] == [(11, 1_000), (12, 2_000)]
     assert [each.pid for each in pynvml.nvmlDeviceGetGraphicsRunningProcesses(card)] == [13]
