@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from ctypes import byref, c_void_p, cast
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -386,7 +387,11 @@ class NvmlBackend:
             reason = lost.get(device.index, "the driver no longer lists the device")
         else:
             reason = looked.trouble or self._recent_xid(device.id)
-        return msgspec.structs.replace(device, healthy=not reason, health_reason=reason)
+        faulty = (cut for card, cut, _ in self._recent_faults() if card == device.id)
+        closed = reduce(or_, map(nvml_mig.slices, faulty), device.foreign_slices)
+        return msgspec.structs.replace(
+            device, healthy=not reason, health_reason=reason, foreign_slices=closed
+        )
 
     def _recent_xid(self, device: str) -> str:
         xid, at_s = self._xids.get(device, (0, 0.0))
@@ -395,23 +400,29 @@ class NvmlBackend:
         self._xids.pop(device, None)
         return ""
 
+    def _recent_faults(self) -> Iterator[tuple[str, MigInstance, int]]:
+        """Device, MIG instance and XID of each critical XID of the last `quiet_s` seconds."""
+        for (card, cut), (xid, at_s) in list(self._faults.items()):
+            if self._clock.monotonic() - at_s < self._quiet_s:
+                yield card, cut, xid
+            else:
+                del self._faults[card, cut]
+
     def _note_fault(self, device: str, cut: MigInstance, xid: int) -> None:
         """Keep the XID of a MIG instance in mind, and log it unless it is the same as before."""
         before, _ = self._faults.get((device, cut), (0, 0.0))
         self._faults[device, cut] = (xid, self._clock.monotonic())
         if xid != before:
             _log.error(
-                "device %s: XID %d on MIG instance %s; no container is started there for %g s. "
-                "Other instances of the device are not affected",
+                "device %s: XID %d on MIG instance %s; no pod is placed and no container is "
+                "started there for %g s. Other instances of the device are not affected",
                 *(device, xid, named(cut), self._quiet_s),
             )
 
     def _check_place(self, device: str, wanted: MigInstance) -> None:
         """Raises NotMade where an instance had a critical XID a short time ago."""
-        for (card, cut), (xid, at_s) in list(self._faults.items()):
-            if self._clock.monotonic() - at_s >= self._quiet_s:
-                del self._faults[card, cut]
-            elif card == device and overlap(cut, wanted):
+        for card, cut, xid in self._recent_faults():
+            if card == device and overlap(cut, wanted):
                 raise NotMade(
                     f"MIG instance {named(cut)} had XID {xid}; its place is given to containers "
                     f"again after {self._quiet_s:g} s without another"
@@ -462,7 +473,7 @@ class NvmlBackend:
                 cut = await self._call(lane, partial(nvml_mig.numbered, card.handle, number))
                 if cut is not None:
                     self._note_fault(device, cut, xid)
-                    return False
+                    return True
         self._xids[device] = (xid, self._clock.monotonic())
         return True
 

@@ -111,8 +111,13 @@ def foreign_slices(card: Cut) -> int:
     mask = 0
     for made in instances(card.handle, profiles(card.handle)):
         if not card.ours.made(card.id, made.cut):
-            mask |= ((1 << made.cut.size) - 1) << made.cut.start
+            mask |= slices(made.cut)
     return mask
+
+
+def slices(cut: MigInstance) -> int:
+    """The slices of an instance, as a bit mask."""
+    return ((1 << cut.size) - 1) << cut.start
 
 
 def profiles(card: Any) -> dict[str, Profile]:
