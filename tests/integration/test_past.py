@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from apportion.gateway.api.looking_back import LOOKS_EACH
@@ -29,6 +30,7 @@ from apportion_schemas import (
     PolicyChanged,
     QuotaObserved,
     RevisionSetAside,
+    ShareBreached,
     SharesAllocated,
 )
 from tests.integration.test_gateway import Gateway
@@ -515,6 +517,43 @@ async def test_since_when_a_device_is_broken(gateway: Gateway, facts: Facts) -> 
     why = await gateway.ok(f"/api/v1/pods/default/b/why?at_least={facts.revision}")
     assert why["phase"] == "placed"
     assert f"has failed (XID) at revision {facts.revision}, 20" in why["sentence"]
+
+
+async def test_why_names_the_breaches_of_a_pods_shares(gateway: Gateway, facts: Facts) -> None:
+    """Each kind once, with its last time and how often; as of a moment, those up to it."""
+    await facts.place("b", "n1", "n1-g1")
+    base = ShareBreached(
+        pod="b", node="n1", attempt=1, container="main", device="n1-g1", code="raised",
+        memory_mib=16, memory_found_mib=900, cores=0, cores_found=0,
+    )  # fmt: skip
+    await facts.write(base)
+    first = facts.revision
+    await facts.write(msgspec.structs.replace(base, code="zeroed"))
+    await facts.write(msgspec.structs.replace(base, memory_found_mib=901))
+    last = facts.revision
+    path = "/api/v1/pods/default/b/why"
+
+    def told(why: dict[str, Any]) -> list[tuple[str, int, int]]:
+        return [(each["code"], each["revision"], each["times"]) for each in why["breaches"]]
+
+    why = await gateway.ok(f"{path}?at_least={last}&at={last}")
+    assert told(why) == [("raised", last, 2), ("zeroed", last - 1, 1)]
+    assert (why["breaches"][0]["container"], why["breaches"][0]["device"]) == ("main", "n1-g1")
+    assert "901" in why["breaches"][0]["sentence"]
+    assert told(await gateway.ok(f"{path}?at={first}")) == [("raised", first, 1)]
+    assert told(await gateway.ok(f"{path}?at={first - 1}")) == []
+
+    said = await asked(gateway, "why", "b")
+    lines = [line for line in said.splitlines() if line.startswith("share breached: ")]
+    assert [
+        f"revision {revision} " in line
+        for line, revision in zip(lines, (last, last - 1), strict=True)
+    ]
+    assert ["2 times" in line for line in lines] == [True, False]
+
+    await facts.write(PodGone(uid="b", reason="finished"))
+    why = await gateway.ok(f"{path}?at_least={facts.revision}")
+    assert told(why) == [("raised", last, 2), ("zeroed", last - 1, 1)]
 
 
 async def test_refusals(gateway: Gateway) -> None:

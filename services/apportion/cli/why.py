@@ -81,7 +81,7 @@ def command(
 
 
 def with_evictions(gateway: Gateway, why: Why) -> Why:
-    """With what the past knows of it; as it is where nobody tells that, or not to this user."""
+    """Add evictions and breaches from the past, if the gateway tells this user of it."""
     if why.evictions is not None:
         return why
     then = {"at": why.revision}
@@ -89,11 +89,14 @@ def with_evictions(gateway: Gateway, why: Why) -> Why:
         before = gateway.ask("pods", why.namespace, why.name, "why", answer=Why, query=then)
     except (NotFound, Unreachable, Wrong):
         return why
-    return structs.replace(why, evictions=before.evictions)
+    return structs.replace(why, evictions=before.evictions, breaches=before.breaches)
 
 
 def _beside_it(why: Why) -> Iterator[str]:
-    """Its gang, whom it made go, and what came before under its name: a line for each that is."""
+    """Its breaches, its gang, the pods evicted for it and its predecessor, a line each."""
+    for each in why.breaches:
+        often = f"; {each.times:,} times since it was placed" if each.times > 1 else ""
+        yield f"share breached: {each.sentence}, at revision {each.revision} ({each.time}){often}"
     if why.gang and why.gang.declared:
         phases = ", ".join(
             f"{count:,} {PHASES.get(at, at)}" for at, count in why.gang.phases.items()

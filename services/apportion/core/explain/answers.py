@@ -493,6 +493,20 @@ class Evictions(Answer, frozen=True):
     ended: End | None = None
 
 
+class Breach(Answer, frozen=True):
+    """That a container got out of its share of a device, and how often it did since its pod was
+    placed; revision, time and sentence are those of the last time. See `ShareBreached` for `code`.
+    """
+
+    revision: int
+    time: str
+    container: str
+    device: str
+    code: str
+    times: int
+    sentence: str
+
+
 class Why(Answer, frozen=True):
     """All that is known of one pod's place: a sentence, then exactly one of the four parts; none of
     a pod with gates, which stands in no line.
@@ -504,6 +518,7 @@ class Why(Answer, frozen=True):
     `unready` is why its node is not ready.
     A pod that has ended has the phase `ended`, and the rest is as it was just before.
     `evictions` is there where the past was asked: at a moment, and of a pod that has ended.
+    `breaches` too, the newest first.
     """
 
     revision: int
@@ -526,4 +541,5 @@ class Why(Answer, frozen=True):
     failed_devices: tuple[FailedDevice, ...] = ()
     last_failure: str = ""
     evictions: Evictions | None = None
+    breaches: tuple[Breach, ...] = ()
     time: str = ""

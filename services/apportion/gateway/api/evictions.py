@@ -1,21 +1,23 @@
-"""Who had to go for a pod, and what became of the one whose name it has: what only the past knows.
+"""What only the past knows of a pod: evictions for it, its predecessor, breaches of its shares.
 
-A state forgets an eviction once the pod is gone. Invariant: an eviction is said of a moment only if
-it stands at or before that moment, and what is read for an answer is bounded.
+A state forgets an eviction once the pod is gone, and keeps no breach. Invariant: an answer about a
+moment has only events at or before that moment, and what is read for it is bounded.
 """
 
 from __future__ import annotations
 
-from apportion.core.explain.answers import End, Eviction, Evictions, Why
-from apportion.core.explain.lines import Teller
+from apportion.core.explain.answers import Breach, End, Eviction, Evictions, Why
+from apportion.core.explain.lines import Teller, breach_words
 from apportion.gateway.past.index import POD
 from apportion.gateway.past.past import Past
-from apportion_schemas import Event, EventError, PodEvicted, PodGone
+from apportion_schemas import Event, EventError, PodEvicted, PodGone, ShareBreached
 
 FACTS_MAX = 200
 """So many of the newest facts about a pod are looked at."""
 PREDECESSORS_MAX = 1_000
 """So many pods of one name are counted."""
+BREACHES_MAX = 16
+"""Of the newest kinds: a container, a device and a code."""
 
 
 async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
@@ -43,9 +45,34 @@ async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
     return Evictions(made_room=made_room, predecessors=len(earlier), before=before, ended=ended)
 
 
-async def _facts(past: Past, uid: str, upto: int) -> list[tuple[int, Event]]:
+async def breaches_of(past: Past, why: Why, upto: int) -> tuple[Breach, ...]:
+    """The breaches of the pod's shares since it was placed, up to a revision, the newest first.
+
+    Raises LedgerError, ArchiveError.
+    """
+    if why.placed is None:
+        return ()
+    found: dict[tuple[str, str, str], Breach] = {}
+    for at, event in await _facts(past, why.uid, upto, after=why.placed.revision):
+        data = event.data
+        if not isinstance(data, ShareBreached):
+            continue
+        before = found.pop((data.container, data.device, data.code), None)
+        found[data.container, data.device, data.code] = Breach(
+            revision=at,
+            time=event.time,
+            container=data.container,
+            device=data.device,
+            code=data.code,
+            times=before.times + 1 if before else 1,
+            sentence=breach_words(data),
+        )
+    return tuple(reversed(found.values()))[:BREACHES_MAX]
+
+
+async def _facts(past: Past, uid: str, upto: int, *, after: int = 0) -> list[tuple[int, Event]]:
     """The newest events about the pod with their revisions, the oldest first."""
-    newest = past.index.newest_facts(POD, uid, after=0, upto=upto, limit=FACTS_MAX)
+    newest = past.index.newest_facts(POD, uid, after=after, upto=upto, limit=FACTS_MAX)
     rules = past.indexer.rules
     found = []
     for record in await past.chronicle.records(sorted(newest)):

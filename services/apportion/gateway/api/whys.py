@@ -13,7 +13,7 @@ from apportion.core.explain.health import failed_devices
 from apportion.core.explain.why import why, why_ended, why_rejected
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway.api.answering import json_response
-from apportion.gateway.api.evictions import evictions_of
+from apportion.gateway.api.evictions import breaches_of, evictions_of
 from apportion.gateway.api.query import COMMON, only
 from apportion.gateway.api.stories import Stories
 from apportion.gateway.past.index import DEVICE, POD
@@ -57,7 +57,10 @@ class Whys:
         if answer is None:
             answer = await self._ended(name, upto)
         evictions = await evictions_of(self._past, answer, upto)
-        said = msgspec.structs.replace(answer, revision=upto, time=time, evictions=evictions)
+        breaches = await breaches_of(self._past, answer, upto)
+        said = msgspec.structs.replace(
+            answer, revision=upto, time=time, evictions=evictions, breaches=breaches
+        )
         return json_response(said)
 
     def _live(self, state: State, name: str) -> Why | None:
