@@ -24,7 +24,7 @@ from apportion.agent.hands.regions import Regions
 from apportion.agent.hands.rounds import Rounds
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.needed import Needed, largest
-from apportion.agent.places import Places, label_for_containers
+from apportion.agent.places import Places, label_for_containers, needed_glibc
 from apportion.agent.preparing import Hands, SharePreparing
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.usage.sampling import Sampling
@@ -175,4 +175,10 @@ class Keeping:
         if self._places.library:
             write_whole(self._places.preload, _PRELOAD)
             given += [self._places.preload, self._places.library]
+            if version := needed_glibc(self._places.library):
+                _log.info(
+                    "%s needs glibc %s: it holds no container whose image has an older one",
+                    self._places.library,
+                    version,
+                )
         label_for_containers(path for path in given if path.exists())

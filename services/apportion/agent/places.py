@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from apportion.core import grants
 _SELINUX: Final = "security.selinux"
 _FOR_CONTAINERS: Final = b"system_u:object_r:container_file_t:s0\0"
 _log = logging.getLogger(__name__)
+_GLIBC: Final = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?=[.\0])")
 _SYS_ADMIN: Final = 21
 """The number of CAP_SYS_ADMIN; see capabilities(7)."""
 
@@ -89,6 +91,19 @@ def may_administer(status: Path = Path("/proc/self/status")) -> bool:
         return bool(int(effective.split()[1], 16) >> _SYS_ADMIN & 1)
     except (OSError, StopIteration, ValueError, IndexError):
         return True
+
+
+def needed_glibc(library: Path) -> str:
+    """The newest version of glibc that a shared library needs, as `2.34`; empty if not known.
+
+    The loader of an image with an older one ignores the library. Source: the names of versions
+    that a symbol is bound to, in the section `.dynstr`.
+    """
+    try:
+        found = _GLIBC.findall(library.read_bytes())
+    except OSError:
+        return ""
+    return "2." + str(max(map(int, found))) if found else ""
 
 
 def label_for_containers(

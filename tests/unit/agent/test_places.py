@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apportion.agent.places import label_for_containers, may_administer
+from apportion.agent.places import label_for_containers, may_administer, needed_glibc
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,19 @@ def _label(path: Path) -> bytes:
         return os.getxattr(path, "security.selinux")
     except OSError:
         return b""
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (b"\0GLIBC_2.2.5\0GLIBC_2.34\0GLIBC_2.4\0", "2.34"),
+        (b"\0GLIBC_2.2.5\0", "2.2"),
+        (b"\0GLIBC_PRIVATE\0GLIBCXX_3.4.30\0", ""),
+    ],
+)
+def test_the_glibc_that_a_library_needs(tmp_path: Path, names: bytes, expected: str) -> None:
+    """The newest of the versions that it names."""
+    library = tmp_path / "libvgpu.so"
+    library.write_bytes(b"\x7fELF" + bytes(60) + names)
+    assert needed_glibc(library) == expected
+    assert needed_glibc(tmp_path / "none") == ""

@@ -26,6 +26,8 @@ _UP: Final = "/../"
 _DEPTH_MAX: Final = 3
 """Of folders above a pod's own: the kubelet's two, and one that it was given for them."""
 _LOGGED_MAX: Final = 1_000
+_VERSION_2: Final = "cgroup.controllers"
+"""A file of every cgroup of version 2, and of none of version 1; see cgroups(7)."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +65,8 @@ class DriverLimits:
 
     async def hold(self, limits: Iterable[Limit]) -> None:
         """Have the driver hold them where it can; what it cannot is said once."""
+        if not (self._cgroups / _VERSION_2).exists():
+            self._log_once(f"there are no cgroups of version 2 at {self._cgroups}, see --cgroups")
         wanted = list(limits)
         cgroups = {limit.cgroup for limit in wanted}
         self._found = await asyncio.to_thread(self._folders, cgroups)

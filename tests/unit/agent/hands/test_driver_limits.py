@@ -48,6 +48,7 @@ def cgroups(tmp_path: Path) -> Path:
     """The node's, with one of a container."""
     folder = tmp_path / "cgroup"
     (folder / WHOLE.lstrip("/")).mkdir(parents=True)
+    (folder / "cgroup.controllers").write_text("cpu memory\n")
     (folder / "system.slice" / "ssh.service").mkdir(parents=True)
     return folder
 
@@ -105,6 +106,20 @@ async def test_a_container_that_is_nowhere_to_be_found_is_told_of_once(
     assert "which is --cgroups" in said[0]
     assert "has no limits" in said[1]
     assert "GPU-gone" in said[2]
+
+
+async def test_cgroups_of_version_1_are_told_once(
+    backend: NvmlBackend, cgroups: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel names none of version 2 for a container then, so there is nothing to hold."""
+    caplog.set_level(logging.INFO)
+    (cgroups / "cgroup.controllers").unlink()
+    limits = DriverLimits(backend, cgroups)
+    for _ in range(2):
+        await limits.hold(())
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert str(cgroups) in said
+    assert "version 2" in said
 
 
 def test_what_hami_core_holds_is_held() -> None:
