@@ -163,12 +163,13 @@ def _here(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def limits(shares: list[Share]) -> dict[str, str]:
-    """The environment that HAMi's plugin gives a container with these shares."""
+    """The environment that HAMi's plugin gives a container with these shares, and the policy."""
     env = {f"CUDA_DEVICE_MEMORY_LIMIT_{at}": f"{s.memory_mib}m" for at, s in enumerate(shares)}
     return env | {
         "NVIDIA_VISIBLE_DEVICES": ",".join(share.device for share in shares),
         "CUDA_DEVICE_SM_LIMIT": str(shares[0].cores),
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/share.cache",
+        "GPU_CORE_UTILIZATION_POLICY": "default",
         "LIBCUDA_LOG_LEVEL": "1",
     }
 

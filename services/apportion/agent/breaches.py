@@ -14,7 +14,7 @@ from typing import Final
 from apportion.agent.hands.regions import Breach
 from apportion.agent.reporting import Node
 from apportion.agent.view import Claim, NodeView
-from apportion.core.grants.controls import uncontrolled
+from apportion.core.grants.controls import heeded, uncontrolled
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import Share, ShareBreached
 
@@ -28,8 +28,14 @@ class Breaches:
     """What was found on one node and is to be reported."""
 
     def __init__(
-        self, node: Node, view: NodeView, clock: Clock, revision: Callable[[], int]
+        self,
+        node: Node,
+        view: NodeView,
+        clock: Clock,
+        revision: Callable[[], int],
+        may_be_unheld: Callable[[str], bool] = lambda _namespace: False,
     ) -> None:
+        self._may_be_unheld = may_be_unheld
         self._node = node
         self._view = view
         self._clock = clock
@@ -74,8 +80,9 @@ class Breaches:
         share = _share(claim, found) if claim is not None else None
         if claim is None or share is None:
             return
-        controls = claim.placed.controls.get(found.container, {})
-        if found.code != "raised" and uncontrolled(dict[str, str](controls.items())):
+        said = dict[str, str](claim.placed.controls.get(found.container, {}).items())
+        may_be_unheld = self._may_be_unheld(claim.placed.namespace)
+        if found.code != "raised" and uncontrolled(heeded(said, may_be_unheld=may_be_unheld)):
             return
         data = ShareBreached(
             pod=claim.pod,

@@ -87,12 +87,13 @@ class Keeping:
         self.preparing = SharePreparing(
             view, lambda: node.devices, agent.answer, hands, granted,
             at_allocate=places.no_cdi, handed=self._handed,
+            may_be_unheld=places.may_be_unheld,
         )  # fmt: skip
         limits = DriverLimits(node.backend, places.cgroups) if places.driver_limits else None
         self.sampling = Sampling(
             agent, node, hands.regions, books, clock=clock, places=places, limits=limits
         )
-        self.breaches = Breaches(node, view, clock, lambda: agent.revision)
+        self.breaches = Breaches(node, view, clock, lambda: agent.revision, places.may_be_unheld)
         self.sampling.expose(metrics, places.metrics_as)
 
     async def make_places(self) -> None:

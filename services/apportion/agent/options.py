@@ -139,6 +139,14 @@ _OPTIONS = (
         "'*' is all namespaces.",
     ),
     click.option(
+        "--unheld-namespace",
+        "unheld_namespaces",
+        multiple=True,
+        metavar="NAMESPACE",
+        help="Let containers in this namespace decline HAMi-core (CUDA_DISABLE_CONTROL=true, "
+        "GPU_CORE_UTILIZATION_POLICY=disable); '*' is all namespaces.",
+    ),
+    click.option(
         "--dra",
         is_flag=True,
         help="With --kubelet: prepare ResourceClaims as well (Kubernetes 1.34).",

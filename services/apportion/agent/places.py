@@ -35,7 +35,8 @@ class Places(Struct, frozen=True):
     cgroups below `cgroups`. `no_cdi`: the container runtime knows no CDI,
     so that containers get what is theirs when the kubelet admits their pod. `static_cdi` is where
     people keep CDI specifications that outlive a reboot. `priority_namespaces`
-    are those whose containers of priority 0 go before containers of other namespaces.
+    are those whose containers of priority 0 go before containers of other namespaces, and
+    `unheld_namespaces` those whose containers may decline HAMi-core; `*` is all of them.
     `mps_offered`: pods share cards in MPS mode.
     """
 
@@ -56,7 +57,12 @@ class Places(Struct, frozen=True):
     no_cdi: bool = False
     static_cdi: Path = Path("/etc/cdi")
     priority_namespaces: tuple[str, ...] = ()
+    unheld_namespaces: tuple[str, ...] = ()
     mps_offered: bool = False
+
+    def may_be_unheld(self, namespace: str) -> bool:
+        """Whether containers of this namespace may decline HAMi-core."""
+        return not {"*", namespace}.isdisjoint(self.unheld_namespaces)
 
     @property
     def mps(self) -> Path:

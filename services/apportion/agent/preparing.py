@@ -67,10 +67,13 @@ class SharePreparing:
         *,
         at_allocate: bool = False,
         handed: BootBook[str] | None = None,
+        may_be_unheld: Callable[[str], bool] = lambda _namespace: False,
     ) -> None:
         """`at_allocate`: containers have what they get before they are prepared for. `handed` is
-        the node's own book of what was handed out to which pod.
+        the node's own book of what was handed out to which pod. `may_be_unheld`: whether containers
+        of a namespace may decline HAMi-core.
         """
+        self._may_be_unheld = may_be_unheld
         self._handed = handed
         self._view = view
         self._devices = devices
@@ -213,6 +216,7 @@ class SharePreparing:
             shares,
             self._devices(),
             controls=dict[str, str](claim.placed.controls.get(container, {}).items()),
+            may_be_unheld=self._may_be_unheld(claim.placed.namespace),
             instances=instances,
         )
 

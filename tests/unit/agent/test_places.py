@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from apportion.agent.places import label_for_containers, may_administer, needed_glibc
+from apportion.agent.places import Places, label_for_containers, may_administer, needed_glibc
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,12 @@ def test_the_glibc_that_a_library_needs(tmp_path: Path, names: bytes, expected: 
     library.write_bytes(b"\x7fELF" + bytes(60) + names)
     assert needed_glibc(library) == expected
     assert needed_glibc(tmp_path / "none") == ""
+
+
+def test_containers_decline_hami_core_in_the_named_namespaces_alone() -> None:
+    """None by default; `*` is every one."""
+    nowhere = Places(Path("/cdi"), Path("/state"), Path("/run"))
+    some = structs.replace(nowhere, unheld_namespaces=("trusted",))
+    every = structs.replace(nowhere, unheld_namespaces=("*",))
+    for namespace, allowed in (("trusted", [some, every]), ("other", [every])):
+        assert [each for each in (nowhere, some, every) if each.may_be_unheld(namespace)] == allowed

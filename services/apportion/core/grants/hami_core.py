@@ -43,6 +43,8 @@ def _manners(held: Held, node: Node) -> dict[str, str]:
     env = {controls.LOG_LEVEL: str(node.log_level)}
     if not node.core_limit:
         env[controls.POLICY] = controls.UNHELD
+    elif not held.may_be_unheld:  # over what the image or the container says
+        env[controls.POLICY] = controls.DEFAULT
     return env | {name: value for name, value in held.controls.items() if name != controls.DISABLE}
 
 

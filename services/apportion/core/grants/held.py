@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from apportion.core.grants.controls import heeded
 from apportion.core.grants.edits import DeviceNode
 from apportion_schemas import Device, Share
 from apportion_schemas.catalogue import token
@@ -32,13 +33,14 @@ class Held(Struct, frozen=True):
     """All that one container holds, in the order in which it sees its devices.
 
     `controls` are the variables of the container's own environment that say how it is to be held
-    (`controls`).
+    (`controls`); `may_be_unheld`: they may say that it is not held at all.
     """
 
     pod: str
     container: str
     parts: tuple[Part, ...]
     controls: dict[str, str] = {}
+    may_be_unheld: bool = False
 
     @property
     def cards(self) -> tuple[str, ...]:
@@ -54,6 +56,7 @@ class Held(Struct, frozen=True):
         devices: Mapping[str, Device],
         *,
         controls: Mapping[str, str] | None = None,
+        may_be_unheld: bool = False,
         instances: Mapping[Share, MadeInstance] | None = None,
     ) -> "Held":
         """The container's part of a placement.
@@ -76,7 +79,8 @@ class Held(Struct, frozen=True):
         own.sort(key=lambda share: (devices[share.device].index, _start(share)))
         made = instances or {}
         parts = tuple(Part(each, devices[each.device], made.get(each)) for each in own)
-        return cls(pod, container, parts, dict(controls or {}))
+        said = heeded(controls or {}, may_be_unheld=may_be_unheld)
+        return cls(pod, container, parts, said, may_be_unheld)
 
 
 class Node(Struct, frozen=True):

@@ -20,7 +20,7 @@ from apportion.core.dialects.errors import shown, within
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.reading import read_pod
 from apportion.core.dialects.vendors import HAMI_PLUGINS
-from apportion.core.grants.controls import HIGH, PRIORITY
+from apportion.core.grants.controls import HIGH, PRIORITY, ends_hold
 from apportion.core.manifests import gangs, harmless
 from apportion.core.manifests.amounts import doubtful_amounts
 from apportion.core.manifests.fields import Part, unknown_fields
@@ -45,6 +45,7 @@ _OF_HAMI: Final = (
 _NO_COUNT: Final = f"asks for one MLU here, where HAMi gives none; write {cambricon.COUNT}: 1"
 _NO_PROFILE: Final = f"is a MIG profile of no model known here: {_OF_THE_NODE}"
 _RIGHT: Final = "over pods of other namespaces, unless the node's agent has --priority-namespace"
+_HELD: Final = "unless the node's agent has --unheld-namespace, the container is held to its share"
 OWN: Final = frozenset(
     (
         preferences.SCORING_WEIGHTS,
@@ -99,6 +100,7 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
         yield from (Suspect(f"{at}.{field}", why) for field, why in unknown_fields(key, found))
         if key == "container":
             yield from _priority(found, at, config)
+            yield from _freeing(found, at)
         if key == "resources":
             for kind, amounts in _amounts(found):
                 yield from _resources(amounts, f"{at}.{kind}", config)
@@ -194,6 +196,15 @@ def _parts(value: object, field: str, depth: int) -> Iterator[_Part]:
             yield key, at, each
         else:
             yield from _parts(each, at, depth + 1)
+
+
+def _freeing(container: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
+    """Variables that would end HAMi-core's hold on the container."""
+    env = container.get("env")
+    for place, each in enumerate(env if isinstance(env, list) else ()):
+        name, value = (each.get("name"), each.get("value")) if isinstance(each, dict) else ("", "")
+        if isinstance(name, str) and isinstance(value, str) and ends_hold(name, value):
+            yield Suspect(f"{at}.env[{place}].value", f"{name}={value}: {_HELD}", doubtful=False)
 
 
 def _containers(spec: Mapping[Any, Any], field: str) -> Iterator[_Part]:

@@ -40,7 +40,10 @@ def share(device: str = "GPU-1", memory_mib: int = 3000, cores: int = 30, **more
 
 
 def test_hami_core_has_the_environment_of_hamis_plugin() -> None:
-    """HAMi `server.go`: limits by the device's place in the container, cores of the first."""
+    """HAMi `server.go`: limits by the device's place in the container, cores of the first.
+
+    The policy is ours: see `test_F18_a_container_declines_hami_core_only_where_it_may`.
+    """
     found = granted(share("GPU-2", 1000, 20), share("GPU-1", 2000, 30))
     assert found.edits.env == {
         "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-2",
@@ -48,6 +51,7 @@ def test_hami_core_has_the_environment_of_hamis_plugin() -> None:
         "CUDA_DEVICE_MEMORY_LIMIT_1": "1000m",
         "CUDA_DEVICE_SM_LIMIT": "30",
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/share.cache",
+        "GPU_CORE_UTILIZATION_POLICY": "default",
         "LIBCUDA_LOG_LEVEL": "1",
     }
     assert found.edits.mounts == (
@@ -89,9 +93,25 @@ def test_without_core_limits_nobody_is_held_to_cores() -> None:
     assert env["GPU_CORE_UTILIZATION_POLICY"] == "disable"
 
 
+FREEING = {"CUDA_DISABLE_CONTROL": "True", "GPU_CORE_UTILIZATION_POLICY": "disable"}
+
+
+def test_F18_a_container_declines_hami_core_only_where_it_may() -> None:
+    """The library is mounted all the same, and CDI's variable wins over the container's own."""
+    found = granted(share(), controls=FREEING)
+    assert "/etc/ld.so.preload" in {mount.container_path for mount in found.edits.mounts}
+    assert found.edits.env["GPU_CORE_UTILIZATION_POLICY"] == "default"
+    assert found.edits.env == granted(share()).edits.env
+    free = granted(share(), controls=FREEING, may_be_unheld=True)
+    assert "/etc/ld.so.preload" not in {mount.container_path for mount in free.edits.mounts}
+    assert free.edits.env["GPU_CORE_UTILIZATION_POLICY"] == "disable"
+    force = granted(share(), controls={"GPU_CORE_UTILIZATION_POLICY": "force"})
+    assert force.edits.env["GPU_CORE_UTILIZATION_POLICY"] == "force"
+
+
 def test_a_container_that_declines_hami_core_does_not_load_it() -> None:
     """`CUDA_DISABLE_CONTROL=true`: neither the library nor the preload is mounted."""
-    found = granted(share(), controls={"CUDA_DISABLE_CONTROL": "true"})
+    found = granted(share(), controls={"CUDA_DISABLE_CONTROL": "true"}, may_be_unheld=True)
     assert [mount.container_path for mount in found.edits.mounts] == [
         "/usr/local/vgpu", "/tmp/vgpulock",
     ]  # fmt: skip

@@ -35,6 +35,7 @@ def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
             "CUDA_DEVICE_MEMORY_LIMIT_0": "1000m",
             "CUDA_DEVICE_SM_LIMIT": "30",
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/var/lib/apportion/shares/uid-1_run/share.cache",
+            "GPU_CORE_UTILIZATION_POLICY": "default",
             "LIBCUDA_LOG_LEVEL": "1",
             "CUDA_VISIBLE_DEVICES": "GPU-1",
             "LD_PRELOAD": "/opt/apportion/libvgpu.so",

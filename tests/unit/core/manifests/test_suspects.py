@@ -49,6 +49,25 @@ def test_a_resource_that_is_nearly_ours(name: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "number"),
+    [
+        ("CUDA_DISABLE_CONTROL", "true", 1),
+        ("CUDA_DISABLE_CONTROL", "false", 0),
+        ("GPU_CORE_UTILIZATION_POLICY", "disable", 1),
+        ("GPU_CORE_UTILIZATION_POLICY", "force", 0),
+    ],
+)
+def test_F18_variables_that_end_the_hold_of_hami_core_are_named(
+    name: str, value: str, number: int
+) -> None:
+    """They count only where the node's agent lets the pod's namespace set them."""
+    document = pod(nvidia_com__gpu=1)
+    document["spec"]["containers"][0]["env"] = [{"name": name, "value": value}]
+    fields = [each.field for each in suspects(document, CONFIG)]
+    assert fields.count("spec.containers[0].env[0].value") == number
+
+
+@pytest.mark.parametrize(
     ("key", "meant"),
     [
         ("nvidia.com/use-gputyp", "nvidia.com/use-gputype"),
