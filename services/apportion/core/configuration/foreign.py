@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from apportion.core.configuration.errors import ConfigurationError
 from apportion.core.devices.catalogue import FAMILIES, mig_profiles
 from apportion.core.dialects import ascend, cambricon
-from apportion.core.dialects.errors import below
+from apportion.core.dialects.errors import below, shown
 from apportion.core.dialects.nvidia import FAMILY as NVIDIA
 
 
@@ -66,7 +66,21 @@ _UNKNOWN: Final = (
     "hygon", "metax", "enflame", "mthreads", "iluvatar", "iluvatars", "kunlun", "awsneuron", "amd",
     "vastai", "biren",
 )  # fmt: skip
-_FIXED: Final = "remove it: it is fixed here"
+_NPU_NODE: Final = {
+    "name": Key("it says which node the entry is about"),
+    "hami-vnpu-core": Key(
+        "off is how it is here",
+        (False,),
+        "remove it: which NPUs are split softly, their agent says",
+    ),
+    "vDeviceCount": Key("a node reports itself how many pods share an NPU"),
+    "filterDevices": Key(
+        "it leaves out no device",
+        ({}, {"uuid": [], "index": []}, {"uuid": []}, {"index": []}, None),
+        "write it in nodeconfig: {name: NODE, filterdevices: {index: [0]}}",
+    ),
+}
+"""`nodes` of the file of HAMi's plugin for NPUs, the ConfigMap `hami-device-node-config`."""
 
 
 def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Passed, ...]]:
@@ -177,12 +191,14 @@ def _check_vnpus(section: object, path: str) -> str:
     for position, each in enumerate(_list(section, path)):
         here = f"{path}[{position}]"
         chip = _dict(each, here)
-        npu = known.get(str(chip.get("commonWord")))
+        by_chip = known.get(f"Ascend{chip.get('chipName')}")
+        word = chip.get("commonWord", by_chip.word if by_chip else None)
+        npu = known.get(str(word))
         if npu is not None:
             _check_npu(chip, npu, here)
-        elif (word := f"Ascend{chip.get('chipName')}") in known:
-            at, fix = f"{here}.commonWord", f"write {word}: pods ask for {known[word].count}"
-            raise ConfigurationError(at, chip.get("commonWord"), "is not obeyed here", fix)
+        elif by_chip is not None:
+            fix = f"write {by_chip.word}, and {by_chip.count} in pods; or remove this entry"
+            raise ConfigurationError(f"{here}.commonWord", word, "is not obeyed here", fix)
     return "names, templates and pairs of dies are those of the catalogue"
 
 
@@ -205,9 +221,14 @@ def _check_npu(chip: dict[str, Any], npu: ascend.Npu, path: str) -> None:
     written = [{"aiCPU": 0} | _dict(each, f"{path}.templates") for each in listed]
     if sorted(map(_sorted, written)) != sorted(map(_sorted, templates)):
         raise ConfigurationError(
-            f"{path}.templates", listed, "differ from those that are known of the chip",
-            "remove them: NPUs are cut by the templates of the catalogue",
+            f"{path}.templates", _templates(written),
+            f"are not the templates of {npu.word}, {_templates(templates)}",
+            "remove templates: the catalogue has them",
         )  # fmt: skip
+
+
+def _templates(listed: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{each.get('name')} ({each.get('memory')} MiB)" for each in listed)
 
 
 def _sorted(template: dict[str, Any]) -> list[tuple[str, str]]:
@@ -216,7 +237,20 @@ def _sorted(template: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
     for key, value in expected.items():
-        _expect(section.get(key, value), (value,), below(path, key), _FIXED)
+        fix = f"remove it; here it is {shown(value)}"
+        _expect(section.get(key, value), (value,), below(path, key), fix)
+
+
+def _check_npu_nodes(section: object, path: str) -> str:
+    for position, each in enumerate(_list(section, path)):
+        here = f"{path}[{position}]"
+        left = _taken(_dict(each, here), _NPU_NODE, here, [])
+        for key, value in left.items():
+            fix = "write the keys of a node in nodeconfig"
+            raise ConfigurationError(
+                below(here, key), value, "is under a key that is not known", fix
+            )
+    return "a node reports itself which NPUs it has, and how they are split"
 
 
 def _check_unknown(_section: object, _path: str) -> str:
@@ -245,5 +279,6 @@ def _texts(entry: object, key: str, path: str) -> Iterator[str]:
 _SECTIONS: Final[dict[str, Callable[[object, str], str]]] = {
     "cambricon": _check_cambricon,
     "vnpus": _check_vnpus,
+    "nodes": _check_npu_nodes,
     **dict.fromkeys(_UNKNOWN, _check_unknown),
 }

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from apportion.core.configuration import ConfigurationError, passed_over, read_configuration
+from apportion.core.configuration.every import every_error
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.dialects.ascend import NPUS, Npu
+from apportion.core.dialects.errors import below
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration
 
@@ -122,10 +124,46 @@ def test_F6_the_cores_of_instances_and_the_section_of_older_charts() -> None:
 
 def test_G6_a_known_npu_by_another_word_is_refused() -> None:
     """Charts up to 2.6 call a 910B3 `Ascend910B`: its pods would wait for ever."""
-    chips = [{"chipName": "910B3", "commonWord": "Ascend910B"}]
+    chips = [chip(NPUS[2]) | {"chipName": "910B3", "commonWord": "Ascend910B"}]
+    other = {"resourceName": "huawei.com/Ascend910B"}
+    other["resourceMemoryName"] = "huawei.com/Ascend910B-memory"
+    chips[0] |= other
+    found = {each.key: each for each in every_error({"vnpus": chips})}
+    assert set(found) == {f"vnpus[0].{key}" for key in ("commonWord", *other)}
+    word = found["vnpus[0].commonWord"]
+    assert word.value == "Ascend910B"
+    assert "Ascend910B3" in word.fix
+    chips[0] |= {"commonWord": "Ascend910B3"}
+    for key in other:
+        del chips[0][key]
+    assert read_configuration({"vnpus": chips}) == Configuration()
+
+
+def test_F6_templates_of_the_910b4_1_in_older_charts() -> None:
+    """Charts 2.7 to 2.9 give it those of the 910B4: both are named, and nothing else is wrong."""
+    b4, b4_1 = (
+        next(npu for npu in NPUS if npu.word == w) for w in ("Ascend910B4", "Ascend910B4-1")
+    )
+    chips = [chip(b4), chip(b4_1) | {"templates": chip(b4)["templates"]}]
+    (wrong,) = every_error({"vnpus": {"configs": chips}})
+    assert wrong.key == "vnpus.configs[1].templates"
+    assert str(wrong.value) == "vir05_1c_8g (8192 MiB), vir10_3c_16g (16384 MiB)"
+    assert "Ascend910B4-1, vir05_1c_16g (16384 MiB), vir10_3c_32g (32768 MiB)" in wrong.problem
+    del chips[1]["templates"]
+    assert read_configuration({"vnpus": {"configs": chips}}) == Configuration()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hami-vnpu-core", True), ("filterDevices", {"index": [0]}), ("operatingmode", "mig")],
+)
+def test_F6_nodes_of_the_plugin_for_npus(key: str, value: object) -> None:
+    """What says how NPUs are already is passed over; what hides one belongs to `nodeconfig`."""
+    node = {"name": "n1", "hami-vnpu-core": False, "vDeviceCount": 4, "filterDevices": {}}
+    assert [each.path for each in passed_over({"nodes": [node]})] == ["nodes"]
     with pytest.raises(ConfigurationError) as caught:
-        read_configuration({"vnpus": chips})
-    assert caught.value.key == "vnpus[0].commonWord"
+        read_configuration({"nodes": [node | {key: value}]})
+    assert (caught.value.key, caught.value.value) == (below("nodes[0]", key), value)
 
 
 def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
@@ -149,14 +187,14 @@ def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
         ("nvidia.migProfileAllowlist.0.profiles", "1g.6gb", "is not a list"),
         ("nvidia.migProfileAllowlist.0.models", [1], "is not text"),
         ("nvidia.migProfileAllowlist", [7], "is not an object"),
-        ("cambricon.resourceCountName", "cambricon.com/mlu", "remove it: it is fixed here"),
+        ("cambricon.resourceCountName", "cambricon.com/mlu", "'cambricon.com/vmlu'"),
         ("cambricon", [], "is not an object"),
         ("vnpus.hamiVnpuCore", True, "true is not obeyed here"),
-        ("vnpus.configs.0.resourceName", "huawei.com/npu", "it is fixed here"),
+        ("vnpus.configs.0.resourceName", "huawei.com/npu", "'huawei.com/Ascend910A'"),
         ("vnpus.configs.1.memoryFactor", 1024, "1024 is not obeyed here"),
         ("vnpus.configs.5.superPod", False, "false is not obeyed here"),
-        ("vnpus.configs.6.templates.0.memory", 4096, "differ from those that are known"),
-        ("vnpus.configs.6.templates", [], "differ from those that are known"),
+        ("vnpus.configs.6.templates.0.memory", 4096, "vir01 (4096 MiB)"),
+        ("vnpus.configs.6.templates", [], "vir01 (3072 MiB)"),
         ("vnpus.configs.6.templates", 7, "is not a list"),
         ("vnpus.configs.6.templates", [7], "is not an object"),
         ("vnpus", 7, "is not a list"),
