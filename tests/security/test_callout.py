@@ -6,6 +6,7 @@ rights of the chart and no others.
 
 import asyncio
 import base64
+import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -43,6 +44,7 @@ SECRET = "a-secret-of-the-chart-with-enough-letters"
 AUDIENCE = "apportion-nats"
 PASSWORDS = {role: f"p{role}" for role in ("bootstrap", "operator", "auditor", "callout")}
 SOON_S = 20.0
+MADE_UP, TOGETHER = 320, 32
 
 
 class Cluster:
@@ -294,6 +296,48 @@ async def test_a_token_for_somebody_else_is_none(bus: Bus, request: pytest.Fixtu
         assert await _may(scheduler, "placement.n")
     else:
         await bus.refused("scheduler-x1", foreign, "the API server does not take the token")
+
+
+@attacked("reviews few of a host")
+async def test_made_up_tokens_cost_few_reviews_and_delay_nobody(
+    bus: Bus, control_plane: ControlPlane, request: pytest.FixtureRequest
+) -> None:
+    """One host shows a new one each time, as fast as it can; a watcher of another host comes in."""
+    await bus.cluster.pod("watcher-x1", "watcher")
+    token = await bus.cluster.token("watcher", "watcher-x1")
+    before = await _reviews(control_plane)
+    made_up = [_made_up(number) for number in range(MADE_UP)]
+    async with asyncio.TaskGroup() as group:
+        for share in range(TOGETHER):
+            group.create_task(_show(bus.server.port, made_up[share::TOGETHER]))
+        watcher = await bus.come("watcher-x1", token)
+    cost = await _reviews(control_plane) - before
+    assert cost >= MADE_UP if "weak" in request.node.callspec.id else cost < MADE_UP / 2
+    assert await _may(watcher, "workload.p")
+
+
+async def _reviews(plane: ControlPlane) -> int:
+    """How many tokens the API server was asked about."""
+    metrics = await plane.user("get", "--raw", "/metrics")
+    lines = [each for each in metrics.splitlines() if 'resource="tokenreviews"' in each]
+    counts = (each for each in lines if each.startswith("apiserver_request_total{"))
+    return sum(int(float(each.rpartition(" ")[2])) for each in counts)
+
+
+def _made_up(number: int) -> str:
+    payload = json.dumps({"exp": 2_000_000_000, "n": number}).encode()
+    return f"e30.{base64.urlsafe_b64encode(payload).decode().rstrip('=')}.c2ln"
+
+
+async def _show(port: int, tokens: list[str]) -> None:
+    """Show each to the server, from an address that is nobody else's, and wait for its word."""
+    for token in tokens:
+        reader, writer = await asyncio.open_connection(HOST, port, local_addr=("127.0.0.9", 0))
+        hello = json.dumps({"verbose": False, "user": "watcher-x9", "pass": token})
+        writer.write(f"CONNECT {hello}\r\nPING\r\n".encode())
+        with contextlib.suppress(ConnectionError):
+            await reader.read(-1)
+        writer.close()
 
 
 async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:

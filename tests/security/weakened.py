@@ -182,6 +182,15 @@ def looks_for_what_is_set_aside() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def reviews_few_of_a_host() -> Iterator[None]:
+    """Each token that somebody makes up goes to the API server."""
+    from apportion.callout import tokens  # noqa: PLC0415
+
+    with mock.patch.object(tokens, "REFUSED_BURST", 1 << 30):
+        yield
+
+
+@contextlib.contextmanager
 def asks_for_its_audience() -> Iterator[None]:
     """A token counts, whoever it was made for."""
     from apportion.callout.claims import payload_of  # noqa: PLC0415
@@ -189,9 +198,9 @@ def asks_for_its_audience() -> Iterator[None]:
 
     review = Tokens.review
 
-    async def any_audience(self: Tokens, token: str) -> Reviewed:
+    async def any_audience(self: Tokens, token: str, host: str = "") -> Reviewed:
         self._audience = json.loads(payload_of(token.encode()))["aud"][0]
-        return await review(self, token)
+        return await review(self, token, host)
 
     with mock.patch.object(Tokens, "review", any_audience):
         yield
@@ -407,6 +416,7 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "looks at the ledger": looks_at_the_ledger,
     "looks for what is set aside": looks_for_what_is_set_aside,
     "reads the past by turns": reads_the_past_by_turns,
+    "reviews few of a host": reviews_few_of_a_host,
     "says nothing before TLS": says_nothing_before_tls,
     "asks what is enabled": asks_what_is_enabled,
     "believes its CA alone": believes_its_ca_alone,

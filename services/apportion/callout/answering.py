@@ -20,7 +20,7 @@ from apportion.callout.claims import (
     signed,
     user_claims,
 )
-from apportion.callout.tokens import NoToken, Tokens
+from apportion.callout.tokens import Limited, NoToken, Tokens
 from apportion.core.identity.bearers import Accounts, identity_of
 from apportion.core.identity.configuration import subscriptions_of
 from apportion.core.identity.identity import InvalidIdentity
@@ -83,14 +83,20 @@ class Answering:
             self._count("unreadable")
             self._service.log.warning("a question cannot be read", error=str(error))
             return
-        async with self._together:
-            answer = await self._decided(request)
+        try:
+            async with self._together:
+                answer = await self._decided(request)
+        except Limited:  # who is honest there tries again: a refusal would end it
+            self._count("limited")
+            self._service.log.debug("not reviewed", host=request.host)
+            return
         try:
             await self._wire.publish(message.reply, answer.encode(), headers={})
         except LedgerUnavailable as error:
             self._service.log.warning("an answer was lost", error=str(error))
 
     async def _decided(self, request: Request) -> str:
+        """Raises Limited."""
         now_s = self._service.clock.now().timestamp()
         try:
             user = await self._user(request, now_s)
@@ -106,8 +112,12 @@ class Answering:
         token = shown.password or shown.auth_token
         if not token:
             raise NoToken("no token is shown")
-        reviewed = await self._tokens.review(token)
-        identity = identity_of(reviewed.bearer, shown.user, self._accounts)
+        reviewed = await self._tokens.review(token, request.host)
+        try:
+            identity = identity_of(reviewed.bearer, shown.user, self._accounts)
+        except InvalidIdentity:
+            self._tokens.charge(token, request.host)
+            raise
         life_s = self._life_s * (1 - SPREAD * random.random())  # noqa: S311 - spreads load
         claims = user_claims(
             identity.name,

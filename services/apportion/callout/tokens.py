@@ -1,23 +1,36 @@
 """Tokens of ServiceAccounts, reviewed by the API server: whose, in which pod, on which node.
 
 Invariants: what the API server does not know, or made for somebody else than us, is no token; a
-node is the pod's own. A pod that is gone has no token either: the API server sees to that.
+node is the pod's own. A pod that is gone has no token either: the API server sees to that. A host
+whose tokens are refused costs the API server one review a second, and no other host waits for it.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from apportion.callout.claims import payload_of
 from apportion.core.identity.bearers import Bearer
+from apportion.core.intake.buckets import Bucket
 from apportion.runtime.kube.client import KubeApi, KubeRefused
+from apportion.runtime.service.limits import client_of
 
 REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 TOKEN_BYTES_MAX: Final = 16 << 10
 TIMEOUT_S: Final = 5.0
+REFUSED_PER_S: Final = 1.0
+REFUSED_BURST: Final = 16.0
+"""Reviews that end in a refusal, of one host; those under way at the same time come on top."""
+REFUSED_KEPT_S: Final = 5.0
+"""A token may count a moment later: an API server learns of a new pod."""
+KEPT_MAX: Final = 8_192
 _ACCOUNT: Final = "system:serviceaccount:"
 _EXTRA: Final = "authentication.kubernetes.io/"
 _NOT_FOUND: Final = 404
@@ -25,6 +38,10 @@ _NOT_FOUND: Final = 404
 
 class NoToken(ValueError):
     """Not a token that counts; the message says why, and shows nothing of it."""
+
+
+class Limited(Exception):
+    """Too many tokens of this host were refused lately: this one is not reviewed now."""
 
 
 class Reviewed(Struct, frozen=True):
@@ -68,20 +85,29 @@ class _Pod(Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Tokens:
     """One API server's word for tokens of one audience."""
 
-    def __init__(self, api: KubeApi, audience: str) -> None:
+    def __init__(
+        self, api: KubeApi, audience: str, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._api = api
         self._audience = audience
+        self._now = now
+        self._hosts: OrderedDict[str, Bucket] = OrderedDict()
+        self._refused: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
+        self._good: OrderedDict[bytes, None] = OrderedDict()
 
-    async def review(self, token: str) -> Reviewed:
-        """Whose it is.
+    async def review(self, token: str, host: str = "") -> Reviewed:
+        """Whose it is that somebody at `host` shows.
 
         Raises:
             NoToken: nobody's.
+            Limited: the host had too many refused.
             KubeRefused, KubeUnavailable: the API server does not say.
         """
         if len(token) > TOKEN_BYTES_MAX:
@@ -90,6 +116,34 @@ class Tokens:
             ends_s = msgspec.json.decode(payload_of(token.encode()), type=_Ending).exp
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise NoToken("what is shown is no token of a ServiceAccount that ends") from None
+        digest = _digest(token)
+        until_s, why = self._refused.get(digest, (0.0, ""))
+        if self._now() < until_s:
+            raise NoToken(why)
+        if digest not in self._good and self._bucket_of(host).take(0, self._now()) > 0:
+            raise Limited(host)
+        try:
+            reviewed = await self._reviewed(token, ends_s)
+        except NoToken as error:
+            self.charge(token, host)
+            _keep(self._refused, digest, (self._now() + REFUSED_KEPT_S, str(error)))
+            raise
+        _keep(self._good, digest, None)
+        return reviewed
+
+    def charge(self, token: str, host: str) -> None:
+        """Count a token that gets nothing against the host, as one of an account without a role."""
+        self._bucket_of(host).take(1, self._now())
+        self._good.pop(_digest(token), None)
+
+    def _bucket_of(self, host: str) -> Bucket:
+        client = client_of(host)
+        bucket = self._hosts.get(client) or Bucket(REFUSED_PER_S, REFUSED_BURST, self._now())
+        _keep(self._hosts, client, bucket)
+        return bucket
+
+    async def _reviewed(self, token: str, ends_s: float) -> Reviewed:
+        """Raises NoToken, KubeRefused, KubeUnavailable."""
         user = await self._user(token)
         space, _, account = user.username.removeprefix(_ACCOUNT).partition(":")
         if not user.username.startswith(_ACCOUNT) or not account:
@@ -130,3 +184,15 @@ class Tokens:
         if pod.metadata.uid != uid:
             raise NoToken(f"pod {space}/{name} of the token is gone, another has its name")
         return pod.spec.node
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _keep(of: OrderedDict[K, V], key: K, value: V) -> None:
+    """Have it as the newest; the oldest goes where there are too many."""
+    of.pop(key, None)
+    of[key] = value
+    if len(of) > KEPT_MAX:
+        of.popitem(last=False)

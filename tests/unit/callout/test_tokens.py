@@ -1,6 +1,8 @@
 """What an API server says of a token, newer and older ones, and what is no answer."""
 
 import base64
+import contextlib
+import itertools
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,10 +12,19 @@ import pytest
 import yaml
 from aiohttp import web
 
-from apportion.callout.tokens import REVIEWS, NoToken, Reviewed, Tokens
+from apportion.callout.tokens import (
+    REFUSED_BURST,
+    REFUSED_KEPT_S,
+    REVIEWS,
+    Limited,
+    NoToken,
+    Reviewed,
+    Tokens,
+)
 from apportion.core.identity.bearers import Bearer
 from apportion.runtime.kube.client import KubeRefused, open_kube
 
+NUMBERS = itertools.count()
 AUDIENCE = "apportion-nats"
 ENDS_S = 2_000_000_000
 
@@ -64,8 +75,24 @@ async def answers() -> Answers:
     return Answers()
 
 
+class Time:
+    """A clock that a test sets."""
+
+    now_s = 1_000.0
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.now_s
+
+
 @pytest.fixture
-async def tokens(answers: Answers, tmp_path: Path) -> AsyncIterator[Tokens]:
+def clock() -> Time:
+    """By which the reviews go."""
+    return Time()
+
+
+@pytest.fixture
+async def tokens(answers: Answers, clock: Time, tmp_path: Path) -> AsyncIterator[Tokens]:
     """Reviews by that server, over HTTP."""
     app = web.Application()
     app.add_routes(
@@ -88,7 +115,7 @@ async def tokens(answers: Answers, tmp_path: Path) -> AsyncIterator[Tokens]:
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
     async with open_kube(path, None) as api:
-        yield Tokens(api, AUDIENCE)
+        yield Tokens(api, AUDIENCE, now=clock)
     await runner.cleanup()
 
 
@@ -143,3 +170,73 @@ async def test_an_api_server_that_forbids_to_ask_is_no_answer(
     answers.status = 403
     with pytest.raises(KubeRefused):
         await tokens.review(GOOD)
+
+
+async def show(tokens: Tokens, host: str, count: int) -> None:
+    """Show so many made-up tokens, whatever comes of it."""
+    for _ in range(count):
+        with contextlib.suppress(NoToken, Limited):
+            await tokens.review(token({"exp": ENDS_S, "n": next(NUMBERS)}), host)
+
+
+async def test_made_up_tokens_cost_a_review_a_second(
+    tokens: Tokens, answers: Answers, clock: Time
+) -> None:
+    """454 of one host in four seconds; another host is reviewed, and a token that was good."""
+    await tokens.review(GOOD, "10.0.0.1")
+    answers.said = {"authenticated": False}
+    for count in (114, 114, 113, 113):
+        await show(tokens, "10.0.0.1", count)
+        clock.now_s += 1
+    assert len(answers.asked) == 1 + REFUSED_BURST + 1 + 3
+    answers.said = {"authenticated": True, "audiences": [AUDIENCE]}
+    await tokens.review(GOOD, "10.0.0.1")
+    clock.now_s -= 0.5
+    other = token({"exp": ENDS_S, "other": 1})
+    with pytest.raises(Limited):
+        await tokens.review(other, "10.0.0.1")
+    await tokens.review(other, "10.0.0.2")
+    clock.now_s += 60
+    await tokens.review(token({"exp": ENDS_S, "other": 2}), "10.0.0.1")
+
+
+async def test_a_refused_token_is_remembered_for_a_moment(
+    tokens: Tokens, answers: Answers, clock: Time
+) -> None:
+    """Whoever shows it: then it is asked about again, for an API server may have learnt of it."""
+    answers.said = {"authenticated": False}
+    for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
+        with pytest.raises(NoToken, match="does not take the token"):
+            await tokens.review(GOOD, host)
+    assert len(answers.asked) == 1
+    answers.said = {"authenticated": True, "audiences": [AUDIENCE]}
+    clock.now_s += REFUSED_KEPT_S
+    await tokens.review(GOOD, "10.0.0.1")
+
+
+async def test_a_token_that_gets_nothing_counts_against_its_host(
+    tokens: Tokens, answers: Answers
+) -> None:
+    """A pod of any account may have a token for us, and none that it gets a role for."""
+    for _ in range(100):
+        try:
+            await tokens.review(GOOD, "fd00::1:2")
+        except Limited:
+            continue
+        tokens.charge(GOOD, "fd00::1:2")
+    assert len(answers.asked) == REFUSED_BURST + 1
+    with pytest.raises(Limited):
+        await tokens.review(GOOD, "fd00::1:3")  # the same network
+    await tokens.review(GOOD, "fd00:0:0:1::1")
+
+
+async def test_an_api_server_that_is_away_counts_against_nobody(
+    tokens: Tokens, answers: Answers
+) -> None:
+    """Everybody asks again until it is there."""
+    answers.status = 500
+    for _ in range(3 * int(REFUSED_BURST)):
+        with pytest.raises(KubeRefused):
+            await tokens.review(GOOD, "10.0.0.1")
+    answers.status = 201
+    await tokens.review(GOOD, "10.0.0.1")
