@@ -30,6 +30,7 @@ from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.callers import PodTooLarge, answering, read_body, read_pod
 from apportion.runtime.service.limits import Limits
 from apportion_schemas import Configuration
+from apportion_schemas.decoding import from_outside
 
 PATH = "/admission"
 LIMITS = Limits(
@@ -80,7 +81,7 @@ class _Review(_Kube, frozen=True):
     request: _Request
 
 
-_decode = msgspec.json.Decoder(_Review).decode
+_decode = from_outside(msgspec.json.Decoder(_Review).decode)
 
 
 class Reviews:

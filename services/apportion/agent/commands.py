@@ -16,6 +16,7 @@ from msgspec import Meta
 from apportion.agent.simulated import DeviceUnknown, SimulatedBackend
 from apportion.runtime.ledger.port import Handler
 from apportion_schemas.catalogue import token
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import Text
 
 PREFIX = "apportion.command.agent"
@@ -37,7 +38,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
-_decode = msgspec.json.Decoder(Order).decode
+_decode = from_outside(msgspec.json.Decoder(Order).decode)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -52,7 +53,7 @@ def obey(backend: SimulatedBackend) -> Handler:
     async def handle(subject: str, payload: bytes) -> bytes:  # noqa: ARG001 - one node, one handler
         try:
             _carry_out(payload)
-        except (DeviceUnknown, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (DeviceUnknown, msgspec.DecodeError) as error:
             return _encode(Answer(done=False, error=str(error)))
         return _encode(Answer(done=True))
 

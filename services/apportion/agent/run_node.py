@@ -30,6 +30,7 @@ from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.lives import Life
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas.catalogue import token
+from apportion_schemas.decoding import from_outside
 
 BYTES_MAX: Final = 4_096
 LOCKS: Final = Path("/tmp/vgpulock")  # noqa: S108 - HAMi-core has this path written into it
@@ -37,7 +38,7 @@ _OPEN_TO_ALL: Final = 0o777
 _TO_BE_READ: Final = 0o755
 
 _log = logging.getLogger(__name__)
-_decode = msgspec.json.Decoder(Greet | Start | End).decode
+_decode = from_outside(msgspec.json.Decoder(Greet | Start | End).decode)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -78,7 +79,7 @@ class RunNode:
             return _encode(Started(error=f"{len(payload)} bytes; at most {BYTES_MAX} are read"))
         try:
             return _encode(await self._carried_out(_decode(payload)))
-        except (msgspec.DecodeError, UnicodeDecodeError, NotPrepared, OSError) as error:
+        except (msgspec.DecodeError, NotPrepared, OSError) as error:
             return _encode(Started(error=str(error)))
 
     async def _carried_out(self, asked: Greet | Start | End) -> Started:

@@ -40,6 +40,7 @@ from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import ConfigurationChanged, NodeObserved, NodeReported, PodResized
+from apportion_schemas.decoding import from_outside
 
 AGAIN_S = 300.0
 """A kubelet that lost its checkpoint sets what it does not know to nothing, and nobody is told."""
@@ -90,7 +91,7 @@ class _Pod(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
-_decode_pod = msgspec.json.Decoder(_Pod).decode
+_decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class _Written(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from apportion.runtime.kube.discovery import Discovery
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import PodGroupObserved, QueueObserved
+from apportion_schemas.decoding import from_outside
 
 PAUSE_S = 1.0
 LOOK_AGAIN_S = 20.0
@@ -59,7 +60,7 @@ class _PodGroup(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-_decode = msgspec.json.Decoder(_PodGroup).decode
+_decode = from_outside(msgspec.json.Decoder(_PodGroup).decode)
 
 
 class Gangs:

@@ -39,6 +39,7 @@ from apportion_schemas import (
     NodeObserved,
     NodeReported,
 )
+from apportion_schemas.decoding import from_outside
 
 GATHER_S: Final = 0.2
 """How long news are gathered before they are published."""
@@ -77,7 +78,7 @@ class _Slice(Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
-_decode = msgspec.json.Decoder(_Slice).decode
+_decode = from_outside(msgspec.json.Decoder(_Slice).decode)
 
 
 class _Published:

@@ -35,6 +35,7 @@ from apportion.runtime.kube.client import (
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import PodEvicted, PodPlaced, PodResized
+from apportion_schemas.decoding import from_outside
 
 TRY_TIMEOUT_S = 6.0
 BACK_OFF = BackOff(0.1, 2.0)
@@ -64,7 +65,7 @@ class _Pod(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
-_decode_pod = msgspec.json.Decoder(_Pod).decode
+_decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 

@@ -47,6 +47,7 @@ from apportion_schemas import (
     PodResized,
     ShareBreached,
 )
+from apportion_schemas.decoding import from_outside
 
 UNTOLD_MAX = 10_000
 TELLERS = 2
@@ -115,7 +116,7 @@ class _Event(Struct, frozen=True, rename="camel"):
         return int(text) if text.isdecimal() else 0
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_event = from_outside(msgspec.json.Decoder(_Event).decode)
 
 
 class Telling:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from apportion.core.identity.permissions import ANSWER_S, Permissions
 from apportion.runtime.process.nkeys import KeyPair
+from apportion_schemas.decoding import from_outside
 
 REQUEST_BYTES_MAX: Final = 256 << 10
 _HEADER: Final = {"typ": "JWT", "alg": "ed25519-nkey"}
@@ -69,7 +70,7 @@ class Request(Struct, frozen=True):
     shown: Shown
 
 
-_decode = msgspec.json.Decoder(_Claims).decode
+_decode = from_outside(msgspec.json.Decoder(_Claims).decode)
 
 
 def read_request(data: bytes) -> Request:
@@ -78,7 +79,7 @@ def read_request(data: bytes) -> Request:
         raise NoRequest(f"over {REQUEST_BYTES_MAX} bytes")
     try:
         claims = _decode(payload_of(data))
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise NoRequest(str(error)[:200]) from None
     nats = claims.nats
     if nats.type != "authorization_request":

@@ -33,11 +33,13 @@ from apportion.runtime.ledger.port import (
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import EventError, FormatEnabled
 from apportion_schemas.catalogue import CATALOGUE
+from apportion_schemas.decoding import from_outside
 
 NAME_CELLS = 20
 UNANSWERED_S = 5.0
 LOOK_S = 1.0
 Show = Callable[[Record, Rules], None]
+_decode = from_outside(msgspec.json.Decoder().decode)
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -207,9 +209,9 @@ def _as_json(record: Record, rules: Rules) -> None:
     except EventError as refused:
         error = str(refused)
     try:
-        msgspec.json.decode(record.payload)
+        _decode(record.payload)
         event = msgspec.Raw(record.payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except msgspec.DecodeError:
         event = None
     print_json(Shown(record.revision, record.subject, event, error), line=True)
 

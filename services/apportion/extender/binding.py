@@ -21,6 +21,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 from apportion.extender.wire import BindingArgs
 from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
 from apportion.runtime.ledger.port import LedgerError
+from apportion_schemas.decoding import from_outside
 
 BIND_TIMEOUT_S = 20.0
 """Shorter than the `httpTimeout` of the extender in kube-scheduler, which is to be 30 s."""
@@ -33,7 +34,7 @@ DECIDED_TIMEOUT_S = 0.5
 
 Request = Callable[[str, bytes, float], Awaitable[bytes]]
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Heard).decode
+_decode = from_outside(msgspec.json.Decoder(Heard).decode)
 
 
 class ExtenderBinding:

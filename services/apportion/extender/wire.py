@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from apportion.runtime.service.callers import read_pod
+from apportion_schemas.decoding import from_outside
 
 NODES_MAX = 20_000
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
@@ -52,11 +53,13 @@ class _Nodes(Struct, frozen=True):
     items: Annotated[list[Raw], Meta(max_length=NODES_MAX)] | None = None
 
 
-_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_nodes = msgspec.json.Decoder(_Nodes).decode
-_decode_node = msgspec.json.Decoder(_Node).decode
-_decode_names = msgspec.json.Decoder(Annotated[list[Name], Meta(max_length=NODES_MAX)]).decode
-_decode_text = msgspec.json.Decoder(str).decode
+_decode_fields = from_outside(msgspec.json.Decoder(dict[str, Raw]).decode)
+_decode_nodes = from_outside(msgspec.json.Decoder(_Nodes).decode)
+_decode_node = from_outside(msgspec.json.Decoder(_Node).decode)
+_decode_names = from_outside(
+    msgspec.json.Decoder(Annotated[list[Name], Meta(max_length=NODES_MAX)]).decode
+)
+_decode_text = from_outside(msgspec.json.Decoder(str).decode)
 _NULL = Raw(b"null")
 
 

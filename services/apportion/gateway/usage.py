@@ -17,13 +17,14 @@ from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import UsageSample
 from apportion_schemas.catalogue import token
+from apportion_schemas.decoding import from_outside
 
 SUBJECT_OF_NODES = "apportion.usage."
 SUBJECT = f"{SUBJECT_OF_NODES}*"
 SILENT_S = 60.0
 """A dozen samples were missed: what was used then says nothing any more."""
 
-_decode = msgspec.json.Decoder(UsageSample).decode
+_decode = from_outside(msgspec.json.Decoder(UsageSample).decode)
 _encode = msgspec.json.Encoder().encode
 
 

@@ -15,6 +15,7 @@ from apportion.core.intake.answers import WHY_MAX, Cause
 from apportion.core.intake.judging import AGENTS_EVENTS, Refusal
 from apportion_schemas import Event, InvalidEvent, UnknownEvent, UnreadableEvent, decode
 from apportion_schemas.catalogue import BY_TYPE, SUBJECTS, token
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.envelope import EventError
 
 BYTES_MAX: Final = 512 << 10
@@ -39,7 +40,7 @@ class _Head(msgspec.Struct):
     data: _Of
 
 
-_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_head = from_outside(msgspec.json.Decoder(_Head).decode)
 
 
 def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
@@ -48,7 +49,7 @@ def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
         return Refusal("too-large", f"{len(payload):,} bytes; at most {BYTES_MAX:,}")
     try:
         head = _decode_head(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         return Refusal("unreadable", _short(error))
     row = BY_TYPE.get(head.type)
     if row is None:

@@ -29,6 +29,7 @@ from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.archive import read_archive, read_said
 from apportion.runtime.ledger.moments import Moment, MomentError, parse_moment
 from apportion.runtime.ledger.port import Record
+from apportion_schemas.decoding import from_outside
 
 TELL_EVERY: Final = 1_000
 Tell = Callable[[int, int], None]
@@ -39,7 +40,7 @@ class _Timed(msgspec.Struct):
     time: str = ""
 
 
-_decode_time = msgspec.json.Decoder(_Timed).decode
+_decode_time = from_outside(msgspec.json.Decoder(_Timed).decode)
 
 
 class SpanInvalid(ValueError):
@@ -279,7 +280,7 @@ def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> boo
 def _seconds_of(record: Record) -> float:
     try:
         return seconds_of(_decode_time(record.payload).time)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+    except ValueError:
         return 0.0
 
 

@@ -15,9 +15,10 @@ import msgspec
 from apportion.core.placement.chosen import Chosen
 from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
 from apportion.runtime.ledger.port import Ledger, NotPermitted
+from apportion_schemas.decoding import from_outside
 
 _log = logging.getLogger(__name__)
-_decode = msgspec.json.Decoder(Choice).decode
+_decode = from_outside(msgspec.json.Decoder(Choice).decode)
 _encode = msgspec.json.Encoder().encode
 
 

@@ -14,6 +14,7 @@ import msgspec
 from apportion.core.manifests.claims import ENDED
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
 from apportion.watcher.kubernetes_objects import PodView
+from apportion_schemas.decoding import from_outside
 
 DOUBTED_MAX = 50_000
 """So many ends a watcher remembers; of older ones its watch has told by then."""
@@ -39,7 +40,7 @@ class _Pod(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-_decode = msgspec.json.Decoder(_Pod).decode
+_decode = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Doubts:

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from apportion.runtime.kube.watch import number
+from apportion_schemas.decoding import from_outside
 
 V = TypeVar("V")
 
@@ -37,7 +38,7 @@ class _Object(msgspec.Struct, frozen=True):
     metadata: Metadata
 
 
-_decode = msgspec.json.Decoder(_Object).decode
+_decode = from_outside(msgspec.json.Decoder(_Object).decode)
 
 
 def metadata_of(raw: bytes) -> Metadata:

@@ -14,6 +14,7 @@ from apportion.core.ledger.state import State
 from apportion.runtime.kube.watch import number
 from apportion.watcher.kubernetes_kind import Kind
 from apportion_schemas import NamespaceGone, NamespaceObserved
+from apportion_schemas.decoding import from_outside
 
 NAME_LABEL = "kubernetes.io/metadata.name"
 """Of every namespace, so that nobody has to be told."""
@@ -29,7 +30,7 @@ class _Namespace(msgspec.Struct, frozen=True):
     metadata: _Meta
 
 
-_decode = msgspec.json.Decoder(_Namespace).decode
+_decode = from_outside(msgspec.json.Decoder(_Namespace).decode)
 
 
 class NamespaceView:

@@ -60,6 +60,7 @@ from apportion_schemas import (
     QuotaObserved,
     Taint,
 )
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
 
 MIB = 1 << 20
@@ -215,15 +216,15 @@ class _Resources(_Kube, frozen=True):
     requests: dict[str, Any] | None = None
 
 
-_decode_pod = msgspec.json.Decoder(_Pod).decode
-_decode_node = msgspec.json.Decoder(_Node).decode
-_decode_resources = msgspec.json.Decoder(_Resources | None).decode
-_decode_parts = msgspec.json.Decoder(_PodParts).decode
-_decode_amounts = msgspec.json.Decoder(dict[str, Any] | None).decode
-_decode_ports = msgspec.json.Decoder(list[kube.Port] | None).decode
-_decode_affinity = msgspec.json.Decoder(kube.Affinity | None).decode
-_decode_budget = msgspec.json.Decoder(_Budget).decode
-_decode_any = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
+_decode_node = from_outside(msgspec.json.Decoder(_Node).decode)
+_decode_resources = from_outside(msgspec.json.Decoder(_Resources | None).decode)
+_decode_parts = from_outside(msgspec.json.Decoder(_PodParts).decode)
+_decode_amounts = from_outside(msgspec.json.Decoder(dict[str, Any] | None).decode)
+_decode_ports = from_outside(msgspec.json.Decoder(list[kube.Port] | None).decode)
+_decode_affinity = from_outside(msgspec.json.Decoder(kube.Affinity | None).decode)
+_decode_budget = from_outside(msgspec.json.Decoder(_Budget).decode)
+_decode_any = from_outside(msgspec.json.Decoder(dict[str, Any]).decode)
 
 
 @dataclass(slots=True, eq=False)

@@ -64,6 +64,7 @@ from apportion_schemas import (
     VolumeClaimObserved,
     subject_of,
 )
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import NAME_MAX, TEXT_MAX
 
 PATHS = {
@@ -529,7 +530,7 @@ class _Object(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
-_decode = msgspec.json.Decoder(_Object).decode
+_decode = from_outside(msgspec.json.Decoder(_Object).decode)
 
 
 def _uid(raw: bytes) -> str:

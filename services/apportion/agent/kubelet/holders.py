@@ -30,6 +30,7 @@ from apportion.agent.kubelet.calls import OPTIONS, POD_RESOURCES
 from apportion.agent.kubelet.port import HANDED_TO, Handed, Holder, NotPrepared
 from apportion.agent.kubelet.prepared import Prepared, claim_slot
 from apportion.core.grants import Edits, Mount
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import Name
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
@@ -74,7 +75,7 @@ class _Checkpoint(Struct, rename="pascal"):
     data: _Data
 
 
-_decode = msgspec.json.Decoder(_Checkpoint).decode
+_decode = from_outside(msgspec.json.Decoder(_Checkpoint).decode)
 
 
 class Holders:

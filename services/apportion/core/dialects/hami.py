@@ -20,6 +20,7 @@ from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.placed_pod import PlacedPod, record
 from apportion.core.dialects.resource import Resources
 from apportion_schemas import Ask, MigInstance, Share
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import WHOLE
 
 NAME = "hami"
@@ -113,7 +114,7 @@ class _MigAllocation(msgspec.Struct, frozen=True, rename="camel"):
     gpu_uuid: str = msgspec.field(name="gpuUUID", default="")
 
 
-_decode = msgspec.json.Decoder(list[_MigAllocation]).decode
+_decode = from_outside(msgspec.json.Decoder(list[_MigAllocation]).decode)
 
 
 def segments_of(family: str) -> Recover:

@@ -17,6 +17,7 @@ from apportion.core.dialects.errors import ManifestError
 from apportion.core.dra.names import CLASS, DIALECT
 from apportion.core.dra.requests import ResourceClaim, Wanted, wanted
 from apportion.core.manifests import PodDraft
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import CONTAINERS_MAX
 
 CLAIMS_MAX = 64
@@ -74,7 +75,7 @@ class _Pod(_Part, frozen=True):
     status: _Status = _Status()
 
 
-_decode = msgspec.json.Decoder(_Pod).decode
+_decode = from_outside(msgspec.json.Decoder(_Pod).decode)
 
 
 class Named(NamedTuple):

@@ -18,6 +18,7 @@ from apportion.core.dialects.errors import ManifestError, within
 from apportion.core.dialects.quantity import quantity, whole
 from apportion.core.dra.names import CLASS, DRIVER, FAMILY, PUBLISHED, container_of
 from apportion_schemas import Ask, DeviceConstraints
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX, WHOLE
 
 MIB: Final = 1 << 20
@@ -176,7 +177,7 @@ class ResourceClaim(_Part, frozen=True):
         return any(each.uid == pod for each in self.status.reserved_for)
 
 
-read_resource_claim = msgspec.json.Decoder(ResourceClaim).decode
+read_resource_claim = from_outside(msgspec.json.Decoder(ResourceClaim).decode)
 
 
 class Wanted(Struct, frozen=True):

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from apportion_schemas.catalogue import token, untoken
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import NAME_MAX
 
 SUBJECT: Final = "apportion.intake"
@@ -73,7 +74,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 encode_answer = msgspec.json.Encoder().encode
-decode_answer = msgspec.json.Decoder(Answer).decode
+decode_answer = from_outside(msgspec.json.Decoder(Answer).decode)
 
 
 def subject_of_node(node: str) -> str:

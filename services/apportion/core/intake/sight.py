@@ -22,6 +22,7 @@ from apportion.core.identity.permissions import DELIVERIES
 from apportion.core.ledger.rules import RULES
 from apportion.core.ledger.state import GroupState, State
 from apportion_schemas.catalogue import SUBJECTS, token, untoken
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import NAME_MAX
 
 SUBJECT: Final = "apportion.reading"
@@ -110,10 +111,10 @@ class _Error(Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_asked = msgspec.json.Decoder(Asked).decode
-_decode_creation = msgspec.json.Decoder(_Creation).decode
-_decode_record = msgspec.json.Decoder(_Record).decode
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_asked = from_outside(msgspec.json.Decoder(Asked).decode)
+_decode_creation = from_outside(msgspec.json.Decoder(_Creation).decode)
+_decode_record = from_outside(msgspec.json.Decoder(_Record).decode)
+_decode_answer = from_outside(msgspec.json.Decoder(_Answer).decode)
 
 
 def subject_of_node(node: str) -> str:
@@ -141,7 +142,7 @@ def read_asked(payload: bytes) -> Asked:
     """The request in a message. Raises NotForAgents."""
     try:
         return _decode_asked(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.MsgspecError as error:
         raise NotForAgents(f"the request cannot be read: {error}") from None
 
 
@@ -149,12 +150,12 @@ def call_of(node: str, asked: Asked) -> Call:
     """What the intake is to ask the server for the agent of this node. Raises NotForAgents."""
     try:
         return _call_of(node, asked)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.MsgspecError as error:
         raise NotForAgents(f"the body of {asked.api} cannot be read: {error}") from None
 
 
 def _call_of(node: str, asked: Asked) -> Call:
-    """Raises NotForAgents, MsgspecError, UnicodeDecodeError, RecursionError."""
+    """Raises NotForAgents, MsgspecError."""
     if asked.api == f"STREAM.INFO.{_STREAM}":
         return Call(asked.api)  # without a body it lists no subjects
     if asked.api == f"STREAM.MSG.GET.{_STREAM}":
@@ -192,7 +193,7 @@ def shown(node: str, call: Call, answer: bytes) -> bytes:
         return answer
     try:
         message = _decode_answer(answer).message
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except msgspec.MsgspecError:
         return _NOT_FOUND
     return answer if message is None or _sees(node, message.subject) else _NOT_FOUND
 

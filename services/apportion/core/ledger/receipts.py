@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from apportion.core.ledger.state import State
+from apportion_schemas.decoding import from_outside
 
 FORMAT = 1
 FINGERPRINT_BYTES = 8
@@ -84,8 +85,8 @@ class ReceiptInvalid(Exception):
 
 
 _encode = msgspec.json.Encoder(order="sorted").encode
-_decode_receipt = msgspec.json.Decoder(Receipt).decode
-_decode_proof = msgspec.json.Decoder(Proof).decode
+_decode_receipt = from_outside(msgspec.json.Decoder(Receipt).decode)
+_decode_proof = from_outside(msgspec.json.Decoder(Proof).decode)
 
 
 class Tree:
@@ -247,5 +248,5 @@ def check_proof(proof: Proof) -> Checkpoint:
 def _decoded(decode: Any, data: bytes, what: str) -> Any:
     try:
         return decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise ReceiptInvalid(f"is no {what}: {error}") from None

@@ -12,10 +12,12 @@ import msgspec
 from apportion.core.dialects.container import AMOUNT_MAX
 from apportion.core.dialects.errors import ManifestError, within
 from apportion.core.dialects.quantity import whole
+from apportion_schemas.decoding import from_outside
 
 CARD_QUOTA = "volcano.sh/card.quota"
 CARDS_MAX = 256
 NAME_MAX = 317
+_decode = from_outside(msgspec.json.Decoder(dict[str, object]).decode)
 _FIX = 'write cards by model, as in {"NVIDIA-A100": 8}'
 
 
@@ -30,7 +32,7 @@ def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
         return {}
     field = within("metadata.annotations", CARD_QUOTA)
     try:
-        cards = msgspec.json.decode(written, type=dict[str, object])
+        cards = _decode(written)
     except msgspec.MsgspecError:
         raise ManifestError(field, written, "is no JSON object", _FIX) from None
     if len(cards) > CARDS_MAX or any(not 0 < len(card) <= NAME_MAX for card in cards):

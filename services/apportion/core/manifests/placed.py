@@ -11,6 +11,7 @@ import msgspec
 
 from apportion.core.dialects.errors import ManifestError, within
 from apportion_schemas import PodPlaced, Share
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import CONTAINERS_MAX, COUNT_MAX
 
 PREFIX = "apportion.dev/"
@@ -23,7 +24,7 @@ UID = f"{PREFIX}pod-uid"
 """An API server too old to check the uid of a binding may bind another pod of the same name."""
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(tuple[Share, ...]).decode
+_decode = from_outside(msgspec.json.Decoder(tuple[Share, ...]).decode)
 
 
 def shares_text(shares: tuple[Share, ...]) -> str:

@@ -19,6 +19,7 @@ from apportion.core.dialects.quantity import quantity
 from apportion.core.manifests import kube, neighbours, nodes
 from apportion.core.manifests.labels import meet
 from apportion_schemas import LabelExpression, NodeExpression, VolumeClaimObserved
+from apportion_schemas.decoding import from_outside
 
 ZONE: Final = "topology.kubernetes.io/zone"
 REGION: Final = "topology.kubernetes.io/region"
@@ -213,9 +214,9 @@ class StorageClass(kube.Kube, frozen=True):
         return self.provisioner not in ("", NO_PROVISIONER)
 
 
-read_claim = msgspec.json.Decoder(Claim).decode
-read_volume = msgspec.json.Decoder(Volume).decode
-read_class = msgspec.json.Decoder(StorageClass).decode
+read_claim = from_outside(msgspec.json.Decoder(Claim).decode)
+read_volume = from_outside(msgspec.json.Decoder(Volume).decode)
+read_class = from_outside(msgspec.json.Decoder(StorageClass).decode)
 
 
 class _Allocatable(kube.Kube, frozen=True):
@@ -246,7 +247,7 @@ class NodeDrivers(kube.Kube, frozen=True):
         }
 
 
-read_node_drivers = msgspec.json.Decoder(NodeDrivers).decode
+read_node_drivers = from_outside(msgspec.json.Decoder(NodeDrivers).decode)
 
 
 class Capacity(kube.Kube, frozen=True):
@@ -275,8 +276,8 @@ class CsiDriver(kube.Kube, frozen=True):
     spec: _CsiDriverSpec = _CsiDriverSpec()
 
 
-read_capacity = msgspec.json.Decoder(Capacity).decode
-read_driver = msgspec.json.Decoder(CsiDriver).decode
+read_capacity = from_outside(msgspec.json.Decoder(Capacity).decode)
+read_driver = from_outside(msgspec.json.Decoder(CsiDriver).decode)
 
 
 class Storage(NamedTuple):

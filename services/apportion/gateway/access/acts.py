@@ -28,9 +28,10 @@ from apportion_schemas import (
     NodeCordoned,
     NodeCordonLifted,
 )
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import NAME_MAX, Payload
 
-_decode = msgspec.json.Decoder(CordonRequest).decode
+_decode = from_outside(msgspec.json.Decoder(CordonRequest).decode)
 _audit = get_logger("audit")
 
 
@@ -122,7 +123,7 @@ async def _asked(request: web.Request, *, needed: bool) -> CordonRequest:
     body = await request.read()
     try:
         asked = _decode(body or b"{}")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise RequestRefused(
             400, f"the body is no reason: {error}", field="body", fix='send {"reason": "…"}'
         ) from None

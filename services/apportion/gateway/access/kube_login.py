@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from apportion.gateway.access.people import LoginUnavailable, Person, Wish
 from apportion.runtime.kube.client import KubeApi, KubeUnavailable
+from apportion_schemas.decoding import from_outside
 
 AUDIENCE = "apportion"
 GROUP = "apportion.dev"
@@ -55,8 +56,8 @@ class _AccessReview(_Kube, frozen=True):
     status: _AccessStatus = _AccessStatus()
 
 
-_token_review = msgspec.json.Decoder(_TokenReview).decode
-_access_review = msgspec.json.Decoder(_AccessReview).decode
+_token_review = from_outside(msgspec.json.Decoder(_TokenReview).decode)
+_access_review = from_outside(msgspec.json.Decoder(_AccessReview).decode)
 _encode = msgspec.json.Encoder().encode
 
 

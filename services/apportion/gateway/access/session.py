@@ -17,10 +17,11 @@ from apportion.gateway.access.people import READ_ALL, READ_DOCTOR, Person, Wish
 from apportion.gateway.api.answering import Handler, json_response
 from apportion.gateway.api.query import RequestRefused
 from apportion.runtime.process.logs import get_logger
+from apportion_schemas.decoding import from_outside
 
 TOKEN_CHARS_MAX = 3_800
 """Browsers take cookies of 4,096 bytes."""
-_decode = msgspec.json.Decoder(LoginRequest).decode
+_decode = from_outside(msgspec.json.Decoder(LoginRequest).decode)
 _audit = get_logger("audit")
 
 
@@ -48,7 +49,7 @@ class Sessions:
             raise RequestRefused(404, "this gateway has no login", fix="just ask")
         try:
             token = _decode(await request.read()).token.strip()
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             raise RequestRefused(
                 400, f"the body is no login: {error}", field="body", fix='send {"token": "…"}'
             ) from None

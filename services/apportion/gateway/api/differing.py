@@ -32,6 +32,7 @@ from apportion.gateway.past.index import DEVICE, LIMIT, NODE, POD
 from apportion.gateway.past.indexing import KINDS
 from apportion.gateway.past.past import Past
 from apportion_schemas import PodGone
+from apportion_schemas.decoding import from_outside
 
 LIMIT_DEFAULT = 200
 SHORT_EVENTS = 20_000
@@ -58,7 +59,7 @@ class _Worded(NamedTuple):
     data: _By
 
 
-_decode_by = msgspec.json.Decoder(_Said).decode
+_decode_by = from_outside(msgspec.json.Decoder(_Said).decode)
 
 
 class Differing:

@@ -29,11 +29,13 @@ from apportion.gateway.past.chronicle import time_of
 from apportion.gateway.past.past import Past
 from apportion.runtime.ledger.port import SUBJECT_PREFIX, Record
 from apportion_schemas import CATALOGUE, EventError
+from apportion_schemas.decoding import from_outside
 
 LIMIT_DEFAULT = 100
 READ_MAX = 20_000
 SLICE = 2_000
 _decode_page = msgspec.json.Decoder(LogPage).decode
+_decode = from_outside(msgspec.json.Decoder().decode)
 TYPES = frozenset(row.name for row in CATALOGUE)
 
 
@@ -109,7 +111,7 @@ class Log:
         first, last = await self._past.chronicle.span()
         for record in await self._past.chronicle.records([revision]):
             try:
-                msgspec.json.decode(record.payload)
+                _decode(record.payload)
                 event = msgspec.Raw(record.payload)
             except msgspec.DecodeError:
                 event = None

@@ -25,6 +25,7 @@ from apportion.gateway.api.answering import HUNG_UP, json_response, write_in_tim
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import COMMON, RequestRefused, only
 from apportion.runtime.process.apart import ApartFailed, Tell, TookTooLong, apart
+from apportion_schemas.decoding import from_outside
 
 AT_ONCE = 2
 SECONDS = 60.0
@@ -43,8 +44,8 @@ class _Line(msgspec.Struct):
 
 
 _encode = msgspec.json.Encoder().encode
-_line = msgspec.json.Decoder(_Line).decode
-_decode = msgspec.json.Decoder(PlanRequest).decode
+_line = from_outside(msgspec.json.Decoder(_Line).decode)
+_decode = from_outside(msgspec.json.Decoder(PlanRequest).decode)
 
 
 class Plans:
@@ -120,7 +121,7 @@ async def _read(request: web.Request) -> PlanRequest:
     body = await request.read()
     try:
         wanted = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise RequestRefused(
             400,
             f"the body is no plan: {error}",

@@ -30,6 +30,7 @@ from apportion.gateway.feed import Feed
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.service.limits import AtOnce
 from apportion_schemas import EventError, decode
+from apportion_schemas.decoding import from_outside
 
 CLIENTS_MAX = 64
 EACH_MAX = 16
@@ -49,7 +50,7 @@ class _Type(msgspec.Struct):
 
 _LINE_END = re.compile("\r\n|\r|\n")
 """What ends a line of the event stream; any other separator is part of the data."""
-_decode_type = msgspec.json.Decoder(_Type).decode
+_decode_type = from_outside(msgspec.json.Decoder(_Type).decode)
 
 
 class EventStream:
@@ -160,7 +161,7 @@ def encoded(record: Record) -> bytes:
     """One record as a server-sent event; the data is the CloudEvent as it stands in the ledger."""
     try:
         name = _decode_type(record.payload).type.rpartition("/")[2]
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         name = ""
     text = record.payload.decode("utf-8", "replace")
     data = "".join(f"data: {line}\n" for line in _LINE_END.split(text))

@@ -25,6 +25,7 @@ from apportion.runtime.ledger.archive import (
 )
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.process.logs import get_logger
+from apportion_schemas.decoding import from_outside
 
 SLICE_RECORDS = 500
 PLACE_EVERY = 1_000
@@ -39,7 +40,7 @@ class _Timed(msgspec.Struct):
     time: str = ""
 
 
-_decode_time = msgspec.json.Decoder(_Timed).decode
+_decode_time = from_outside(msgspec.json.Decoder(_Timed).decode)
 
 
 class _Span:
@@ -87,7 +88,7 @@ def time_of(record: Record) -> str:
     try:
         said = _decode_time(record.payload).time
         return said if datetime.fromisoformat(said).tzinfo is not None else ""
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+    except ValueError:
         return ""
 
 

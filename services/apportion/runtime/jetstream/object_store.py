@@ -23,6 +23,7 @@ from apportion.runtime.jetstream.wire import (
     call_api,
 )
 from apportion.runtime.ledger.port import LedgerError, LedgerFull, LedgerUnavailable, NotServed
+from apportion_schemas.decoding import from_outside
 
 CHUNK_BYTES = 768 << 10
 """Below the megabyte that the server takes for one message."""
@@ -64,9 +65,9 @@ class _Info(msgspec.Struct, frozen=True):
     state: _Found
 
 
-_decode_entry = msgspec.json.Decoder(Entry).decode
-_decode_ack = msgspec.json.Decoder(_Ack).decode
-_decode_info = msgspec.json.Decoder(_Info).decode
+_decode_entry = from_outside(msgspec.json.Decoder(Entry).decode)
+_decode_ack = from_outside(msgspec.json.Decoder(_Ack).decode)
+_decode_info = from_outside(msgspec.json.Decoder(_Info).decode)
 
 
 class Bucket:
@@ -124,7 +125,7 @@ class Bucket:
             if data is not None:
                 try:
                     entry = _decode_entry(data[0])
-                except (msgspec.DecodeError, RecursionError):
+                except msgspec.DecodeError:
                     continue
                 if not entry.deleted:
                     found.append(entry)

@@ -32,6 +32,7 @@ from apportion.runtime.jetstream.object_store import BadObject, Bucket, Entry
 from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, Record
 from apportion.runtime.process.logs import get_logger
+from apportion_schemas.decoding import from_outside
 
 BUCKET = "APPORTION_SNAPSHOTS"
 BEGINNING = "APPORTION_BEGINNING"
@@ -61,7 +62,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 Key = tuple[int, str]
-_decode_attested = msgspec.json.Decoder(list[Key]).decode
+_decode_attested = from_outside(msgspec.json.Decoder(list[Key]).decode)
 
 
 class Beginning(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from apportion.runtime.jetstream.snapshots import Snapshots, restored
 from apportion.runtime.jetstream.wire import Message, call_api
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted
 from apportion.runtime.process.reach import Reach
+from apportion_schemas.decoding import from_outside
 
 ANSWER_S: Final = 10.0
 STATE_BYTES_MAX: Final = 64 << 20
@@ -32,7 +33,7 @@ class _Part(msgspec.Struct, frozen=True):
     part: bytes
 
 
-_decode_part = msgspec.json.Decoder(_Part).decode
+_decode_part = from_outside(msgspec.json.Decoder(_Part).decode)
 
 
 class NodeConnection(Connection):

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
 from apportion.runtime.process.clock import Clock
+from apportion_schemas.decoding import from_outside
 
 LOOK_S = 10.0
 """Between two looks; a kind that is installed is noticed within that time."""
@@ -44,8 +45,8 @@ class _Resources(Struct, frozen=True):
     resources: list[_Resource] | None = None
 
 
-_decode_groups = msgspec.json.Decoder(_Groups).decode
-_decode_resources = msgspec.json.Decoder(_Resources).decode
+_decode_groups = from_outside(msgspec.json.Decoder(_Groups).decode)
+_decode_resources = from_outside(msgspec.json.Decoder(_Resources).decode)
 
 
 class Discovery:

@@ -25,6 +25,7 @@ from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
 from apportion.runtime.kube.discovery import Discovery
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock
+from apportion_schemas.decoding import from_outside
 
 PAGE = 500
 WATCH_S = 290
@@ -64,9 +65,9 @@ class _Object(Struct, frozen=True):
     message: str = ""
 
 
-_decode_list = msgspec.json.Decoder(_List).decode
-_decode_event = msgspec.json.Decoder(_Event).decode
-_decode_object = msgspec.json.Decoder(_Object).decode
+_decode_list = from_outside(msgspec.json.Decoder(_List).decode)
+_decode_event = from_outside(msgspec.json.Decoder(_Event).decode)
+_decode_object = from_outside(msgspec.json.Decoder(_Object).decode)
 
 
 class Audience(Protocol):

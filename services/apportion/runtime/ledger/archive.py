@@ -23,6 +23,7 @@ import msgspec
 
 from apportion.core.ledger.rules import Said, said_at
 from apportion.runtime.ledger.port import Record
+from apportion_schemas.decoding import from_outside
 
 FORMAT = 1
 LINE_BYTES_MAX = 16 << 20
@@ -56,10 +57,9 @@ class _Closing(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_line = msgspec.json.Decoder(_Line).decode
-_decode_opening = msgspec.json.Decoder(Opening).decode
-_decode_closing = msgspec.json.Decoder(_Closing).decode
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_decode_line = from_outside(msgspec.json.Decoder(_Line).decode)
+_decode_opening = from_outside(msgspec.json.Decoder(Opening).decode)
+_decode_closing = from_outside(msgspec.json.Decoder(_Closing).decode)
 """What a line may do to the decoder: one may nest millions of brackets."""
 
 
@@ -204,7 +204,7 @@ def read_span(path: Path) -> tuple[int, int]:
             return 1, 0
         try:
             first = _decode_line(line).revision
-        except _UNREADABLE as error:
+        except msgspec.DecodeError as error:
             raise ArchiveError(f"{path}:2: no record: {error}") from None
         file.seek(max(0, path.stat().st_size - CLOSING_BYTES_MAX))
         closing = file.read().removesuffix(b"\n").rpartition(b"\n")[2]
@@ -221,7 +221,7 @@ def _beginning(file: IO[bytes], path: Path) -> Place:
 def _opening(line: bytes, path: Path) -> Opening:
     try:
         found = _decode_opening(line)
-    except _UNREADABLE as error:
+    except msgspec.DecodeError as error:
         raise ArchiveError(f"{path} is no archive of a ledger: {error}") from None
     if found.apportion_archive != FORMAT:
         raise ArchiveError(
@@ -242,7 +242,7 @@ def _read(file: IO[bytes], path: Path, number: int) -> bytes:
 def _record(text: bytes, before: str, where: str) -> tuple[Record, str]:
     try:
         line = _decode_line(text)
-    except _UNREADABLE as error:
+    except msgspec.DecodeError as error:
         raise ArchiveError(f"{where}: no record: {error}") from None
     payload = line.base64 if line.payload is None else line.payload.encode()
     record = Record(line.revision, line.subject, payload or b"")
@@ -257,7 +257,7 @@ def _record(text: bytes, before: str, where: str) -> tuple[Record, str]:
 def _closing(line: bytes, path: Path, number: int) -> _Closing:
     try:
         return _decode_closing(line)
-    except _UNREADABLE as error:
+    except msgspec.DecodeError as error:
         raise ArchiveError(f"{path}:{number}: no last line: {error}") from None
 
 

@@ -14,10 +14,11 @@ import msgspec
 from apportion.runtime.ledger.membership import BEAT_S, MEMBERS_MAX, SILENT_ROUNDS, Beat
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.process.clock import Clock
+from apportion_schemas.decoding import from_outside
 
 SILENT_S: Final = BEAT_S * SILENT_ROUNDS
 
-_decode = msgspec.json.Decoder(Beat).decode
+_decode = from_outside(msgspec.json.Decoder(Beat).decode)
 
 
 class _Heard(msgspec.Struct):

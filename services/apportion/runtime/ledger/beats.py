@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from apportion_schemas.catalogue import token
+from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import Name
 
 AGENTS: Final = "apportion.beat.agent.*"
@@ -29,7 +30,7 @@ class AgentBeat(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(AgentBeat).decode
+_decode = from_outside(msgspec.json.Decoder(AgentBeat).decode)
 
 
 def beat_of(node: str, *, leaves: bool = False) -> tuple[str, bytes]:

@@ -26,6 +26,7 @@ from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas.catalogue import token
+from apportion_schemas.decoding import from_outside
 
 BEAT_S: Final = 0.6
 """The longest between two beats; the shortest is half of it."""
@@ -51,7 +52,7 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Beat).decode
+_decode = from_outside(msgspec.json.Decoder(Beat).decode)
 
 
 async def beat(ledger: Ledger, service: str, *, clock: Clock) -> None:

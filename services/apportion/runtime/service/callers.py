@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import web
 
 from apportion.runtime.service.http import refused
+from apportion_schemas.decoding import from_outside
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -22,9 +23,9 @@ T = TypeVar("T")
 POD_BYTES_MAX = 1_600_000
 """etcd takes objects up to 1.5 MiB."""
 CONTAINERS_MAX = 512
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode = msgspec.json.Decoder().decode
+_fields = from_outside(msgspec.json.Decoder(dict[str, msgspec.Raw]).decode)
+_list = from_outside(msgspec.json.Decoder(list[msgspec.Raw]).decode)
+_decode = from_outside(msgspec.json.Decoder().decode)
 
 
 class BadBody(Exception):
@@ -43,7 +44,7 @@ def read_body(decode: Callable[[bytes], T], body: bytes, wanted: str) -> T:
     """
     try:
         return decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.MsgspecError as error:
         raise BadBody(f"the body is not {wanted}: {str(error)[:300]}") from None
 
 
@@ -65,7 +66,7 @@ def read_pod(raw: msgspec.Raw | bytes) -> Any:
 def _containers(raw: bytes) -> int:
     """How many there are of all kinds; what has another form is for others to refuse."""
     count = 0
-    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    with contextlib.suppress(msgspec.MsgspecError):
         spec = _fields(_fields(raw).get("spec", b"{}"))
         for kind in ("containers", "initContainers", "ephemeralContainers"):
             with contextlib.suppress(msgspec.ValidationError):

@@ -1,0 +1,62 @@
+"""Bytes that are nested too deep, or no text, are refused like all that is unreadable."""
+
+import contextlib
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import apportion
+from apportion.core.dialects.errors import ManifestError
+from apportion.core.manifests.card_quota import CARD_QUOTA, card_quota
+from apportion.runtime.ledger.beats import read_beat
+
+ROOT = Path(apportion.__file__).parent
+DEEP = b'{"deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+NO_TEXT = b'{"\xff": 1, "text": "\xff"}'
+OWN = {
+    "gateway.api.log": "its past process writes the page",
+    "runtime.jetstream.appending": "nats-server answers",
+    "runtime.jetstream.consumers": "nats-server answers",
+    "runtime.jetstream.examining": "nats-server answers",
+    "runtime.jetstream.readers": "nats-server answers",
+    "runtime.jetstream.stream": "nats-server answers",
+    "runtime.jetstream.wire": "nats-server answers",
+    "runtime.ledger.drafts": "this process encoded it",
+}
+"""Modules of which a decoder reads bytes that no other may have made."""
+_DECODER = re.compile(r"^(\w+) = (?:from_outside\()?\s*msgspec\.json\.Decoder\(", re.MULTILINE)
+
+
+def decoders() -> Iterator[tuple[str, str]]:
+    """Each decoder of JSON of a service: its module, and its name there."""
+    for path in sorted(ROOT.rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for name in _DECODER.findall(path.read_text()):
+            if module not in OWN:
+                yield module, name
+
+
+def test_there_are_decoders() -> None:
+    """The pattern finds them."""
+    assert len(list(decoders())) > 50
+
+
+@pytest.mark.parametrize(("module", "name"), list(decoders()))
+def test_a_deep_document_is_refused_like_any_that_cannot_be_read(module: str, name: str) -> None:
+    """Each decoder raises the error that its callers handle, or passes over what is not for it."""
+    decode = getattr(importlib.import_module(f"apportion.{module}"), name)
+    for data in (DEEP, NO_TEXT):
+        with contextlib.suppress(msgspec.DecodeError):
+            decode(data)
+
+
+def test_a_deep_beat_and_annotation_are_refused() -> None:
+    """As their callers expect it."""
+    with pytest.raises(msgspec.DecodeError):
+        read_beat("apportion.beat.agent.n1", DEEP)
+    with pytest.raises(ManifestError):
+        card_quota({CARD_QUOTA: DEEP.decode()})
