@@ -108,7 +108,7 @@ async def kueue(world: KubeWorld, workloads: None, tmp_path: Path) -> AsyncItera
             name = pod["metadata"]["name"]
             await world.plane.user("patch", "pod", name, "--type=merge", "-p", free, ok=None)
         await remove(world, "pods")
-        for kind in ("workloads", "localqueues", "clusterqueues", "resourceflavors"):
+        for kind in ("workloads", "localqueues", "clusterqueues", "resourceflavors", "topologies"):
             await remove(world, f"{kind}.kueue.x-k8s.io")
 
 
@@ -120,7 +120,13 @@ async def remove(world: KubeWorld, kind: str) -> None:
 async def fleet(world: KubeWorld) -> None:
     """Two racks of two nodes with one card each, and every service."""
     racks = {"n1": "a", "n2": "a", "n3": "b", "n4": "b"}
-    await world.plane.apply(*(kube_node(name, labels={"rack": racks[name]}) for name in racks))
+    slots = {"nvidia.com/gpu": "10"}  # a kubelet says so, which our agent told
+    await world.plane.apply(
+        *(
+            kube_node(name, labels={"rack": rack, "pool": "gpu"}, allocatable=slots)
+            for name, rack in racks.items()
+        )
+    )
     await world.agents(*((name, "1xT4") for name in racks))
     for verb in VERBS:
         await world.start(verb)
@@ -405,8 +411,11 @@ def kueue_object(kind: str, name: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-def quota(**most: int) -> list[dict[str, Any]]:
-    """The queue `team`, which admits so much of each resource of NVIDIA's at a time."""
+def quota(flavor: dict[str, Any] | None = None, **most: int) -> list[dict[str, Any]]:
+    """The queue `team`, which admits so much of each resource of NVIDIA's at a time.
+
+    `flavor` is the spec of its ResourceFlavor.
+    """
     resources = [
         {"name": f"nvidia.com/{name}", "nominalQuota": str(most[name])} for name in sorted(most)
     ]
@@ -414,10 +423,23 @@ def quota(**most: int) -> list[dict[str, Any]]:
     flavors = [{"name": "any", "resources": resources}]
     groups = [{"coveredResources": covered, "flavors": flavors}]
     return [
-        kueue_object("ResourceFlavor", "any"),
+        kueue_object("ResourceFlavor", "any", **(flavor or {})),
         kueue_object("ClusterQueue", "team", namespaceSelector={}, resourceGroups=groups),
         kueue_object("LocalQueue", "team", clusterQueue="team"),
     ]
+
+
+def queued_job(name: str, memory_mib: int, **annotations: str) -> dict[str, Any]:
+    """A Job of two pods in the queue `team`; the annotations are of its pods."""
+    spec = kube_pod("any", share(memory_mib))["spec"] | {"restartPolicy": "Never"}
+    notes = {f"kueue.x-k8s.io/{key.replace('_', '-')}": annotations[key] for key in annotations}
+    template = {"metadata": {"annotations": notes}, "spec": spec}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": {QUEUE: "team"}},
+        "spec": {"parallelism": 2, "completions": 2, "suspend": True, "template": template},
+    }
 
 
 @needs(KUEUE, "a folder with Kueue's manager and config")
@@ -426,14 +448,7 @@ async def test_kueue_says_when_and_apportion_where(world: KubeWorld) -> None:
     """A job and a group of pods run one after the other; an evicted job starts again."""
     await fleet(world)
     await world.plane.apply(*quota(gpu=2, gpumem=2 * HALF_MIB))
-    template = {"spec": kube_pod("any", share(HALF_MIB))["spec"] | {"restartPolicy": "Never"}}
-    job = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "train", "labels": {QUEUE: "team"}},
-        "spec": {"parallelism": 2, "completions": 2, "suspend": True, "template": template},
-    }
-    await world.plane.apply(job)
+    await world.plane.apply(queued_job("train", HALF_MIB))
     first = await settled(world, 2)
 
     async def stop(policy: str) -> None:
@@ -454,4 +469,29 @@ async def test_kueue_says_when_and_apportion_where(world: KubeWorld) -> None:
     for pod in second:
         await become(world, pod, "Succeeded")
     await settled(world, 2, labels=group)
+    await sound(world)
+
+
+@needs(KUEUE, "a folder with Kueue's manager and config")
+@pytest.mark.usefixtures("kueue")
+async def test_pods_land_on_the_rack_that_kueue_chose(world: KubeWorld) -> None:
+    """Each job has a rack of whole cards; the third waits until the first completes."""
+    await fleet(world)
+    flavor = {"nodeLabels": {"pool": "gpu"}, "topologyName": "racks"}
+    levels = [{"nodeLabel": "rack"}]
+    topology = kueue_object("Topology", "racks", levels=levels)
+    await world.plane.apply(topology, *quota(flavor, gpu=100, gpumem=100 * CARD_MIB))
+    names = ("a", "b", "c")
+    jobs = [queued_job(name, CARD_MIB, podset_required_topology="rack") for name in names]
+    await world.plane.apply(*jobs)
+    pods = await settled(world, 2 * 2)
+    alone = await racks(world, pods, JOB_NAME)
+    assert sorted(map(sorted, alone.values())) == [["a"], ["b"]]
+    first = min(alone)
+    for pod in pods:
+        if labels_of(pod)[JOB_NAME] == first:
+            await become(world, pod, "Succeeded")
+    (waited,) = {*names} - {*alone}
+    last = await settled(world, 2, labels={JOB_NAME: waited})
+    assert await racks(world, last, JOB_NAME) == {waited: alone[first]}
     await sound(world)
