@@ -347,3 +347,26 @@ def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str, said: tuple[str, 
         assert [part for part in said if part not in up.output] == []
         assert not (tmp_path / "data").exists()
         up.nothing_left()
+
+
+def test_the_ledger_has_the_size_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By option or environment; without either an old one keeps its size; too large is named."""
+
+    def size(*options: str) -> int:
+        with Standalone(tmp_path / "data", *SMALL, *options) as up:
+            up.up()
+            return int(up.json("ledger", "check")["max_bytes"])
+
+    assert size("--max-bytes", "50000000") == 50_000_000
+    assert size() == 50_000_000
+    monkeypatch.setenv("APPORTION_MAX_BYTES", "60000000")
+    assert size() == 60_000_000
+    for data in ("data", "new"):
+        monkeypatch.setenv("APPORTION_MAX_BYTES", str(1 << 50))
+        with Standalone(tmp_path / data, *SMALL) as up:
+            assert up.ended(timeout_s=60) == 3, up.output
+            said = next(line for line in up.lines if "APPORTION_MAX_BYTES" in line)
+        assert "--max-bytes" in said
+        assert str(1 << 50) in said

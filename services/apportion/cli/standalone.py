@@ -25,6 +25,7 @@ from apportion.cli import kept_fleet
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import (
     CONNECTION,
+    MAX_BYTES_ENV,
     TOKEN_ENV,
     Connection,
     Where,
@@ -42,6 +43,8 @@ from apportion.core.explain.answers import RevisionAnswer
 from apportion.core.explain.health import FREEZES
 from apportion.core.explain.words import many
 from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.ledger import JetStreamLedger
 from apportion.runtime.jetstream.server import ServerFailed, credentials_file
 from apportion.runtime.ledger.port import LedgerError
 
@@ -57,6 +60,17 @@ def stand(wanted: Wanted, fork_server: ForkServer) -> int:
         return asyncio.run(Up(wanted, fork_server).run())
     except (ServerFailed, UpFailed, LedgerError, OSError) as error:
         raise Unreachable(f"cannot start: {error}") from None
+
+
+async def _make_stream(ledger: JetStreamLedger, max_bytes: int | None) -> None:
+    """Make the stream in this size, or give it to the one that is there. Raises LedgerError."""
+    size = -1 if max_bytes is None else max_bytes
+    try:
+        info = await jetstream.create_stream(ledger, max_bytes=size)
+        if max_bytes is not None and info.config.get("max_bytes") != size:
+            await stream.resize(ledger.wire, max_bytes=size)
+    except stream.SizeRefused as refused:
+        raise UpFailed(f"--max-bytes (or {MAX_BYTES_ENV}): {refused.why}") from refused
 
 
 class Up:
@@ -133,7 +147,7 @@ class Up:
         server = supervisor.server
         ledger = await jetstream.connect(server.reach_for("bootstrap"), name="apportion up")
         try:
-            await jetstream.create_stream(ledger)
+            await _make_stream(ledger, wanted.max_bytes)
         finally:
             await ledger.close()
         self._say(f"ledger at 127.0.0.1:{server.port}, kept in {wanted.data}")

@@ -21,6 +21,7 @@ import click
 
 from apportion.cli.connection import (
     DATA_ENV,
+    MAX_BYTES_ENV,
     TOKEN_ENV,
     TOKENS_ENV,
     default_data,
@@ -63,12 +64,15 @@ SERVICES = tuple(
 @click.option("--library", type=click.Path(dir_okay=False, exists=True, path_type=Path),
               metavar="FILE", help="With --gpus local: HAMi-core's libvgpu.so, which holds "
               "commands to their shares.")  # fmt: skip
+@click.option("--max-bytes", type=click.IntRange(min=-1), envvar=MAX_BYTES_ENV, show_envvar=True,
+              help="Most bytes that the ledger may take; -1 is what the disk holds. Without it a "
+              "ledger keeps its size.")  # fmt: skip
 @click.option("--no-samples", is_flag=True,
               help="Submit no sample pods; a ledger begun so gets none later.")  # fmt: skip
 @click.option("--exit-after-samples", is_flag=True, help="End when the samples are decided.")
 def command(
     *, data: Path | None, ephemeral: bool, nats_port: int, port: int, fleet: tuple[str, ...],
-    nodes: int | None, gpus: str, library: Path | None, no_samples: bool,
+    nodes: int | None, gpus: str, library: Path | None, no_samples: bool, max_bytes: int | None,
     exit_after_samples: bool,
 ) -> None:  # fmt: skip
     """Start everything on this machine, place the sample pods, and stay up until Ctrl-C.
@@ -106,7 +110,8 @@ def command(
     wanted = Wanted(
         data=folder, ephemeral=ephemeral, nats_port=nats_port, port=port, agent=machines.agent,
         fleet=machines.fleet, samples=gpus != "local" and not no_samples,
-        exit_after_samples=exit_after_samples, advice=machines.advice, began_s=time.monotonic(),
+        exit_after_samples=exit_after_samples, max_bytes=max_bytes, advice=machines.advice,
+        began_s=time.monotonic(),
     )  # fmt: skip
     forget_files(NATS_TLS)
     fork_server = ForkServer(SERVICES)

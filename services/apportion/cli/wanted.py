@@ -12,7 +12,8 @@ from apportion.cli.kept_fleet import Fleet
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for on the command line, and when (`began_s`, on the monotonic clock).
 
-    `advice` is told with how to look further, line by line.
+    `advice` is told with how to look further, line by line. `max_bytes` is the ledger's size, -1
+    for what the disk holds; None leaves it as it is.
     """
 
     data: Path
@@ -24,4 +25,5 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     samples: bool
     advice: tuple[str, ...]
     exit_after_samples: bool
+    max_bytes: int | None = None
     began_s: float

@@ -31,6 +31,7 @@ STREAM_NOT_FOUND = 10059
 NAME_IN_USE = 10058
 NO_MESSAGE = 10037
 FULL = frozenset({10023, 10028, 10047, 10077})
+_NO_ROOM = 10047
 """Error codes of a server that has no room left, in memory, on its disk or in the stream."""
 DUPLICATE_WINDOW_S = 120
 MAX_MESSAGE_BYTES = 1 << 20
@@ -317,6 +318,17 @@ async def check(wire: Wire) -> StreamInfo:
     return info
 
 
+class SizeRefused(LedgerError):
+    """The stream's size is beyond what the server's limit, or its disk, leaves."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.why = (
+            f"{max_bytes} is more than nats-server has left for streams (its max_file_store, or "
+            "its disk); write fewer bytes, write -1 for what the disk holds, or make room"
+        )
+        super().__init__(f"max_bytes: {self.why}")
+
+
 async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
     """Make the stream, or check the one that is there.
 
@@ -341,6 +353,8 @@ async def _create(wire: Wire, *, replicas: int, max_bytes: int) -> None:
     except ApiRefused as refused:
         if refused.error.err_code == NAME_IN_USE:
             return  # somebody else made it meanwhile; the check tells whether as we need it
+        if refused.error.err_code == _NO_ROOM:
+            raise SizeRefused(max_bytes) from refused
         raise LedgerError(
             f"the server will not make stream {STREAM} with {replicas} replicas and "
             f"max_bytes {max_bytes}: {refused.error.description}"
@@ -404,6 +418,8 @@ async def resize(wire: Wire, *, max_bytes: int) -> StreamInfo:
     try:
         await call_api(wire, f"STREAM.UPDATE.{STREAM}", {**info.config, "max_bytes": max_bytes})
     except ApiRefused as refused:
+        if refused.error.err_code == _NO_ROOM:
+            raise SizeRefused(max_bytes) from refused
         raise LedgerError(
             f"the server will not give stream {STREAM} {max_bytes} bytes: "
             f"{refused.error.description}; raise its max_file_store first"
