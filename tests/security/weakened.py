@@ -198,9 +198,9 @@ def asks_for_its_audience() -> Iterator[None]:
 
     review = Tokens.review
 
-    async def any_audience(self: Tokens, token: str, host: str = "") -> Reviewed:
+    async def any_audience(self: Tokens, token: str, *whose: str) -> Reviewed:
         self._audience = json.loads(payload_of(token.encode()))["aud"][0]
-        return await review(self, token, host)
+        return await review(self, token, *whose)
 
     with mock.patch.object(Tokens, "review", any_audience):
         yield

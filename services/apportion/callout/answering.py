@@ -112,12 +112,13 @@ class Answering:
         token = shown.password or shown.auth_token
         if not token:
             raise NoToken("no token is shown")
-        reviewed = await self._tokens.review(token, request.host)
+        reviewed = await self._tokens.review(token, request.host, shown.user)
         try:
             identity = identity_of(reviewed.bearer, shown.user, self._accounts)
         except InvalidIdentity:
-            self._tokens.charge(token, request.host)
+            self._tokens.charge(request.host, shown.user)
             raise
+        self._tokens.let_in(request.host, identity.name)
         life_s = self._life_s * (1 - SPREAD * random.random())  # noqa: S311 - spreads load
         claims = user_claims(
             identity.name,

@@ -2,7 +2,8 @@
 
 Invariants: what the API server does not know, or made for somebody else than us, is no token; a
 node is the pod's own. A pod that is gone has no token either: the API server sees to that. A host
-whose tokens are refused costs the API server one review a second, and no other host waits for it.
+whose tokens are refused costs the API server one review a second. No other host waits for it, nor
+does a client of the same host that was let in before, unless its own name is flooded.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ class _Pod(Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
+_Client = tuple[str, str]
+"""An address, and the user there; empty for all users that were not let in yet."""
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -98,12 +101,12 @@ class Tokens:
         self._api = api
         self._audience = audience
         self._now = now
-        self._hosts: OrderedDict[str, Bucket] = OrderedDict()
+        self._buckets: OrderedDict[_Client, Bucket] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
-        self._good: OrderedDict[bytes, None] = OrderedDict()
+        self._known: OrderedDict[_Client, None] = OrderedDict()
 
-    async def review(self, token: str, host: str = "") -> Reviewed:
-        """Whose it is that somebody at `host` shows.
+    async def review(self, token: str, host: str = "", user: str = "") -> Reviewed:
+        """Whose it is that a client at `host` shows, which calls itself `user`.
 
         Raises:
             NoToken: nobody's.
@@ -120,26 +123,28 @@ class Tokens:
         until_s, why = self._refused.get(digest, (0.0, ""))
         if self._now() < until_s:
             raise NoToken(why)
-        if digest not in self._good and self._bucket_of(host).take(0, self._now()) > 0:
+        if self._bucket_of(host, user).take(0, self._now()) > 0:
             raise Limited(host)
         try:
-            reviewed = await self._reviewed(token, ends_s)
+            return await self._reviewed(token, ends_s)
         except NoToken as error:
-            self.charge(token, host)
+            self.charge(host, user)
             _keep(self._refused, digest, (self._now() + REFUSED_KEPT_S, str(error)))
             raise
-        _keep(self._good, digest, None)
-        return reviewed
 
-    def charge(self, token: str, host: str) -> None:
+    def charge(self, host: str, user: str) -> None:
         """Count a token that gets nothing against the host, as one of an account without a role."""
-        self._bucket_of(host).take(1, self._now())
-        self._good.pop(_digest(token), None)
+        self._bucket_of(host, user).take(1, self._now())
 
-    def _bucket_of(self, host: str) -> Bucket:
+    def let_in(self, host: str, user: str) -> None:
+        """Count the user apart from its host from now on."""
+        _keep(self._known, (client_of(host), user), None)
+
+    def _bucket_of(self, host: str, user: str) -> Bucket:
         client = client_of(host)
-        bucket = self._hosts.get(client) or Bucket(REFUSED_PER_S, REFUSED_BURST, self._now())
-        _keep(self._hosts, client, bucket)
+        key = (client, user if (client, user) in self._known else "")
+        bucket = self._buckets.get(key) or Bucket(REFUSED_PER_S, REFUSED_BURST, self._now())
+        _keep(self._buckets, key, bucket)
         return bucket
 
     async def _reviewed(self, token: str, ends_s: float) -> Reviewed:

@@ -172,32 +172,43 @@ async def test_an_api_server_that_forbids_to_ask_is_no_answer(
         await tokens.review(GOOD)
 
 
-async def show(tokens: Tokens, host: str, count: int) -> None:
+async def show(tokens: Tokens, host: str, count: int, user: str = "") -> None:
     """Show so many made-up tokens, whatever comes of it."""
     for _ in range(count):
         with contextlib.suppress(NoToken, Limited):
-            await tokens.review(token({"exp": ENDS_S, "n": next(NUMBERS)}), host)
+            await tokens.review(token({"exp": ENDS_S, "n": next(NUMBERS)}), host, user)
 
 
 async def test_made_up_tokens_cost_a_review_a_second(
     tokens: Tokens, answers: Answers, clock: Time
 ) -> None:
-    """454 of one host in four seconds; another host is reviewed, and a token that was good."""
-    await tokens.review(GOOD, "10.0.0.1")
+    """454 of one host in four seconds; another host is reviewed, and a client that was let in."""
+    tokens.let_in("10.0.0.1", "agent-x")
     answers.said = {"authenticated": False}
     for count in (114, 114, 113, 113):
         await show(tokens, "10.0.0.1", count)
         clock.now_s += 1
-    assert len(answers.asked) == 1 + REFUSED_BURST + 1 + 3
-    answers.said = {"authenticated": True, "audiences": [AUDIENCE]}
-    await tokens.review(GOOD, "10.0.0.1")
+    assert len(answers.asked) == REFUSED_BURST + 1 + 3
     clock.now_s -= 0.5
-    other = token({"exp": ENDS_S, "other": 1})
+    answers.said = {"authenticated": True, "audiences": [AUDIENCE]}
     with pytest.raises(Limited):
-        await tokens.review(other, "10.0.0.1")
-    await tokens.review(other, "10.0.0.2")
+        await tokens.review(GOOD, "10.0.0.1", "agent-y")
+    await tokens.review(GOOD, "10.0.0.1", "agent-x")
+    await tokens.review(GOOD, "10.0.0.2", "agent-y")
     clock.now_s += 60
-    await tokens.review(token({"exp": ENDS_S, "other": 2}), "10.0.0.1")
+    await tokens.review(GOOD, "10.0.0.1", "agent-y")
+
+
+async def test_a_flood_under_a_known_name_is_limited_too(tokens: Tokens, answers: Answers) -> None:
+    """It keeps that client waiting, and no other one of the host."""
+    for name in ("agent-x", "agent-y"):
+        tokens.let_in("10.0.0.1", name)
+    answers.said = {"authenticated": False}
+    await show(tokens, "10.0.0.1", 100, "agent-x")
+    assert len(answers.asked) == REFUSED_BURST + 1
+    answers.said = {"authenticated": True, "audiences": [AUDIENCE]}
+    await tokens.review(GOOD, "10.0.0.1", "agent-y")
+    await tokens.review(GOOD, "10.0.0.1", "agent-z")
 
 
 async def test_a_refused_token_is_remembered_for_a_moment(
@@ -223,7 +234,7 @@ async def test_a_token_that_gets_nothing_counts_against_its_host(
             await tokens.review(GOOD, "fd00::1:2")
         except Limited:
             continue
-        tokens.charge(GOOD, "fd00::1:2")
+        tokens.charge("fd00::1:2", "")
     assert len(answers.asked) == REFUSED_BURST + 1
     with pytest.raises(Limited):
         await tokens.review(GOOD, "fd00::1:3")  # the same network
