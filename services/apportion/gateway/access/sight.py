@@ -83,7 +83,21 @@ def _differences(answer: Any, sees: Sees) -> Any:
     for kind in ("placements", "waiting", "nodes", "devices"):
         for row in _about_others(shown[kind], answer[kind]):
             row.update(sentence=OF_OTHERS, by="", cause="")
+    for kind in ("placements", "waiting"):
+        shown[kind] = _hidden_last(shown[kind], lambda row: row["sentence"] == OF_OTHERS)
     return {**shown, "configuration": [], "limits": []}
+
+
+def _gangs(answer: Any, sees: Sees) -> Any:
+    shown = seen(answer, sees)
+    hidden = _hidden_last(shown["items"], lambda row: row["namespace"] == OTHERS)
+    return {**shown, "items": hidden}
+
+
+def _hidden_last(rows: list[Any], is_hidden: Callable[[Any], bool]) -> list[Any]:
+    """Put rows of others behind: in the order of names their place would hint at theirs."""
+    hidden = sorted(filter(is_hidden, rows), key=msgspec.json.encode)
+    return [row for row in rows if not is_hidden(row)] + hidden
 
 
 def _timeline(answer: Any, sees: Sees) -> Any:
@@ -134,7 +148,8 @@ def _names(answer: Any, sees: Sees) -> Any:
 
 TABLE: Final[tuple[tuple[str, Look], ...]] = (
     (r"revision|moment|summary", seen),
-    (r"pods|placements|nodes|devices|gangs|namespaces", seen),
+    (r"pods|placements|nodes|devices|namespaces", seen),
+    (r"gangs", _gangs),
     (r"lines", _lines),
     (r"queues", _queues),
     (r"quotas", _names),

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.explain.answers import QueueAnswer, QueuePage
+from apportion.core.explain.answers import GangAnswer, GangPage, QueueAnswer, QueuePage
 from apportion.core.explain.lens import OF_OTHERS, OTHERS
 from apportion.core.explain.limited import queue_answers
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
@@ -52,6 +52,21 @@ def test_differences_tell_nothing_of_others() -> None:
         assert told not in str(shown)
     assert shown["waiting"][0] == shown["placements"][0] == as_sent(mine)
     assert (shown["limits"], len(shown["waiting"]), len(shown["placements"])) == ([], 2, 3)
+
+
+def test_the_place_of_a_hidden_row_does_not_tell_its_name() -> None:
+    """Of lists by name: those of others come last, in the order of what is shown of them."""
+    gangs = [
+        GangAnswer(
+            group=name, namespace=name.partition("/")[0], min_available=least, declared=True
+        )
+        for name, least in (("a/x", 3), ("ml/x", 1), ("z/x", 2))
+    ]  # fmt: skip
+    page = seen_by_ml("gangs", GangPage(revision=9, items=tuple(gangs)))
+    assert [each["min_available"] for each in page["items"]] == [1, 2, 3]
+    rows = (row("a/x"), row("ml/x"), row("z/x"))
+    found = seen_by_ml("diff", DiffAnswer(revision=9, begin=NOW, end=NOW, waiting=rows))
+    assert [each["name"] == "ml/x" for each in found["waiting"]] == [True, False, False]
 
 
 def seen_by_ml(path: str, answer: msgspec.Struct) -> Any:
