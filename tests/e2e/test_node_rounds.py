@@ -108,16 +108,22 @@ class Rounds:
         }
 
 
-@pytest.mark.timeout(120 + 20 * ROUNDS)
-async def test_each_pod_gets_its_own_share_whatever_dies(
-    world: KubeWorld, kubelet: RealKubelet
-) -> None:
-    """In either order, in one instant, with init containers; none is wrong and none is lost."""
+async def started(world: KubeWorld, kubelet: RealKubelet) -> ServiceProcess:
+    """All services; the node's agent among them, which the kubelet knows."""
     agent = await world.start("agent", *agent_options(kubelet, "4xA100-80GB"))
     await world.facts.count(NodeReported, 1)
     await kubelet.offered("nvidia.com/gpu", SLOTS)
     for verb in ("watcher", "scheduler", "binder"):
         await world.start(verb)
+    return agent
+
+
+@pytest.mark.timeout(120 + 20 * ROUNDS)
+async def test_each_pod_gets_its_own_share_whatever_dies(
+    world: KubeWorld, kubelet: RealKubelet
+) -> None:
+    """In either order, in one instant, with init containers; none is wrong and none is lost."""
+    agent = await started(world, kubelet)
     rounds = Rounds(world, kubelet, agent)
     for number in range(ROUNDS):
         await rounds.play(number)
@@ -135,11 +141,7 @@ async def test_an_agent_that_restarts_loses_no_pod_that_arrives_while_it_is_away
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
     """It says that it stops, so no pod is bound to its node before the kubelet knows it again."""
-    agent = await world.start("agent", *agent_options(kubelet, "4xA100-80GB"))
-    await world.facts.count(NodeReported, 1)
-    await kubelet.offered("nvidia.com/gpu", SLOTS)
-    for verb in ("watcher", "scheduler", "binder"):
-        await world.start(verb)
+    agent = await started(world, kubelet)
     names = [f"arrives-{number}" for number in range(12)]
 
     async def arrive(some: list[str]) -> None:

@@ -24,7 +24,7 @@ from apportion_schemas import (
 )
 from tests.support.facts import Facts
 from tests.support.fleet import rack
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.pods import ask, pod, share
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
@@ -69,13 +69,6 @@ class Asked:
         url = f"{self.url}/{path}"
         async with self.session.post(url, json=body, headers=sent) as answer:
             return answer.status, json.loads(await answer.text())
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
 
 
 @pytest.fixture

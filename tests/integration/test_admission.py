@@ -84,13 +84,6 @@ class Webhook:
 
 
 @pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
-
-
-@pytest.fixture
 async def facts(bus: Bus) -> Facts:
     """A ledger with other things than a configuration in it, too."""
     opened = Facts(bus)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -23,26 +22,11 @@ from apportion_schemas import (
     SharesAllocated,
 )
 from tests.support.facts import Facts
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.nvidia.driver import FakeDriver
 from tests.support.processes import ServiceProcess
 
 NODE = "rack.1"
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
-
-
-@pytest.fixture
-async def facts(bus: Bus) -> Facts:
-    """Everything that is written to it."""
-    opened = Facts(bus)
-    await opened.open()
-    return opened
 
 
 def agent_of(bus: Bus, *options: str) -> ServiceProcess:

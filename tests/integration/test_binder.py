@@ -1,8 +1,6 @@
 """Real binder processes on a real ledger: each placement is bound once, whatever dies."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -27,19 +25,12 @@ from apportion_schemas import (
     SharesAllocated,
 )
 from tests.support.facts import Facts
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
 NODE = "n1"
 (DEVICE,) = simulated_devices(NODE, "1xT4")
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
 
 
 @pytest.fixture

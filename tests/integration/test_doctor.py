@@ -8,7 +8,6 @@ import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from apportion.runtime.jetstream.stream import WANTED
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion_schemas import NodeReported
 from tests.support.facts import Facts
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION
@@ -26,13 +25,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 Start = Callable[..., Awaitable[ServiceProcess]]
 GRACE = ("--agent-grace", "20")
 """In ten seconds two rounds of a scheduler may pass without a beat of an agent that is well."""
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
 
 
 @pytest.fixture

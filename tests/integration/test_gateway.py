@@ -5,7 +5,6 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from apportion.runtime.ledger.port import Draft
 from apportion_schemas import FormatEnabled, NodeObserved, PodRejected, ShareUse, UsageSample
 from tests.support.facts import Facts
 from tests.support.fleet import rack
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
@@ -86,13 +85,6 @@ class Events:
         """Hang up."""
         self._writer.close()
         await self._writer.wait_closed()
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
 
 
 @pytest.fixture

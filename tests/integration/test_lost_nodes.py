@@ -2,9 +2,7 @@
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +17,7 @@ from apportion_schemas import (
     SharesAllocated,
 )
 from tests.support.facts import Facts
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.pods import ask, pod, shape
 from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION
@@ -29,13 +27,6 @@ GRACE_S = "20"
 """Of ten seconds two rounds of the scheduler may pass without a beat of an agent that is well, and
 three where the machine stands still between them.
 """
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
 
 
 async def order(bus: Bus, gateway: str, *words: str, code: int = 0) -> str:

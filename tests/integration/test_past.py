@@ -69,13 +69,6 @@ REFUSED = [
 
 
 @pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
-
-
-@pytest.fixture
 async def facts(bus: Bus) -> Facts:
     """A ledger in which a pod came, was placed, lost its device, and went."""
     opened = Facts(bus)

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ from apportion_schemas import (
     encode,
 )
 from tests.support.facts import Facts
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.polling import until
 
 TIME = "2026-01-01T00:00:00.000000Z"
@@ -53,21 +52,6 @@ class Reading:
     def metric(self, line: str) -> bool:
         """Whether /metrics would have this line."""
         return line in self.metrics.render().decode().splitlines()
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
-
-
-@pytest.fixture
-async def facts(bus: Bus) -> Facts:
-    """A pen."""
-    opened = Facts(bus)
-    await opened.open()
-    return opened
 
 
 @contextlib.asynccontextmanager

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from apportion_schemas import (
 )
 from tests.support.facts import Facts
 from tests.support.fleet import rack
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.processes import ServiceProcess
 
 pytestmark = pytest.mark.timeout(180)
@@ -47,13 +47,6 @@ BETWEEN_S = 0.2
 """Time that passes between two events, so that there is some to measure."""
 SLACK_H = 3e-6
 """Of the rounding of a few figures to six digits."""
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,7 @@ from apportion_schemas import (
     SharesAllocated,
 )
 from tests.support.facts import Facts
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.pods import ask, pod, shape
 from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION
@@ -35,13 +34,6 @@ GRACE_S = "13"
 own, and in twice as many of these one of an agent may come a moment too late.
 """
 Start = Callable[..., Awaitable[ServiceProcess]]
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
 
 
 @pytest.fixture

@@ -29,25 +29,10 @@ from apportion.scheduler.snapshotting import Snapshotting
 from apportion_schemas import PodPlaced, SharesAllocated
 from tests.support.attesting import attest_all, save_attested
 from tests.support.facts import Facts
-from tests.support.nats import Bus, PlainServer, running_bus
+from tests.support.nats import Bus, PlainServer
 from tests.support.pods import ask, pod
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
-
-
-@pytest.fixture
-async def facts(bus: Bus) -> Facts:
-    """A pen."""
-    opened = Facts(bus)
-    await opened.open()
-    return opened
 
 
 @contextlib.asynccontextmanager

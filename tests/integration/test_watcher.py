@@ -1,7 +1,6 @@
 """Real watcher processes over a real folder and a real ledger: add, change, remove, come back."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from apportion_schemas import PodGone, PodGroupObserved, PodSubmitted
 from tests.support.facts import Facts
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
@@ -28,21 +27,6 @@ spec:
   tasks:
   - {name: w, replicas: 2, template: {spec: {containers: [{name: c}]}}}
 """
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
-
-
-@pytest.fixture
-async def facts(bus: Bus) -> Facts:
-    """Everything that is written to it."""
-    opened = Facts(bus)
-    await opened.open()
-    return opened
 
 
 @pytest.fixture

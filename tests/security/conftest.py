@@ -1,5 +1,6 @@
-"""The control plane and the world around it, for those attacks that go by an API server."""
+"""A ledger, and the control plane and the world around it, for the attacks that need them."""
 
 from tests.support.kube_fixtures import control_plane, pytest_collection_modifyitems, world
+from tests.support.ledger_fixtures import bus
 
-__all__ = ["control_plane", "pytest_collection_modifyitems", "world"]
+__all__ = ["bus", "control_plane", "pytest_collection_modifyitems", "world"]

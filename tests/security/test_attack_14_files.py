@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from apportion.runtime.files.safe_yaml import DOCUMENTS_MAX
 from apportion_schemas import PodSubmitted
 from tests.security.weakened import without
 from tests.support.facts import Facts
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.processes import ServiceProcess
 
 SECRET = "hunter2"
@@ -31,13 +30,6 @@ kind: Pod
 metadata: {{name: {NAME}}}
 spec: {{containers: [{{name: main, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]}}
 """
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
 
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])

@@ -5,8 +5,6 @@ would be placed there. On a ledger whose beginning was dropped no service could 
 """
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +21,7 @@ from apportion.runtime.process.clock import SystemClock
 from tests.security.weakened import without
 from tests.support.attesting import attest_all
 from tests.support.facts import Facts
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
@@ -33,13 +31,6 @@ attesting.LOOK_S = 0.2
 """
 """An intake that looks at snapshots without a pause."""
 GUARD = "attests what it has folded"
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ own id the server takes nothing twice for two minutes, and under another one whe
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -26,16 +24,9 @@ from apportion_schemas import (
 from tests.security.weakened import without as taken_out
 from tests.support.facts import Facts
 from tests.support.fleet import rack
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.pods import ask, pod
 from tests.support.processes import NO_AGENTS, ServiceProcess
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
 
 
 async def voided(bus: Bus, facts: Facts) -> tuple[str, bytes]:

@@ -8,8 +8,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +15,7 @@ from apportion_schemas import NodeCordoned, PodPlaced, PodRefused
 from tests.security.weakened import without as taken_out
 from tests.support.facts import Facts
 from tests.support.fleet import rack
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.pods import ask, pod
 from tests.support.polling import until
 from tests.support.processes import NO_AGENTS, ServiceProcess, environment
@@ -33,13 +31,6 @@ def fails(*_):
 
 fold._HANDLERS[NodeCordoned] = fails
 """
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
 
 
 def scheduler(bus: Bus, name: str, first: str) -> ServiceProcess:

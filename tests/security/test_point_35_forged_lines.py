@@ -10,14 +10,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from apportion_schemas import PodGone
 from tests.support.facts import Facts
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.pods import ask, pod
 from tests.support.polling import until
 from tests.support.processes import NO_AGENTS, environment
@@ -25,13 +24,6 @@ from tests.support.processes import NO_AGENTS, environment
 FORGED = "2026-01-01 00:00:00 [error    ] the ledger lost events"
 NAME = f"x\x1b[2J\x9b2J\u202e\u2028\x7f\r\n{FORGED}"
 ACTS = "\x1b\x9b\u202e\u2028\x7f\r"
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A running server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
 
 
 def command(guard: str, *words: str) -> list[str]:

@@ -8,8 +8,9 @@ import pytest
 from tests.contracts.kube.places import MemoryPlace, Place, real_place
 from tests.support.control_plane import REQUIRED, find_binaries
 from tests.support.kube_fixtures import control_plane
+from tests.support.ledger_fixtures import bus, facts
 
-__all__ = ["control_plane"]
+__all__ = ["bus", "control_plane", "facts"]
 
 
 @pytest.fixture(params=["memory", "apiserver"])

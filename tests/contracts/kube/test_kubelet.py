@@ -23,7 +23,7 @@ from tests.contracts.kube.kubelet_nodes import FakeNode, KubeletNode, RealNode
 from tests.support.control_plane import ControlPlane, binaries
 from tests.support.facts import Facts
 from tests.support.fake_kubelet import FakeKubelet
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.processes import ServiceProcess
 from tests.support.real_kubelet import RealKubelet, missing
 
@@ -36,21 +36,6 @@ def folder() -> Iterator[Path]:
     """A short one: a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
         yield Path(name)
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
-
-
-@pytest.fixture
-async def facts(bus: Bus) -> Facts:
-    """Everything that is written to it."""
-    opened = Facts(bus)
-    await opened.open()
-    return opened
 
 
 @pytest.fixture(params=["fake", "real"])

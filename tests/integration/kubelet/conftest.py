@@ -6,24 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.facts import Facts
 from tests.support.fake_kubelet import FakeKubelet
-from tests.support.nats import Bus, running_bus
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
-
-
-@pytest.fixture
-async def facts(bus: Bus) -> Facts:
-    """Everything that is written to it."""
-    opened = Facts(bus)
-    await opened.open()
-    return opened
 
 
 @pytest.fixture

@@ -153,6 +153,30 @@ class Told:
         listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
         return {each["message"]: each["count"] for each in listed}
 
+    def hold(self, name: str) -> str:
+        """The pod is placed on a card of n1; its uid."""
+        uid: str = self.uids[name]
+        self.write(
+            rack("n1", 2), member(uid, ask(1000), group="", name=name),
+            placed(uid, "n1", [share("n1-g0", 1000)], name=name),
+        )  # fmt: skip
+        return uid
+
+    def refuse(self, name: str) -> str:
+        """The pod fits nowhere; its uid."""
+        uid: str = self.uids[name]
+        self.write(
+            rack("n1", 2), member(uid, ask(1000), group="", name=name),
+            PodRefused(pod=uid, namespace="default", name=name, nodes=1,
+                       reasons={RefusalCode.NODE_NOT_READY: 1}),
+        )  # fmt: skip
+        return uid
+
+    def event(self, reason: str) -> dict[str, Any]:
+        """The only event with this reason."""
+        (found,) = [each for each in self.ask("GET", EVENTS)["items"] if each["reason"] == reason]
+        return dict(found)
+
     def bind(self, number: int) -> None:
         """Pods without devices come, are placed, and are bound."""
         for each in range(number):
@@ -218,10 +242,7 @@ def test_owners_are_told_of_a_device_that_fails_and_recovers() -> None:
     async def main() -> None:
         told = Told()
         running = asyncio.create_task(told.run())
-        told.write(
-            rack("n1", 2), member(told.uids["a"], ask(1000), group="", name="a"),
-            placed(told.uids["a"], "n1", [share("n1-g0")], name="a"),
-        )  # fmt: skip
+        told.hold("a")
         for healthy in (False, True, False):
             told.write(DeviceHealthChanged(
                 node="n1", device="n1-g0", healthy=healthy, reason="" if healthy else "XID 79"
@@ -246,11 +267,7 @@ def test_the_owner_of_a_container_that_is_not_held_is_told() -> None:
     async def main() -> None:
         told = Told()
         running = asyncio.create_task(told.run())
-        pod = told.uids["a"]
-        told.write(
-            rack("n1", 2), member(pod, ask(1000), group="", name="a"),
-            placed(pod, "n1", [share("n1-g0")], name="a"),
-        )  # fmt: skip
+        pod = told.hold("a")
         breach = ShareBreached(
             pod=pod, node="n1", attempt=1, container="main", device="n1-g0", code="raised",
             memory_mib=1_000, memory_found_mib=14_000,
@@ -258,9 +275,7 @@ def test_the_owner_of_a_container_that_is_not_held_is_told() -> None:
         await rest(1)
         told.write(breach, breach)
         await rest(1)
-        (event,) = [
-            each for each in told.ask("GET", EVENTS)["items"] if each["reason"] == "ShareBreached"
-        ]
+        event = told.event("ShareBreached")
         assert (event["involvedObject"]["name"], event["type"]) == ("a", "Warning")
         assert "14,000 MiB" in event["message"]
         running.cancel()
@@ -274,12 +289,8 @@ def test_a_resized_pod_has_an_event_that_says_from_when_its_cores_hold() -> None
     async def main() -> None:
         told = Told()
         running = asyncio.create_task(told.run())
-        pod = told.uids["a"]
-        told.write(
-            rack("n1", 2), member(pod, ask(1000), group="", name="a"),
-            placed(pod, "n1", [share("n1-g0", 1000)], name="a"),
-            PodBound(pod=pod, node="n1", attempt=1),
-        )  # fmt: skip
+        pod = told.hold("a")
+        told.write(PodBound(pod=pod, node="n1", attempt=1))
         await rest(1)
         told.write(ResizeAsked(pod=pod, by="ann", cores=40))
         await rest(1)
@@ -291,8 +302,7 @@ def test_a_resized_pod_has_an_event_that_says_from_when_its_cores_hold() -> None
             )
         )  # fmt: skip
         await rest(1)
-        events = told.ask("GET", EVENTS)["items"]
-        (event,) = [each for each in events if each["reason"] == "Resized"]
+        event = told.event("Resized")
         assert (event["involvedObject"]["name"], event["type"]) == ("a", "Normal")
         assert CORES_LATER in event["message"]
         running.cancel()
@@ -306,12 +316,7 @@ def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() ->
     async def main() -> None:
         told = Told(SlowKubeLink())
         running = asyncio.create_task(told.run())
-        pod = told.uids["a"]
-        told.write(
-            rack("n1", 2), member(pod, ask(1000), group="", name="a"),
-            PodRefused(pod=pod, namespace="default", name="a", nodes=1,
-                       reasons={RefusalCode.NODE_NOT_READY: 1}),
-        )  # fmt: skip
+        pod = told.refuse("a")
         while not told.messages():
             await rest(0.1)
         told.write(placed(pod, "n1", [share("n1-g0")], name="a"))
@@ -328,10 +333,7 @@ def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None
     async def main() -> None:
         told = Told()
         running = asyncio.create_task(told.run())
-        told.write(
-            rack("n1", 2), member(told.uids["a"], ask(1000), group="", name="a"),
-            placed(told.uids["a"], "n1", [share("n1-g0")], name="a"),
-        )  # fmt: skip
+        told.hold("a")
         await rest(1)
         told.write(*(
             DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason=reason)
@@ -413,12 +415,7 @@ def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
 
     async def main() -> None:
         told = Told()
-        pod = told.uids["a"]
-        told.write(
-            rack("n1", 2), member(pod, ask(1000), group="", name="a"),
-            PodRefused(pod=pod, namespace="default", name="a", nodes=1,
-                       reasons={RefusalCode.NODE_NOT_READY: 1}),
-        )  # fmt: skip
+        pod = told.refuse("a")
         running = [asyncio.create_task(told.run())]
         told.begin_anew()
         running.append(asyncio.create_task(told.run()))
@@ -451,14 +448,8 @@ def test_events_that_the_api_server_keeps_failing_delay_no_others(
         told = Told(api=FailingKubeApi)
         running = asyncio.create_task(told.run())
         await rest(1)
-        told.write(rack("n1", 2))
         for name in "ab":
-            pod = told.uids[name]
-            told.write(
-                member(pod, ask(1000), group="", name=name),
-                PodRefused(pod=pod, namespace="default", name=name, nodes=1,
-                           reasons={RefusalCode.NODE_NOT_READY: 1}),
-            )  # fmt: skip
+            told.refuse(name)
         await rest(10)
         told.bind(3)
         await rest(60)
@@ -480,14 +471,8 @@ def test_events_of_all_waiting_pods_are_renewed_by_turns(monkeypatch: pytest.Mon
 
     async def main() -> None:
         told = Told()
-        told.write(rack("n1", 2))
         for name in "ab":
-            pod = told.uids[name]
-            told.write(
-                member(pod, ask(1000), group="", name=name),
-                PodRefused(pod=pod, namespace="default", name=name, nodes=1,
-                           reasons={RefusalCode.NODE_NOT_READY: 1}),
-            )  # fmt: skip
+            told.refuse(name)
         running = asyncio.create_task(told.run())
         await rest(1)
         for each in told.ask("GET", EVENTS)["items"]:

@@ -1,0 +1,24 @@
+"""Fixtures of tests that have a nats-server with a ledger of its own."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """A writer of that ledger, which reads along."""
+    opened = Facts(bus)
+    await opened.open()
+    return opened
