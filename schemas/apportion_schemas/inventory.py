@@ -40,7 +40,7 @@ class Device(Payload, frozen=True):
     what the card has. `cores` is percent for a GPU and AI cores for an NPU. `slots` is HAMi's
     `deviceSplitCount`: how many containers may share the device. `mig_sizes` has
     the profiles of a card in MIG mode whose driver was asked; the device catalogue has the others.
-    `foreign_slices` is a bit mask of the memory slices that are not on offer: those of MIG
+    `closed_slices` is a bit mask of the memory slices that are not on offer: those of MIG
     instances of others, and of one that had a critical XID a short time ago.
     """
 
@@ -58,7 +58,7 @@ class Device(Payload, frozen=True):
     healthy: bool = True
     health_reason: Text = ""
     mig_sizes: Annotated[tuple[MigSize, ...], Meta(max_length=64)] = ()
-    foreign_slices: Annotated[int, Meta(ge=0, lt=256)] = 0
+    closed_slices: Annotated[int, Meta(ge=0, lt=256)] = 0
 
 
 HOSTNAME: Final = "kubernetes.io/hostname"

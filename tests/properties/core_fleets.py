@@ -28,7 +28,7 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"model": T4, "memory_mib": 1000, "cores": 50, "slots": 2},
     {"model": A30, "memory_mib": 24576, "mode": "mps"},
     {"model": A100_40, "memory_mib": 40960, "mode": "mig", "slots": 7},
-    {"model": A100_40, "memory_mib": 40960, "mode": "mig", "slots": 7, "foreign_slices": 0b10010},
+    {"model": A100_40, "memory_mib": 40960, "mode": "mig", "slots": 7, "closed_slices": 0b10010},
     {"model": T4, "memory_mib": 1000, "mode": "exclusive"},
     {"model": "Ascend310P3", "memory_mib": 21527, "cores": 8, "mode": "vnpu", "slots": 7},
 )

@@ -358,7 +358,7 @@ class NvmlBackend:
         self._watch(device.id, handle)
         if device.mode == "mig" and self._ours.kept:
             slices = nvml_mig.foreign_slices(nvml_mig.Cut(device.id, handle, self._ours))
-            device = msgspec.structs.replace(device, foreign_slices=slices)
+            device = msgspec.structs.replace(device, closed_slices=slices)
         trouble = _trouble(handle) or ("" if device.mode == "mig" else _fabric_trouble(handle))
         return _Looked(card, device, trouble, tuple(_nvlink_remotes(handle)))
 
@@ -388,9 +388,9 @@ class NvmlBackend:
         else:
             reason = looked.trouble or self._recent_xid(device.id)
         faulty = (cut for card, cut, _ in self._recent_faults() if card == device.id)
-        closed = reduce(or_, map(nvml_mig.slices, faulty), device.foreign_slices)
+        closed = reduce(or_, map(nvml_mig.slices, faulty), device.closed_slices)
         return msgspec.structs.replace(
-            device, healthy=not reason, health_reason=reason, foreign_slices=closed
+            device, healthy=not reason, health_reason=reason, closed_slices=closed
         )
 
     def _recent_xid(self, device: str) -> str:

@@ -327,13 +327,13 @@ async def test_the_inventory_has_the_slices_of_others(
     """The card is well, and its other slices are on offer."""
     await backend.make_instance(driver.ids[0], SMALL, [])
     (device,) = await backend.inventory()
-    assert (device.healthy, device.foreign_slices) == (True, 0)
+    assert (device.healthy, device.closed_slices) == (True, 0)
     other = made_by_hand(card, MigInstance(profile="2g.10gb", start=2, size=2))
     (device,) = await backend.inventory()
-    assert (device.healthy, device.foreign_slices) == (True, 0b1100)
+    assert (device.healthy, device.closed_slices) == (True, 0b1100)
     pynvml.nvmlGpuInstanceDestroy(other)
     (device,) = await backend.inventory()
-    assert device.foreign_slices == 0
+    assert device.closed_slices == 0
 
 
 async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
@@ -343,7 +343,7 @@ async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
     backend = NvmlBackend(SystemClock())
     made_by_hand(pynvml.nvmlDeviceGetHandleByIndex(0), HALF)
     (device,) = await backend.inventory()
-    assert (driver.ids[0], device.foreign_slices) == (device.id, 0)
+    assert (driver.ids[0], device.closed_slices) == (device.id, 0)
     await backend.close()
 
 
@@ -362,7 +362,7 @@ async def test_an_xid_of_an_instance_closes_its_place_alone(
             driver.xid(0, 48, instance=info.id)
             await asyncio.wait_for(backend.changed(), 10)
         (card,) = await backend.inventory()
-        assert (card.healthy, card.foreign_slices) == (True, 0b1111_0000)
+        assert (card.healthy, card.closed_slices) == (True, 0b1111_0000)
         (said,) = (each.getMessage() for each in caplog.records if "XID" in each.getMessage())
         assert driver.ids[0] in said
         assert named(HALF) in said

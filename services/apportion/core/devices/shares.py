@@ -44,8 +44,8 @@ class DeviceState(Struct, eq=False, gc=False):
 
     @property
     def taken(self) -> int:
-        """The MIG memory slices that no new instance may have: those of shares and of others."""
-        return self.slices | self.device.foreign_slices
+        """The MIG memory slices that no new instance may have: held by shares, or closed."""
+        return self.slices | self.device.closed_slices
 
     @property
     def idle(self) -> bool:

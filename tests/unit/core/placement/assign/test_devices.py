@@ -158,7 +158,7 @@ def test_instance_goes_where_its_slices_are_free() -> None:
 
 def test_no_instance_goes_where_one_of_others_is() -> None:
     """It closes its own slices; a pod that was adopted with it holds them as well."""
-    card = gpu("m0", model=A100_80, mode="mig", foreign_slices=0b1100)
+    card = gpu("m0", model=A100_80, mode="mig", closed_slices=0b1100)
     found = chosen(shape(ask(30_000)), node("n1", card))
     assert [s.instance for s in found or ()] == [instance("3g.40gb", 4, 4)]
     held = share("m0", 40_192, 0, instance=instance("3g.40gb", 4, 4))
@@ -173,7 +173,7 @@ def test_no_instance_goes_where_one_of_others_is() -> None:
 
 def test_slices_of_others_are_closed_until_a_report_has_them_no_more() -> None:
     """Also when our shares beside them have come and gone."""
-    card = gpu("m0", model=A100_40, mode="mig", slots=7, foreign_slices=0b1110000)
+    card = gpu("m0", model=A100_40, mode="mig", slots=7, closed_slices=0b1110000)
     ledger = Ledger(node("n1", card), pod("p1", ask(20_000)), pod("p2", ask(20_000)))
     ledger.settle()
     assert ledger.reasons("p2") == {RefusalCode.MIG_SLICES_OCCUPIED: 1}
@@ -181,7 +181,7 @@ def test_slices_of_others_are_closed_until_a_report_has_them_no_more() -> None:
     assert ledger.shares("p2")[0].instance == instance("3g.20gb", 0, 4)
     ledger.submit(pod("p3", ask(20_000))).settle()
     assert not ledger.where("p3")
-    ledger.play(node("n1", structs.replace(card, foreign_slices=0))).settle()
+    ledger.play(node("n1", structs.replace(card, closed_slices=0))).settle()
     assert ledger.shares("p3")[0].instance == instance("3g.20gb", 4, 4)
 
 
