@@ -344,6 +344,8 @@ def contained(pods: Path, pod: str, cgroups: Path | None) -> Iterator[int]:
             if folder is not None:
                 folder.rmdir()
                 folder.parent.rmdir()
+                with contextlib.suppress(OSError):  # others are in it still
+                    folder.parent.parent.rmdir()
 
 
 @contextlib.contextmanager
