@@ -172,7 +172,7 @@ async def test_what_is_needed_is_not_in_anybodys_power(
     """What is needed stays, and says what it is in the way of; what is not needed makes way."""
     needed = smallest(card, 2)
     await backend.make_instance(card.id, needed, [])
-    with pytest.raises(InTheWay, match=f"{needed.profile} from slice 2 stands in the way of"):
+    with pytest.raises(InTheWay, match=f"{needed.profile} from slice 2 occupies slices of"):
         await backend.make_instance(card.id, whole(card), [needed])
     await backend.make_instance(card.id, whole(card), [smallest(card, 5)])
     assert (await backend.keep_instances(card.id, [])).gone == (whole(card),)

@@ -78,7 +78,7 @@ class World:
         draft.replace(self.manifests / "pods.yaml")
 
     async def snapshot_beyond(self, revision: int, *, only: bool = False) -> None:
-        """Wait for a later snapshot; `only`, until schedulers keep none of before."""
+        """Wait for a later snapshot; `only`, until schedulers keep no earlier one."""
         snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def there() -> bool:
@@ -142,7 +142,7 @@ async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
     begins, ends = await world.span()
     assert begins == trimmed["first_revision"] == trimmed["dropped"] + 1
 
-    async with world.services():  # each begins anew, without the beginning
+    async with world.services():  # each restarts, without the beginning
         for more in range(1, KEPT + 1):  # until none is kept of those before
             _, last = await world.span()
             world.want(*range(20 + 10 * more))

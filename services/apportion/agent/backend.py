@@ -1,4 +1,4 @@
-"""What an agent needs of the devices of its node, whoever makes them.
+"""What an agent needs of the devices of its node, of any vendor.
 
 Two implementations stand behind this port: `nvml` asks the driver, `simulated` makes cards up. One
 contract suite runs over both. Invariant: `inventory` says the whole truth at the moment of the

@@ -193,7 +193,7 @@ class KubeletNode:
             before = await self._offer_all(before)
 
     async def _offer_all(self, before: dict[str, int]) -> dict[str, int]:
-        """Offer what there is now; return its slots, and save them if they are others."""
+        """Offer the devices of now; return their slots, and save them if they have changed."""
         devices = self._node.devices.values()
         slots = slots_of(devices, self._count_names())
         await self.door.offer(slots | await self._amounts_of(devices))

@@ -205,7 +205,10 @@ def _make(card: Cut, wanted: MigInstance, profile: Profile) -> None:
 def _clear(
     card: Cut, there: Iterable[Made], wanted: MigInstance, needed: Collection[MigInstance]
 ) -> None:
-    """Destroy what stands in the way. Raises NVMLError, InTheWay, NotMade, OSError."""
+    """Destroy the instances that overlap the wanted one.
+
+    Raises NVMLError, InTheWay, NotMade, OSError.
+    """
     in_the_way = [made for made in there if overlap(made.cut, wanted)]
     for made in in_the_way:
         if not card.ours.made(card.id, made.cut):
@@ -215,7 +218,7 @@ def _clear(
                 "needs it, destroy it with nvidia-smi mig -dci and -dgi"
             )
     for made in in_the_way:
-        why = f"{named(made.cut)} stands in the way of {named(wanted)}"
+        why = f"{named(made.cut)} occupies slices of {named(wanted)}"
         if made.cut in needed:
             raise InTheWay(f"{why}, and another container of this node holds it still")
         try:
@@ -261,7 +264,7 @@ def _compute(made: Made) -> int:
     infos = [nvml.nvmlComputeInstanceGetInfo_v2(each) for each in there]
     if len(infos) == 1 and infos[0].profileId in whole:
         return int(infos[0].id)
-    for each in there:  # an agent died between two steps, or somebody cut it by hand
+    for each in there:  # an agent died between two steps, or a person made it by hand
         nvml.nvmlComputeInstanceDestroy(each)
     one = nvml.nvmlGpuInstanceCreateComputeInstance(made.handle, min(whole))
     return int(nvml.nvmlComputeInstanceGetInfo_v2(one).id)

@@ -59,7 +59,7 @@ class SimulatedBackend:
         there = self._instances.setdefault(device, [])
         for made in [each for each in there if each != wanted and overlap(each, wanted)]:
             if made in needed:
-                raise InTheWay(f"{named(made)} stands in the way of {named(wanted)}")
+                raise InTheWay(f"{named(made)} occupies slices of {named(wanted)}")
             there.remove(made)
         if wanted not in there:
             there.append(wanted)

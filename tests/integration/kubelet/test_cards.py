@@ -189,7 +189,7 @@ async def test_what_runs_on_an_instance_is_waited_for_and_told(
     await facts.write(PodGone(uid="a"))
     await facts.hold("b", NODE, piece(card, "7g.40gb", 0))
     await kubelet.admit("b", "b", GPU, {"main": 1})
-    with pytest.raises(Refused, match=r"1g\.5gb from slice 2 stands in the way of 7g\.40gb"):
+    with pytest.raises(Refused, match=r"1g\.5gb from slice 2 occupies slices of 7g\.40gb"):
         await kubelet.begin("b", "main")
     (failed,) = await facts.count(AllocationFailed, 1)
     assert "a process runs on it still" in failed.message

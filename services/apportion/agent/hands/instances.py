@@ -19,7 +19,7 @@ from apportion.core.grants.mig import cut, named
 from apportion_schemas import MigInstance, Share
 
 PATIENCE_S: Final = 8.0
-"""How long a start waits for what stands in the way: a container that ended lets go of it soon."""
+"""How long a start waits for an instance in its place: a container that ended releases it soon."""
 _AGAIN_S: Final = 0.25
 
 _log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ Use is what the driver counts: of a MIG instance by its own counters, of all oth
 that are theirs. What a container's region tells is taken only where the driver tells nothing of its
 processes, for the container may write anything there. Invariants: every share of a pod that is on
 the node has exactly one use, which is zero where nothing runs and never more than its device has;
-what is granted is the ledger's; and what a process uses is laid at the door of a share of its own
-pod, or of nobody.
+what is granted is the ledger's; and what a process uses counts for a share of its own pod, or
+for no share.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Counted:
         return Use(*named, *where, granted, memory, share.cores, cores, region.kinds, region.idle_s)
 
     def _add(self, load: Load, process: Running) -> None:
-        """One process; one that has just ended is nobody's."""
+        """Count one process; one that has just ended counts for no share."""
         owner = self._owner_of(process.pid)
         if owner is None or owner.command in _OUR_DAEMONS:
             return

@@ -1,11 +1,11 @@
-"""What the account of the ledger shares with those beside it, and with that of auditors.
+"""What the account of the ledger shares with the other accounts, and with that of auditors.
 
-The server sends the answer to a request to whatever subject the request names, and asks nobody
+The server sends the answer to a request to whatever subject the request names, and does not check
 whether its sender may send there: one who may ask for the stream's state could have the answer sent
-into the ledger, or to the API that purges it. So whoever is not trusted with that has an account
-beside the ledger's. What he asks comes over as a service, and the answer goes back into his own
-account whatever he wrote, and to nobody but who is there. What is said to all goes as a stream from
-the account of whoever says it to those in which it is heard.
+into the ledger, or to the API that purges it. So a client that is not trusted with that has
+an account of its own. What it asks comes over as a service, and the answer goes back into its own
+account whatever it wrote, and to no client outside it. What is said to all goes as a stream from
+the account of its sender to those in which it is heard.
 
 Auditors have a copy of the stream, in an account with JetStream and limits of its own: what they
 ask and use up is theirs. They are beside it as others are beside the ledger: an answer to one of
@@ -59,7 +59,7 @@ _COPYING: Final = ("$JS.API.CONSUMER.CREATE.APPORTION", "$JS.FC.APPORTION.>")
 _COPIED: Final = "copy.audit.>"
 """What comes of the stream for the copy."""
 _SAID: Final = ("apportion.beat.", "apportion.usage.")
-"""The beginnings of what is said to all, and that nobody answers."""
+"""The beginnings of what is said to all, and that no client answers."""
 _STORE_API: Final = f"$JS.{STORE}.API."
 """The prefix of requests to the account that has the buckets."""
 _OBJECTS: Final = "$O."
@@ -149,7 +149,7 @@ def _said(account: str) -> Iterable[str]:
     """What those of an account say to all, and the events that they write.
 
     It goes to each who hears it from where it is said, and from nowhere else: then it is heard
-    once, on whichever server of a cluster somebody is. What came into an account as a service, as
+    once, on whichever server of a cluster the client is. What came into an account as a service, as
     events come into the ledger's, its server gives to no other as a stream.
     """
     said = (*_SAID, f"{SUBJECTS}.")

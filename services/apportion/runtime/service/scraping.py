@@ -1,6 +1,6 @@
-"""Who reads the metrics of a service whose health port other machines reach.
+"""Which clients read the metrics of a service whose health port other machines reach.
 
-Invariant: without a token there, nobody does. The file is read for each request, so a Secret that
+Invariant: without a token file, no client does. The file is read for each request, so a Secret that
 comes later, or changes, counts at once.
 """
 

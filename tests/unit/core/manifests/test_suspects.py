@@ -218,7 +218,7 @@ def test_an_instance_of_a_profile_that_no_model_has(profile: str) -> None:
     ],
 )
 def test_no_device_is_asked_for(limits: dict[str, Any], slips: int, notes: int) -> None:
-    """A chart writes 0 where nobody wants one; with more beside it somebody wanted something."""
+    """A chart writes 0 for no device; with another amount beside it a device was probably meant."""
     document = pod()
     document["spec"]["containers"][0]["resources"]["limits"] = limits
     said = found(document)
@@ -369,7 +369,7 @@ def test_the_members_that_a_pod_names_do_not_count_in_its_gang() -> None:
 
 
 def test_fields_of_a_queue_that_decide_nothing() -> None:
-    """Each by its path; what Volcano's webhook adds is nobody's word, nor what is done anyway."""
+    """Each by its path; what Volcano's webhook adds is left out, and so is what is done anyway."""
     spec = {
         "weight": 2, "capability": {"cpu": 1}, "deserved": {"cpu": 1}, "parent": "all",
         "guarantee": {"resource": {"cpu": 1}}, "reclaimable": False, "priority": 3, "type": "x",
