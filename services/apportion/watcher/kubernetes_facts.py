@@ -78,6 +78,7 @@ class Revisions:
 
     def __init__(self) -> None:
         self._newest: dict[str, int] = {}
+        self._dropped = 0
         self.adopted: set[str] = set()
 
     def note(self, subject: str, revision: int) -> None:
@@ -88,9 +89,17 @@ class Revisions:
         """Nothing will be written there any more."""
         self._newest.pop(subject, None)
 
+    def drop(self, revision: int) -> None:
+        """The server no longer has the ledger's records up to this one."""
+        self._dropped = max(self._dropped, revision)
+
+    def expected(self, newest: int) -> int:
+        """What to expect of a subject whose newest record is `newest`: 0 where it was dropped."""
+        return newest if newest > self._dropped else 0
+
     def of(self, data: Payload) -> int:
         """What the next event with this payload must expect."""
-        return self._newest.get(subject_of(data), 0)
+        return self.expected(self._newest.get(subject_of(data), 0))
 
 
 class Facts:
@@ -118,9 +127,10 @@ class Facts:
     def _end(self, data: PodGone, known: PodState | None) -> Fact:
         if known is not None and not self._is_adopted(known):
             newest = max(known.submitted_revision, known.changed_revision)
-            return Fact(data, f"{data.uid}/gone/{newest}", newest)
+            return Fact(data, f"{data.uid}/gone/{newest}", self._revisions.expected(newest))
         # A pod that was let go before it was adopted or submitted again ends twice.
-        expect = max(self._revisions.of(data), known.changed_revision if known else 0)
+        changed = self._revisions.expected(known.changed_revision) if known else 0
+        expect = max(self._revisions.of(data), changed)
         return Fact(data, f"{data.uid}/gone" + (f"/{expect}" if expect else ""), expect)
 
     def _is_adopted(self, pod: PodState) -> bool:
@@ -236,9 +246,9 @@ class Facts:
             if pod is None or known is None or pod.ended:
                 continue
             if says_otherwise(known, pod):
-                data = change_of(pod)
-                expect = max(known.changed_revision, self._newest_of(known))
-                yield Fact(data, f"{uid}/changed/{expect}", expect)
+                newest = max(known.changed_revision, self._newest_of(known))
+                expect = self._revisions.expected(newest)
+                yield Fact(change_of(pod), f"{uid}/changed/{newest}", expect)
 
     def _newest_of(self, pod: PodState) -> int:
         """The newest revision on the pod's own subject."""

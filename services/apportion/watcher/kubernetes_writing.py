@@ -19,7 +19,7 @@ from apportion.runtime.ledger.publisher import Append, Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.watcher.kubernetes_facts import Fact, Revisions
 from apportion.watcher.kubernetes_view import ClusterView
-from apportion_schemas import InvalidEvent, PodGone, PodSubmitted, subject_of
+from apportion_schemas import InvalidEvent, PodChanged, PodGone, PodSubmitted, subject_of
 from apportion_schemas.quantities import Payload
 
 TOGETHER_MAX = 512
@@ -84,15 +84,16 @@ class FactWriting:
     def _overtaken(self, data: Payload, refused: FenceRefused) -> None:
         """Another watcher was there first, or the subject has an event that no fold takes."""
         uid = getattr(data, "uid", "")
+        if refused.found == 0:
+            self._revisions.drop(refused.expected)
         if isinstance(data, PodSubmitted) and uid not in self._state.rejected:
             self.final.add(uid)  # it had its time in the ledger, or has it now
-        elif isinstance(data, PodGone) and refused.found is not None:
+        elif isinstance(data, PodGone | PodChanged) and refused.found is not None:
             self._revisions.adopted.add(uid)  # its submission is not what the fence is about
             self._revisions.forget(subject_of(data))
             self._revisions.note(subject_of(data), refused.found)
             self._view.mark(data)
         elif refused.found == 0:
-            self._revisions.forget(subject_of(data))  # the ledger's beginning was dropped
             self._view.mark(data)
         elif refused.found is not None and refused.found > refused.expected:
             self._revisions.note(subject_of(data), refused.found)

@@ -253,6 +253,48 @@ def test_a_pod_that_is_being_deleted_is_not_compared_again_and_again(
     watched(check)
 
 
+def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped() -> None:
+    """The server no longer has the newest event on the subject of the pod."""
+
+    async def check(cluster: Watched) -> None:
+        uid = cluster.ask("POST", PODS, kube_pod("a", share()))["metadata"]["uid"]
+        await rest(1.0)
+        bind(cluster, "a")
+        for label in ("x", "y"):
+            cluster.ask("PATCH", f"{PODS}/a", {"metadata": {"labels": {"app": label}}})
+            await rest(1.0)
+            assert cluster.state.pods[uid].submitted.labels == {"app": label}
+            cluster.server.drop(cluster.server.last_revision)
+        cluster.ask("DELETE", f"{PODS}/a", {})
+        await rest(1.0)
+        assert cluster.state.pods[uid].terminating
+        cluster.server.drop(cluster.server.last_revision)
+        cluster.ask("DELETE", f"{PODS}/a", {"gracePeriodSeconds": 0})
+        await rest(1.0)
+        assert uid not in cluster.state.pods
+
+    watched(check)
+
+
+def test_a_pod_changes_after_an_event_on_its_subject_that_the_fold_refused() -> None:
+    """The newest event there is not one that the pod's state shows."""
+
+    async def check(cluster: Watched) -> None:
+        uid = cluster.ask("POST", PODS, kube_pod("a", share()))["metadata"]["uid"]
+        await rest(1.0)
+        cluster.write(cluster.state.pods[uid].submitted)
+        await rest(1.0)
+        assert cluster.changes[-1].refused
+        cluster.ask("PATCH", f"{PODS}/a", {"metadata": {"labels": {"app": "x"}}})
+        await rest(1.0)
+        assert cluster.state.pods[uid].submitted.labels == {"app": "x"}
+        cluster.ask("DELETE", f"{PODS}/a", {})
+        await rest(1.0)
+        assert uid not in cluster.state.pods
+
+    watched(check)
+
+
 def test_a_pod_deleted_while_it_is_submitted_ends_at_once() -> None:
     """At whichever step of its submission the API server reports the deletion."""
 
