@@ -540,7 +540,7 @@ PLANTED = (
         _unschedulable_for_what_never_came,
         40,
         CROSSED,
-        first=14,
+        first=475,
     ),
     Planted("double release", _double_release, 5),
     Planted("attempt not raised after void", _attempt_not_raised, 20, first=2),
