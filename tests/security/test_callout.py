@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from apportion.callout.issuer import VARIABLE
+from apportion.callout.tokens import OPENED_BURST
 from apportion.core.identity.configuration import WITH_CALLOUT, configuration
 from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream
 from apportion.runtime.jetstream.wire import LostReply
@@ -45,6 +46,7 @@ AUDIENCE = "apportion-nats"
 PASSWORDS = {role: f"p{role}" for role in ("bootstrap", "operator", "auditor", "callout")}
 SOON_S = 20.0
 MADE_UP, TOGETHER = 320, 32
+OPENED = 160
 
 
 class Cluster:
@@ -338,6 +340,37 @@ async def _show(port: int, tokens: list[str]) -> None:
         with contextlib.suppress(ConnectionError):
             await reader.read(-1)
         writer.close()
+
+
+@attacked("a token opens few connections")
+async def test_a_stolen_token_opens_few_connections_and_delays_no_other_agent(
+    bus: Bus, request: pytest.FixtureRequest
+) -> None:
+    """One pod's, shown again and again and kept open; the agent of another node comes in."""
+    for pod, node in (("agent-x1", "node-a"), ("agent-x2", "node-b")):
+        await bus.cluster.pod(pod, "agent", node)
+    stolen = await bus.cluster.token("agent", "agent-x1")
+    async with AsyncExitStack() as stack:
+        opened = await asyncio.gather(
+            *(_held(stack, bus.server.port, "agent-x1", stolen) for _ in range(OPENED))
+        )
+        await bus.come("agent-x2", await bus.cluster.token("agent", "agent-x2"))
+    if "weak" in request.node.callspec.id:
+        assert sum(opened) == OPENED
+    else:
+        assert OPENED_BURST <= sum(opened) <= OPENED_BURST + TOGETHER
+
+
+async def _held(stack: AsyncExitStack, port: int, user: str, token: str) -> bool:
+    """Open a connection until the end of the stack; whether the server let it in."""
+    reader, writer = await asyncio.open_connection(HOST, port)
+    stack.callback(writer.close)
+    hello = json.dumps({"verbose": False, "user": user, "pass": token})
+    writer.write(f"CONNECT {hello}\r\nPING\r\n".encode())
+    while line := await reader.readline():
+        if line.startswith(b"PONG"):
+            return True
+    return False
 
 
 async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:

@@ -396,7 +396,17 @@ def one_node_reads_its_part() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def a_token_opens_few_connections() -> Iterator[None]:
+    """A token opens as many connections as its account may have."""
+    from apportion.callout import tokens  # noqa: PLC0415
+
+    with mock.patch.object(tokens, "OPENED_BURST", 1e9):
+        yield
+
+
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "a token opens few connections": a_token_opens_few_connections,
     "auditors apart": auditors_apart,
     "auditors beside their copy": auditors_beside_their_copy,
     "auditors by name": auditors_by_name,

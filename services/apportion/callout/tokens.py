@@ -3,7 +3,8 @@
 Invariants: what the API server does not know, or made for somebody else than us, is no token; a
 node is the pod's own. A pod that is gone has no token either: the API server sees to that. A host
 whose tokens are refused costs the API server one review a second. No other host waits for it, nor
-does a client of the same host that was let in before, unless its own name is flooded.
+does a client of the same host that was let in before, unless its own name is flooded. A token opens
+a limited number of connections, so one that was stolen cannot take those of all agents.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ REFUSED_BURST: Final = 16.0
 """Reviews that end in a refusal, of one host; those under way at the same time come on top."""
 REFUSED_KEPT_S: Final = 5.0
 """A token may count a moment later: an API server learns of a new pod."""
+OPENED_PER_S: Final = 1 / 60
+OPENED_BURST: Final = 64.0
+"""Connections that one token opens. Each ends after an hour at most, so it has 124 at a time."""
 KEPT_MAX: Final = 8_192
 _ACCOUNT: Final = "system:serviceaccount:"
 _EXTRA: Final = "authentication.kubernetes.io/"
@@ -42,7 +46,9 @@ class NoToken(ValueError):
 
 
 class Limited(Exception):
-    """Too many tokens of this host were refused lately: this one is not reviewed now."""
+    """Too many tokens of this host were refused lately, or this one opened too many connections:
+    it is not reviewed now.
+    """
 
 
 class Reviewed(Struct, frozen=True):
@@ -104,13 +110,14 @@ class Tokens:
         self._buckets: OrderedDict[_Client, Bucket] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
         self._known: OrderedDict[_Client, None] = OrderedDict()
+        self._opened: OrderedDict[bytes, Bucket] = OrderedDict()
 
     async def review(self, token: str, host: str = "", user: str = "") -> Reviewed:
         """Whose it is that a client at `host` shows, which calls itself `user`.
 
         Raises:
             NoToken: nobody's.
-            Limited: the host had too many refused.
+            Limited: the host had too many refused, or the token opened too many connections.
             KubeRefused, KubeUnavailable: the API server does not say.
         """
         if len(token) > TOKEN_BYTES_MAX:
@@ -125,12 +132,18 @@ class Tokens:
             raise NoToken(why)
         if self._bucket_of(host, user).take(0, self._now()) > 0:
             raise Limited(host)
+        opened = self._opened.get(digest)
+        if opened is not None and not opened.may_take(1, self._now()):
+            raise Limited(host)
         try:
-            return await self._reviewed(token, ends_s)
+            reviewed = await self._reviewed(token, ends_s)
         except NoToken as error:
             self.charge(host, user)
             _keep(self._refused, digest, (self._now() + REFUSED_KEPT_S, str(error)))
             raise
+        opened = self._opened.get(digest) or Bucket(OPENED_PER_S, OPENED_BURST - 1, self._now())
+        _keep(self._opened, digest, opened)
+        return reviewed
 
     def charge(self, host: str, user: str) -> None:
         """Count a token that gets nothing against the host, as one of an account without a role."""

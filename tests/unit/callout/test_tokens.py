@@ -13,6 +13,8 @@ import yaml
 from aiohttp import web
 
 from apportion.callout.tokens import (
+    OPENED_BURST,
+    OPENED_PER_S,
     REFUSED_BURST,
     REFUSED_KEPT_S,
     REVIEWS,
@@ -251,3 +253,20 @@ async def test_an_api_server_that_is_away_counts_against_nobody(
             await tokens.review(GOOD, "10.0.0.1")
     answers.status = 201
     await tokens.review(GOOD, "10.0.0.1")
+
+
+async def test_a_token_opens_a_limited_number_of_connections(
+    tokens: Tokens, answers: Answers, clock: Time
+) -> None:
+    """One that was stolen opens no more, at whichever host; that of another pod does."""
+    for number in range(int(OPENED_BURST)):
+        await tokens.review(GOOD, f"10.0.0.{number}")
+    for _ in range(100):
+        with pytest.raises(Limited):
+            await tokens.review(GOOD, "10.0.1.1")
+    assert len(answers.asked) == OPENED_BURST
+    await tokens.review(token({"exp": ENDS_S, "n": next(NUMBERS)}), "10.0.1.1")
+    clock.now_s += 1.01 / OPENED_PER_S
+    await tokens.review(GOOD, "10.0.1.1")
+    with pytest.raises(Limited):
+        await tokens.review(GOOD, "10.0.1.1")
