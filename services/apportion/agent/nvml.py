@@ -356,11 +356,26 @@ class NvmlBackend:
         card = _Card(handle, _bus_id(nvml.nvmlDeviceGetPciInfo(handle).busId))
         device = _describe(card, index)
         self._watch(device.id, handle)
-        if device.mode == "mig" and self._ours.kept:
-            slices = nvml_mig.foreign_slices(nvml_mig.Cut(device.id, handle, self._ours))
-            device = msgspec.structs.replace(device, closed_slices=slices)
+        if device.mode == "mig":
+            with suppress(nvml.NVMLError_NoPermission):  # the agent closes such a card by name
+                device = self._cut(device, handle)
         trouble = _trouble(handle) or ("" if device.mode == "mig" else _fabric_trouble(handle))
         return _Looked(card, device, trouble, tuple(_nvlink_remotes(handle)))
+
+    def _cut(self, device: Device, handle: Any) -> Device:
+        """The card with the sizes of its MIG profiles and the slices of foreign instances.
+
+        Raises NVMLError; NVMLError_NoPermission without CAP_SYS_ADMIN.
+        """
+        known = nvml_mig.profiles(handle)
+        card = nvml_mig.Cut(device.id, handle, self._ours)
+        return msgspec.structs.replace(
+            device,
+            mig_sizes=tuple(
+                MigSize(profile=name, memory_mib=size.memory_mib) for name, size in known.items()
+            ),
+            closed_slices=nvml_mig.foreign_slices(card, known) if self._ours.kept else 0,
+        )
 
     def _renumber(self, cards: Mapping[str, object], count: int) -> None:
         """Keep indexes unique: a driver that lists a lost card no more counts without it."""
@@ -513,7 +528,7 @@ def _uuid(handle: Any) -> str:
 
 
 def _describe(card: _Card, index: int) -> Device:
-    """A card without health and links. Raises NVMLError."""
+    """A card without health, links and MIG profiles. Raises NVMLError."""
     handle = card.handle
     name = str(nvml.nvmlDeviceGetName(handle))
     model = name if name.startswith("NVIDIA") else f"NVIDIA {name}"
@@ -521,7 +536,6 @@ def _describe(card: _Card, index: int) -> Device:
     mig = _mig_enabled(handle)
     profiles = mig_profiles(_FAMILY, model)
     mig_slots = max((len(profile.starts) for profile in profiles), default=_MIG_SLOTS)
-    sizes = nvml_mig.profiles(handle) if mig else {}
     return Device(
         id=str(nvml.nvmlDeviceGetUUID(handle)),
         index=index,
@@ -532,9 +546,6 @@ def _describe(card: _Card, index: int) -> Device:
         slots=mig_slots if mig else SLOTS,
         mode="mig" if mig else "hami-core",
         numa=_numa(card.bus_id),
-        mig_sizes=tuple(
-            MigSize(profile=name, memory_mib=size.memory_mib) for name, size in sizes.items()
-        ),
     )
 
 

@@ -106,10 +106,10 @@ def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
     return Kept(tuple(gone), tuple(held), tuple(foreign))
 
 
-def foreign_slices(card: Cut) -> int:
+def foreign_slices(card: Cut, known: Mapping[str, Profile]) -> int:
     """The slices of instances that this agent did not make, as a bit mask. Raises NVMLError."""
     mask = 0
-    for made in instances(card.handle, profiles(card.handle)):
+    for made in instances(card.handle, known):
         if not card.ours.made(card.id, made.cut):
             mask |= slices(made.cut)
     return mask

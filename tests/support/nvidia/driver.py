@@ -208,6 +208,10 @@ class FakeDriver:
         """The card is in MIG mode, or not; `pending` is the mode after its next reset."""
         self._set(card, mig=int(on), mig_pending=int(on if pending is None else pending))
 
+    def unprivileged(self, card: int) -> None:
+        """Clients have no CAP_SYS_ADMIN: of MIG they may know the profiles and nothing else."""
+        self._set(card, unprivileged=1)
+
     def lacks(
         self,
         card: int,

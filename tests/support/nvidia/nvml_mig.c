@@ -56,12 +56,14 @@ int nvmlDeviceGetMaxMigDeviceCount(Handle device, unsigned *count) {
 
 /* ------------------------------------------------------------------ profiles and places */
 
-/* Enter a card in MIG mode, and find the profile by its kind or its id. */
+/* Enter a card in MIG mode, and find the profile by its kind or its id. Every question by id is for
+ * privileged users alone. */
 static int enter_profile(Handle device, struct visit *visit, const struct profile **out,
                          unsigned wanted, int by_id) {
     int code = enter(device, FULL_DEVICE, visit);
     if (code) return code;
     if (visit->card->mig != MIG_ON) return leave(visit, NOT_SUPPORTED);
+    if (by_id && visit->card->unprivileged) return leave(visit, NO_PERMISSION);
     for (unsigned at = 0; at < visit->card->spec.profile_count; at++) {
         *out = &visit->card->spec.profiles[at];
         if ((by_id ? (*out)->id : (*out)->kind) == wanted) return OK;

@@ -63,6 +63,7 @@ static const struct { const char *name; size_t offset; int wide; } NUMBERS[] = {
     {"rows_supported", offsetof(struct card, rows_supported), 0},
     {"rows_uncorrected", offsetof(struct card, rows_uncorrected), 0},
     {"sm_percent", offsetof(struct card, sm_percent), 0},
+    {"unprivileged", offsetof(struct card, unprivileged), 0},
 };
 
 int fake_set(struct state *state, unsigned index, const char *name, unsigned long long value) {

@@ -46,7 +46,7 @@ struct instance { uint32_t used, id, profile, start; struct compute computes[COM
 
 struct card {
     struct card_spec spec;
-    uint32_t mig, mig_pending;
+    uint32_t mig, mig_pending, unprivileged;
     uint32_t hung;                  /* calls about it do not return until this is 0 */
     uint32_t lost, unlisted, falls; /* unlisted: the driver started while the card was lost */
     uint32_t sm_percent, memory_percent, recovery_action, compute_mode, events_supported;

@@ -129,6 +129,19 @@ async def test_what_a_process_runs_on_stays(
     assert there(card) == [HALF]
 
 
+async def test_a_card_is_listed_without_the_right_to_cut_it(
+    driver: FakeDriver, tmp_path: Path, proc: Path
+) -> None:
+    """An agent without CAP_SYS_ADMIN reports it as not on offer, with the reason."""
+    driver.unprivileged(0)
+    backend = NvmlBackend(SystemClock(), ours=ours(tmp_path, proc))
+    try:
+        (device,) = await backend.inventory()
+        assert (device.mode, device.healthy, device.closed_slices) == ("mig", True, 0)
+    finally:
+        await backend.close()
+
+
 async def test_a_size_that_the_card_does_not_have_is_named(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:
