@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from apportion.core.devices.demand import Demand, Known, demand, largest_part
 from apportion.core.devices.shares import DeviceState, template_cpu_of
 from apportion.core.ledger.state import NodeState
@@ -133,9 +135,9 @@ def _verdicts(ask: Ask, shape: Shape, node: NodeState, known: Known) -> Iterator
 
 
 def empty(device: Device) -> DeviceState:
-    """The device as it is with nothing on it."""
+    """The device with nothing on it and all of its slices open: what closes them ends as well."""
     return DeviceState(
-        device=device,
+        device=structs.replace(device, closed_slices=0) if device.closed_slices else device,
         memory_free_mib=device.memory_mib,
         cores_free=device.cores,
         slots_free=device.slots,

@@ -1,10 +1,12 @@
 """Why a pod is where it is: each kind of answer, from events that the real engine wrote."""
 
 import pytest
+from msgspec import structs
 
 from apportion.core.explain.answers import Step, Why
 from apportion.core.explain.choice import choice_words
 from apportion.core.explain.queued import lines_answer
+from apportion.core.explain.room import Room
 from apportion.core.explain.views import pod_answer
 from apportion.core.explain.why import why, why_ended
 from apportion_schemas import (
@@ -23,7 +25,7 @@ from apportion_schemas import (
     Score,
 )
 from apportion_schemas.operations import Policy
-from tests.support.fleet import T4, gpu, node, observed, rack
+from tests.support.fleet import A100_80, T4, gpu, node, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, placed, pod, shape, share
 
@@ -475,6 +477,19 @@ def test_what_never_fits_is_not_said_to_lack_what_is_free() -> None:
     assert told.refused is not None
     (cause,), (near,) = told.refused.causes, told.refused.nearest
     assert cause.words == near.words == "not enough memory on the device"
+
+
+def test_a_card_with_closed_slices_could_hold_the_pod() -> None:
+    """What closes them ends; and a node that is alike but for them is another answer now."""
+    shut = gpu("m1", model=A100_80, mode="mig", closed_slices=255)
+    ledger = Ledger(node("n1", shut)).submit(pod("p1", ask(70_000))).settle()
+    refused = explained(ledger, "p1").refused
+    assert refused is not None
+    (cause,) = refused.causes
+    assert (cause.code, refused.never) == (RefusalCode.MIG_SLICES_OCCUPIED, False)
+    ledger.play(node("n2", structs.replace(shut, id="m2", closed_slices=0)))
+    could = Room(ledger.state).could(shape(ask(70_000)))
+    assert [each.name for each in could] == ["n1", "n2"]
 
 
 def test_a_pod_of_a_gang_names_it() -> None:
