@@ -71,6 +71,8 @@ def _read_states(
         found: Int64 = 0
         if tables.kinds[of * 4 + 3]:
             found = slices[at] if shares else ALL_SLICES
+            if found:
+                idle = 0  # slices may be closed although nothing holds a share
         elif idle:
             found = IDLE
         elif shares:

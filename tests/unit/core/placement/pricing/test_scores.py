@@ -4,6 +4,7 @@ import random
 from math import exp, floor
 
 import pytest
+from msgspec import structs
 
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
@@ -26,9 +27,9 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import COUNT_MAX, WHOLE
 from tests.support import prices as slow
-from tests.support.fleet import gpu, node
+from tests.support.fleet import A100_40, gpu, node
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, placed, pod, share, wants
+from tests.support.pods import ask, instance, placed, pod, share, wants
 from tests.support.prices import IDLE, Left, learnt, piece, priced, whole
 
 MEMORY_MIB = 10_000
@@ -253,6 +254,26 @@ def test_modes_part_the_market() -> None:
     assert ledger.where("p1") == "cut"
     ledger.submit(pod("p2", shape=Shape(asks=(whole(),), node=constraints, devices=cut))).settle()
     assert ledger.where("p2") == ""
+
+
+def test_a_card_with_closed_slices_is_worth_what_is_left_of_it() -> None:
+    """As much as one whose slices a share holds: it is no idle card."""
+    card = gpu("a", model=A100_40, mode="mig", slots=7)
+    held = share("b", 20_096, 0, instance=instance("3g.20gb", 0, 4))
+    prices = learnt(priced(whole(), 1_000_000), priced(ask(4_000, container="any"), 100_000))
+    ledger = Ledger(
+        node("closed", structs.replace(card, closed_slices=0b1111)),
+        node("shared", structs.replace(card, id="b")),
+        pod("x", shape=Shape(asks=(ask(20_000),))),
+        placed("x", "shared", [held]),
+        prices,
+    )
+    columns = Columns(ledger.state)
+    columns.sync()
+    readings = PriceTable(prices, columns.offered()).read(columns)
+    closed, shared = (columns.row_of(name) for name in ("closed", "shared"))
+    assert readings.idles[closed] == readings.idles[shared]
+    assert readings.least[closed] == readings.least[shared] > 0
 
 
 def test_nothing_learnt_from_no_pods_is_no_reason_to_stop() -> None:
