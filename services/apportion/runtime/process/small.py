@@ -21,6 +21,8 @@ _M_ARENA_MAX: Final = -8
 _MADV_DONTNEED: Final = 4
 _CODE: Final = "r-xp"
 """Of mappings in proc(5): the kernel reads these pages from their file again when needed."""
+_WRITTEN: Final = frozenset({"Anonymous:", "Swap:"})
+"""Pages of a mapping that are no longer those of its file."""
 
 
 def share_one_heap() -> None:
@@ -49,10 +51,20 @@ async def give_back(clock: Clock) -> None:
 
 
 def _code() -> Iterator[tuple[int, int]]:
-    """Where the code of this process's libraries is, which nothing has written to."""
+    """Where the code of this process's libraries is, unless something has written to it.
+
+    Pages that were written to (a library with text relocations) would be lost. Source: smaps of
+    proc(5), where `VmFlags` is the last line of each mapping.
+    """
+    place, code, written = "", False, 0
     with suppress(OSError):
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            place, rights, *_, file = line.split(maxsplit=5) if line.count("/") else ("", "", "")
-            if rights == _CODE and file.startswith("/"):
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            first, *more = line.split(maxsplit=5)
+            if "-" in first:
+                place, written = first, 0
+                code = more[0] == _CODE and more[-1].startswith("/")
+            elif first in _WRITTEN:
+                written += int(more[0])
+            elif first == "VmFlags:" and code and not written:
                 start, _, end = place.partition("-")
                 yield int(start, 16), int(end, 16)
