@@ -116,12 +116,13 @@ class _Saved(Struct):
     """An account on the disk. Times are in seconds since 1970."""
 
     began_s: float
-    ended_s: float
     shares: list[_Share]
     unshared: list[_Unshared]
+    ended_s: float = 0.0
 
 
-_decode = msgspec.msgpack.Decoder(list[_Saved]).decode
+_decode = msgspec.msgpack.Decoder(list[_Saved] | _Saved).decode
+"""An agent of an earlier build saved its one open account, and no list."""
 
 
 class Account:
@@ -162,7 +163,7 @@ class Account:
     def to_saved(self) -> _Saved:
         """The account as it is kept on the disk."""
         shares, unshared = list(self._shares.values()), list(self._unshared.values())
-        return _Saved(self.began_s, self.ended_s, shares, unshared)
+        return _Saved(self.began_s, shares, unshared, self.ended_s)
 
     @classmethod
     def of_saved(cls, saved: _Saved) -> Account:
@@ -186,7 +187,8 @@ def restored(data: bytes) -> list[Account]:
 
     Raises ValueError where the bytes are broken (msgspec.DecodeError among them).
     """
-    return [Account.of_saved(each) for each in _decode(data)]
+    found = _decode(data)
+    return [Account.of_saved(each) for each in (found if isinstance(found, list) else [found])]
 
 
 def _whole(sums: Callable[[], _Used], name: str) -> Iterator[_Used]:
