@@ -30,8 +30,8 @@ _log = get_logger(__name__)
 STREAM_NOT_FOUND = 10059
 NAME_IN_USE = 10058
 NO_MESSAGE = 10037
-FULL = frozenset({10023, 10028, 10047, 10077})
 _NO_ROOM = 10047
+FULL = frozenset({10023, 10028, _NO_ROOM, 10077})
 """Error codes of a server that has no room left, in memory, on its disk or in the stream."""
 DUPLICATE_WINDOW_S = 120
 MAX_MESSAGE_BYTES = 1 << 20
