@@ -141,6 +141,8 @@ class Showing:
 
     def _part(self, node: str) -> bytes:
         """Raises NotForAgents, LedgerUnavailable."""
+        if self._reader.halted:  # the state may hold half of a change
+            raise LedgerUnavailable(self._reader.halted)
         if not self._parts.allows(node):
             raise LedgerUnavailable("it asked for its part of the state too often")
         data = zlib.compress(snapshot.take(part_of(self._state(), node)), 1)
