@@ -4,7 +4,10 @@ It made a consumer of every subject, asked for single records, and took the snap
 sizes and refusals of all namespaces, quotas and the nodes of others.
 """
 
+import contextlib
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,15 +15,16 @@ from typing import Any
 
 import pytest
 
+from apportion.core.identity.configuration import configuration
 from apportion.core.identity.identity import readers_of_node
 from apportion.core.intake.sight import subject_of_node
 from apportion.core.ledger.snapshot import Taking
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.snapshots import Snapshots
-from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
 from apportion.runtime.ledger.port import NotPermitted
 from apportion_schemas import PodBound, PodPlaced, SharesAllocated
-from tests.security.attacked import AGENT, attacked
+from tests.security.attacked import AGENT, USERS, attacked
 from tests.security.test_attack_17_forged_snapshot import folded
 from tests.security.weakened import GUARDS, without
 from tests.simulation.hostile import NODE
@@ -229,6 +233,50 @@ async def test_the_agent_of_one_node_works_restarts_and_begins_on_a_trimmed_ledg
                 allocated = await facts.count(SharesAllocated, 3)
         assert [each.pod for each in allocated] == ["first", "second", "third"]
         await intake.kill()
+
+
+async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(
+    tmp_path: Path,
+) -> None:
+    """Under the rules of an earlier build an intake takes events, and the agent reads by itself."""
+
+    def of_earlier_build(text: str) -> str:
+        return "\n".join(line for line in text.splitlines() if "apportion.reading" not in line)
+
+    with GUARDS[PERMISSIONS]():
+        earlier = attacked(tmp_path / "nats", of_earlier_build)
+        bus = await earlier.__aenter__()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_exit(earlier)
+        facts = Facts(bus)
+        await facts.open()
+        url = bus.server.url_for
+        intake = ServiceProcess("intake", url("intake"))
+        agent = ServiceProcess("agent", url(AGENT.name), "--node", NODE, "--simulate", "2xT4")
+        scheduler = ServiceProcess("scheduler", url("scheduler"), *NO_AGENTS)
+        for service in (intake, agent, scheduler, ServiceProcess("binder", url("binder"))):
+            await stack.enter_async_context(service)
+        await intake.ready()
+        await agent.ready()
+        await facts.submit("first")
+        await facts.count(SharesAllocated, 1)
+        (tmp_path / "nats" / "nats.conf").write_text(configuration(USERS))
+        os.kill(bus.server.pid, signal.SIGHUP)
+        wire = (await bus.connect("intake")).wire
+        await until(
+            lambda: has_consumer(wire), "the agent to read through the intake", timeout_s=90
+        )
+        await facts.submit("second")
+        await facts.count(SharesAllocated, 2)
+        await agent.ready()
+
+
+async def has_consumer(wire: Wire) -> bool:
+    """Whether an intake has made a consumer for the agent that listens to it."""
+    with contextlib.suppress(ApiRefused):
+        info = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{OWN}")
+        return bool(json.loads(info)["push_bound"])
+    return False
 
 
 async def waits(agent: ServiceProcess) -> bool:

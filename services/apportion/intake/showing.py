@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +30,13 @@ from apportion.core.intake.sight import (
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream.wire import API_TIMEOUT_S, LostReply, Wire
-from apportion.runtime.ledger.port import Ledger, LedgerError, LedgerUnavailable, Request
+from apportion.runtime.ledger.port import (
+    Ledger,
+    LedgerError,
+    LedgerUnavailable,
+    NotPermitted,
+    Request,
+)
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.logs import get_logger
@@ -49,6 +55,9 @@ WAITING_EACH: Final = 4
 """Requests that wait, of all nodes and of each: after a restart of the server all agents ask."""
 PART_BYTES_MAX: Final = 760_000
 """In base 64 it is one message."""
+LISTEN_AGAIN_S: Final = 10.0
+LISTEN_TRIES: Final = 16
+"""For two minutes an intake waits for the server's new rules, then it connects again."""
 
 _log = get_logger(__name__)
 
@@ -70,6 +79,7 @@ class Showing:
         self._reader = reader
         self._ledger = ledger
         self._wire = wire
+        self._clock = clock
         self._pace = Pace(EACH_PER_S, EACH_BURST, now=clock.monotonic)
         self._parts = Pace(PARTS_PER_S, PARTS_BURST, now=clock.monotonic)
         self._waiting = AtOnce(WAITING_MAX, each=WAITING_EACH)
@@ -82,14 +92,28 @@ class Showing:
         )
 
     async def run(self) -> None:
-        """Answer agents, once the ledger is read, until cancelled."""
+        """Answer agents, once the ledger is read, until cancelled. Raises what `_listen` raises."""
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
-            leave = await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
+            leave = await self._listen()
             try:
                 await asyncio.Event().wait()
             finally:
                 await leave()
+
+    async def _listen(self) -> Callable[[], Awaitable[None]]:
+        """Listen to agents, and return what ends it.
+
+        Raises LedgerUnavailable: the rules of an earlier build forbid it. A callout gives the new
+        ones to a new connection only.
+        """
+        for _ in range(LISTEN_TRIES):
+            try:
+                return await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
+            except NotPermitted as error:
+                _log.warning("agents cannot read through this intake yet", error=str(error))
+            await self._clock.pause(LISTEN_AGAIN_S)
+        raise LedgerUnavailable("the server does not let this intake listen to agents that read")
 
     def take(self, request: Request) -> None:
         """Answer one request beside the others, or drop it."""

@@ -233,6 +233,7 @@ class Connection:
         self, subject: str, receive: Receiver, *, waits: bool = False, group: str = ""
     ) -> Unsubscribe:
         """See wire.Wire."""
+        self._refused_subscriptions.discard(subject.lower())  # the server may have new rules
         try:
             subscription = await self._listen(subject, receive, waits=waits, group=group)
         except errors.Error as failure:
@@ -252,6 +253,7 @@ class Connection:
             await unsubscribe()
             raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
         if subject.lower() in self._refused_subscriptions:
+            await unsubscribe()
             raise refusals.forbidden(self._reach, "listen on", subject)
         return unsubscribe
 

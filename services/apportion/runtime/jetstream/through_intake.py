@@ -70,6 +70,8 @@ class NodeConnection(Connection):
                 )
             except NotPermitted:  # from now on: a server may get its new rules while we run
                 self.through_intake = True
+                for call in list(self._reconnected):  # the old consumers cannot be kept up
+                    call()
         if self.through_intake and subject.startswith(_API):
             asked = Asked(subject.removeprefix(_API), msgspec.Raw(payload or b"{}"))
             subject, payload, timeout_s = self._intakes, _encode(asked), max(timeout_s, ANSWER_S)
