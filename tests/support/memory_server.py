@@ -96,6 +96,10 @@ class MemoryServer:
         for queue in self.queues.values():
             queue.drop(last)
 
+    def lose_subject(self, subject: str) -> None:
+        """Answer from now on as if nothing had been written on this subject so far."""
+        self._on_subject.pop(subject, None)
+
     def watch(self, call: Callable[[Stored], None]) -> None:
         """Call with every append, at the moment at which it is stored."""
         self._watchers.append(call)

@@ -93,6 +93,10 @@ class Revisions:
         """The server no longer has the ledger's records up to this one."""
         self._dropped = max(self._dropped, revision)
 
+    def keep(self, revision: int) -> None:
+        """The server has this record, so it dropped none after it: one was missing alone."""
+        self._dropped = min(self._dropped, revision - 1)
+
     def expected(self, newest: int) -> int:
         """What to expect of a subject whose newest record is `newest`: 0 where it was dropped."""
         return newest if newest > self._dropped else 0

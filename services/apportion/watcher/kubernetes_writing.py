@@ -86,6 +86,8 @@ class FactWriting:
         uid = getattr(data, "uid", "")
         if refused.found == 0:
             self._revisions.drop(refused.expected)
+        elif refused.found is not None:
+            self._revisions.keep(refused.found)
         if isinstance(data, PodSubmitted) and uid not in self._state.rejected:
             self.final.add(uid)  # it had its time in the ledger, or has it now
         elif isinstance(data, PodGone | PodChanged) and refused.found is not None:

@@ -276,6 +276,28 @@ def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped(
     watched(check)
 
 
+def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
+    """The newest record of one pod is missing; the records of a pod before it are there."""
+
+    async def check(cluster: Watched) -> None:
+        for name in ("old", "new"):
+            cluster.ask("POST", PODS, kube_pod(name, share()))
+            await rest(1.0)
+            bind(cluster, name)
+            await rest(1.0)
+        uids = {pod.submitted.name: uid for uid, pod in cluster.state.pods.items()}
+        cluster.server.lose_subject(subject_of(PodGone(uid=uids["new"])))
+        for name in ("new", "old"):
+            cluster.ask("PATCH", f"{PODS}/{name}", {"metadata": {"labels": {"app": "x"}}})
+            await rest(1.0)
+            assert cluster.state.pods[uids[name]].submitted.labels == {"app": "x"}
+            cluster.ask("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+            await rest(1.0)
+            assert uids[name] not in cluster.state.pods
+
+    watched(check)
+
+
 def test_a_pod_changes_after_an_event_on_its_subject_that_the_fold_refused() -> None:
     """The newest event there is not one that the pod's state shows."""
 
