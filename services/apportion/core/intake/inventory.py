@@ -9,7 +9,8 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from apportion.core.devices.catalogue import FAMILIES, normal
+from apportion.core.devices.catalogue import FAMILIES, mig_profiles, normal
+from apportion.core.devices.demand import memory_charged_mib
 from apportion.core.devices.models import models
 from apportion_schemas import Configuration, Device, NodeReported
 from apportion_schemas.configuration import NodeConfiguration
@@ -82,6 +83,18 @@ def _implausible(
     whole = max(WHOLE, family.cores)
     if device.cores > int(whole * max(1.0, cores)) + 1:
         return f"offers {device.cores:,} cores of {whole}"
+    return _implausible_profile(device) if device.mig_sizes else ""
+
+
+def _implausible_profile(device: Device) -> str:
+    """The MIG profile that has more memory than its slices of the card, in words."""
+    for profile in mig_profiles(device.family, device.model, device.mig_sizes):
+        part_mib = memory_charged_mib(profile, device)
+        if profile.memory_mib > part_mib * MARGIN:
+            return (
+                f"MIG profile {profile.name} has {profile.memory_mib:,} MiB, and its slices are "
+                f"{part_mib:,} MiB of the card"
+            )
     return ""
 
 

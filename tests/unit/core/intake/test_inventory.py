@@ -8,9 +8,9 @@ from msgspec import structs
 from apportion.core.devices.models import models
 from apportion.core.devices.simulating import simulated_devices
 from apportion.core.intake.inventory import implausible, jump, memory_most_mib
-from apportion_schemas import Configuration, Device
+from apportion_schemas import Configuration, Device, MigSize
 from apportion_schemas.configuration import NodeConfiguration, NvidiaConfiguration
-from tests.support.fleet import T4, gpu, node, rack
+from tests.support.fleet import A100_40, T4, gpu, node, rack
 
 PLAIN = Configuration()
 
@@ -56,6 +56,17 @@ def test_a_consumers_card_may_have_been_refitted() -> None:
 def test_no_more_is_offered_than_there_is(device: Device, said: str) -> None:
     """Nor is it of a family that nobody knows."""
     assert said in implausible(node("n1", device), PLAIN)
+
+
+def test_an_instance_has_no_more_memory_than_its_slices() -> None:
+    """One of 1g.5gb with the memory of the card would get the pods that need a card."""
+
+    def said(memory_mib: int) -> str:
+        sizes = (MigSize(profile="1g.5gb", memory_mib=memory_mib),)
+        return implausible(node("n1", gpu("g0", model=A100_40, mode="mig", mig_sizes=sizes)), PLAIN)
+
+    assert said(5_500) == ""
+    assert "MIG profile 1g.5gb has 40,000 MiB" in said(40_000)
 
 
 def test_more_is_offered_where_the_configuration_says_so() -> None:
