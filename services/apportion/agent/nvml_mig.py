@@ -21,6 +21,7 @@ import pynvml as nvml
 
 from apportion.agent.backend import InTheWay, Kept, NotMade
 from apportion.agent.our_instances import OurInstances
+from apportion.core.devices.geometries import FULL
 from apportion.core.grants import DeviceNode, MadeInstance
 from apportion.core.grants.mig import named, overlap
 from apportion_schemas import MigInstance
@@ -116,8 +117,8 @@ def foreign_slices(card: Cut, known: Mapping[str, Profile]) -> int:
 
 
 def slices(cut: MigInstance) -> int:
-    """The slices of an instance, as a bit mask."""
-    return ((1 << cut.size) - 1) << cut.start
+    """The slices of an instance as a bit mask, without those that a report has no room for."""
+    return ((1 << cut.size) - 1) << cut.start & FULL
 
 
 def profiles(card: Any) -> dict[str, Profile]:

@@ -19,7 +19,8 @@ from apportion.agent.our_instances import OurInstances
 from apportion.core.grants import DeviceNode
 from apportion.core.grants.mig import named
 from apportion.runtime.process.clock import SystemClock
-from apportion_schemas import MigInstance, Share
+from apportion_schemas import Device, MigInstance, Share
+from tests.support.fleet import gpu
 from tests.support.nvidia.driver import FakeDriver, fake_driver
 from tests.unit.agent.test_nvml import Hand
 
@@ -358,6 +359,14 @@ async def test_an_agent_that_hands_nothing_out_knows_no_slices_of_others(
     (device,) = await backend.inventory()
     assert (driver.ids[0], device.closed_slices) == (device.id, 0)
     await backend.close()
+
+
+def test_slices_beyond_those_that_a_report_has_are_left_out() -> None:
+    """A card of a model that is not known may have more, and its node is reported all the same."""
+    cut = MigInstance(profile="2g.8gb", start=7, size=2)
+    assert nvml_mig.slices(cut) == 0b1000_0000
+    card = gpu("g0", mode="mig", closed_slices=nvml_mig.slices(cut))
+    assert msgspec.json.decode(msgspec.json.encode(card), type=Device) == card
 
 
 async def test_an_xid_of_an_instance_closes_its_place_alone(
