@@ -143,6 +143,21 @@ async def test_a_card_is_listed_without_the_right_to_cut_it(
         await backend.close()
 
 
+async def test_a_card_whose_instances_cannot_be_listed_is_logged_once(
+    backend: NvmlBackend, driver: FakeDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent looks every ten seconds; it logs again once something else is wrong."""
+    instances = Instances(backend)
+    driver.unprivileged(0)
+    for _ in range(3):
+        await instances.keep(driver.ids, [])
+    assert len(caplog.records) == 1
+    driver.fall_off(0)
+    for _ in range(2):
+        await instances.keep(driver.ids, [])
+    assert len(caplog.records) == 2
+
+
 async def test_a_size_that_the_card_does_not_have_is_named(
     backend: NvmlBackend, driver: FakeDriver
 ) -> None:

@@ -31,6 +31,7 @@ class Instances:
     def __init__(self, backend: DeviceBackend) -> None:
         self._backend = backend
         self._left: dict[str, tuple[tuple[MigInstance, ...], tuple[MigInstance, ...]]] = {}
+        self._problems: dict[str, str] = {}
 
     async def ensure(
         self, wanted: Iterable[Share], needed: Collection[Share]
@@ -57,8 +58,11 @@ class Instances:
             try:
                 kept = await self._backend.keep_instances(card, _of_card(needed, card))
             except NotMade as problem:
-                _log.warning("MIG instances of %s are left as they are: %s", card, problem)
+                if self._problems.get(card) != str(problem):
+                    _log.warning("MIG instances of %s are left as they are: %s", card, problem)
+                self._problems[card] = str(problem)
                 continue
+            self._problems.pop(card, None)
             if kept.gone:
                 _log.info("card %s: no pod needs %s: destroyed", card, _names(kept.gone))
             if (kept.held, kept.foreign) != self._left.get(card, ((), ())):
