@@ -15,15 +15,18 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from apportion.core.identity.identity import readers_of_node
 from apportion.core.identity.permissions import DELIVERIES
 from apportion.core.ledger.rules import RULES
-from apportion.core.ledger.state import GroupState, State
+from apportion.core.ledger.shaping import shape_key
+from apportion.core.ledger.state import PodState, State
+from apportion_schemas import PodSubmitted
 from apportion_schemas.catalogue import SUBJECTS, token, untoken
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import NAME_MAX
+from apportion_schemas.workload import Shape
 
 SUBJECT: Final = "apportion.reading"
 SUBJECTS_OF_ALL: Final = f"{SUBJECT}.*"
@@ -222,7 +225,27 @@ def part_of(state: State, node: str) -> State:
     there = state.nodes.get(node)
     if there is not None:
         part.nodes = {node: there}
-        part.pods = dict(there.pods)
-        groups = (pod.submitted.group for pod in there.pods.values())
-        part.groups = {group: GroupState(None) for group in groups if group}
+        part.pods = {uid: _for_agents(pod) for uid, pod in there.pods.items()}
     return part
+
+
+def _for_agents(pod: PodState) -> PodState:
+    """The pod without its labels and constraints.
+
+    The agent needs neither, and those of two pods may be larger than one answer.
+    """
+    whole = pod.submitted
+    shape = Shape(asks=whole.shape.asks)
+    submitted = PodSubmitted(
+        uid=whole.uid,
+        namespace=whole.namespace,
+        name=whole.name,
+        shape=shape,
+        dialect=whole.dialect,
+        high_priority=whole.high_priority,
+        init_containers=whole.init_containers,
+        containers=whole.containers,
+        borrowing=whole.borrowing,
+        controls=whole.controls,
+    )
+    return structs.replace(pod, submitted=submitted, shape_key=shape_key(shape), refusal=None)

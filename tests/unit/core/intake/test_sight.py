@@ -19,8 +19,11 @@ from apportion.core.intake.sight import (
     subjects_of_node,
 )
 from apportion.core.ledger import snapshot
+from apportion.core.ledger.handing import handed
+from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream.examining import covers
+from apportion_schemas import PodPlaced
 from tests.support.fleet import gpu, node
 from tests.support.happenings import happen
 from tests.support.pods import ask, member, placed, pod, share
@@ -104,10 +107,36 @@ def test_the_part_of_a_node_is_a_state_that_can_be_restored() -> None:
     part = snapshot.restore(snapshot.take(part_of(state, "n1")))
     assert (part.revision, list(part.nodes)) == (9, ["n1"])
     assert list(part.pods) == list(part.nodes["n1"].pods) == ["mine", "ganged"]
-    assert [group.observed for group in part.groups.values()] == [None]
+    assert part.groups == {}
     assert list(state.pods) == ["mine", "other", "waits", "ganged"]
     nothing = snapshot.restore(snapshot.take(part_of(state, "unknown")))
     assert (nothing.revision, nothing.nodes, nothing.pods) == (9, {}, {})
+
+
+def test_the_part_has_all_that_containers_are_given() -> None:
+    """What they borrow, and how they are to be held; not the pod's labels."""
+    state = State()
+    happen(state, node("n1", gpu("g0")))
+    submitted = pod(
+        "mine", ask(1000), labels={"a": "b"}, group="team/job", containers=("main", "side"),
+        borrowing=(ask(500, container="side"),), controls={"main": {"LIBCUDA_LOG_LEVEL": "3"}},
+        high_priority=("main",),
+    )  # fmt: skip
+    happen(state, submitted)
+    happen(state, placed("mine", "n1", [share("g0")]))
+    part = snapshot.restore(snapshot.take(part_of(state, "n1")))
+    given = [_given(each) for each in (state, part)]
+    assert given[0] == given[1]
+    assert (len(given[0].borrowed), len(given[0].controls)) == (1, 1)
+    assert part.pods["mine"].submitted.labels == {}
+
+
+def _given(state: State) -> PodPlaced:
+    """What the pod's containers are given."""
+    found = state.pods["mine"]
+    assert found.placement is not None
+    devices = [each.device for each in state.nodes["n1"].devices]
+    return handed(placed_of(found, found.placement), found.submitted, devices)
 
 
 @pytest.mark.parametrize("nodes", [("n1",), ()])
