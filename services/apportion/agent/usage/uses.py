@@ -159,8 +159,10 @@ class Counted:
     def _add(self, load: Load, process: Running) -> None:
         """Count one process; one that has just ended counts for no share."""
         owner = self._owner_of(process.pid)
-        if owner is None or owner.command in _OUR_DAEMONS:
+        if owner is None:
             return
+        if owner.command in _OUR_DAEMONS and owner.pod not in self._claims:
+            return  # a process names itself, so one of a pod with shares counts by any name
         share = self._share(load, owner)
         if share is None:
             held = process.memory or 0

@@ -64,6 +64,16 @@ def test_processes_add_up_to_their_container(tmp_path: Path) -> None:
     assert not found.unshared
 
 
+def test_a_process_of_a_share_counts_under_the_name_of_our_daemon(tmp_path: Path) -> None:
+    """It would have no limit of the driver, and no breach, if it named itself so."""
+    write(tmp_path, 1, uid=UID, container="main", inner=11, command="nvidia-cuda-mps")
+    loads = [Load(CARD, 0, 0, None, (Running(1, 300 * MIB, None),))]
+    found = look(tmp_path, [claim(UID, share())], loads)
+    assert [use.memory_used for use in found.uses] == [300 * MIB]
+    assert list(found.cgroups) == [(UID, "main")]
+    assert [each.code for each in found.breaches] == ["unheld"]
+
+
 def test_containers_of_one_pod_are_told_apart(tmp_path: Path) -> None:
     """By their mounts, where both have a share of the same card."""
     write(tmp_path, 1, uid=UID, container="aide")
