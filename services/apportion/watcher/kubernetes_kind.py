@@ -10,8 +10,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from apportion.runtime.kube.watch import number
-from apportion_schemas.decoding import from_outside
+from apportion.runtime.kube.watch import number, skipping
 
 V = TypeVar("V")
 
@@ -38,7 +37,7 @@ class _Object(msgspec.Struct, frozen=True):
     metadata: Metadata
 
 
-_decode = from_outside(msgspec.json.Decoder(_Object).decode)
+_decode = skipping(msgspec.json.Decoder(_Object).decode)
 
 
 def metadata_of(raw: bytes) -> Metadata:

@@ -11,8 +11,11 @@ import pytest
 
 import apportion
 from apportion.core.dialects.errors import ManifestError
+from apportion.core.dra.requests import read_resource_claim
 from apportion.core.manifests.card_quota import CARD_QUOTA, card_quota
+from apportion.runtime.kube import watch
 from apportion.runtime.ledger.beats import read_beat
+from apportion.watcher.kubernetes_kind import metadata_of
 
 ROOT = Path(apportion.__file__).parent
 DEEP = b'{"deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -28,7 +31,9 @@ OWN = {
     "runtime.ledger.drafts": "this process encoded it",
 }
 """Modules of which a decoder reads bytes that no other may have made."""
-_DECODER = re.compile(r"^(\w+) = (?:from_outside\()?\s*msgspec\.json\.Decoder\(", re.MULTILINE)
+_DECODER = re.compile(
+    r"^(\w+) = (?:(?:from_outside|skipping)\()?\s*msgspec\.json\.Decoder\(", re.MULTILINE
+)
 
 
 def decoders() -> Iterator[tuple[str, str]]:
@@ -60,3 +65,20 @@ def test_a_deep_beat_and_annotation_are_refused() -> None:
         read_beat("apportion.beat.agent.n1", DEEP)
     with pytest.raises(ManifestError):
         card_quota({CARD_QUOTA: DEEP.decode()})
+
+
+@pytest.mark.parametrize("levels", [1_000, 4_900])
+def test_a_deep_object_hides_no_other_of_its_kind(levels: int) -> None:
+    """The API server takes parameters of 10 KiB; a list and a watch pass over them."""
+    deep = b"[" * levels + b"]" * levels
+    claim = (
+        b'{"metadata":{"name":"c","namespace":"team"},"spec":{"devices":{"config":'
+        b'[{"opaque":{"driver":"x","parameters":{"a":' + deep + b"}}}]}}}"
+    )
+    page = watch._decode_list(b'{"metadata":{},"items":[' + claim + b',{"metadata":{}}]}')
+    assert [bytes(each) for each in page.items or ()] == [claim, b'{"metadata":{}}']
+    event = watch._decode_event(b'{"type":"ADDED","object":' + claim + b"}")
+    assert watch._decode_object(bytes(event.object)).code == 0
+    assert metadata_of(claim).key == "team/c"
+    with pytest.raises(msgspec.DecodeError):
+        read_resource_claim(claim)

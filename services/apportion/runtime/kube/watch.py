@@ -15,8 +15,9 @@ import asyncio
 import logging
 import math
 import random
+import sys
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -25,7 +26,7 @@ from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
 from apportion.runtime.kube.discovery import Discovery
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock
-from apportion_schemas.decoding import from_outside
+from apportion_schemas.decoding import Data, from_outside
 
 PAGE = 500
 WATCH_S = 290
@@ -34,10 +35,13 @@ IDLE_S = 100.0
 BACK_OFF = BackOff(0.1, 10.0)
 ABSENT_S = 10.0
 """The shortest time between two lists of a kind that the server does not have."""
+DEPTH_MAX: Final = 12_000
+"""The API server takes 10,000 levels, as in the parameters of a ResourceClaim."""
 _GONE = 410
 _NOT_FOUND = 404
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class _ListMeta(Struct, frozen=True, rename="camel"):
@@ -65,9 +69,33 @@ class _Object(Struct, frozen=True):
     message: str = ""
 
 
-_decode_list = from_outside(msgspec.json.Decoder(_List).decode)
-_decode_event = from_outside(msgspec.json.Decoder(_Event).decode)
-_decode_object = from_outside(msgspec.json.Decoder(_Object).decode)
+def skipping(decode: Callable[[Data], T]) -> Callable[[Data], T]:
+    """Return `decode`, which reads few fields, for objects whose other fields are nested deep.
+
+    Otherwise one object would hide all others of its kind: msgspec skips a field by recursion.
+    The decoder returned raises msgspec.DecodeError for all that it cannot decode.
+    """
+    shallow = from_outside(decode)
+
+    def decoded(data: Data) -> T:
+        try:
+            return shallow(data)
+        except msgspec.DecodeError as error:
+            if not isinstance(error.__context__, RecursionError):
+                raise
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + DEPTH_MAX)
+        try:
+            return shallow(data)
+        finally:
+            sys.setrecursionlimit(limit)
+
+    return decoded
+
+
+_decode_list = skipping(msgspec.json.Decoder(_List).decode)
+_decode_event = skipping(msgspec.json.Decoder(_Event).decode)
+_decode_object = skipping(msgspec.json.Decoder(_Object).decode)
 
 
 class Audience(Protocol):
