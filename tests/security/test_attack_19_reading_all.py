@@ -4,6 +4,7 @@ It made a consumer of every subject, asked for single records, and took the snap
 sizes and refusals of all namespaces, quotas and the nodes of others.
 """
 
+import asyncio
 import contextlib
 import json
 import os
@@ -19,10 +20,14 @@ from apportion.core.identity.configuration import configuration
 from apportion.core.identity.identity import readers_of_node
 from apportion.core.intake.sight import subject_of_node
 from apportion.core.ledger.snapshot import Taking
+from apportion.intake import showing
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
-from apportion.runtime.ledger.port import NotPermitted
+from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import PodBound, PodPlaced, SharesAllocated
 from tests.security.attacked import AGENT, USERS, attacked
 from tests.security.test_attack_17_forged_snapshot import folded
@@ -239,10 +244,6 @@ async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(
     tmp_path: Path,
 ) -> None:
     """Under the rules of an earlier build an intake takes events, and the agent reads by itself."""
-
-    def of_earlier_build(text: str) -> str:
-        return "\n".join(line for line in text.splitlines() if "apportion.reading" not in line)
-
     with GUARDS[PERMISSIONS]():
         earlier = attacked(tmp_path / "nats", of_earlier_build)
         bus = await earlier.__aenter__()
@@ -269,6 +270,29 @@ async def test_an_intake_and_an_agent_live_through_the_upgrade_of_the_rules(
         await facts.submit("second")
         await facts.count(SharesAllocated, 2)
         await agent.ready()
+
+
+def of_earlier_build(text: str) -> str:
+    """The server's configuration without what lets agents ask an intake."""
+    return "\n".join(line for line in text.splitlines() if "apportion.reading" not in line)
+
+
+async def test_an_intake_that_may_not_listen_to_agents_connects_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callout gives new rights to new connections only."""
+    monkeypatch.setattr(showing, "LISTEN_AGAIN_S", 0.01)
+    async with attacked(tmp_path / "nats", of_earlier_build) as bus:
+        ledger, metrics, cluster = await bus.connect("intake"), Metrics(), StateFold()
+        reader = Reader(ledger, cluster, metrics=metrics, writes="agent")
+        shows = showing.Showing(
+            lambda: cluster.state, reader, ledger, ledger.wire, clock=SystemClock(), metrics=metrics
+        )
+        reading = asyncio.create_task(reader.run())
+        with pytest.raises(ExceptionGroup) as ended:
+            await shows.run()
+        assert [type(each) for each in ended.value.exceptions] == [LedgerUnavailable]
+        reading.cancel()
 
 
 async def has_consumer(wire: Wire) -> bool:

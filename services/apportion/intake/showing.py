@@ -92,7 +92,10 @@ class Showing:
         )
 
     async def run(self) -> None:
-        """Answer agents, once the ledger is read, until cancelled. Raises what `_listen` raises."""
+        """Answer agents, once the ledger is read, until cancelled.
+
+        Raises a group with what `_listen` raises.
+        """
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
             leave = await self._listen()
