@@ -280,7 +280,8 @@ class Telling:
                 await self._give_way()
             for waiting in (self._bad, self._good, self._failing):
                 if waiting:
-                    await self._tell(waiting.pop(next(iter(waiting))))
+                    tries = 1 if waiting is self._failing else TRIES  # others may come
+                    await self._tell(waiting.pop(next(iter(waiting))), tries)
                     break
             else:
                 self._news.clear()
@@ -295,11 +296,11 @@ class Telling:
                 return
             await self._clock.pause(GIVE_WAY_S)
 
-    async def _tell(self, tale: Tale) -> None:
+    async def _tell(self, tale: Tale, tries: int) -> None:
         if tale.unschedulable and not self._still_waits(tale.uid):
             return
         path = f"/api/v1/namespaces/{tale.namespace}/events"
-        answer = await self._send("POST", path, self._event(tale))
+        answer = await self._send("POST", path, self._event(tale), tries=tries)
         if answer is not None and answer.status == _CONFLICT and (tale.revision or tale.renews):
             answer = await self._say_again(f"{path}/{_event_name(tale)}", tale)
         if answer is None:
@@ -332,9 +333,11 @@ class Telling:
         body = {"metadata": meta, "count": known.count + 1, "lastTimestamp": self._now()}
         return await self._send("PATCH", path, _encode(body))
 
-    async def _send(self, method: str, path: str, body: bytes | None = None) -> Answer | None:
+    async def _send(
+        self, method: str, path: str, body: bytes | None = None, *, tries: int = TRIES
+    ) -> Answer | None:
         """What the server answered; None where it never did."""
-        for _ in range(TRIES):
+        for _ in range(tries):
             try:
                 answer = await self._api.request(
                     method, path, body=body, content_type=_form(method)

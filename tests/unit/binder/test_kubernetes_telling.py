@@ -12,6 +12,7 @@ from apportion.binder import kubernetes_telling
 from apportion.binder.kubernetes_pace import Pace
 from apportion.binder.kubernetes_telling import (
     DECLARED_WITHIN_S,
+    PAUSE_MAX_S,
     RECALLED_S,
     RENEW_S,
     RENEW_SLOT_S,
@@ -177,9 +178,9 @@ class Told:
         (found,) = [each for each in self.ask("GET", EVENTS)["items"] if each["reason"] == reason]
         return dict(found)
 
-    def bind(self, number: int) -> None:
+    def bind(self, number: int, first: int = 0) -> None:
         """Pods without devices come, are placed, and are bound."""
-        for each in range(number):
+        for each in range(first, first + number):
             uid = f"u{each}"
             node = f"node-{each}"
             self.write(rack(node, 1), member(uid, group="", name=uid), placed(uid, node))
@@ -450,10 +451,11 @@ def test_events_that_the_api_server_keeps_failing_delay_no_others(
         await rest(1)
         for name in "ab":
             told.refuse(name)
-        await rest(10)
-        told.bind(3)
         await rest(60)
-        assert told.scheduled() == 3
+        for first in range(0, 30, 3):
+            told.bind(3, first)
+            await rest(PAUSE_MAX_S + 1)
+            assert told.scheduled() == first + 3
         FailingKubeApi.pods.clear()
         await rest(60)
         assert {"a", "b"} <= {name for name, _ in told.messages()}

@@ -160,7 +160,7 @@ def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
     for other in among:
         reads = role_of(other).reads
         if other == identity or other.one_node or reads == "nothing":
-            continue  # whoever reads nothing by itself has no consumer of its name
+            continue  # one that reads nothing by itself has no consumer of its name
         if (reads == "copy") == copy:
             for name in consumers_of(other.name, role_of(other).consumers):
                 yield from _touching(name)
