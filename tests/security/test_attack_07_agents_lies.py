@@ -27,7 +27,7 @@ from apportion_schemas import (
 from apportion_schemas.quantities import Payload
 from tests.security.attacked import AGENT, attacked
 from tests.security.weakened import without
-from tests.simulation.hostile import NODE, NOTHING, SUBJECT
+from tests.simulation.hostile import NODE, NOTHING, SUBJECT, of_a_later_version
 from tests.simulation.rogue import TIME
 from tests.support.facts import Facts
 from tests.support.fleet import rack
@@ -154,7 +154,7 @@ async def test_guarded_what_nobody_knows_does_not_come_to_the_ledger(tmp_path: P
         known = said(NOTHING)
         for payload, cause in (
             (known.replace(b"dev/NodeReported", b"dev/Unheard"), "unknown-format"),
-            (known.replace(b'"schemaversion":1', b'"schemaversion":99'), "unknown-format"),
+            (of_a_later_version(known), "unknown-format"),
             (b"\xff", "unreadable"),
             (b"[" * 100_000, "unreadable"),
             (b"x" * 600_000, "too-large"),
