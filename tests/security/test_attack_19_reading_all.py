@@ -24,7 +24,7 @@ from apportion.intake import showing
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
-from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted
+from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, NotServed
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.metrics import Metrics
@@ -297,7 +297,7 @@ async def test_an_intake_that_may_not_listen_to_agents_connects_again(
 
 async def has_consumer(wire: Wire) -> bool:
     """Whether an intake has made a consumer for the agent that listens to it."""
-    with contextlib.suppress(ApiRefused):
+    with contextlib.suppress(ApiRefused, NotServed):  # a server that reloads serves no API
         info = await call_api(wire, f"CONSUMER.INFO.{STREAM}.{OWN}")
         return bool(json.loads(info)["push_bound"])
     return False
