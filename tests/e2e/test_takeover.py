@@ -112,6 +112,8 @@ async def test_A4_pods_with_memory_and_cores_start_on_a_node_that_volcano_had(
     again = await kubelet.made("old", "main", 2)
     assert GIVEN.items() <= again["env"].items()
 
+    for name in ("old", "first"):  # a kubelet admits again what it made and did not start
+        await kubelet.pid(name, "main")
     await kubelet.kill()
     await agent.kill()
     await kubelet.start()
