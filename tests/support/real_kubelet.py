@@ -107,13 +107,15 @@ class RealKubelet:
         found = [json.loads(line) for line in lines if line.endswith("\n")]  # one is being written
         return [each for each in found if (each["pod"], each["container"]) == (pod, container)]
 
-    async def made(self, pod: str, container: str, times: int = 1) -> dict[str, Any]:
+    async def made(
+        self, pod: str, container: str, times: int = 1, *, timeout_s: float = 90
+    ) -> dict[str, Any]:
         """Wait until it was made so often; the last time."""
 
         async def there() -> bool:
             return len(self.created(pod, container)) >= times
 
-        await until(there, f"{pod}/{container} to be made {times} times", timeout_s=90)
+        await until(there, f"{pod}/{container} to be made {times} times", timeout_s=timeout_s)
         return self.created(pod, container)[-1]
 
     async def offered(self, resource: str, count: int) -> None:
