@@ -332,7 +332,7 @@ def _made_up(number: int) -> str:
 
 
 async def _show(port: int, tokens: list[str]) -> None:
-    """Show each to the server, from an address that is nobody else's, and wait for its word."""
+    """Show each to the server, from an address of its own, and wait for its answer."""
     for token in tokens:
         reader, writer = await asyncio.open_connection(HOST, port, local_addr=("127.0.0.9", 0))
         hello = json.dumps({"verbose": False, "user": "watcher-x9", "pass": token})

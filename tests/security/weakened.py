@@ -183,7 +183,7 @@ def looks_for_what_is_set_aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reviews_few_of_a_host() -> Iterator[None]:
-    """Each token that somebody makes up goes to the API server."""
+    """Each made-up token goes to the API server."""
     from apportion.callout import tokens  # noqa: PLC0415
 
     with mock.patch.object(tokens, "REFUSED_BURST", 1 << 30):

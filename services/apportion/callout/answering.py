@@ -86,7 +86,7 @@ class Answering:
         try:
             async with self._together:
                 answer = await self._decided(request)
-        except Limited:  # who is honest there tries again: a refusal would end it
+        except Limited:  # an honest client tries again, where a refusal would end it
             self._count("limited")
             self._service.log.debug("not reviewed", host=request.host)
             return

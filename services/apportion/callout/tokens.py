@@ -34,7 +34,7 @@ REFUSED_KEPT_S: Final = 5.0
 """A token may count a moment later: an API server learns of a new pod."""
 OPENED_PER_S: Final = 1 / 60
 OPENED_BURST: Final = 64.0
-"""Connections that one token opens. Each ends after an hour at most, so it has 124 at a time."""
+"""Connections that one token opens at a callout. Each ends after an hour at most: 124 at a time."""
 KEPT_MAX: Final = 8_192
 _ACCOUNT: Final = "system:serviceaccount:"
 _EXTRA: Final = "authentication.kubernetes.io/"

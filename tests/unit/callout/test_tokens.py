@@ -216,7 +216,7 @@ async def test_a_flood_under_a_known_name_is_limited_too(tokens: Tokens, answers
 async def test_a_refused_token_is_remembered_for_a_moment(
     tokens: Tokens, answers: Answers, clock: Time
 ) -> None:
-    """Whoever shows it: then it is asked about again, for an API server may have learnt of it."""
+    """Whichever client shows it. After that the API server is asked again, and may know it."""
     answers.said = {"authenticated": False}
     for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
         with pytest.raises(NoToken, match="does not take the token"):

@@ -40,7 +40,7 @@ async def test_an_intake_whose_fold_has_halted_shows_no_part_of_its_state() -> N
 
 
 async def test_the_labels_of_pods_never_make_a_part_too_large() -> None:
-    """Whoever may create pods could keep the agent of their node from starting."""
+    """A tenant who creates pods could keep the agent of their node from starting."""
     state, random = State(), Random(0)
     happen(state, node("n1", gpu("g0")))
     for name in ("p1", "p2"):

@@ -82,9 +82,12 @@ def subject_of_node(node: str) -> str:
     return f"{SUBJECT}.{token(node)}"
 
 
-def node_of_subject(subject: str) -> str:
-    """The node whose agent asks there; empty for what is no node's name, or another spelling."""
-    found = subject.removeprefix(f"{SUBJECT}.")
+def node_of_subject(subject: str, of: str = SUBJECT) -> str:
+    """The node whose agent asks there; empty for what is no node's name, or another spelling.
+
+    `of` is the subject that ends with the name.
+    """
+    found = subject.removeprefix(f"{of}.")
     node = untoken(found)
     return node if token(node) == found and len(node) <= NAME_MAX else ""
 

@@ -19,13 +19,13 @@ from msgspec import Meta, Struct, structs
 
 from apportion.core.identity.identity import readers_of_node
 from apportion.core.identity.permissions import DELIVERIES
+from apportion.core.intake import answers
 from apportion.core.ledger.rules import RULES
 from apportion.core.ledger.shaping import shape_key
 from apportion.core.ledger.state import PodState, State
 from apportion_schemas import PodSubmitted
-from apportion_schemas.catalogue import SUBJECTS, token, untoken
+from apportion_schemas.catalogue import SUBJECTS, token
 from apportion_schemas.decoding import from_outside
-from apportion_schemas.quantities import NAME_MAX
 from apportion_schemas.workload import Shape
 
 SUBJECT: Final = "apportion.reading"
@@ -127,9 +127,7 @@ def subject_of_node(node: str) -> str:
 
 def node_of_subject(subject: str) -> str:
     """The node whose agent asks there; empty for what is no node's name, or another spelling."""
-    found = subject.removeprefix(f"{SUBJECT}.")
-    node = untoken(found)
-    return node if token(node) == found and len(node) <= NAME_MAX else ""
+    return answers.node_of_subject(subject, SUBJECT)
 
 
 def subjects_of_node(node: str) -> list[str]:

@@ -26,7 +26,7 @@ def write(
     cgroups: str = "",
     started: int = 0,
 ) -> None:
-    """One process: of a container of a pod, or of nobody; without `stat` unless it `started`."""
+    """One process: of a container of a pod, or of none; without `stat` unless it `started`."""
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     ids = f"{pid}\t{inner}" if inner else f"{pid}"
