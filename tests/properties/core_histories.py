@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from apportion.core.ledger.state import Phase, State
-from apportion.core.placement.filters.nodes import UNSCHEDULABLE
+from apportion.core.placement.feasibility.nodes import UNSCHEDULABLE
 from apportion_schemas import (
     AllocationFailed,
     Ask,

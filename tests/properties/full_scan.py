@@ -13,7 +13,7 @@ from typing import NamedTuple
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import DeviceState, occupy
 from apportion.core.ledger.state import NodeState, State
-from apportion.core.placement.filters import (
+from apportion.core.placement.feasibility import (
     FITS,
     ORDER,
     RANK,
@@ -21,7 +21,7 @@ from apportion.core.placement.filters import (
     refused_kind,
     refused_node,
 )
-from apportion.core.placement.filters.nodes import discouraged, matches
+from apportion.core.placement.feasibility.nodes import discouraged, matches
 from apportion.core.placement.index.packed import POINTS
 from apportion_schemas import Ask, MigInstance, RefusalCode, Shape, Share
 

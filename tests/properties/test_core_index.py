@@ -11,7 +11,7 @@ from msgspec import structs
 from apportion.core.placement import class_cache
 from apportion.core.placement.class_cache import ClassCache
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.filters import FITS, RANK, facts_refusal
+from apportion.core.placement.feasibility import FITS, RANK, facts_refusal
 from apportion.core.placement.index import row_order
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import Columns

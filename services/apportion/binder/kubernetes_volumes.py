@@ -31,7 +31,7 @@ from apportion.core.manifests.volumes import (
     read_volume,
     size_of,
 )
-from apportion.core.placement.filters.nodes import matches
+from apportion.core.placement.feasibility.nodes import matches
 from apportion.runtime.kube.client import MERGE_PATCH, KubeApi, KubeRefused
 from apportion.runtime.kube.watch import pages
 from apportion.runtime.process.clock import Clock

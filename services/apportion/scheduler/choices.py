@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from apportion.core.placement.chosen import Chosen
+from apportion.core.placement.external_choice import Chosen
 from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
 from apportion.runtime.ledger.port import Ledger, NotPermitted
 from apportion_schemas.decoding import from_outside

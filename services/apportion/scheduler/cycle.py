@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.core.placement.chosen import Chosen
 from apportion.core.placement.engine import EVENTS_MAX, Decision, Engine
+from apportion.core.placement.external_choice import Chosen
 from apportion.core.placement.queueing.hints import BY_EVENT
 from apportion.core.placement.queueing.shape_queue import is_pending
 from apportion.core.placement.queueing.sharding import shard

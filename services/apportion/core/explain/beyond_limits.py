@@ -17,7 +17,7 @@ from apportion.core.explain.natural import natural
 from apportion.core.explain.room import Room
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.filters import refused_kind
+from apportion.core.placement.feasibility import refused_kind
 from apportion.core.placement.limits.quotas import (
     EXTENDED,
     Amount,

@@ -14,7 +14,7 @@ from msgspec import structs
 from apportion.core.devices.demand import Demand, Known, demand, largest_part
 from apportion.core.devices.shares import DeviceState, template_cpu_of
 from apportion.core.ledger.state import NodeState
-from apportion.core.placement.filters import (
+from apportion.core.placement.feasibility import (
     FITS,
     RANK,
     UNCUT,
@@ -22,7 +22,7 @@ from apportion.core.placement.filters import (
     refused_amount,
     refused_kind,
 )
-from apportion.core.placement.filters.nodes import labels, taints
+from apportion.core.placement.feasibility.nodes import labels, taints
 from apportion_schemas import Ask, Device, RefusalCode, Shape
 
 NO_PLACE: Final = -1

@@ -26,10 +26,10 @@ from apportion.core.explain.capacity import (
     host_deficit,
     most_pods,
 )
-from apportion.core.explain.lifted import on_offer, uncordoned, without
 from apportion.core.ledger.state import NodeState, PodState, State
-from apportion.core.placement.filters import FITS, RANK, Verdict, refused_amount, refused_kind
-from apportion.core.placement.filters import refused_node as refused_now
+from apportion.core.placement.feasibility import FITS, RANK, Verdict, refused_amount, refused_kind
+from apportion.core.placement.feasibility import refused_node as refused_now
+from apportion.core.placement.feasibility.occupancy import on_offer, uncordoned, without
 from apportion_schemas import (
     Ask,
     DeviceConstraints,

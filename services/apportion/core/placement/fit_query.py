@@ -17,7 +17,7 @@ from apportion.core.ledger.state import State
 from apportion.core.placement.assign.devices import assign
 from apportion.core.placement.class_cache import ClassCache
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.filters import ORDER
+from apportion.core.placement.feasibility import ORDER
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.refusals import miss, node_ranks

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from apportion.core.devices.demand import Demand, largest_part
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.filters import (
+from apportion.core.placement.feasibility import (
     FITS,
     NEIGHBOURS,
     ORDER,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apportion.core.placement.filters.nodes import labels
+from apportion.core.placement.feasibility.nodes import labels
 from apportion_schemas import HostPort, NodeExpression, PreferredTerm, Toleration
 from tests.support.fleet import observed
 from tests.support.ledger_of import Ledger

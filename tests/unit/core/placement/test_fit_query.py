@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.ledger.digest import digest
-from apportion.core.placement.chosen import CHOICES_MAX, Chosen
+from apportion.core.placement.external_choice import CHOICES_MAX, Chosen
 from apportion.core.placement.fit_query import FitQuery
 from apportion.core.placement.queueing.sharding import WHOLE
 from apportion_schemas import (

@@ -98,7 +98,7 @@ def test_functions_of_listed_modules_are_called_directly() -> None:
 from apportion.core.ledger.hosting import charge_host
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.columns import Columns, Rows
-from apportion.core.placement.filters import amounts
+from apportion.core.placement.feasibility import amounts
 
 CHECKS = (amounts.health,)
 

@@ -20,7 +20,7 @@ from apportion.core.devices.demand import Known
 from apportion.core.devices.geometries import cut_state, groups_of
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState, State
-from apportion.core.placement.filters.nodes import PREFERABLY_NOT
+from apportion.core.placement.feasibility.nodes import PREFERABLY_NOT
 from apportion.core.placement.index import packed, row_loops
 from apportion.core.placement.index.device_kinds import HOST_KIND, NO_ID, NO_KIND, DeviceKinds
 from apportion.core.placement.index.labels import LabelColumns

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.filters import FITS, RANK, facts_beside, facts_refusal
-from apportion.core.placement.filters.nodes import discouraged, taints
+from apportion.core.placement.feasibility import FITS, RANK, facts_beside, facts_refusal
+from apportion.core.placement.feasibility.nodes import discouraged, taints
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.labels import Flags
 from apportion.core.placement.index.packed import POINTS, Int32s, UInt8s

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.ledger.state import NodeState
-from apportion.core.placement.filters.nodes import holds
+from apportion.core.placement.feasibility.nodes import holds
 from apportion.core.placement.index.row_log import RowLog, Rows
 from apportion_schemas import NodeConstraints, NodeExpression
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.filters import FITS
+from apportion.core.placement.feasibility import FITS
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gangs import deficit_of
 from apportion.core.placement.preemption.victims import DryRun, Lifted, Victims, eviction

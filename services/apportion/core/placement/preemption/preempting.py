@@ -16,7 +16,7 @@ import numpy as np
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.filters import FITS
+from apportion.core.placement.feasibility import FITS
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.preemption.gang_room import GangRoom
 from apportion.core.placement.preemption.search import Search

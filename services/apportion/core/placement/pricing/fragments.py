@@ -6,7 +6,7 @@ to a pod that does not fit there, and else what is idle on devices too full for 
 
 import numpy as np
 
-from apportion.core.placement.filters.devices import type_name
+from apportion.core.placement.feasibility.devices import type_name
 from apportion.core.placement.pricing.sizes import NEVER, sort_of
 from apportion_schemas import Device, DeviceConstraints, PricesLearnt
 from apportion_schemas.pricing import PricedShape

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from apportion.core.ledger.state import NodeState
-from apportion.core.placement.filters import nodes as node_filters
+from apportion.core.placement.feasibility import nodes as node_filters
 from apportion.core.placement.index import labels as module
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.labels import LabelColumns, label

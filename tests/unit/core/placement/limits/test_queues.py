@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.explain import limit_words, words
-from apportion.core.placement.chosen import Chosen
+from apportion.core.placement.external_choice import Chosen
 from apportion_schemas import (
     Ask,
     Configuration,

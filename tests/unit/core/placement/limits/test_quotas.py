@@ -7,8 +7,8 @@ from msgspec import structs
 
 from apportion.core.explain import limit_words, words
 from apportion.core.explain.why import why
-from apportion.core.placement.chosen import Chosen
 from apportion.core.placement.engine import Engine
+from apportion.core.placement.external_choice import Chosen
 from apportion.core.placement.queueing.sharding import PARTS, Shard, part_of
 from apportion_schemas import (
     Ask,

@@ -10,7 +10,7 @@ from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.limit_words import LIMIT_CODES
 from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState
 from apportion.core.ledger.turns import AT_START, handing_out
-from apportion.core.placement.filters import (
+from apportion.core.placement.feasibility import (
     FITS,
     ORDER,
     RANK,
@@ -20,9 +20,9 @@ from apportion.core.placement.filters import (
     refused_kind,
     refused_node,
 )
-from apportion.core.placement.filters.amounts import AMOUNTS
-from apportion.core.placement.filters.devices import DEVICE_RULES
-from apportion.core.placement.filters.nodes import NODE_FILTERS, matches
+from apportion.core.placement.feasibility.amounts import AMOUNTS
+from apportion.core.placement.feasibility.devices import DEVICE_RULES
+from apportion.core.placement.feasibility.nodes import NODE_FILTERS, matches
 from apportion_schemas import (
     Ask,
     Device,

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from apportion.core.devices.demand import Demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState
-from apportion.core.placement.filters.amounts import AMOUNTS
-from apportion.core.placement.filters.devices import DEVICE_RULES
-from apportion.core.placement.filters.nodes import FACT_FILTERS, NODE_FILTERS
+from apportion.core.placement.feasibility.amounts import AMOUNTS
+from apportion.core.placement.feasibility.devices import DEVICE_RULES
+from apportion.core.placement.feasibility.nodes import FACT_FILTERS, NODE_FILTERS
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
 
 
