@@ -18,7 +18,7 @@ STALE = find services -name '*.so' -delete; rm -f $(COMPILED)
 # What services import becomes bytecode once, also where PYTHONDONTWRITEBYTECODE says that a start leaves none: or
 # the first start, if not every one, would compile it in five processes at once.
 BYTECODE = env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -c 'import apportion.agent.main, \
-	apportion.binder.main, apportion.cli.up, apportion.cli.standalone, apportion.gateway.main, apportion.scheduler.main'
+	apportion.binder.main, apportion.cli.up.main, apportion.cli.up.standalone, apportion.gateway.main, apportion.scheduler.main'
 
 # make up GPUS=local        the cards of this machine instead of a simulated fleet
 # make up UP_ARGS="..."     any further option of `apportion up`

@@ -17,7 +17,7 @@ from tests.support.polling import until
 from tests.support.volcano_controller import make_pods
 
 PODS = ROOT / "examples" / "pods"
-FLEET = ROOT / "services" / "apportion" / "cli" / "fleet.yaml"
+FLEET = ROOT / "services" / "apportion" / "cli" / "up" / "fleet.yaml"
 HAMI = ("hami.io/vgpu-devices-allocated", "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-time")
 VOLCANO = ("volcano.sh/vgpu-ids-new", "volcano.sh/devices-to-allocate", "volcano.sh/vgpu-time")
 CARD = ("volcano.sh/gpu-index", "volcano.sh/predicate-time")

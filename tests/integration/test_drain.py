@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from apportion.cli.asking import Gateway
-from apportion.cli.awaiting import Awaited, Decided
-from apportion.cli.making_room import wait_for_room
-from apportion.cli.moving import UNIT_MAX
-from apportion.cli.submitting import Submitted
-from apportion.cli.writing import open_ledger
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import open_ledger
+from apportion.cli.pods.append import Submitted
+from apportion.cli.pods.decisions import Awaited, Decided
+from apportion.cli.pods.resubmit import UNIT_MAX
+from apportion.cli.pods.wait_for_eviction import wait_for_room
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import Host, NodeCordoned, NodeObserved, PodGone, PodRefused

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from apportion.cli.asking import Gateway
+from apportion.cli.client.gateway_client import Gateway
 from apportion.core.explain.answers import RevisionAnswer
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit

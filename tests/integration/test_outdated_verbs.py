@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from apportion.cli import writing
-from apportion.cli.awaiting import Awaited
+from apportion.cli.client import ledger as writing
 from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Outdated
-from apportion.cli.submitting import Submitted
+from apportion.cli.pods.append import Submitted
+from apportion.cli.pods.decisions import Awaited
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.runtime.ledger.port import Draft

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from apportion.cli.asking import Gateway
-from apportion.cli.connection import read_connection
+from apportion.cli.client.connection import read_connection
+from apportion.cli.client.gateway_client import Gateway
 from apportion.core.explain.answers import PodAnswer
 from apportion.runtime.jetstream.server import load_credentials
 from tests.support.commands import Command

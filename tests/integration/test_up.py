@@ -159,7 +159,9 @@ def test_sigkill_of_the_fork_server(tmp_path: Path) -> None:
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         before = up.processes()
-        [fork_server] = [pid for pid in up.left_of("apportion.cli.fork_server") if _is_parent(pid)]
+        [fork_server] = [
+            pid for pid in up.left_of("apportion.cli.up.fork_server") if _is_parent(pid)
+        ]
         os.kill(fork_server, signal.SIGKILL)
         for name in ("agent", "scheduler", "binder", "watcher", "gateway"):
             up.said(f"the {name} was killed by signal 9")

@@ -254,7 +254,7 @@ def writes_one_event_a_line() -> Iterator[None]:
 @contextlib.contextmanager
 def escapes_what_it_prints() -> Iterator[None]:
     """What the command line prints is what stands in the ledger, character for character."""
-    from apportion.cli import output, rows  # noqa: PLC0415
+    from apportion.cli.render import output, rows  # noqa: PLC0415
 
     def same(text: object, **_: object) -> Any:
         return text

@@ -27,45 +27,85 @@ class Verb(NamedTuple):
 
 
 SEE = {
-    "get": Verb("apportion.cli.get:command", "List pods, nodes, devices, gangs, queues or quotas."),
-    "top": Verb("apportion.cli.top:command", "Every device and who is on it, live."),
-    "why": Verb("apportion.cli.why:command", "Why a pod is where it is, or nowhere."),
-    "who": Verb("apportion.cli.who:command", "Who holds or held a device, or what of a node."),
-    "history": Verb("apportion.cli.history:command", "The story of a pod, a node or a device."),
-    "diff": Verb("apportion.cli.diff:command", "What changed between two moments, and by whom."),
-    "doctor": Verb("apportion.cli.doctor:command", "What is wrong, and what to do about it."),
-    "report": Verb("apportion.cli.report:command", "Hours granted, used, idle, and their cost."),
-    "tail": Verb("apportion.cli.tail:command", "Events as they happen, in words."),
+    "get": Verb(
+        "apportion.cli.verbs.see.get:command", "List pods, nodes, devices, gangs, queues or quotas."
+    ),
+    "top": Verb("apportion.cli.verbs.see.top:command", "Every device and who is on it, live."),
+    "why": Verb("apportion.cli.verbs.see.why:command", "Why a pod is where it is, or nowhere."),
+    "who": Verb(
+        "apportion.cli.verbs.see.who:command", "Who holds or held a device, or what of a node."
+    ),
+    "history": Verb(
+        "apportion.cli.verbs.see.history:command", "The story of a pod, a node or a device."
+    ),
+    "diff": Verb(
+        "apportion.cli.verbs.see.diff:command", "What changed between two moments, and by whom."
+    ),
+    "doctor": Verb(
+        "apportion.cli.verbs.see.doctor:command", "What is wrong, and what to do about it."
+    ),
+    "report": Verb(
+        "apportion.cli.verbs.see.report:command", "Hours granted, used, idle, and their cost."
+    ),
+    "tail": Verb("apportion.cli.verbs.see.tail:command", "Events as they happen, in words."),
 }
 DO = {
-    "up": Verb("apportion.cli.up:command", "Everything on this machine, with a simulated fleet."),
-    "check": Verb("apportion.cli.check:command", "What manifests would mean, without a cluster."),
-    "plan": Verb("apportion.cli.plan:command", "What would happen: nothing is changed."),
-    "replay": Verb("apportion.cli.replay:command", "What would have happened: a past time anew."),
-    "shadow": Verb("apportion.cli.shadow:command", "Where we would have put what others placed."),
-    "submit": Verb("apportion.cli.submit:command", "Submit manifests or a trace."),
-    "run": Verb("apportion.cli.run:command", "A command of this machine, inside of a share."),
-    "delete": Verb("apportion.cli.delete:command", "End pods: their shares are free."),
-    "cordon": Verb("apportion.cli.cordon:cordon", "Take a device or node off offer."),
-    "uncordon": Verb("apportion.cli.cordon:uncordon", "Put it back on offer."),
-    "drain": Verb("apportion.cli.drain:command", "Cordon, and move what runs there."),
+    "up": Verb(
+        "apportion.cli.up.main:command", "Everything on this machine, with a simulated fleet."
+    ),
+    "check": Verb(
+        "apportion.cli.verbs.predict.check:command", "What manifests would mean, without a cluster."
+    ),
+    "plan": Verb(
+        "apportion.cli.verbs.predict.plan:command", "What would happen: nothing is changed."
+    ),
+    "replay": Verb(
+        "apportion.cli.verbs.predict.replay:command", "What would have happened: a past time anew."
+    ),
+    "shadow": Verb(
+        "apportion.cli.verbs.predict.shadow:command", "Where we would have put what others placed."
+    ),
+    "submit": Verb("apportion.cli.verbs.act.submit:command", "Submit manifests or a trace."),
+    "run": Verb("apportion.cli.run.main:command", "A command of this machine, inside of a share."),
+    "delete": Verb("apportion.cli.verbs.act.delete:command", "End pods: their shares are free."),
+    "cordon": Verb("apportion.cli.verbs.act.cordon:cordon", "Take a device or node off offer."),
+    "uncordon": Verb("apportion.cli.verbs.act.cordon:uncordon", "Put it back on offer."),
+    "drain": Verb("apportion.cli.verbs.act.drain:command", "Cordon, and move what runs there."),
     "resize": Verb(
-        "apportion.cli.resize:command", "More or less of its devices for a running pod."
+        "apportion.cli.verbs.act.resize:command", "More or less of its devices for a running pod."
     ),
-    "policy": Verb("apportion.cli.policy:command", "How nodes and devices are preferred."),
-    "config": Verb("apportion.cli.config:command", "What every service obeys: check, apply, show."),
+    "policy": Verb(
+        "apportion.cli.verbs.act.policy:command", "How nodes and devices are preferred."
+    ),
+    "config": Verb(
+        "apportion.cli.verbs.act.config:command", "What every service obeys: check, apply, show."
+    ),
     "simulate": Verb(
-        "apportion.cli.simulate:command", "Let simulated devices fail, or nodes be lost."
+        "apportion.cli.verbs.act.simulate:command", "Let simulated devices fail, or nodes be lost."
     ),
-    "user": Verb("apportion.cli.user:command", "Who may connect: add, list or revoke."),
-    "ledger": Verb("apportion.cli.ledger:command", "Create, check, archive or trim the ledger."),
-    "rebuild": Verb("apportion.cli.rebuild:command", "A lost ledger, anew from running pods."),
-    "receipt": Verb("apportion.cli.receipt:command", "Sign the ledger; prove one decision."),
-    "verify": Verb("apportion.cli.verify:command", "Check every event and every invariant."),
-    "completion": Verb("apportion.cli.completing:command", "Names by the Tab key, in your shell."),
-    "man": Verb("apportion.cli.man:command", "Manual pages of all verbs, into a folder."),
-    "token": Verb("apportion.cli.token:command", "A token for a gateway without a cluster."),
-    "version": Verb("apportion.cli.version:command", "What is installed."),
+    "user": Verb("apportion.cli.verbs.setup.user:command", "Who may connect: add, list or revoke."),
+    "ledger": Verb(
+        "apportion.cli.verbs.ledger.ledger:command", "Create, check, archive or trim the ledger."
+    ),
+    "rebuild": Verb(
+        "apportion.cli.verbs.ledger.rebuild:command", "A lost ledger, anew from running pods."
+    ),
+    "receipt": Verb(
+        "apportion.cli.verbs.ledger.receipt:command", "Sign the ledger; prove one decision."
+    ),
+    "verify": Verb(
+        "apportion.cli.verbs.ledger.verify:command", "Check every event and every invariant."
+    ),
+    "completion": Verb(
+        "apportion.cli.verbs.setup.completion:command", "Names by the Tab key, in your shell."
+    ),
+    "man": Verb(
+        "apportion.cli.verbs.setup.man:command", "Manual pages of all verbs, into a folder."
+    ),
+    "token": Verb(
+        "apportion.cli.verbs.setup.token:command", "A token for a gateway without a cluster."
+    ),
+    "version": Verb("apportion.cli.verbs.setup.version:command", "What is installed."),
 }
 RUN = {
     name: Verb(f"apportion.{name}.main:command", f"Run {text}.")

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from apportion.cli.drain import Progress, Report, _move
+from apportion.cli.client.ledger import to_its_end
 from apportion.cli.exits import NotFound
-from apportion.cli.moving import Anew, Unit
-from apportion.cli.submitting import append_limits, end, replace
-from apportion.cli.writing import to_its_end
+from apportion.cli.pods.append import append_limits, end, replace
+from apportion.cli.pods.resubmit import Anew, Unit
+from apportion.cli.verbs.act.drain import Progress, Report, _move
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.lines import limit_name
 from apportion.core.manifests import PodDraft

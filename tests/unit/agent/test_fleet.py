@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apportion.cli.up import misnamed
+from apportion.cli.up.main import misnamed
 from apportion.runtime.files.fleets import FleetInvalid, numbered_nodes, read_fleet
 
 

@@ -104,8 +104,8 @@ def imported(module: str) -> set[str]:
 def test_up_imports_nothing_of_weight_before_the_fork_server_begins() -> None:
     """What both import, they import beside each other: `standalone` comes after the fork server."""
     heavy = {"aiohttp", "nats", "numpy", "rich", "structlog", "uvloop", "yaml"}
-    assert not imported("apportion.cli.up") & heavy
-    assert {"nats", "rich"} <= imported("apportion.cli.standalone")
+    assert not imported("apportion.cli.up.main") & heavy
+    assert {"nats", "rich"} <= imported("apportion.cli.up.standalone")
 
 
 @pytest.mark.parametrize("name", ["agent", "binder", "gateway", "scheduler"])

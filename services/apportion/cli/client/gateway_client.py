@@ -1,0 +1,270 @@
+"""Asking the gateway: typed answers over the standard library's HTTP client.
+
+Invariant: an answer is what `core.explain.answers` says, or the verb ends with the gateway's own
+error and fix; an answer has a limit like every other input.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import click
+import msgspec
+
+from apportion.cli.client.connection import GATEWAY_TLS, TOKEN_ENV
+from apportion.cli.exits import NotFound, NotLetIn, Unreachable, Wrong
+from apportion.core.explain.answers import Answer, ErrorAnswer, Page
+from apportion.core.explain.printable import escaped
+from apportion.runtime.process.config import ConfigError
+from apportion.runtime.process.tls import ClientTls, explained, files_of
+
+TIMEOUT_S = 40.0  # longer than the gateway waits for a revision
+ANSWER_BYTES_MAX = 64 << 20
+LIMIT = 1_000
+PREFIX = "/api/v1"
+LINES = "application/x-ndjson"
+REQUEST_BYTES_MAX = 1 << 20  # the gateway takes no larger ones
+HTTP_OK, HTTP_NOT_FOUND = 200, 404
+HTTP_WRONG = (400, 413)
+HTTP_NOT_LET_IN = (401, 403)
+HTTP_LATER = (429, 503)
+TOKEN_CHARS_MAX = 8_000
+PATIENCE_S = 60.0
+LOOK_S = 0.5
+
+A = TypeVar("A", bound=Answer)
+T = TypeVar("T")
+
+
+class Unanswered(Unreachable):
+    """Nobody answers there, which may pass; a gateway that says no is Unreachable alone."""
+
+
+class Gateway:
+    """One gateway, over one connection that is opened again when it was closed.
+
+    One that still folds the ledger is waited for, as long as `patience_s`; standard error says so.
+    """
+
+    def __init__(
+        self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._timeout_s, self._patience_s = timeout_s, patience_s
+        self._headers = _token_headers()
+        self._open(url)
+
+    def _open(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise Wrong(f"gateway is {url!r}; write http://host:port")
+        self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            self._connection = http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=self._timeout_s, context=_trusted()
+            )
+        else:
+            self._connection = http.client.HTTPConnection(
+                parts.hostname, parts.port, timeout=self._timeout_s
+            )
+
+    def move(self, url: str) -> None:
+        """Ask there from now on: whoever began it anew may have given it another port."""
+        self._connection.close()
+        self._open(url)
+
+    def ask(self, *path: str, answer: type[A], query: Mapping[str, object] | None = None) -> A:
+        """The answer at this path; parts of it are quoted here.
+
+        Raises:
+            NotFound, Wrong, Unreachable: by what the gateway says.
+        """
+        if "" in path:
+            raise Wrong("a name is empty; `apportion get pods` and `get nodes` list what there is")
+        status, body = self._get_in_time(path, query or {})
+        if status != HTTP_OK:
+            raise refusal(self._url, status, body)
+        try:
+            return msgspec.json.decode(body, type=answer)
+        except msgspec.DecodeError as error:
+            raise Unreachable(
+                f"the answer of {self._url} cannot be read: {error}; is it an Apportion gateway "
+                "of this version?"
+            ) from None
+
+    def text(self, *path: str, query: Mapping[str, object]) -> str:
+        """What is no JSON at this path, as it is. Raises as `ask`."""
+        status, body = self._get_in_time(path, query)
+        if status != HTTP_OK:
+            raise refusal(self._url, status, body)
+        return body.decode(errors="replace")
+
+    def every(
+        self, what: str, item: type[T], query: Mapping[str, object] | None = None
+    ) -> Iterator[Page[T]]:
+        """All pages of a list, one after the other."""
+        behind = ""
+        while True:
+            asked = {**(query or {}), "limit": LIMIT, **({"continue": behind} if behind else {})}
+            page: Page[T] = self.ask(what, answer=Page[item], query=asked)  # type: ignore[valid-type]
+            yield page
+            behind = page.next
+            if not behind:
+                return
+
+    def items(
+        self, what: str, item: type[T], query: Mapping[str, object] | None = None
+    ) -> tuple[int, list[T]]:
+        """The whole list, and the revision of its last page."""
+        revision, items = 0, list[T]()
+        for page in self.every(what, item, query):
+            revision = page.revision
+            items += page.items
+        return revision, items
+
+    def post_for_lines(
+        self, *path: str, body: Answer, query: Mapping[str, object] | None = None
+    ) -> Iterator[bytes]:
+        """The lines of JSON that come of the body at this path, each as it comes.
+
+        Raises:
+            NotFound, Wrong, Unreachable: by what the gateway says.
+        """
+        target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
+        target += "?" + urlencode(query) if query else ""
+        data = msgspec.json.encode(body)
+        if len(data) > REQUEST_BYTES_MAX:
+            raise Wrong(
+                f"{len(data)} bytes to send; at most {REQUEST_BYTES_MAX}: send less at once"
+            )
+        headers = {"Accept": LINES, "Content-Type": "application/json", **self._headers}
+        try:
+            self._connection.request("POST", target, data, headers)
+            response = self._connection.getresponse()
+            if response.status != HTTP_OK:
+                raise refusal(self._url, response.status, response.read(ANSWER_BYTES_MAX))
+            while line := response.readline(ANSWER_BYTES_MAX):
+                yield line
+        except (http.client.HTTPException, OSError) as error:
+            raise _unreachable(self._url, error) from None
+        finally:
+            self._connection.close()
+
+    def close(self) -> None:
+        """Close the connection to the gateway."""
+        self._connection.close()
+
+    def _get_in_time(self, path: tuple[str, ...], query: Mapping[str, object]) -> tuple[int, bytes]:
+        """The answer, once the gateway has one or patience is at its end."""
+        end_s, said = time.monotonic() + self._patience_s, False
+        while True:
+            status, body, soon = self._get(path, query)
+            if not soon or time.monotonic() > end_s:
+                return status, body
+            if not said:
+                reason = refusal(self._url, status, body).message
+                click.echo(f"{escaped(reason)}: waiting up to {self._patience_s:g} s", err=True)
+            said = True
+            time.sleep(LOOK_S)
+
+    def _get(self, path: tuple[str, ...], query: Mapping[str, object]) -> tuple[int, bytes, bool]:
+        """Status and body, and whether the same may soon be answered otherwise."""
+        target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
+        if query:
+            target += "?" + urlencode(query)
+        for attempt in (1, 2):
+            try:
+                self._connection.request("GET", target, headers=self._headers)
+                response = self._connection.getresponse()
+                body = response.read(ANSWER_BYTES_MAX + 1)
+            except (http.client.HTTPException, OSError) as error:
+                self._connection.close()
+                # A connection kept open may have been closed by the other side meanwhile.
+                if attempt == 1 and not isinstance(error, TimeoutError | ConnectionRefusedError):
+                    continue
+                raise _unreachable(self._url, error) from None
+            if len(body) > ANSWER_BYTES_MAX:
+                self._connection.close()
+                raise Unreachable(f"the answer of {self._url} is over {ANSWER_BYTES_MAX} bytes")
+            soon = response.status in HTTP_LATER and response.getheader("Retry-After") is not None
+            return response.status, body, soon
+        raise AssertionError("the second attempt returns or raises")
+
+
+def _token_headers() -> dict[str, str]:
+    """What says to the gateway who asks; a file, for tokens are renewed.
+
+    Raises Wrong.
+    """
+    path = os.environ.get(TOKEN_ENV)
+    if not path:
+        return {}
+    try:
+        with open(path, encoding="ascii") as file:  # noqa: PTH123 - pathlib cannot stop at a limit
+            token = file.read(TOKEN_CHARS_MAX + 1).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Wrong(f"--token {path}: {error}") from None
+    if not token.isprintable() or not 0 < len(token) <= TOKEN_CHARS_MAX:
+        raise Wrong(f"--token {path}: it holds no token of at most {TOKEN_CHARS_MAX} characters")
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _trusted() -> ssl.SSLContext:
+    """Whom to believe that it is the gateway: see `connection`. Raises Wrong."""
+    try:
+        return ClientTls(files_of(GATEWAY_TLS)).context()
+    except ConfigError as error:
+        raise Wrong(str(error)) from None
+
+
+def _unreachable(url: str, error: Exception) -> Unreachable:
+    reason: Any = error
+    if tls := explained(error, GATEWAY_TLS):
+        return Unreachable(f"the gateway at {url} is not believed: {tls}")
+    ended = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
+    if url.startswith("https") and ended:
+        # So it ends, mostly without a word, where a server does not believe its client.
+        reason = f"{error}; if it wants a certificate of its clients, name one: {GATEWAY_TLS}_CERT"
+    elif isinstance(error, socket.gaierror):
+        reason = f"no such host ({error.strerror})"
+    elif isinstance(error, OSError):
+        reason = error.strerror or error
+    return Unanswered(
+        f"the gateway at {url} does not answer: {reason}; is `apportion up` (or `apportion "
+        "gateway`) running there?"
+    )
+
+
+def refusal(url: str, status: int, body: bytes) -> NotFound | Wrong | Unreachable:
+    """What the gateway says no with, as the end of a verb."""
+    try:
+        said = msgspec.json.decode(body, type=ErrorAnswer)
+    except msgspec.DecodeError:
+        return Unreachable(f"{url} answers with status {status}; is it an Apportion gateway?")
+    return refused(said, status)
+
+
+def refused(said: ErrorAnswer, status: int) -> NotFound | Wrong | Unreachable:
+    """The same of an error that was read already."""
+    text = f"{said.error}; {said.fix}" if said.fix else said.error
+    if status == HTTP_NOT_FOUND:
+        return NotFound(text)
+    if status in HTTP_NOT_LET_IN:
+        return NotLetIn(text)
+    return Wrong(_of_option(said.field, text)) if status in HTTP_WRONG else Unreachable(text)
+
+
+def _of_option(field: str, text: str) -> str:
+    """What is wrong, said of the option that was given; as it is where the verb has none such."""
+    context, option = click.get_current_context(silent=True), f"--{field}"
+    if context is None or not any(option in param.opts for param in context.command.params):
+        return text
+    rest = text.removeprefix(field)
+    return f"{option}{rest}" if rest.startswith((" is ", ": ")) else f"{option}: {text}"

@@ -1,0 +1,155 @@
+"""Writing to the ledger from the command line, as the operator.
+
+Invariants: an id is made once per wish and kept through every retry, so nothing is written twice;
+what the ledger says no to ends the verb with the ledger's own words and the exit code for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import click
+
+from apportion.cli.client.connection import Command
+from apportion.cli.client.troubles import say_troubles
+from apportion.cli.exits import NotFound, Outdated, Unreachable
+from apportion.core.ledger.rules import Superseded, missing
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.batching import Appended, GroupCommit
+from apportion.runtime.ledger.port import (
+    DuplicateRefused,
+    FenceRefused,
+    InvalidDraft,
+    LedgerError,
+    PayloadTooLarge,
+)
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.reach import Reach
+from apportion_schemas import CATALOGUE, InvalidEvent, UnknownEvent
+from apportion_schemas.quantities import NAME_MAX, Payload
+
+T = TypeVar("T")
+BEHIND_S = 5
+"""How long the gateway may take to fold up to now: nobody who writes is kept waiting for long."""
+ROLES = ("operator", "watcher")
+"""Whose events people write."""
+NEW = [row for row in CATALOGUE if row.version > row.born and row.writer in ROLES]
+"""Those of them that are legal only where somebody has enabled them."""
+
+by_whom: Callable[[Command], Command] = click.option(
+    "--by", default="", metavar="NAME", help="Who does this.  [user@host]"
+)
+
+
+def person(by: str) -> str:
+    """Who is said to have done it."""
+    return (by or f"{user()}@{socket.gethostname()}")[:NAME_MAX]
+
+
+def user() -> str:
+    """The name of whoever runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work`; what goes wrong with the ledger ends the verb.
+
+    Raises:
+        NotFound, Unreachable, Outdated: by what the ledger says.
+    """
+    try:
+        return asyncio.run(work)
+    except (FenceRefused, DuplicateRefused, InvalidDraft, PayloadTooLarge, InvalidEvent) as error:
+        raise NotFound(str(error)) from None
+    except UnknownEvent as error:
+        raise Outdated(str(error)) from None
+    except Superseded as error:
+        raise Unreachable(f"while this was read, {error}; do it again") from None
+    except LedgerError as error:
+        raise Unreachable(str(error)) from None
+
+
+async def to_its_end(step: Coroutine[Any, Any, T]) -> T:
+    """The result of a step that is done whole or not at all: a Ctrl-C meanwhile comes after it."""
+    task = asyncio.ensure_future(step)
+    try:
+        return await asyncio.shield(task)
+    finally:
+        await asyncio.wait([task])
+
+
+@asynccontextmanager
+async def open_ledger(reach: Reach) -> AsyncIterator[JetStreamLedger]:
+    """The ledger, checked, for as long as the block lasts. Raises LedgerError.
+
+    What goes wrong with it meanwhile is said on stderr: a verb's answer alone is on stdout.
+    """
+    say_troubles()
+    ledger = await jetstream.connect(reach, name="apportion cli")
+    try:
+        await jetstream.check_stream(ledger)
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+async def by_now(reach: Reach) -> dict[str, int]:
+    """What a question must say whose answer is written upon: the gateway answers it by all that the
+    ledger holds now, for it may not have read the newest of that. Raises LedgerError.
+    """
+    async with open_ledger(reach) as ledger:
+        return {"at_least": await ledger.last_revision(), "wait_s": BEHIND_S}
+
+
+@asynccontextmanager
+async def appending(ledger: JetStreamLedger) -> AsyncIterator[GroupCommit]:
+    """What a verb appends by; nothing that this ledger has not enabled.
+
+    Raises NotFound: this build would write what is not. LedgerError.
+    """
+    if NEW:
+        rules, revision = await stream.read_rules(ledger.wire), await ledger.last_revision()
+        wanted = [each for role in ROLES for each in missing(rules, role, revision + 1)]
+        if wanted:
+            raise NotFound(
+                f"this build writes {', '.join(wanted)}, which this ledger has not enabled; see "
+                "`apportion ledger enable`, or use a command line of the build before"
+            )
+    async with GroupCommit(ledger) as commit:
+        yield commit
+
+
+async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> list[int | None]:
+    """Append several events of how the ledger is read at once; the revision of each.
+
+    Raises LedgerError.
+    """
+    async with open_ledger(reach) as ledger, GroupCommit(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        appended = await asyncio.gather(
+            *(
+                publisher.publish(each, event_id=f"{type(each).__name__}/{uuid4()}", basis=basis)
+                for each in data
+            )
+        )
+        return [each.revision for each in appended]
+
+
+async def write(reach: Reach, data: Payload, *, basis: int, event_id: str = "") -> Appended:
+    """Append one event, under a new id or its own. Raises LedgerError, InvalidEvent, NotFound."""
+    async with open_ledger(reach) as ledger, appending(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        event_id = event_id or f"{type(data).__name__}/{uuid4()}"
+        return await publisher.publish(data, event_id=event_id, basis=basis)

@@ -1,0 +1,265 @@
+"""Lists of what there is: which items, in which order, in which form, once or as they change.
+
+Invariant: every form shows the same items in the same order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, NamedTuple
+
+import click
+import msgspec
+
+from apportion.cli.client.gateway_client import Gateway, Unanswered
+from apportion.cli.exits import NotFound, Unreachable, Wrong
+from apportion.cli.render import tables
+from apportion.cli.render.output import console, plain, print_json, show
+from apportion.cli.render.rows import Rows
+from apportion.core.explain import device_names
+from apportion.core.explain.answers import (
+    DeviceAnswer,
+    GangAnswer,
+    NodeAnswer,
+    NodeDetail,
+    PlacementAnswer,
+    PodAnswer,
+    QueueAnswer,
+    QuotaAnswer,
+    RevisionAnswer,
+)
+from apportion.core.explain.lines import listed
+from apportion.core.explain.natural import natural
+from apportion.core.explain.near import did_you_mean, named
+from apportion.core.explain.printable import escaped
+from apportion.core.explain.words import device_words
+
+Form = Literal["", "wide", "json", "yaml", "name"]
+FORMS = ("wide", "json", "yaml", "name")
+LOOK_S = 1.0
+UNDECLARED = "a queue that nobody declares has weight 1 and no limits, whoever is in it"
+GOES_ON = "Trying on; Ctrl-C ends it"
+
+
+class Kind(NamedTuple):
+    """One list: its items, by what each is called and found, in which order, and its columns."""
+
+    what: str
+    item: type[Any]
+    name: Callable[[Any], str]
+    answers_to: Callable[[Any, str], bool]
+    order: Callable[[Any], Any] | None
+    rows: Callable[[Iterable[Any], tables.Look], Rows]
+
+
+def _full_name(item: PodAnswer | PlacementAnswer) -> str:
+    return f"{item.namespace}/{item.name}"
+
+
+def _is_pod(item: PodAnswer | PlacementAnswer, name: str) -> bool:
+    return name in (item.name, _full_name(item))
+
+
+PODS = Kind("pods", PodAnswer, _full_name, _is_pod, None, tables.pods)
+PLACEMENTS = Kind("placements", PlacementAnswer, _full_name, _is_pod, None, tables.placements)
+NODES = Kind(
+    "nodes",
+    NodeAnswer,
+    lambda node: str(node.node),
+    lambda node, name: bool(node.node == name),
+    lambda node: natural(node.node),
+    tables.nodes,
+)
+DEVICES = Kind(
+    "devices",
+    DeviceAnswer,
+    lambda device: str(device.device),
+    lambda device, name: device_names.means(name, device.device),
+    lambda device: (natural(device.node), device.index),
+    tables.devices,
+)
+GANGS = Kind(
+    "gangs",
+    GangAnswer,
+    lambda gang: str(gang.group),
+    lambda gang, name: bool(gang.group == name),
+    lambda gang: natural(gang.group),
+    tables.gangs,
+)
+
+QUEUES = Kind(
+    "queues",
+    QueueAnswer,
+    lambda queue: str(queue.queue),
+    lambda queue, name: bool(queue.queue == name),
+    lambda queue: natural(queue.queue),
+    tables.queues,
+)
+QUOTAS = Kind(
+    "quotas",
+    QuotaAnswer,
+    lambda quota: f"{quota.namespace}/{quota.quota}",
+    lambda quota, name: name in (quota.quota, f"{quota.namespace}/{quota.quota}"),
+    lambda quota: natural(f"{quota.namespace}/{quota.quota}"),
+    tables.quotas,
+)
+
+
+@contextmanager
+def naming_nodes(gateway: Gateway, query: Mapping[str, Any]) -> Iterator[None]:
+    """What is asked inside of one node; where it is not there, the error says which are."""
+    try:
+        yield
+    except NotFound as error:
+        if not (node := query.get("node")):
+            raise
+        then = {key: value for key, value in query.items() if key == "at"}
+        names = [each.node for each in gateway.items("nodes", NodeAnswer, then)[1]]
+        if node in names:
+            raise
+        meant = did_you_mean(node, names) or named("nodes", names)
+        raise NotFound(f"{error.message.partition(';')[0]}; {meant}") from None
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """What `--json` prints: the whole list, and the revision as of which its last page is."""
+
+    revision: int
+    items: list[Any]
+
+
+class Listing(NamedTuple):
+    """What is asked for: items of a kind, those of the names or all, by a query, and in a form.
+
+    `look` is how tables show them; `find` says where the gateway is, for one that is away.
+    """
+
+    gateway: Gateway
+    kind: Kind
+    names: Sequence[str]
+    query: dict[str, Any]
+    form: Form
+    look: tables.Look
+    find: Callable[[], str]
+
+    def print(self) -> None:
+        """All of it, once. Raises NotFound where a name is of nothing; the others are printed."""
+        revision, found = self._ask()
+        items, missing = self._named(found)
+        if items or not missing:
+            self._print(revision, items)
+        if missing:
+            raise NotFound("; ".join(self._no_such(name, found, revision) for name in missing))
+
+    def watch(self) -> None:
+        """All of it, and then what changes, until interrupted; see `_newer`.
+
+        Raises:
+            Wrong: in a form that cannot be told piece by piece.
+        """
+        if self.form == "yaml":
+            raise Wrong("-o yaml with --watch: choose json, name, wide or a table")
+        revision, found = self._ask()
+        before = {self.kind.name(item): item for item in self._named(found)[0]}
+        self._print(revision, list(before.values()), piece=True)
+        while True:
+            revision, found = self._newer(revision)
+            after = {self.kind.name(item): item for item in self._named(found)[0]}
+            changed = [item for name, item in after.items() if before.get(name) != item]
+            if changed:
+                self._print(revision, changed, piece=True, header=False)
+            if self.form in {"", "wide"}:
+                for name in before.keys() - after.keys():
+                    console().print(plain(f"{name} is gone"), soft_wrap=True)
+            before = after
+
+    def _newer(self, revision: int) -> tuple[int, list[Any]]:
+        """All of it once the ledger has gone on. As `tail` does it, a gateway that answers no more
+        is waited for, and standard error says so: it may begin anew.
+        """
+        away = False
+        while True:
+            time.sleep(LOOK_S)
+            try:
+                now = self.gateway.ask("revision", answer=RevisionAnswer).revision
+                if away:
+                    click.echo("the gateway answers again", err=True)
+                away = False
+                if now != revision:
+                    return self._ask()
+            except Unanswered as error:
+                if not away:
+                    click.echo(f"{escaped(error.message)} {GOES_ON}", err=True)
+                away = True
+                with suppress(Unreachable):
+                    self.gateway.move(self.find())
+
+    def _ask(self) -> tuple[int, list[Any]]:
+        with naming_nodes(self.gateway, self.query):
+            revision, items = self.gateway.items(self.kind.what, self.kind.item, self.query)
+        if self.kind.order is not None:
+            items.sort(key=self.kind.order)
+        return revision, items
+
+    def _named(self, items: list[Any]) -> tuple[list[Any], list[str]]:
+        """Those that the names are of, or all; and the names that are of nothing."""
+        if not self.names:
+            return items, []
+        of_name = {
+            name: [item for item in items if self.kind.answers_to(item, name)]
+            for name in dict.fromkeys(self.names)
+        }
+        wanted = {self.kind.name(item) for found in of_name.values() for item in found}
+        chosen = [item for item in items if self.kind.name(item) in wanted]
+        return chosen, [name for name, found in of_name.items() if not found]
+
+    def _no_such(self, name: str, items: list[Any], revision: int) -> str:
+        """With where it belongs if it is a node's, else with what is near, or else there."""
+        problem = f"no {self.kind.what.removesuffix('s')} {name!r} at revision {revision}"
+        if self.kind in (PODS, PLACEMENTS, DEVICES) and self._is_node(name):
+            return f"{problem}; it is a node: `apportion get {self.kind.what} --node {name}`"
+        if self.kind is QUEUES:
+            problem += f"; {UNDECLARED}"
+        if self.kind is DEVICES and (unclear := device_names.unclear(name, ())):
+            begin = [item.device for item in items if item.device.startswith(name)]
+            so = f": {listed([device_words(device) for device in begin])} begin so"
+            return f"{unclear}; {device_names.WRITE_MORE}{so if begin else ''}"
+        shown = device_words if self.kind is DEVICES else str
+        names = [shown(self.kind.name(item)) for item in items]
+        hint = did_you_mean(name, [*names, *(full.rpartition("/")[2] for full in names)])
+        if not hint and names:
+            hint = f"there are {listed(names)}"
+        return f"{problem}; {hint}" if hint else problem
+
+    def _is_node(self, name: str) -> bool:
+        then = {key: value for key, value in self.query.items() if key == "at"}
+        try:
+            self.gateway.ask("nodes", name, answer=NodeDetail, query=then)
+        except NotFound:
+            return False
+        return True
+
+    def _print(
+        self, revision: int, items: list[Any], *, piece: bool = False, header: bool = True
+    ) -> None:
+        """In the form that is asked for; with `piece` as one of several, a document a line."""
+        if self.form == "json" and piece:
+            for item in items:
+                print_json(item, line=True)
+        elif self.form == "json":
+            print_json(Listed(revision, items))
+        elif self.form == "yaml":
+            from apportion.runtime.files.safe_yaml import written
+
+            click.echo(written(msgspec.to_builtins(Listed(revision, items))), nl=False)
+        elif self.form == "name":
+            for item in items:
+                click.echo(escaped(self.kind.name(item)))
+        elif items:
+            rows = self.kind.rows(items, self.look)
+            rows.header = header
+            show(rows)
+        elif not (self.names or piece):
+            console(stderr=True).print(f"no {self.kind.what} at revision {revision}")

@@ -1,0 +1,107 @@
+"""Moments on the command line: one option for every verb that reads, resolved once.
+
+Invariant: all pages of one answer are of one revision, whatever happens while they are asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.render.output import console
+from apportion.core.explain.health import moment
+from apportion.core.explain.past_answers import MomentAnswer
+from apportion.runtime.ledger.moments import MomentError, parse_moment, shown_time
+
+FORMS = "14:20 (today, else yesterday), -10m, 2026-11-20T03:00 (all UTC), now or a revision"
+_REVISION = re.compile(r"#\d+|#?\d{1,3}(,\d{3})+")
+"""A revision as tables, sentences and the console show it."""
+
+
+class _Moment(click.ParamType[str]):
+    """A text that `parse_moment` reads; a revision may be written as it is shown, `#1,200`."""
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See click."""
+        _ = param, ctx
+        text = str(value)
+        shown = _REVISION.fullmatch(text)
+        return text.removeprefix("#").replace(",", "") if shown else text
+
+
+MOMENT = _Moment()
+AT = click.option("--at", type=MOMENT, metavar="MOMENT", help=f"As it was then: {FORMS}.")
+
+
+def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
+    """The query without what is not given; its `at` as the revision that it means.
+
+    Says on standard error which that is. Raises NotFound, Wrong, Unreachable.
+    """
+    return dated(gateway, query)[0]
+
+
+def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
+    """As `pinned`, and what time it is then: ages in an answer about the past are of that time."""
+    asked = {name: value for name, value in query.items() if value is not None}
+    now = datetime.now(UTC)
+    if "at" not in asked:
+        return asked, now
+    text = str(asked["at"])
+    meant = gateway.ask("moment", answer=MomentAnswer, query={"at": text})
+    asked["at"] = meant.revision
+    time = time_of(text, now)
+    console(stderr=True).print(head(meant, time, now), style="dim", soft_wrap=True)
+    return asked, time or datetime.fromisoformat(meant.time)
+
+
+def head(meant: MomentAnswer, asked: datetime | None, now: datetime) -> str:
+    """Which moment was asked for, and which revision that is.
+
+    As in `as of 14:20:00Z: revision 117, of 13:57:45Z`; a time that is not of today has its date.
+    """
+    if asked is None:
+        return f"as of revision {meant.revision}, {moment(meant.time)}"
+    return f"as of {when(asked, now)}: revision {meant.revision}, of {clock(meant.time, now)}"
+
+
+def both(text: str, meant: MomentAnswer, now: datetime) -> str:
+    """A moment as it was asked for, where that was a time, and as the ledger has it.
+
+    `text` is empty for now. A time before the first event of all means that event.
+    """
+    asked = time_of(text, now)
+    said = f"{when(asked, now)}: " if asked else ""
+    if asked and meant.revision == 1 and meant.time and asked < datetime.fromisoformat(meant.time):
+        said = f"{when(asked, now)}, before the ledger began: "
+    return f"{said}revision {meant.revision} ({moment(meant.time)})"
+
+
+def when(asked: datetime, now: datetime) -> str:
+    """The time that was asked for, with the day that it meant where that is not today."""
+    day = now.date() - asked.astimezone(UTC).date()
+    return ("yesterday, " if day.days == 1 else "") + clock(shown_time(asked), now)
+
+
+def clock(time: str, now: datetime | None = None) -> str:
+    """The time of an event, as in `2026-05-01T12:00:00Z`; without the date where that is today's.
+
+    Today is that of UTC, as all times are. Empty without a time.
+    """
+    today = (now or datetime.now(UTC)).date().isoformat()
+    return moment(time).removeprefix(f"{today}T") if time else ""
+
+
+def time_of(text: str, now: datetime) -> datetime | None:
+    """The time that was written; None for a revision, and where the gateway's clock differs."""
+    try:
+        return parse_moment(text, now).time
+    except MomentError:
+        return None

@@ -1,0 +1,118 @@
+"""What `replay` and `shadow` do before they show anything: read the time, and decide it anew.
+
+Invariant: whatever is wrong ends the verb with the words and the exit code for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from apportion.cli.client.connection import Where
+from apportion.cli.client.ledger import open_ledger, run
+from apportion.cli.exits import NotFound, Outdated, Wrong
+from apportion.cli.render.output import console
+from apportion.core.explain.replays import ReplayAnswer
+from apportion.core.explain.shadows import ShadowAnswer
+from apportion.lab.changes import Changes, WishInvalid
+from apportion.lab.course import CourseFailed
+from apportion.lab.ledgers import (
+    Seen,
+    SpanInvalid,
+    Wanted,
+    now,
+    record_archives,
+    record_ledger,
+    shadow_archives,
+    shadow_ledger,
+)
+from apportion.lab.recording import Recorded, RecordingFailed
+from apportion.lab.replaying import Otherwise, replay
+from apportion.runtime.files.fleets import FleetInvalid, read_fleet
+from apportion.runtime.ledger.archive import ArchiveError
+from apportion.runtime.process.reach import Reach
+from apportion_schemas import UnknownEvent
+
+Tell = Callable[[int, int], None]
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What a person asked for, as it was typed."""
+
+    begin: str = ""
+    end: str = ""
+    policy: str = ""
+    fleet: Path | None = None
+    lose: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()
+    archives: tuple[Path, ...] = ()
+
+
+def replayed(where: Where, asked: Asked) -> ReplayAnswer:
+    """The answer. Raises Wrong, NotFound, Unreachable, Outdated."""
+    with _said():
+        otherwise = Otherwise(
+            changes=Changes(lose=asked.lose, add=asked.add, policy=asked.policy),
+            fleet=tuple(read_fleet(asked.fleet)) if asked.fleet is not None else (),
+        )
+        wanted = Wanted(asked.begin, asked.end, now())
+        with _bar("reading") as tell:
+            if asked.archives:
+                recorded = record_archives(asked.archives, wanted, tell=tell)
+            else:
+                recorded = run(_read(where.reach(), wanted, tell))
+        with _bar("replaying") as tell:
+            return replay(recorded, otherwise, tell=tell)
+
+
+def shadowed(where: Where, asked: Asked, follow: Seen | None) -> ShadowAnswer | None:
+    """What came of a shadow; None where it was followed until Ctrl-C. Raises as `replayed`."""
+    wanted = Wanted(asked.begin, asked.end, now())
+    try:
+        with _said(), _bar("comparing", quiet=follow is not None) as tell:
+            if asked.archives:
+                return shadow_archives(asked.archives, wanted, tell=tell)
+            return run(_shadow(where.reach(), wanted, tell, follow))
+    except KeyboardInterrupt:
+        if follow is None:
+            raise
+        return None
+
+
+async def _shadow(reach: Reach, wanted: Wanted, tell: Tell, follow: Seen | None) -> ShadowAnswer:
+    async with open_ledger(reach) as ledger:
+        return await shadow_ledger(ledger, wanted, tell=tell, follow=follow)
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """What goes wrong inside ends the verb, with its words and exit code."""
+    try:
+        yield
+    except (SpanInvalid, WishInvalid, FleetInvalid) as error:
+        raise Wrong(str(error)) from None
+    except UnknownEvent as error:
+        raise Outdated(str(error)) from None
+    except (ArchiveError, RecordingFailed, CourseFailed, OSError) as error:
+        raise NotFound(str(error)) from None
+
+
+async def _read(reach: Reach, wanted: Wanted, tell: Tell) -> Recorded:
+    async with open_ledger(reach) as ledger:
+        return await record_ledger(ledger, wanted, tell=tell)
+
+
+@contextmanager
+def _bar(title: str, *, quiet: bool = False) -> Iterator[Tell]:
+    """A progress bar on standard error; a pipe sees nothing of it."""
+    out = console(stderr=True)
+    columns = (TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=out, disable=quiet or not out.is_terminal, transient=True
+    ) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, of: progress.update(task, completed=done, total=of)

@@ -1,0 +1,1 @@
+"""What verbs on pods share: reading manifests, submitting, waiting for decisions, moving."""

@@ -1,0 +1,274 @@
+"""Submitting pods: what is new is appended in atomic batches, what is live already is left alone.
+
+A pod's uid is made here, once, and is its identity for ever: the fence says that nothing stands on
+its subject yet, and the id is the uid's, so however often an append is sent again, the ledger holds
+one incarnation. A gang is declared in the batch of its first pods, never after them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from uuid import uuid4
+
+import msgspec
+
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import appending, person
+from apportion.cli.exits import NotFound
+from apportion.cli.pods.submissions import subject_of_pod
+from apportion.core.explain.answers import PodAnswer, PodDetail, RevisionAnswer
+from apportion.core.explain.lines import limit_name
+from apportion.core.manifests import PodDraft, submitted
+from apportion.runtime.files.wishes import Wish
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion_schemas import (
+    PodGone,
+    PodGroupObserved,
+    PodSubmitted,
+    QueueObserved,
+    QuotaObserved,
+    decode,
+    subject_of,
+)
+from apportion_schemas.envelope import InvalidEvent, UnreadableEvent
+
+BATCH = 250
+IN_FLIGHT = 2
+WAIT_S = 30
+"""How long the gateway may take to fold up to now."""
+ASK_ONE_BY_ONE = 16
+"""Up to so many pods are looked up by name; for more, the lists of their namespaces are read."""
+
+Progress = Callable[[int], None]
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """One pod that the ledger now holds, and since which revision."""
+
+    namespace: str
+    name: str
+    uid: str
+    revision: int
+
+    @property
+    def full_name(self) -> str:
+        """The pod of this document, as `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+def look_up(
+    gateway: Gateway, pods: Sequence[PodDraft], *, at_least: int
+) -> tuple[int, dict[str, PodAnswer]]:
+    """The revision of the gateway, and which of the pods are live, by `namespace/name`.
+
+    `at_least` is the newest revision of the ledger: a gateway that lags behind would call a pod
+    new that was submitted a moment ago.
+
+    Raises:
+        Unreachable, Wrong: see `asking`.
+    """
+    query = {"at_least": at_least, "wait_s": WAIT_S}
+    basis = gateway.ask("revision", answer=RevisionAnswer, query=query).revision
+    live: dict[str, PodAnswer] = {}
+    if len(pods) <= ASK_ONE_BY_ONE:
+        for pod in pods:
+            try:
+                found = gateway.ask("pods", pod.namespace, pod.name, answer=PodDetail).pod
+            except NotFound:
+                continue
+            live[f"{found.namespace}/{found.name}"] = found
+        return basis, live
+    wanted = {f"{pod.namespace}/{pod.name}" for pod in pods}
+    for namespace in sorted({pod.namespace for pod in pods}):
+        for page in gateway.every("pods", PodAnswer, {"namespace": namespace}):
+            live.update(
+                (name, pod)
+                for pod in page.items
+                if (name := f"{pod.namespace}/{pod.name}") in wanted
+            )
+    return basis, live
+
+
+async def append(
+    ledger: JetStreamLedger, wish: Wish, *, basis: int, progress: Progress
+) -> list[Submitted]:
+    """Append the pods of the wish, and the gangs that they belong to or that stand alone.
+
+    `progress` is told how many pods each batch brought.
+
+    Raises:
+        LedgerError: nothing of that batch was appended; what came before is in the ledger.
+    """
+    done: list[Submitted] = []
+    flying: list[asyncio.Task[list[Submitted]]] = []
+    async with appending(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        try:
+            for payloads in _batched(_ordered(wish)):
+                drafts = [_draft(publisher, payload, basis) for payload in payloads]
+                flying.append(asyncio.create_task(_send(commit, payloads, drafts)))
+                if len(flying) == IN_FLIGHT:
+                    done += (batch := await flying.pop(0))
+                    progress(len(batch))
+            for task in flying:
+                done += (batch := await task)
+                progress(len(batch))
+        finally:
+            await asyncio.gather(*flying, return_exceptions=True)
+    return done
+
+
+async def _send(
+    commit: GroupCommit, payloads: Sequence[PodGroupObserved | PodSubmitted], drafts: list[Draft]
+) -> list[Submitted]:
+    appended = await commit.append_group(drafts)
+    return [
+        Submitted(payload.namespace, payload.name, payload.uid, at.revision or 0)
+        for payload, at in zip(payloads, appended, strict=True)
+        if isinstance(payload, PodSubmitted)
+    ]
+
+
+def _ordered(wish: Wish) -> Iterable[PodGroupObserved | PodSubmitted]:
+    """Each gang before its first pod; gangs without a pod here at the end."""
+    left = dict(wish.groups)
+    for pod in wish.pods:
+        group = left.pop(pod.group, None)
+        if group is not None:
+            yield group
+        yield submitted(pod, str(uuid4()))
+    yield from left.values()
+
+
+def _batched(
+    payloads: Iterable[PodGroupObserved | PodSubmitted],
+) -> Iterable[tuple[PodGroupObserved | PodSubmitted, ...]]:
+    payloads = iter(payloads)
+    while batch := tuple(itertools.islice(payloads, BATCH)):
+        yield batch
+
+
+def _draft(publisher: Publisher, payload: PodGroupObserved | PodSubmitted, basis: int) -> Draft:
+    if isinstance(payload, PodSubmitted):
+        draft = publisher.draft(payload, event_id=f"{payload.uid}/submitted", basis=basis)
+        return msgspec.structs.replace(draft, expect=0)
+    return publisher.draft(payload, event_id=f"group/{payload.group}/{uuid4()}", basis=basis)
+
+
+async def append_limits(
+    ledger: JetStreamLedger, limits: Sequence[QueueObserved | QuotaObserved], *, basis: int
+) -> dict[str, int]:
+    """Say these queues and quotas, but for those that stand just so; the revision of each.
+
+    Raises:
+        NotFound: a quota is Kubernetes' own. LedgerError.
+    """
+    said: dict[str, int] = {}
+    async with appending(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        for limit in limits:
+            before = await stands(ledger, limit)
+            if isinstance(before, QuotaObserved) and before.version:
+                raise NotFound(
+                    f"quota {before.namespace}/{before.quota} is Kubernetes'; apply it there"
+                )
+            if before != limit:
+                event_id = f"{type(limit).__name__}/{uuid4()}"
+                at = await publisher.publish(limit, event_id=event_id, basis=basis)
+                said[limit_name(limit)] = at.revision or 0
+    return said
+
+
+async def stands(
+    ledger: JetStreamLedger, said: QueueObserved | QuotaObserved | PodGroupObserved
+) -> object:
+    """What the ledger says last of that queue, quota or gang; None where nothing."""
+    revision = await ledger.last_on_subject(subject_of(said))
+    record = await stream.read_record(ledger.wire, revision) if revision else None
+    if record is None:
+        return None
+    # What changes nothing for any reader says nothing.
+    with contextlib.suppress(UnreadableEvent, InvalidEvent):
+        return decode(record.payload, subject=record.subject).data
+    return None
+
+
+async def end(
+    ledger: JetStreamLedger, pods: Sequence[PodAnswer], why: str, *, basis: int
+) -> dict[str, int]:
+    """End these pods; the revision of each by name. Raises LedgerError."""
+    ended: dict[str, int] = {}
+    async with appending(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        for first in range(0, len(pods), BATCH):
+            batch = pods[first : first + BATCH]
+            # Each for itself: of a group with one that had ended before none would end.
+            appended = await asyncio.gather(
+                *(commit.append(_end(publisher, pod, why, basis)) for pod in batch)
+            )
+            for pod, at in zip(batch, appended, strict=True):
+                ended[f"{pod.namespace}/{pod.name}"] = at.revision or 0
+    return ended
+
+
+async def replace(
+    ledger: JetStreamLedger,
+    changed: Sequence[tuple[PodDraft, PodAnswer]],
+    groups: dict[str, PodGroupObserved],
+    *,
+    basis: int,
+) -> list[Submitted]:
+    """Submit each anew and end what was in the same batch; a gang is in one batch with its own.
+
+    Raises:
+        NotFound: somebody else has changed or ended one since the revision `basis`.
+        LedgerError: nothing of that batch was appended; what came before is in the ledger.
+    """
+    units: dict[str, list[tuple[PodDraft, PodAnswer]]] = {}
+    for draft, there in changed:
+        units.setdefault(draft.group or there.uid, []).append((draft, there))
+    done: list[Submitted] = []
+    async with appending(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        for name, unit in units.items():
+            new: list[PodGroupObserved | PodSubmitted] = [groups[name]] if name in groups else []
+            new += [submitted(draft, str(uuid4())) for draft, _ in unit]
+            drafts = [_draft(publisher, payload, basis) for payload in new]
+            drafts += [
+                await _end_fenced(ledger, publisher, there, basis=basis) for _, there in unit
+            ]
+            appended = await commit.append_group(drafts)
+            done += [
+                Submitted(each.namespace, each.name, each.uid, at.revision or 0)
+                for each, at in zip(new, appended, strict=False)
+                if isinstance(each, PodSubmitted)
+            ]
+    return done
+
+
+def _end(publisher: Publisher, pod: PodAnswer, why: str, basis: int) -> Draft:
+    data = PodGone(uid=pod.uid, reason=f"{why} by {person('')}")
+    return publisher.draft(data, event_id=f"{pod.uid}/gone", basis=basis)
+
+
+async def _end_fenced(
+    ledger: JetStreamLedger, publisher: Publisher, pod: PodAnswer, *, basis: int
+) -> Draft:
+    """Its end, which is stored only while nobody says more of the pod. Raises NotFound."""
+    newest = await ledger.last_on_subject(subject_of_pod(pod.uid))
+    if newest > basis:
+        raise NotFound(
+            f"somebody else has changed or ended {pod.namespace}/{pod.name} at revision {newest}; "
+            "the same again looks at it anew"
+        )
+    data = PodGone(uid=pod.uid, reason=f"replaced by {person('')}")
+    event_id = f"{pod.uid}/gone/{uuid4()}"  # another event than an end that somebody else writes
+    return publisher.draft(data, event_id=event_id, basis=basis, expect=newest)

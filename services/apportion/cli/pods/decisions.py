@@ -1,0 +1,186 @@
+"""Waiting until every submitted pod is decided: placed somewhere, or refused for now; of one at
+which no scheduler looks there is nothing to wait for.
+
+Or, where that is asked for, until what was placed is also allocated.
+
+Read straight from the ledger, from the first of the pods on, so nothing that was decided meanwhile
+is missed. Invariant: a pod that is refused and then placed counts as placed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from apportion.cli.exits import Outdated
+from apportion.cli.pods.append import Submitted
+from apportion.core.ledger.rules import RULES, Rules
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.port import Record
+from apportion_schemas import (
+    FormatEnabled,
+    InvalidEvent,
+    PodEvicted,
+    PodPlaced,
+    PodRefused,
+    SharesAllocated,
+    UnknownEvent,
+    UnreadableEvent,
+)
+
+SUBJECTS = (
+    "apportion.v1.placement.>",
+    "apportion.v1.pending.>",
+    "apportion.v1.allocation.>",
+    RULES,
+)
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """What the scheduler said of one pod, and at which revision."""
+
+    revision: int
+    placed: PodPlaced | None = None
+    refused: PodRefused | None = None
+
+
+class Awaited:
+    """The decisions on some pods, as they come; `first_placed_s` is on the monotonic clock.
+
+    `progress` is called once for each pod that is settled. `revision` is the newest seen, and
+    `evicted` are by uid the names of those that were told to go for one of them; `unlooked` are
+    those at which no scheduler looks, with for what each waits.
+    """
+
+    def __init__(
+        self, pods: Iterable[Submitted], progress: Callable[[], None], *, allocated: bool = False
+    ) -> None:
+        self.pods = {pod.uid: pod for pod in pods}
+        self.decided: dict[str, Decided] = {}
+        self.unlooked: dict[str, str] = {}
+        self.evicted: dict[str, list[str]] = {}
+        self.first_placed_s = 0.0
+        self.revision = 0
+        self._progress = progress
+        self._to_the_end = allocated
+        self._settled: set[str] = set()
+        self._of = set(self.pods)
+        self._enough = len(self.pods)
+        self._all = asyncio.Event()
+        self._rules = Rules()
+
+    @property
+    def refused(self) -> list[str]:
+        """The uids that were refused and not placed since."""
+        return [uid for uid, said in self.decided.items() if said.refused]
+
+    @property
+    def undecided(self) -> list[str]:
+        """The uids of which nothing was said and something should be."""
+        return [uid for uid in self.pods if uid not in self.decided and uid not in self.unlooked]
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self._all.is_set()
+
+    def set_aside(self, unlooked: Mapping[str, str]) -> None:
+        """Wait for none of these, by uid with for what each waits: no scheduler looks at them."""
+        self.unlooked |= unlooked
+        for uid in unlooked:
+            self._settle(uid)
+
+    async def recall(self, ledger: JetStreamLedger, revisions: Iterable[int]) -> None:
+        """Take note of what was said there of pods that were live before. Raises as `wait`."""
+        self._rules = await stream.read_rules(ledger.wire)
+        for revision in revisions:
+            record = await stream.read_record(ledger.wire, revision)
+            if record is not None:  # else it was trimmed, and what is said next counts
+                self._deliver(record)
+
+    async def wait(self, ledger: JetStreamLedger, timeout_s: float) -> None:
+        """Return when each pod is settled, or after `timeout_s`.
+
+        Raises:
+            LedgerError, and Outdated: a newer build wrote what became of them.
+        """
+        if self.pods:
+            start = min(pod.revision for pod in self.pods.values())
+            self.revision = max(self.revision, start - 1)
+            await self._follow(ledger, start, timeout_s)
+
+    async def wait_on(self, ledger: JetStreamLedger, timeout_s: float) -> None:
+        """After `wait`: return when there is news of one that was refused, or after `timeout_s`.
+
+        That is a place, another refusal, or that others go for it. Raises as `wait`.
+        """
+        self._all.clear()
+        self._settled.clear()
+        self._of = set(self.refused)
+        self._enough = 1
+        await self._follow(ledger, self.revision + 1, timeout_s)
+
+    async def _follow(self, ledger: JetStreamLedger, start: int, timeout_s: float) -> None:
+        self._rules = await stream.read_rules(ledger.wire)
+        start = start or 1
+        following = await ledger.follow(self._deliver, start=start, subjects=SUBJECTS)
+        ended = asyncio.ensure_future(following.join())
+        decided = asyncio.ensure_future(self._all.wait())
+        try:
+            await asyncio.wait(
+                {ended, decided}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if ended.done():
+                ended.result()
+        finally:
+            decided.cancel()
+            await following.stop()
+            await asyncio.gather(ended, decided, return_exceptions=True)
+
+    def _deliver(self, record: Record) -> None:
+        try:
+            data = self._rules.read(record.revision, record.subject, record.payload).data
+        except UnknownEvent as error:
+            raise Outdated(
+                f"the pods are submitted, and what becomes of them cannot be read here, as of "
+                f"revision {record.revision}: {error}"
+            ) from None
+        except (UnreadableEvent, InvalidEvent):
+            return  # whoever folds says so; it decides nothing
+        if isinstance(data, FormatEnabled):
+            self._rules.enable(record.revision, data)
+        if isinstance(data, PodPlaced | PodRefused | SharesAllocated):
+            self._take(record.revision, data.pod, data)
+        elif isinstance(data, PodEvicted):
+            self._take(record.revision, data.beneficiary, data)
+
+    def _take(
+        self, revision: int, uid: str, data: PodPlaced | PodRefused | SharesAllocated | PodEvicted
+    ) -> None:
+        """Take note of what is said of a pod, perhaps one that is waited for."""
+        if uid not in self._of:
+            return
+        self.revision = revision
+        before = self.decided.get(uid)
+        if isinstance(data, PodEvicted):
+            self.evicted.setdefault(uid, []).append(f"{data.namespace}/{data.name}")
+        if isinstance(data, PodPlaced):
+            self.first_placed_s = self.first_placed_s or time.monotonic()
+            self.decided[uid] = Decided(revision, placed=data)
+        elif isinstance(data, PodRefused) and (before is None or before.refused):
+            self.decided[uid] = Decided(revision, refused=data)
+        if self._to_the_end and isinstance(data, PodPlaced):
+            self._settled.discard(uid)
+        else:
+            self._settle(uid)
+
+    def _settle(self, uid: str) -> None:
+        if uid not in self._settled:
+            self._settled.add(uid)
+            self._progress()
+        if len(self._settled) >= self._enough:
+            self._all.set()

@@ -1,0 +1,148 @@
+"""What is wanted beside what is live: what is new, the same, changed, or too much.
+
+A pod is the same while its manifest asks for the same, in the same queue, with the same labels; the
+gateway tells by a digest, and only where that differs the ledger is asked what was. Invariant: what
+is live is changed or ended by nothing but this comparison's word on it. A workload or gang whose
+live pods have changed is changed whole or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import compress
+from operator import not_
+from typing import Literal, TypeVar
+
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.pods.append import stands
+from apportion.cli.pods.submissions import Dropped, Ended, submission_of
+from apportion.core.explain.answers import GangAnswer, PodAnswer
+from apportion.core.explain.vocabulary import PHASES
+from apportion.core.explain.wanted import otherwise
+from apportion.core.ledger.shaping import shape_key, spec_digest
+from apportion.core.manifests import PodDraft, submitted
+from apportion.runtime.files.wishes import Wish
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion_schemas import PodGroupObserved
+
+Held = Literal["submitted", "ended"]
+Pod = TypeVar("Pod", PodDraft, PodAnswer)
+
+
+@dataclass(slots=True)
+class Compared:
+    """`new` is to be submitted; `changed` has drafts of live pods that would be others now.
+
+    `gangs` are those that have neither of these: of them the declaration alone may differ.
+    `waiting` are those of the same that have no place yet. `held` is what a workload or gang of the
+    changed has beside them, by name: whether it was to be submitted or to be ended.
+    """
+
+    new: Wish
+    gangs: dict[str, PodGroupObserved] = field(default_factory=dict)
+    same: list[str] = field(default_factory=list)
+    waiting: list[PodAnswer] = field(default_factory=list)
+    changed: list[tuple[PodDraft, PodAnswer]] = field(default_factory=list)
+    surplus: list[PodAnswer] = field(default_factory=list)
+    held: dict[str, Held] = field(default_factory=dict)
+
+    def hold_back(self) -> None:
+        """Submit and end nothing of a workload or gang whose changed pods stay as they are, nor
+        declare the gang anew: half of a change is what nobody has written.
+        """
+        wholes = {whole for each in self.changed for pod in each for whole in _wholes(pod)}
+        new, pods = _parted(self.new.pods, wholes)
+        surplus, self.surplus = _parted(self.surplus, wholes)
+        self.held = {f"{pod.namespace}/{pod.name}": "submitted" for pod in new}
+        self.held |= {f"{pod.namespace}/{pod.name}": "ended" for pod in surplus}
+        settled = {pod.group for pod in new} - {pod.group for pod in pods}
+        settled |= {pod.group for each in self.changed for pod in each}
+        groups = {name: each for name, each in self.new.groups.items() if name not in settled}
+        self.new = Wish(pods, groups)
+        self.gangs = {name: each for name, each in self.gangs.items() if name not in settled}
+
+
+def _parted(pods: list[Pod], wholes: set[tuple[str, str]]) -> tuple[list[Pod], list[Pod]]:
+    """Those that are of one of these workloads and gangs, and the others."""
+    theirs = [not wholes.isdisjoint(_wholes(pod)) for pod in pods]
+    return list(compress(pods, theirs)), list(compress(pods, map(not_, theirs)))
+
+
+def _wholes(pod: PodDraft | PodAnswer) -> Iterator[tuple[str, str]]:
+    """What the pod is a part of: its owner by namespace, and its gang, which several may share."""
+    if pod.owner:
+        yield pod.namespace, pod.owner
+    if pod.group:
+        yield "", pod.group
+
+
+def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compared:
+    """Each pod of the wish beside the live one of its name, and Deployments beside their pods."""
+    found = Compared(only_new(wish, live), dict(wish.groups))
+    for pod in wish.pods:
+        there = live.get(f"{pod.namespace}/{pod.name}")
+        if there is None:
+            continue
+        if there.phase == "rejected" or there.spec == _digest(pod):
+            found.same.append(f"{pod.namespace}/{pod.name}")
+            found.waiting += [there] if there.phase in PHASES else []
+        else:
+            found.changed.append((pod, there))
+    found.same.sort()
+    for pod in (*found.new.pods, *(draft for draft, _ in found.changed)):
+        found.gangs.pop(pod.group, None)
+    groups = found.new.groups
+    found.new.groups = {name: each for name, each in groups.items() if name not in found.gangs}
+    found.surplus = list(_surplus(wish, gateway))
+    return found
+
+
+def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
+    """What of the wish is not live already: its pods, and their gangs or gangs that stand alone."""
+    new = [pod for pod in wish.pods if f"{pod.namespace}/{pod.name}" not in live]
+    needed = {pod.group for pod in new}
+    settled = {pod.group for pod in wish.pods} - needed
+    groups = {name: group for name, group in wish.groups.items() if name not in settled}
+    return Wish(new, groups)
+
+
+async def undeclared(
+    ledger: JetStreamLedger, gateway: Gateway, gangs: dict[str, PodGroupObserved]
+) -> dict[str, PodGroupObserved]:
+    """Those of the gangs that do not stand just so; one whose pods have all ended is forgotten."""
+    if not gangs:
+        return {}
+    _, known = await asyncio.to_thread(gateway.items, "gangs", GangAnswer)
+    declared = {gang.group for gang in known if gang.declared}
+    return {
+        name: gang for name, gang in gangs.items()
+        if name not in declared or await stands(ledger, gang) != gang
+    }  # fmt: skip
+
+
+async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer) -> list[str]:
+    """In words, what the pod would have otherwise: what was → what is wanted."""
+    try:
+        was = (await submission_of(ledger, there)).data
+    except Dropped:
+        return ["what it asked for is not in the ledger any more"]
+    except Ended:
+        return ["it has ended meanwhile"]
+    return otherwise(was, submitted(draft, there.uid))
+
+
+def _digest(draft: PodDraft) -> str:
+    return spec_digest(shape_key(draft.shape), submitted(draft, ""))
+
+
+def _surplus(wish: Wish, gateway: Gateway) -> Iterator[PodAnswer]:
+    """Live pods of the wish's Deployments that these have too many of."""
+    wanted = {f"{pod.namespace}/{pod.name}" for pod in wish.pods}
+    for namespace in sorted({namespace for namespace, _ in wish.deployments}):
+        _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
+        for pod in pods:
+            owned = (namespace, pod.owner) in wish.deployments
+            if owned and f"{namespace}/{pod.name}" not in wanted:
+                yield pod

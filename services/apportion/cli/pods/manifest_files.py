@@ -1,0 +1,69 @@
+"""What a person hands to `submit` and `delete`: manifests and traces, read into one wish.
+
+Invariant: what cannot be used is named, one problem each, and the rest is used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from apportion.cli.render.output import console, plain
+from apportion.cli.render.progress import progress
+from apportion.core.dialects import ManifestError
+from apportion.core.manifests import ManifestConfig
+from apportion.core.manifests.others import passed_over_words
+from apportion.core.manifests.template import DEFAULT_CONFIG
+from apportion.core.manifests.trace import read_trace_pods
+from apportion.runtime.files.manifests import Document, Problem, read_manifest_files
+from apportion.runtime.files.wishes import Wish, read_wish
+
+TRACE_BYTES_MAX = 256 << 20
+TOLD_EVERY = 1_000
+
+
+def read_manifests(
+    names: Sequence[str], config: ManifestConfig = DEFAULT_CONFIG
+) -> tuple[Wish, list[Problem]]:
+    """The pods, gangs, queues and quotas of files, folders and `-`."""
+    return read_wish(documents(names), config)
+
+
+def documents(names: Iterable[str]) -> Iterator[Document | Problem]:
+    """What these files, folders and `-` hold; a terminal is told how far it is."""
+    tell = progress(0, "document")
+    for number, found in enumerate(read_manifest_files(list(names), sys.stdin.buffer), 1):
+        if number % TOLD_EVERY == 0:
+            tell(number)
+        yield found
+
+
+def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:
+    """The first `limit` pods of a trace."""
+    wish, problems = Wish(), list[Problem]()
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes > TRACE_BYTES_MAX:
+            problem = f"is larger than {TRACE_BYTES_MAX >> 20} MiB: split it"
+            return wish, [Problem(str(path), problem)]
+        with path.open(encoding="utf-8", newline="") as lines:
+            wish.pods.extend(itertools.islice(read_trace_pods(lines), limit))
+    except (OSError, UnicodeDecodeError, ManifestError) as error:
+        problems.append(Problem(str(path), str(error)))
+    return wish, problems
+
+
+def tell_refused(problems: Iterable[object]) -> None:
+    """Say on standard error which documents cannot be used, and why."""
+    out = console(stderr=True)
+    for problem in problems:
+        out.print("refused", plain(problem), style="red", soft_wrap=True)
+
+
+def tell_passed_over(wish: Wish) -> None:
+    """Name on standard error what of a wish is of no concern here."""
+    if wish.passed_over:
+        said = passed_over_words(wish.passed_over)
+        console(stderr=True).print(plain(said), style="yellow", soft_wrap=True)

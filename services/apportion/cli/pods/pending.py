@@ -1,0 +1,138 @@
+"""What became of pods that found no place at first: in the words of `why`, as of now.
+
+The event that refused a pod names the nodes that were nearest when it was decided, among them such
+as could never hold the pod. `why` looks at the fleet. Invariant: what is said is true now, or it
+names causes alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+from msgspec import structs
+
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.exits import NotFound, Unreachable
+from apportion.cli.pods.append import Submitted
+from apportion.cli.pods.decisions import Awaited
+from apportion.core.explain import limit_words, words
+from apportion.core.explain.answers import GangAnswer, PodAnswer, Why
+from apportion.core.explain.frequent import frequent
+from apportion.core.explain.unlooked import gates_words
+from apportion.core.manifests import PodDraft
+from apportion_schemas import PodRefused, Shape
+
+ASKED_MAX: Final = 40
+"""Of so many pods each is asked about; of more, as of a trace, none."""
+
+
+def whys(gateway: Gateway, awaited: Awaited) -> dict[str, Why]:
+    """By uid: how those stand now that were refused when the waiting ended, as far as it is known.
+
+    One that somebody ended meanwhile has none.
+    """
+    found: dict[str, Why] = {}
+    if len(awaited.refused) > ASKED_MAX:
+        return found
+    query = {"at_least": awaited.revision}
+    for uid in awaited.refused:
+        pod = awaited.pods[uid]
+        try:
+            why = gateway.ask("pods", pod.namespace, pod.name, "why", answer=Why, query=query)
+        except (NotFound, Unreachable):
+            continue
+        if why.uid == uid:
+            found[uid] = why
+    return found
+
+
+def unlooked(
+    gateway: Gateway, drafts: Iterable[PodDraft], pods: Iterable[Submitted], *, at_least: int
+) -> dict[str, str]:
+    """By uid: for what those wait at which no scheduler looks, a gate or the word of their gang.
+
+    `at_least` is the revision as of which the gangs are known. Raises what the gateway raises.
+    """
+    by_name = {f"{draft.namespace}/{draft.name}": draft for draft in drafts}
+    undeclared = set[str]()
+    if any(draft.group for draft in by_name.values()):
+        _, gangs = gateway.items("gangs", GangAnswer, {"at_least": at_least})
+        undeclared = {gang.group for gang in gangs if not gang.declared}
+    found: dict[str, str] = {}
+    for pod in pods:
+        draft = by_name[pod.full_name]
+        if draft.gates:
+            found[pod.uid] = gates_words(draft.gates)
+        elif draft.group in undeclared:
+            found[pod.uid] = words.undeclared(draft.group)
+    return found
+
+
+def never_fitting(gateway: Gateway, awaited: Awaited) -> set[str]:
+    """The uids of those that were refused and can never fit, as `get pods` tells it; none where
+    nobody answers.
+    """
+    if not awaited.refused:
+        return set()
+    try:
+        _, pods = gateway.items("pods", PodAnswer, {"at_least": awaited.revision})
+    except (NotFound, Unreachable):
+        return set()
+    return never_of(pods).intersection(awaited.refused)
+
+
+def never_of(pods: Iterable[PodAnswer]) -> set[str]:
+    """The uids of those of which a list says that they can never fit."""
+    return {pod.uid for pod in pods if pod.cause.startswith(words.NEVER_LISTED)}
+
+
+def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None = None) -> str:
+    """What the refused pod waits for; of `why` without its name and since when."""
+    if why is not None and why.refused is not None:
+        return why.sentence.partition(": ")[2]
+    refused = awaited.decided[uid].refused
+    assert refused is not None  # noqa: S101 - who asks has seen it
+    return words.refusal(structs.replace(refused, nearest=()), shape)
+
+
+def alike(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What is said of each pod; the same of several, as of a gang, once, with the first of them."""
+    by_text: dict[str, list[str]] = {}
+    for name, text in said.items():
+        by_text.setdefault(text, []).append(name)
+    for text, names in by_text.items():
+        more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        yield f"{names[0]}{more}", text
+
+
+def causes(
+    awaited: Awaited,
+    pods: Iterable[str],
+    shapes: Mapping[str, Shape],
+    never: Collection[str] = (),
+) -> dict[str, int]:
+    """How many of these pods, by uid, wait for what, the most first; `shapes` are by uid, and
+    `never` has those that can never fit.
+
+    In as few words as are the same for pods that were refused while the fleet was another.
+    """
+    found = Counter[str]()
+    for uid in pods:
+        said = awaited.decided.get(uid)
+        if said is None:
+            found[awaited.unlooked[uid]] += 1
+        elif said.refused is not None:
+            found[_first_cause(said.refused, shapes.get(uid), never=uid in never)] += 1
+    return dict(found.most_common())
+
+
+def _first_cause(refused: PodRefused, shape: Shape | None, *, never: bool) -> str:
+    if limits := limit_words.of_refusal(refused):
+        return limits[0]
+    if refused.gang is not None:
+        return words.gang(refused.gang)
+    codes = [code for code, _ in frequent(words.without_gone(refused))]
+    said = words.named(codes[0], shape, never=never) if codes else words.cause(refused)
+    return f"{words.NEVER_LISTED}: {said}" if never else said

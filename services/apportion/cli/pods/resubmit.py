@@ -1,0 +1,131 @@
+"""Moving what runs on a node where there is no Kubernetes: it ends and is submitted anew.
+
+What is moved together (a gang) is a `Unit`. Invariant: a unit ends and begins again in one atomic
+batch, fenced by what the ledger says last of each of its pods; so whatever happens to us none of it
+is lost, and none runs twice or comes back that somebody else has ended.
+"""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+
+from apportion.cli.pods.append import Submitted
+from apportion.cli.pods.local_process import Run
+from apportion.cli.pods.submissions import Dropped, Ended, Submission, submission_of
+from apportion.core.explain.answers import PodAnswer
+from apportion.core.manifests.uids import of_folder
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import FenceRefused
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion_schemas import (
+    PodGone,
+)
+
+TRIES = 5
+"""So often a unit is looked at anew when one of its pods has changed under our hands."""
+UNIT_MAX = 500
+"""Pods of one unit: each is an end and a beginning in one atomic batch."""
+
+
+class Unit(Struct, frozen=True):
+    """Pods that are moved together; `gang` is empty for one by itself."""
+
+    pods: tuple[PodAnswer, ...]
+    gang: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """What people call its pods: `namespace/name`, in the order of `pods`."""
+        return [f"{pod.namespace}/{pod.name}" for pod in self.pods]
+
+
+class Moved(Struct, frozen=True):
+    """What became of a unit: what was submitted anew, and the names of pods that had ended."""
+
+    submitted: tuple[Submitted, ...]
+    ended: tuple[str, ...] = ()
+
+
+class Blocked(Exception):
+    """The unit cannot be moved now; `lasting`: waiting would not help."""
+
+    def __init__(self, why: str, *, lasting: bool = False) -> None:
+        super().__init__(why)
+        self.lasting = lasting
+
+
+class Anew:
+    """Ends pods and submits them again in the same batch, so that none is lost in between."""
+
+    def __init__(self, ledger: JetStreamLedger, commit: GroupCommit, who: str, why: str) -> None:
+        self._ledger = ledger
+        self._commit = commit
+        self._publisher = Publisher(f"cli/{who}", SystemClock(), commit.append)
+        self._reason = why
+
+    async def move(self, unit: Unit, *, basis: int) -> Moved:
+        """The pods under their new uids; those that a watcher submits anew are only ended.
+
+        Raises:
+            Blocked: a pod of it can start nowhere else, nobody knows any more what it asked for, or
+                one changes all the time.
+            LedgerError: nothing was ended.
+        """
+        changed: FenceRefused | None = None
+        for _ in range(TRIES):
+            there, ended = await self._look(unit)
+            try:
+                return Moved(await self._begin_anew(there, basis=basis), ended)
+            except FenceRefused as error:
+                changed = error
+        raise Blocked(f"a pod of it changes all the time: {changed}")
+
+    async def _look(self, unit: Unit) -> tuple[dict[str, Submission], tuple[str, ...]]:
+        """What those of the unit that are live asked for, by uid, and the names of the others."""
+        there: dict[str, Submission] = {}
+        ended: list[str] = []
+        for pod, name in zip(unit.pods, unit.names, strict=True):
+            if Run.of_owner(pod.owner) is not None:
+                raise Blocked(
+                    f"{name} is a command of `apportion run` on {pod.node}; end it there",
+                    lasting=True,
+                )
+            try:
+                there[pod.uid] = await submission_of(self._ledger, pod)
+            except Dropped as error:
+                raise Blocked(str(error), lasting=True) from None
+            except Ended:
+                ended.append(name)
+        return there, tuple(ended)
+
+    async def _begin_anew(
+        self, there: dict[str, Submission], *, basis: int
+    ) -> tuple[Submitted, ...]:
+        again = [
+            msgspec.structs.replace(each.data, uid=str(uuid4()))
+            for each in there.values()
+            if not of_folder(each.data.uid)
+        ]
+        # The new ones first: a gang is forgotten with the last of its pods.
+        drafts = [
+            self._publisher.draft(each, event_id=f"{each.uid}/submitted", basis=basis, expect=0)
+            for each in again
+        ]
+        # An id of its own: the end that somebody else wrote is another event than ours.
+        drafts += [
+            self._publisher.draft(
+                PodGone(uid=uid, reason=self._reason),
+                event_id=f"{uid}/gone/{uuid4()}", basis=basis, expect=each.revision,
+            )
+            for uid, each in there.items()
+        ]  # fmt: skip
+        appended = await self._commit.append_group(drafts)
+        return tuple(
+            Submitted(each.namespace, each.name, each.uid, at.revision or 0)
+            for each, at in zip(again, appended, strict=False)
+        )

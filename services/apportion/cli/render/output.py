@@ -1,0 +1,90 @@
+"""What a person sees: tables and colours on a terminal, plain text in a pipe, JSON on request.
+
+Invariants: with `--json` standard output holds one JSON document (or one a line, where a verb says
+so) and nothing else; everything said beside it goes to standard error. In neither is a character
+that a terminal would obey and that we did not mean.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from apportion.cli.render.ascii import Ascii, ascii_only
+from apportion.cli.render.rows import Rows, clean
+from apportion.core.explain.printable import escaped, escaped_json
+
+PIPE_WIDTH = 220
+"""Columns where there is no terminal and COLUMNS does not tell: rows are not cut for `grep`."""
+
+PHASE_STYLES = {
+    "waiting": "yellow",
+    "rejected": "red",
+    "placed": "cyan",
+    "bound": "blue",
+    "allocated": "green",
+}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The person's terminal, or the pipe that stands in its place."""
+    stream = sys.stderr if stderr else sys.stdout
+    given = os.environ.get("COLUMNS", "")
+    width = None if stream.isatty() or given.isdecimal() else PIPE_WIDTH
+    file: Any = Ascii(stream) if ascii_only(stream, os.environ) else None
+    return _Console(stderr=stderr, file=file, width=width, highlight=False, soft_wrap=False)
+
+
+class _Console(Console):
+    """One on which text of ours may have text from outside in it, and that cuts no rows."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """See rich; lines of rows that are wider than the terminal go on in its next line."""
+        crop = not any(isinstance(each, Rows) for each in objects)
+        super().print(*objects, **{"crop": crop, **how})
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """See rich."""
+        return super().render_str(escaped(text, keep="\n\t"), **how)
+
+
+def print_json(body: object, *, line: bool = False) -> None:
+    """`body` as JSON: indented, or on one line."""
+    data = msgspec.json.encode(body)
+    data = data if line else msgspec.json.format(data, indent=2)
+    click.echo(escaped_json(data), nl=True)  # bytes: JSON is UTF-8, whatever the terminal can show
+
+
+def table(
+    *columns: str,
+    right: Iterable[str] = (),
+    wraps: Iterable[str] = (),
+    drops: Iterable[str] = (),
+) -> Rows:
+    """An empty table in the one style of all verbs; see Rows."""
+    return Rows(*columns, right=right, wraps=wraps, drops=drops)
+
+
+def show(rows: Rows, out: Console | None = None) -> None:
+    """The rows on standard output, and on standard error which columns had no room."""
+    (out or console()).print(rows)
+    if rows.left_out and rows.header:
+        said = f"no room for {', '.join(rows.left_out)}: a wider terminal shows more, --json all"
+        console(stderr=True).print(plain(said), style="dim", soft_wrap=True)
+
+
+def phase(name: str) -> Text:
+    """A phase in its colour."""
+    return Text(name, style=PHASE_STYLES.get(name, ""))
+
+
+def plain(value: Any) -> Text:
+    """Text from outside: no markup in it is obeyed, and no control character reaches the screen."""
+    return Text(clean(value))

@@ -1,0 +1,312 @@
+"""Answers as tables: one function for each list of `apportion get`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from rich.text import Text
+
+from apportion.cli.render.output import phase, plain, table
+from apportion.cli.render.rows import Rows, clean
+from apportion.core.explain.answers import (
+    DeviceAnswer,
+    GangAnswer,
+    NodeAnswer,
+    PlacementAnswer,
+    PodAnswer,
+    QueueAnswer,
+    QuotaAnswer,
+)
+from apportion.core.explain.health import failed_words, found_silent
+from apportion.core.explain.lens import NOT_TOLD
+from apportion.core.explain.limit_words import of_resource
+from apportion.core.explain.lines import ask_words, listed, shares_words
+from apportion.core.explain.vocabulary import PHASES
+from apportion.core.explain.words import device_words
+
+
+class Look(NamedTuple):
+    """How a list is looked at: with all columns, however narrow the terminal is, or not; and of
+    which time ages are (None: now).
+    """
+
+    wide: bool = False
+    now: datetime | None = None
+
+
+PLAIN = Look()
+
+
+def shown_phase(pod: PodAnswer) -> str:
+    """What people are told of its phase: a pod without a place waits, looked at or not yet."""
+    return PHASES.get(pod.phase, pod.phase)
+
+
+def shown_phases(phases: Mapping[str, int]) -> dict[str, int]:
+    """How many pods are in each phase, in the words that people are told."""
+    shown = Counter[str]()
+    for name, count in phases.items():
+        shown[PHASES.get(name, name)] += count
+    return shown
+
+
+def age(time: str, now: datetime) -> str:
+    """How long ago a time is, as kubectl shows it: `45s`, `12m`, `5h`, `3d`; empty without one."""
+    if not time:
+        return ""
+    seconds = max(int((now - datetime.fromisoformat(time)).total_seconds()), 0)
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def short_name(namespace: str, name: str) -> str:
+    """How a pod is called where there is little room: with its namespace unless that is `default`,
+    as verbs take it.
+    """
+    return name if namespace == "default" else f"{namespace}/{name}"
+
+
+def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
+    """One row for each pod: where it is and what it holds, or what it waits for."""
+    more = ("UID", "ATTEMPT", "PRIORITY", "CPU", "MEMORY", "DIALECT", "GANG") if look.wide else ()
+    made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more,
+                 "HOLDS, OR WHY NOT",
+                 right=("REVISION", "AGE", "ATTEMPT", "PRIORITY", "CPU", "MEMORY"),
+                 wraps=("HOLDS, OR WHY NOT",),
+                 drops=() if look.wide else ("REVISION", "AGE", "HOLDS, OR WHY NOT"))  # fmt: skip
+    now = look.now or datetime.now(UTC)
+    for pod in items:
+        newest = max(
+            pod.submitted_revision, pod.refused_revision, pod.placed_revision, pod.bound_revision,
+            pod.allocated_revision,
+        )  # fmt: skip
+        made.add_row(
+            pod.namespace, pod.name, _phase(pod), pod.node,
+            str(newest or ""), age(pod.submitted_time, now),
+            *((pod.uid, str(pod.attempt), str(pod.priority), f"{pod.cpu_milli / 1000:g}",
+               f"{pod.memory_mib:,} MiB", pod.dialect, pod.group)
+              if look.wide else ()), _held(pod),
+        )  # fmt: skip
+    return made
+
+
+def _phase(pod: PodAnswer) -> Text:
+    """Its phase, and that it is to go: also where there is no room for more."""
+    said = phase(shown_phase(pod))
+    return said.append(", evicted", "yellow") if pod.evicted_for else said
+
+
+def _held(pod: PodAnswer) -> str:
+    """What it holds and what is the matter with that, or what it waits for."""
+    if pod.rejection:
+        return pod.rejection
+    if pod.shares:
+        said = [failed_words(pod.failed_devices)] if pod.failed_devices else []
+        said += [shares_words(pod.shares)]
+        said += [pod.unready] if pod.unready else []
+        said += [f"is to go for {pod.evicted_for}"] if pod.evicted_for else []
+        return "; ".join(said)
+    if pod.unready:
+        return pod.unready
+    if pod.room_on:
+        return f"room is made for it on {pod.room_on}"
+    return pod.cause or listed([ask_words(ask) for ask in pod.asks]) or "no device"
+
+
+def placements(items: Iterable[PlacementAnswer], look: Look = PLAIN) -> Rows:
+    """One row for each placement."""
+    more = ("UID", "ATTEMPT") if look.wide else ()
+    made = table("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "AGE", "SCORE", *more, "SHARES",
+                 right=("REVISION", "AGE", "SCORE", "ATTEMPT"), wraps=("SHARES",),
+                 drops=() if look.wide else ("SCORE", "AGE", "REVISION", "SHARES"))  # fmt: skip
+    now = look.now or datetime.now(UTC)
+    for placed in items:
+        made.add_row(
+            str(placed.placed_revision), placed.namespace, placed.name,
+            placed.node, phase(placed.phase), age(placed.placed_time, now),
+            f"{placed.score.total:.1f}", *((placed.uid, str(placed.attempt)) if look.wide else ()),
+            shares_words(placed.shares),
+        )  # fmt: skip
+    return made
+
+
+def nodes(items: Iterable[NodeAnswer], look: Look = PLAIN) -> Rows:
+    """One row for each node."""
+    more = ("DRIVER", "LABELS") if look.wide else ()
+    made = table("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY", *more,
+                 right=("DEVICES", "PODS", "CPU", "MEMORY"), wraps=("STATE", "MODELS", "LABELS"),
+                 drops=() if look.wide else ("MEMORY", "CPU", "PODS", "MODELS"))  # fmt: skip
+    for node in items:
+        made.add_row(
+            node.node, node_state(node), f"{node.devices_open}/{node.devices}",
+            listed(list(node.models)), f"{node.pods}/{node.pods_max}",
+            f"{node.cpu_used_milli / 1000:g}/{node.cpu_milli / 1000:g}",
+            f"{node.memory_used_mib / 1024:.0f}/{node.memory_mib / 1024:.0f} GiB",
+            *((node.driver, ",".join(f"{k}={v}" for k, v in sorted(node.labels.items())))
+              if look.wide else ()),
+        )  # fmt: skip
+    return made
+
+
+def node_state(node: NodeAnswer) -> Text:
+    """In one word, or every reason why not; and what was refused of its agent."""
+    said = _node_state(node)
+    if node.refused is not None:
+        said.append(f"; its report is refused ({node.refused.cause}): ", "red")
+        said.append_text(plain(node.refused.message))
+    return said
+
+
+def _node_state(node: NodeAnswer) -> Text:
+    if node.gone:
+        return Text("gone", "red")
+    said = []
+    if node.cordon:
+        said.append(Text("cordoned: ", "yellow").append_text(plain(node.cordon)))
+    if node.silent:
+        said.append(Text(f"its agent is not heard, {found_silent(node.silent)}", "red"))
+    elif not node.ready:
+        said.append(Text("not ready", "red"))
+    whole = Text("; ").join(said) if said else Text("ready", "green")
+    if node.closed:
+        closed = [f"its device {device_words(each.device)} {each.cause}" for each in node.closed]
+        whole.append(clean(f"; {listed(closed)}"), "red")
+    return whole
+
+
+def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:
+    """One row for each device; in the wide form with its whole id."""
+    amounts = ("MEMORY FREE", "CORES FREE", "SLOTS FREE")
+    made = table(
+        "NODE",
+        "#",
+        "DEVICE",
+        "MODEL",
+        "MODE",
+        *amounts,
+        "STATE",
+        "PODS",
+        *(("FAMILY", "NUMA") if look.wide else ()),
+        right=("#", *amounts, "NUMA"),
+        wraps=("MODEL", "STATE", "PODS"),
+        drops=() if look.wide else ("MODE", "SLOTS FREE", "CORES FREE", "MODEL"),
+    )
+    for device in items:
+        made.add_row(
+            device.node, str(device.index),
+            device.device if look.wide else device_words(device.device),
+            device.model, device.mode,
+            f"{device.memory_free_mib:,}/{device.memory_mib:,} MiB",
+            cores_free(device), f"{device.slots_free}/{device.slots}",
+            device_state(device), holders(device),
+            *((device.family, "" if device.numa is None else str(device.numa))
+              if look.wide else ()),
+        )  # fmt: skip
+    return made
+
+
+def cores_free(device: DeviceAnswer) -> str:
+    """Of a card in MIG mode none, whose instances have their own."""
+    return "-" if device.mode == "mig" else f"{device.cores_free}/{device.cores}"
+
+
+def device_state(device: DeviceAnswer) -> Text:
+    """In one word, or every reason why nothing new goes there, each behind a word of its own."""
+    said = []
+    if not device.present:
+        said.append(Text("gone", "red"))
+    elif not device.healthy:
+        reason = plain(device.health_reason or "no reason given")
+        said.append(Text("failed: ", "red").append_text(reason))
+    if device.present and not device.node_ready:
+        said.append(Text("node silent" if device.node_silent else "node not ready", "red"))
+    for word, cordon in (("cordoned: ", device.cordon), ("node cordoned: ", device.node_cordon)):
+        if cordon:
+            said.append(Text(word, "yellow").append_text(plain(cordon)))
+    return Text("; ").join(said) if said else Text("ok", "green")
+
+
+def holders(device: DeviceAnswer) -> str:
+    """Who is on the device, each pod once."""
+    return listed(list(dict.fromkeys(f"{held.namespace}/{held.pod}" for held in device.holders)))
+
+
+def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
+    """One row for each gang; the wide form has no more to tell."""
+    del look
+    made = table("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
+                 wraps=("PHASES",), drops=("QUEUE",))  # fmt: skip
+    for gang in items:
+        counts = shown_phases(gang.phases)
+        phases = ", ".join(f"{count} {name}" for name, count in counts.items())
+        lost = [f"{count} on {node}, which is not ready" for node, count in gang.unready.items()]
+        phases += f"; {' and '.join(lost)}" if lost else ""
+        needs = str(gang.min_available) if gang.declared else "not declared"
+        name = gang.namespace if gang.group == NOT_TOLD else gang.group
+        made.add_row(name, needs, str(gang.pods), phases, plain(gang.queue))
+    return made
+
+
+def queues(items: Iterable[QueueAnswer], look: Look = PLAIN) -> Rows:
+    """One row for each queue; the wide form has no more to tell."""
+    del look
+    made = table("QUEUE", "WEIGHT", "STATE", "PODS", "WAITING", "ON DEVICES", "HELD, OF AT MOST",
+                 right=("WEIGHT", "PODS", "WAITING"), wraps=("ON DEVICES", "HELD, OF AT MOST"),
+                 drops=("WEIGHT",))  # fmt: skip
+    for queue in items:
+        limits = _limits(queue.capability, queue.used)
+        limits += [f"at most {most:,} of {card}" for card, most in sorted(queue.cards.items())]
+        made.add_row(
+            queue.queue, str(queue.weight),
+            Text("open", "green") if queue.open else Text("closed", "yellow"),
+            _count(queue.pods), _count(queue.waiting),
+            plain(NOT_TOLD if queue.devices is None else counted_models(queue.devices)),
+            plain(", ".join(limits) or "no limit"),
+        )  # fmt: skip
+    return made
+
+
+def _count(count: int | None) -> str:
+    return NOT_TOLD if count is None else str(count)
+
+
+def counted_models(devices: Mapping[str, int]) -> str:
+    """How many devices of each model, as in `2 x T4, 1 x H100 80GB HBM3`."""
+    return ", ".join(
+        f"{count:,} x {model.removeprefix('NVIDIA ')}" for model, count in devices.items()
+    )
+
+
+def quotas(items: Iterable[QuotaAnswer], look: Look = PLAIN) -> Rows:
+    """One row for each quota; the wide form has no more to tell."""
+    del look
+    made = table("NAMESPACE", "QUOTA", "HELD, OF AT MOST", wraps=("HELD, OF AT MOST",))
+    for quota in items:
+        limits = ", ".join(_limits(quota.hard, quota.used))
+        made.add_row(quota.namespace, quota.quota, plain(limits))
+    return made
+
+
+def _named(resource: str, much: int) -> str:
+    """As in `4 CPU` or `8 of nvidia.com/gpu`."""
+    said = of_resource(resource, much)
+    return said if resource == "cpu" else f"{said} of {resource}"
+
+
+def _limits(most: Mapping[str, int], used: Mapping[str, int] | None) -> list[str]:
+    """How much of each is held, of how much; of what is of no device, that it is not counted.
+
+    What is held of a queue is not told to everybody.
+    """
+    if used is None:
+        return [f"at most {_named(name, much)}" for name, much in sorted(most.items())]
+    return [
+        f"{of_resource(name, used[name]).partition(' ')[0]}/{_named(name, much)}"
+        if name in used else f"{name}: of no device, so nothing is limited"
+        for name, much in sorted(most.items())
+    ]  # fmt: skip

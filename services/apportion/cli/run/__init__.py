@@ -1,0 +1,1 @@
+"""`apportion run`: a command of this machine inside a share."""

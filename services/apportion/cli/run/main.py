@@ -1,0 +1,264 @@
+"""`apportion run`: a command of this machine, inside of a share of its devices.
+
+The command is a pod of the ledger like any other: it waits its turn, is placed, and `why`, `top`
+and quotas know it. Once its share is there this process becomes the command, so signals, terminal
+and exit code are the command's own; while it waits, a signal ends it as it would the command.
+Invariant: what is submitted here is ended here, also when the command never starts, by the guardian
+that is there before anything is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from apportion.cli.client.configuration import manifest_config_now
+from apportion.cli.client.connection import Where, asks_both
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import open_ledger, person, run, user, write
+from apportion.cli.exits import NotFound, Unreachable
+from apportion.cli.pods.append import WAIT_S, Submitted, append
+from apportion.cli.pods.local_process import Run, ended, engine_of, unreachable, with_device
+from apportion.cli.run.guardian import Duty, leave_behind
+from apportion.cli.run.pod import Asked, document, draft_of, label, room_for
+from apportion.cli.run.wait import Telling, placed
+from apportion.cli.usage import MIB
+from apportion.core.explain.answers import NodeDetail, PodAnswer, PodDetail, Why
+from apportion.core.grants.on_host import PRELOAD
+from apportion.core.manifests import PodDraft
+from apportion.runtime.files.wishes import Wish
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.port import LedgerError
+from apportion.runtime.ledger.starting import MARK, End, Greet, Start, Started, subject_of
+from apportion.runtime.process.lives import life_of
+from apportion_schemas import PodGone
+from apportion_schemas.quantities import WHOLE
+
+PREPARE_S: Final = 40.0
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""The exit codes of a shell."""
+_OURS: Final = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python ignores, and would have the command ignore."""
+_FILES: Final = (PRELOAD, "CUDA_DEVICE_MEMORY_SHARED_CACHE")
+
+
+@click.command(
+    epilog="Example:  apportion run --memory 4000 --cores 30 -- python train.py",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED,
+                metavar="[--] COMMAND...")  # fmt: skip
+@click.option("--memory", type=MIB, metavar="MIB",
+              help="Memory of each device.  [all of it]")  # fmt: skip
+@click.option("--cores", type=click.IntRange(0, WHOLE), metavar="PERCENT",
+              help="Compute of each device; 0 holds it to nothing.  [0]")  # fmt: skip
+@click.option("--count", type=click.IntRange(1, 64), default=1, show_default=True,
+              metavar="N", help="How many devices.")  # fmt: skip
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0.1), metavar="SECONDS",
+              help="How long to wait for room.  [as long as it takes]")  # fmt: skip
+@click.option("--node", default=socket.gethostname, metavar="NAME",
+              help="This machine's name in the ledger.  [its host name]")  # fmt: skip
+@asks_both
+def command(
+    *, where: Where, as_json: bool, command_line: tuple[str, ...], memory: int | None,
+    cores: int | None, count: int, timeout_s: float | None, node: str,
+) -> None:  # fmt: skip
+    """Start a command inside of a share of this machine's devices, and wait for room where it must.
+
+    The machine runs `apportion up --gpus local`, or an agent with --runs. A command `podman run` or
+    `docker run` gets its share as a CDI device of the container.
+
+    The command has the terminal, and its own output; what is said before it starts is on stderr,
+    with --json as a document a line. `apportion delete` ends it.
+
+    Exit codes: those of the command; before it starts, 1 there is no room or no share can be made,
+    2 wrong usage, 3 the ledger, gateway or agent is away, 126 or 127 no such command.
+    """
+    here = life_of(os.getpid())
+    if here is None:
+        raise Unreachable("/proc does not show this process: mount it")
+    this = Run(node, here, engine_of(command_line))
+    where = msgspec.structs.replace(where, data=where.data.absolute())
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in jobs
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # so whoever waits is ended by it
+    config = manifest_config_now(where)
+    asked = Asked(memory, cores, count)
+    draft = draft_of(document(this, command_line[0], asked, config), config)
+    room_for(asked, node, _node(where, node))
+    pod = run(_submitted(where, this, draft))
+    try:
+        tell = leave_behind(_duty(where, this, pod))
+    except OSError as error:
+        run(_end(where, this, pod, "its command could not be guarded"))
+        raise NotFound(f"no process can be started: {error}") from None
+    try:
+        share = run(_shared(where, this, pod, timeout_s, Telling(pod, as_json=as_json)))
+    except click.ClickException as error:
+        tell(f"its command did not start: {error.message}")
+        raise
+    _become(command_line, pod.uid, share)
+
+
+def _node(where: Where, node: str) -> NodeDetail:
+    """Raises NotFound where the ledger has no such machine, Unreachable."""
+    try:
+        with contextlib.closing(Gateway(where.gateway_url())) as gateway:
+            return gateway.ask("nodes", node, answer=NodeDetail)
+    except NotFound as error:
+        raise NotFound(
+            f"{error}; this machine is one once `apportion up --gpus local` runs here, or an "
+            "agent with --runs (and another name than the host's is told by --node)"
+        ) from None
+
+
+def _become(command_line: tuple[str, ...], pod: str, share: Started) -> None:
+    """Be the command from here on, or end as a shell does that cannot start it."""
+    environment = {**os.environ, **share.environment}
+    if share.device:
+        command_line = with_device(command_line, share.device, pod)
+    else:
+        environment[MARK] = pod
+    if PRELOAD in share.environment and os.environ.get(PRELOAD):
+        environment[PRELOAD] = f"{share.environment[PRELOAD]}:{os.environ[PRELOAD]}"
+    for number in _OURS:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(command_line[0], command_line, environment)  # noqa: S606 - what was asked for
+    except OSError as error:
+        click.echo(f"{command_line[0]}: {error.strerror}", err=True)
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        raise click.exceptions.Exit(code) from None
+
+
+async def _submitted(where: Where, this: Run, draft: PodDraft) -> Submitted:
+    """Submit the pod, where there is an agent to start its command.
+
+    Raises:
+        NotFound, Unreachable: the agent, or why it would not start it.
+        LedgerError: nothing was submitted.
+    """
+    async with open_ledger(where.reach()) as ledger:
+        await _asked(ledger, this, Greet(this.life.pid, this.life.started))
+        basis = await ledger.last_revision()
+        (pod,) = await append(ledger, Wish([draft]), basis=basis, progress=lambda _: None)
+    return pod
+
+
+async def _shared(
+    where: Where, this: Run, pod: Submitted, timeout_s: float | None, telling: Telling
+) -> Started:
+    """Wait until the pod is placed, and have its share made.
+
+    Raises:
+        NotFound: no room in time, or the share cannot be made.
+        LedgerError, Unreachable: the ledger, the gateway or the agent is away.
+    """
+
+    async def sweep() -> None:
+        """End the pods of commands that are over and nobody was left to say so; find our own."""
+        with contextlib.closing(Gateway(where.gateway_url())) as gateway:
+            revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
+        over = await asyncio.to_thread(ended, pods, this.node, label(user()))
+        for each in over:
+            gone = Submitted(each.namespace, each.name, each.uid, each.submitted_revision)
+            await _end(where, this, gone, "its command has ended, and who started it was killed")
+        if revision >= pod.revision and all(each.uid != pod.uid for each in pods):
+            raise NotFound(f"{pod.full_name} was deleted while it waited")
+
+    async def cause(revision: int) -> str:
+        return await asyncio.to_thread(_cause, where, pod, revision)
+
+    start = Start(pod.uid, this.life.pid, this.life.started, bool(this.engine))
+    async with open_ledger(where.reach()) as ledger:
+        try:
+            async with asyncio.timeout(timeout_s):
+                decision = await placed(ledger, pod, telling, sweep, cause)
+        except TimeoutError:
+            with contextlib.suppress(Unreachable, NotFound):  # of its end others tell
+                telling.waits(await cause(pod.revision))
+            raise NotFound(f"no room for it within {timeout_s:g} s{telling.last()}") from None
+        share = await _asked(ledger, this, start)
+    _check_reachable(share)
+    telling.starts(decision, share)
+    return share
+
+
+def _cause(where: Where, pod: Submitted, revision: int) -> str:
+    """What the pod waits for, as `why` says it at this revision or later; empty if for nothing.
+
+    Raises NotFound, Unreachable.
+    """
+    path, query = ("pods", pod.namespace, pod.name, "why"), {"at_least": revision}
+    with contextlib.closing(Gateway(where.gateway_url())) as gateway:
+        why = gateway.ask(*path, answer=Why, query=query)
+    return why.sentence.partition(": ")[2] if why.refused is not None else ""
+
+
+def _check_reachable(share: Started) -> None:
+    """Raises NotFound where this user cannot read what holds the command to its share."""
+    for name in _FILES:
+        path = share.environment.get(name, "")
+        if path and (closed := unreachable(Path(path))):
+            raise NotFound(
+                f"{name} is {path}, and {user()} cannot read {closed}: open it to other "
+                f"users (chmod o+{'r' if closed == Path(path) else 'x'} {closed})"
+            )
+
+
+def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
+    query = {"at_least": pod.revision, "wait_s": WAIT_S}
+
+    def deleted() -> bool:
+        try:
+            with contextlib.closing(Gateway(where.gateway_url())) as gateway:
+                path = ("pods", pod.namespace, pod.name)
+                return gateway.ask(*path, answer=PodDetail, query=query).pod.uid != pod.uid
+        except NotFound:
+            return True
+        except click.ClickException:
+            return False  # nobody knows now
+
+    def end(why: str) -> None:
+        run(_end(where, this, pod, "" if deleted() else why))
+
+    return Duty(this, pod.uid, deleted, end)
+
+
+async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
+    """Let the agent take back what the pod had, and then write its end, unless that was written.
+
+    Raises:
+        NotFound, Unreachable: the agent is away, or cannot.
+        LedgerError: its end could not be written.
+    """
+    async with open_ledger(where.reach()) as ledger:
+        await _asked(ledger, this, End(pod.uid))
+    if why:
+        gone = PodGone(uid=pod.uid, reason=f"{why} ({person('')})")
+        await write(where.reach(), gone, basis=pod.revision, event_id=f"{pod.uid}/gone")
+
+
+async def _asked(ledger: JetStreamLedger, this: Run, wish: Greet | Start | End) -> Started:
+    """The agent's answer. Raises NotFound where it is no, Unreachable where there is none."""
+    try:
+        reply = await ledger.request(subject_of(this.node), msgspec.json.encode(wish), PREPARE_S)
+    except LedgerError as error:
+        raise Unreachable(
+            f"nobody on {this.node} starts commands ({error}): run `apportion up --gpus local` "
+            "there, or its agent with --runs"
+        ) from None
+    try:
+        answer = msgspec.json.decode(reply, type=Started)
+    except msgspec.DecodeError as error:
+        raise Unreachable(f"the agent of {this.node} is of another version: {error}") from None
+    if answer.error:
+        raise NotFound(answer.error)
+    return answer

@@ -1,0 +1,1 @@
+"""`apportion up`: the whole system on one machine."""

@@ -1,0 +1,311 @@
+"""One run of `apportion up`, from the first process to the last.
+
+Invariant: however it ends, it leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import socket
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from apportion.cli.client.connection import (
+    CONNECTION,
+    MAX_BYTES_ENV,
+    TOKEN_ENV,
+    Connection,
+    Where,
+    elsewhere,
+    write_connection,
+)
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.exits import REFUSED, Unreachable
+from apportion.cli.render.output import console, plain
+from apportion.cli.up import fleet as kept_fleet
+from apportion.cli.up.forking import ForkServer
+from apportion.cli.up.held_port import HeldPort
+from apportion.cli.up.options import Wanted
+from apportion.cli.up.samples import Samples, show, submit_samples
+from apportion.cli.up.supervisor import Child, Supervisor, UpFailed
+from apportion.core.explain.answers import RevisionAnswer
+from apportion.core.explain.health import FREEZES
+from apportion.core.explain.words import many
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.ledger import JetStreamLedger
+from apportion.runtime.jetstream.server import ServerFailed, credentials_file
+from apportion.runtime.ledger.port import LedgerError
+
+PRICES_ENV = "APPORTION_PRICES"
+"""The gateway's own variable; its price file is looked at here too."""
+FREEZE_LOOK_S = 2.0
+NO_SAMPLES = "and without sample pods, as it was begun; `apportion submit -f FILE` adds pods"
+
+
+def stand(wanted: Wanted, fork_server: ForkServer) -> int:
+    """Run until the end that was asked for, and return the exit code. Raises Unreachable."""
+    try:
+        return asyncio.run(Up(wanted, fork_server).run())
+    except (ServerFailed, UpFailed, LedgerError, OSError) as error:
+        raise Unreachable(f"cannot start: {error}") from None
+
+
+async def _make_stream(ledger: JetStreamLedger, max_bytes: int | None) -> None:
+    """Make the stream in this size, or give it to the one that is there. Raises LedgerError."""
+    size = -1 if max_bytes is None else max_bytes
+    try:
+        info = await jetstream.create_stream(ledger, max_bytes=size)
+        if max_bytes is not None and info.config.get("max_bytes") != size:
+            await stream.resize(ledger.wire, max_bytes=size)
+    except stream.SizeRefused as refused:
+        raise UpFailed(f"--max-bytes (or {MAX_BYTES_ENV}): {refused.why}") from refused
+
+
+class Up:
+    """One run, from the first process to the last."""
+
+    def __init__(self, wanted: Wanted, fork_server: ForkServer) -> None:
+        self._wanted = wanted
+        self._out = console()
+        self._where = Where(data=wanted.data)
+        self._any_port = HeldPort()
+        self._telling: asyncio.Task[None] | None = None
+        self._gateway = f"127.0.0.1:{wanted.port}"
+        self._supervisor = Supervisor(
+            wanted.data,
+            wanted.nats_port,
+            fork_server,
+            say=self._say,
+            changed=self._write_connection,
+        )
+
+    async def run(self) -> int:
+        """Start, submit, stay, stop; returns the exit code.
+
+        Raises:
+            ServerFailed, UpFailed, LedgerError: something could not be started.
+        """
+        work = asyncio.ensure_future(self._work())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._interrupt, work)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            return 0
+        finally:
+            await self._stop()
+
+    def _interrupt(self, work: asyncio.Future[int]) -> None:
+        """The first time, end; while ending, end at once."""
+        if work.done():
+            self._supervisor.kill()
+        work.cancel()
+
+    async def _work(self) -> int:
+        await self._start()
+        self._say(f"all services ready after {self._elapsed():.1f} s")
+        self._start_service("watcher", ("--by-hand",))  # nobody needs it before one is evicted
+        self._telling = asyncio.create_task(self._tell_freezes())
+        code = 0
+        if self._wanted.samples and not kept_fleet.without_samples(self._wanted.data):
+            samples = await submit_samples(self._where, self._out)
+            show(self._out, samples)
+            self._tell_never_fit(samples)
+            self._tell_first_placement(samples)
+            code = REFUSED if samples.refused else 0
+        await self.tell_unpriced()
+        if self._wanted.exit_after_samples:
+            return code
+        await self._supervisor.ready()
+        self._tell_how_to_look()
+        raise await self._supervisor.failed()
+
+    async def _start(self) -> None:
+        wanted, supervisor = self._wanted, self._supervisor
+        supervisor.take_folder()  # first: another `up` on it has the ports as well
+        if why := kept_fleet.refusal(wanted.data, wanted.fleet):
+            raise UpFailed(why)
+        if not wanted.port:
+            self._gateway = self._any_port.take()
+        check_ports(self._gateway, wanted.nats_port)
+        goes_on = kept_fleet.kept(wanted.data) is not None
+        await supervisor.start_server(remove=wanted.ephemeral)
+        kept_fleet.keep(wanted.data, wanted.fleet, samples=wanted.samples)
+        server = supervisor.server
+        ledger = await jetstream.connect(server.reach_for("bootstrap"), name="apportion up")
+        try:
+            await _make_stream(ledger, wanted.max_bytes)
+        finally:
+            await ledger.close()
+        self._say(f"ledger at 127.0.0.1:{server.port}, kept in {wanted.data}")
+        if goes_on:
+            self._say(f"it goes on with its fleet: {wanted.fleet.name}")
+            if wanted.samples and kept_fleet.without_samples(wanted.data):
+                self._say(NO_SAMPLES)
+        past, monitor = str(wanted.data / "past"), server.monitor_url
+        gateway = ("--listen", self._gateway, "--past", past, "--monitor", monitor)
+        for name, arguments in (
+            ("intake", ()),
+            ("agent", wanted.agent),
+            ("scheduler", ()),
+            ("binder", ()),
+            ("gateway", gateway),
+        ):
+            self._start_service(name, arguments)
+        with self._out.status("starting intake, agent, scheduler, binder, gateway"):
+            await supervisor.ready()
+
+    def _start_service(self, name: str, arguments: tuple[str, ...]) -> None:
+        log = self._wanted.data / "logs" / f"{name}.log"
+        environment = self._supervisor.server.environment_for(name)
+        self._supervisor.start(Child(name, arguments, environment, log))
+
+    async def _stop(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+        started = self._supervisor.started
+        if started:
+            self._say("stopping")
+            with contextlib.suppress(OSError):
+                (self._wanted.data / CONNECTION).unlink(missing_ok=True)
+        await self._supervisor.stop()
+        self._any_port.release()
+        if self._wanted.ephemeral:
+            shutil.rmtree(self._wanted.data, ignore_errors=True)
+        if started:
+            self._say("everything has ended")
+
+    def _write_connection(self) -> None:
+        connection = Connection(
+            gateway=f"http://{self._gateway}", processes=self._supervisor.pids()
+        )
+        write_connection(self._wanted.data, connection)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._wanted.began_s
+
+    def _say(self, text: str) -> None:
+        self._out.print(plain(text), soft_wrap=True)
+
+    def _tell_never_fit(self, samples: Samples) -> None:
+        if samples.never:
+            self._say(
+                f"{samples.never} of {many(len(samples.pods), 'sample')} can never fit on "
+                f"{self._wanted.fleet.name}: the samples are made for the fleet of `apportion up` "
+                "without --fleet; --no-samples leaves them out"
+            )
+
+    def _tell_first_placement(self, samples: Samples) -> None:
+        if samples.first_placed_s:
+            self._say(
+                f"first placement {samples.first_placed_s - self._wanted.began_s:.1f} s after start"
+            )
+
+    async def _tell_freezes(self) -> None:
+        """Print when placements freeze, why, and when they go on, until cancelled.
+
+        A cause has to be found twice in a row: a scheduler that is started again has one look.
+        """
+        gateway, reported, before = Gateway(self._where.gateway_url()), "", ""
+        while True:
+            await asyncio.sleep(FREEZE_LOOK_S)
+            try:
+                answer = await asyncio.to_thread(gateway.ask, "revision", answer=RevisionAnswer)
+            except click.ClickException:
+                continue
+            found, before = (
+                answer.frozen if answer.frozen in ("", before) else reported,
+                answer.frozen,
+            )
+            if found and found != reported:
+                why, fix = FREEZES.get(found, (found, "see the logs"))
+                self._say(f"no pod is placed or started: {why}; {fix}")
+            elif reported and not found:
+                self._say("pods are placed again")
+            reported = found
+
+    async def tell_unpriced(self) -> None:
+        """What the price file lacks. A remark: left out where nobody answers, and all goes on."""
+        if file := os.environ.get(PRICES_ENV):
+            # What reads prices is of reports, which nobody else needs to start.
+            from apportion.cli.up.unpriced import unpriced
+
+            with contextlib.suppress(click.ClickException, LedgerError):
+                if said := await unpriced(self._where, Path(file)):
+                    self._say(said)
+
+    def _tell_how_to_look(self) -> None:
+        found = urlsplit(self._supervisor.server.url_for("auditor"))
+        url = f"nats://auditor:PASSWORD@{found.hostname}:{found.port}"
+        prefix = elsewhere(self._wanted.data)
+        self._out.print()
+        for line in (
+            f"In a browser, the console: http://{self._gateway}/",
+            "Look further, in a second terminal:",
+            *_how_to_call(),
+            f"  {prefix}apportion top",
+            f"  {prefix}apportion get pods",
+            f"  {prefix}apportion why POD",
+            f"  {prefix}apportion tail --from 1",
+            f"  curl {_token_header()}http://{self._gateway}/api/v1/pods",
+            f"  nats sub -s {url} 'apportion.v1.placement.>'",
+            f"  (PASSWORD is that of `auditor` in {credentials_file(self._wanted.data)})",
+            *self._wanted.advice,
+            f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",
+        ):
+            self._out.print(plain(line), soft_wrap=True)
+
+
+def _token_header() -> str:
+    """What curl needs to be known by a gateway that has a login."""
+    token = os.environ.get(TOKEN_ENV)
+    if not token:
+        return ""
+    return f'-H "Authorization: Bearer $(cat {shlex.quote(str(Path(token).absolute()))})" '
+
+
+def _how_to_call() -> Iterator[str]:
+    """What makes `apportion` a command of another terminal, whose PATH has not what ours has from
+    an environment that is active.
+    """
+    scripts, path = sysconfig.get_path("scripts"), os.get_exec_path()
+    if sys.prefix != sys.base_prefix:
+        path = [each for each in path if each != scripts]
+    if shutil.which("apportion", path=os.pathsep.join(path)):
+        return
+    activate = Path(scripts, "activate")
+    quoted = shlex.quote(str(activate if activate.exists() else scripts))
+    yield f"  . {quoted}" if activate.exists() else f"  PATH={quoted}:$PATH"
+
+
+def check_ports(gateway: str, nats_port: int) -> None:
+    """Raises UpFailed where somebody listens already; of both at once, or the second would be told
+    only after the first was mended. A port 0 is a free one.
+    """
+    taken, options = [], []
+    for address, option in ((gateway, "--port"), (f"127.0.0.1:{nats_port}", "--nats-port")):
+        host, _, port = address.rpartition(":")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, int(port)))
+            except OSError as error:
+                taken.append(f"{address} ({error.strerror})")
+                options.append(option)
+    if taken:
+        free = "a free port" if len(taken) == 1 else "free ports"
+        said = f"cannot listen on {' and '.join(taken)}"
+        raise UpFailed(f"{said}; choose {free} with {' and '.join(options)}")

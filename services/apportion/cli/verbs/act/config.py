@@ -1,0 +1,165 @@
+"""`apportion config`: the one document that every service obeys."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import msgspec
+
+from apportion.cli.client.configuration import configuration_at, configuration_now
+from apportion.cli.client.connection import JSON, Where, asks_both
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import by_whom, person, run, write
+from apportion.cli.client.moments import AT, pinned
+from apportion.cli.exits import NotFound
+from apportion.cli.render.output import console, plain, print_json, table
+from apportion.core.configuration import ConfigurationError, passed_over, read_configuration
+from apportion.core.configuration.every import every_error
+from apportion.core.configuration.keys import KEYS
+from apportion.core.explain.answers import ConfigurationAnswer, NodeAnswer
+from apportion.core.explain.near import did_you_mean
+from apportion.runtime.files.manifests import Problem, read_manifest_files
+from apportion_schemas import Configuration, ConfigurationChanged
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What `apply --json` prints; `changed` is false where it was in force already."""
+
+    revision: int
+    changed: bool
+    configuration: Configuration
+
+
+_FILE = click.argument("file", metavar="FILE|-")
+
+
+@click.group(epilog="Example:  apportion config check cluster.yaml")
+def command() -> None:
+    """Resource names, defaults, how devices are offered and cut: for every service at once.
+
+    Exit codes: 0 done; 1 the document is wrong; 3 unreachable.
+    """
+
+
+@command.command(epilog="Example:  apportion config check cluster.yaml")
+@_FILE
+@JSON
+def check(*, file: str, as_json: bool) -> None:
+    """Say what is wrong with a document, by line, key, value and fix; nothing is asked of anyone.
+
+    What a file of HAMi or Volcano says that has no effect here is named as well.
+
+    Exit codes: 0 nothing is wrong; 1 something is.
+    """
+    content, configuration = _read_both(file)
+    for path, why in passed_over(content):
+        words = f"{path}: has no effect here: {why}"
+        console(stderr=True).print(plain(words), style="yellow", soft_wrap=True)
+    if as_json:
+        print_json(configuration)
+    else:
+        console().print(plain(f"{file}: nothing is wrong"))
+
+
+@command.command(epilog="Example:  apportion config apply cluster.yaml --reason 'A100s by MIG'")
+@_FILE
+@click.option("--reason", default="", help="Why, for whoever asks later.")
+@by_whom
+@asks_both
+def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> None:
+    """Let every service obey this document from now on, and nothing of an earlier one.
+
+    Exit codes: 0 in force, or it was already; 1 the document is wrong; 3 unreachable.
+    """
+    wanted = read_configuration_file(file)
+    now = run(configuration_now(where))
+    changed = now.configuration != wanted
+    revision = now.configuration_revision
+    if changed:
+        event = ConfigurationChanged(by=person(by), reason=reason, configuration=wanted)
+        revision = run(write(where.reach(), event, basis=now.revision)).revision or 0
+        if configuration_at(where, revision).configuration_revision < revision:
+            raise NotFound(f"revision {revision} was refused; the gateway's log says why")
+    _tell_absent(where, wanted)
+    if as_json:
+        print_json(Applied(revision, changed, wanted))
+    else:
+        done = "in force since" if changed else "unchanged: in force since"
+        console().print(plain(f"{file}: {done} revision {revision}"))
+
+
+@command.command(epilog="Example:  apportion config show > cluster.json")
+@AT
+@asks_both
+def show(*, where: Where, as_json: bool, at: str | None) -> None:
+    """Print the document in force, without what is at its default; it can be applied again.
+
+    Exit codes: 0 shown; 1 nothing is known of the moment; 3 unreachable.
+    """
+    if at is None:
+        now = run(configuration_now(where))
+    else:
+        gateway = Gateway(where.gateway_url())
+        then = pinned(gateway, {"at": at})
+        now = gateway.ask("configuration", answer=ConfigurationAnswer, query=then)
+    if as_json:
+        print_json(now)
+        return
+    since = now.configuration_revision
+    words = f"in force since revision {since}" if since else "no document was applied yet"
+    console(stderr=True).print(plain(words), style="dim")
+    print_json(now.configuration)
+
+
+@command.command(epilog="Example:  apportion config keys")
+@JSON
+def keys(*, as_json: bool) -> None:
+    """Every key, what it means, and which services obey it. Exit codes: 0."""
+    if as_json:
+        print_json([key._asdict() for key in KEYS])
+        return
+    made = table("KEY", "OBEYED BY", "MEANING", wraps=("MEANING",))
+    for key in KEYS:
+        made.add_row(plain(key.path), plain(key.obeyed_by), plain(key.meaning))
+    console().print(made)
+
+
+def _tell_absent(where: Where, wanted: Configuration) -> None:
+    """Say which entries are about nodes that are not there: yet, or by a slip of the pen."""
+    if not wanted.nodeconfig:
+        return
+    pages = Gateway(where.gateway_url()).every("nodes", NodeAnswer)
+    there = {node.node for page in pages for node in page.items}
+    for position, node in enumerate(wanted.nodeconfig):
+        if node.name not in there:
+            words = f"nodeconfig[{position}].name: {node.name} is no node of the cluster yet"
+            hint = did_you_mean(node.name, there)
+            words += f"; {hint}" if hint else ""
+            console(stderr=True).print(plain(words), style="yellow", soft_wrap=True)
+
+
+def read_configuration_file(file: str) -> Configuration:
+    """The configuration of a file, or the end of the verb with all that is wrong."""
+    return _read_both(file)[1]
+
+
+def _read_both(file: str) -> tuple[object, Configuration]:
+    """The document of a file and the configuration that it is, or the end of the verb."""
+    found = list(read_manifest_files([file], sys.stdin.buffer))
+    problems = [str(each) for each in found if isinstance(each, Problem)]
+    documents = [each for each in found if not isinstance(each, Problem)]
+    if problems:
+        raise NotFound("\n".join(problems))
+    if len(documents) != 1:
+        raise NotFound(f"{file}: holds {len(documents)} documents: write one")
+    (document,) = documents
+    try:
+        return document.content, read_configuration(document.content)
+    except ConfigurationError:
+        errors = every_error(document.content)
+        said = [
+            str(Problem(file, str(error), line=document.parsed.line_of(error.key)))
+            for error in errors
+        ]
+        raise NotFound("\n".join(said)) from None

@@ -1,0 +1,257 @@
+"""`apportion cordon` and `uncordon`: a device or a node off offer, and on again.
+
+Invariant: that a cordon stands is said by all that the ledger holds, never by what the gateway
+happens to have folded: whoever reads it takes the node for closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import click
+import msgspec
+
+from apportion.cli.client.connection import Where, asks_both
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import by_now, by_whom, person, run, write
+from apportion.cli.exits import NotFound, Unreachable
+from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.usage import reasoned
+from apportion.cli.verbs.see.who import live_pods
+from apportion.cli.verbs.setup.completion import TARGETS
+from apportion.core.explain import device_names
+from apportion.core.explain.answers import CordonAnswer, DeviceAnswer, NodeDetail
+from apportion.core.explain.lines import listed
+from apportion.core.explain.near import target_meant
+from apportion.core.explain.words import device_words
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceCordonLifted,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeCordonLifted,
+    NodeUncordoned,
+)
+from apportion_schemas.quantities import Payload
+
+OFF_NAMED = 4
+"""So many devices are named that are off offer still."""
+
+
+class Done(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `--json` prints: what was said of which target, at which revision."""
+
+    event: str
+    target: str
+    revision: int | None
+    by: str = ""
+    reason: str = ""
+
+
+@click.command(epilog="Example:  apportion cordon gpu-1 --reason 'fan replaced on Monday'")
+@click.argument("target", metavar="DEVICE|NODE", shell_complete=TARGETS)
+@click.option("--reason", default="", callback=reasoned,
+              help="Why, for whoever asks later.  [required]")  # fmt: skip
+@by_whom
+@asks_both
+def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) -> None:
+    """Take a device or a node off offer: nothing new goes there, what runs there stays.
+
+    What others said against it stands beside it. Your own reason takes the place of the one before;
+    the same once more changes nothing, and is answered with the revision of the first.
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
+
+    Exit codes: 0 done; 1 no such device or node; 3 the ledger or gateway cannot be reached.
+    """
+    who = person(by)
+    basis, node, device = find(where, target)
+    data = cordoning(node, device, by=who, reason=reason)
+    since = f"{device or node} is cordoned since revision"
+    if first := run(stands_now(where, node, data)):
+        said = f"{since} {first} by {who} for that reason: nothing was changed"
+        _tell(data, first, device or node, said, as_json=as_json)
+        return
+    revision = run(write(where.reach(), data, basis=basis)).revision
+    _tell(data, revision, device or node, f"{since} {revision}", as_json=as_json)
+
+
+@click.command(epilog="Example:  apportion uncordon gpu-1     apportion uncordon gpu-1 --all")
+@click.argument("target", metavar="DEVICE|NODE", shell_complete=TARGETS)
+@click.option("--reason", default="", help="Why, for whoever asks later.")
+@click.option("--of", "whose", default="", metavar="NAME",
+              help="Whose reason to lift.  [your own]")  # fmt: skip
+@click.option("--all", "everybody", is_flag=True, help="Lift every reason, whoever gave it.")
+@by_whom
+@asks_both
+def uncordon(
+    *, where: Where, as_json: bool, target: str, reason: str, whose: str, everybody: bool, by: str
+) -> None:
+    """Put a device or a node back on offer, as far as your own reason keeps it off.
+
+    Where others have reasons of their own these stand, until they are lifted too. Of a device's id
+    the beginning will do: four characters after GPU-, if no other begins so.
+
+    Exit codes: 0 done; 1 no such device or node, or nobody of that name has a reason against it;
+    3 the ledger or gateway cannot be reached, or the gateway is behind the ledger.
+    """
+    if whose and everybody:
+        raise click.UsageError("give --of NAME or --all, not both")
+    who = person(by)
+    _, node, device = find(where, target)
+    detail = run(_node_now(where, node))
+    stated = cordons_of(detail, device)
+    lifted = whose or who
+    others = [each for each in stated if each.by != lifted]
+    if not stated:
+        raise NotFound(not_cordoned(detail, device))
+    if not everybody and len(others) == len(stated):
+        raise NotFound(
+            f"{lifted} has no reason against {device or node}, but others have: "
+            f"{spoken(stated)}; lift one with --of NAME, or all with --all"
+        )
+    data: Payload
+    if everybody:
+        data = (
+            DeviceUncordoned(device=device, by=who, reason=reason)
+            if device
+            else NodeUncordoned(node=node, by=who, reason=reason)
+        )
+        others = []
+    else:
+        data = (
+            DeviceCordonLifted(device=device, of=lifted, by=who, reason=reason)
+            if device
+            else NodeCordonLifted(node=node, of=lifted, by=who, reason=reason)
+        )
+    revision = run(write(where.reach(), data, basis=detail.revision)).revision
+    reasons = spoken(each for each in stated if each not in others)
+    said = f"lifted from {device or node} at revision {revision}: {reasons}"
+    _tell(data, revision, device or node, said, as_json=as_json)
+    if others:
+        _warn(f"{device or node} is cordoned still: {spoken(others)}")
+    elif off := still_off(detail, device):
+        _warn(off)
+
+
+def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned | DeviceCordoned:
+    """What the ledger is told of a cordon: of the device, or the node where none is named."""
+    if device:
+        return DeviceCordoned(device=device, by=by, reason=reason)
+    return NodeCordoned(node=node, by=by, reason=reason)
+
+
+async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
+    """At which revision this was said that stands now; 0 where nobody can say that it does.
+
+    So one that lags behind costs a cordon once more, and never a node that stays on offer.
+
+    Raises LedgerError, NotFound.
+    """
+    try:
+        return stands_since(await _node_now(where, node), data)
+    except Unreachable:
+        return 0
+
+
+async def _node_now(where: Where, node: str) -> NodeDetail:
+    """The node by all that the ledger holds: the gateway may not have read the newest of it.
+
+    Raises LedgerError, NotFound, Unreachable.
+    """
+    now = await by_now(where.reach())
+    gateway = Gateway(where.gateway_url())
+    return await asyncio.to_thread(lambda: gateway.ask("nodes", node, answer=NodeDetail, query=now))
+
+
+def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int:
+    """At which revision the same person cordoned the same for the same reason; 0 for never.
+
+    To say it again would only move the revision since which it stands.
+    """
+    device = said.device if isinstance(said, DeviceCordoned) else ""
+    for each in cordons_of(detail, device):
+        if (each.by, each.reason) == (said.by, said.reason):
+            return each.revision
+    return 0
+
+
+def cordons_of(detail: NodeDetail, device: str) -> list[CordonAnswer]:
+    """The reasons that stand against the device, or the node where none is named."""
+    if not device:
+        return list(detail.node.cordons)
+    return [cordon for each in detail.devices if each.device == device for cordon in each.cordons]
+
+
+def not_cordoned(detail: NodeDetail, device: str) -> str:
+    """That nothing stands against the device, or the node where none is named; and what is off
+    offer all the same, which somebody may have meant.
+    """
+    name = f"{device or detail.node.node} is not cordoned at revision {detail.revision}"
+    if device and detail.node.cordons:
+        return f"{name}; its node {detail.node.node} is: {spoken(detail.node.cordons)}"
+    off = still_off(detail, device)
+    return f"{name}; {off}" if off else name
+
+
+def still_off(detail: NodeDetail, device: str) -> str:
+    """What the end of a cordon does not put on offer: devices that have failed, and those of a node
+    with cordons of their own. Empty where there is none.
+    """
+    said = []
+    for each in detail.devices:
+        name = device_words(each.device)
+        if device not in {"", each.device}:
+            continue
+        if not each.present:
+            said.append(f"{name} is not reported any more")
+        elif not each.healthy:
+            said.append(f"{name} has failed: {each.health_reason or 'no reason given'}")
+        elif each.cordons and not device:
+            said.append(f"{name} is cordoned itself: {spoken(each.cordons)}")
+    return f"off offer still: {listed(said, OFF_NAMED)}" if said else ""
+
+
+def _warn(said: str) -> None:
+    console(stderr=True).print(plain(said), style="yellow", soft_wrap=True)
+
+
+def spoken(cordons: Iterable[CordonAnswer]) -> str:
+    """Each reason with its person."""
+    return "; ".join(f"{each.reason} ({each.by})" for each in cordons)
+
+
+def find(where: Where, target: str) -> tuple[int, str, str]:
+    """The gateway's revision, the node, and the device that is meant; no device for a node.
+
+    Raises:
+        NotFound: it is neither, or means several devices.
+    """
+    gateway = Gateway(where.gateway_url())
+    try:
+        detail = gateway.ask("nodes", target, answer=NodeDetail)
+    except NotFound:
+        revision, devices = gateway.items("devices", DeviceAnswer)
+    else:
+        return detail.revision, detail.node.node, ""
+    node_of = {device.device: device.node for device in devices}
+    found = device_names.meant(target, node_of)
+    if len(found) == 1:
+        return revision, node_of[found[0]], found[0]
+    if problem := device_names.unclear(target, found):
+        raise NotFound(f"{problem}; {device_names.WRITE_MORE}")
+    if pods := live_pods(gateway, target, {}):
+        on = " and ".join(dict.fromkeys(each.node for each in pods if each.node))
+        its = f"it is on {on}" if on else "it has no place"
+        raise NotFound(f"{target!r} is a pod, and no device or node; {its}")
+    meant = target_meant(target, node_of.values(), node_of)
+    raise NotFound(f"no device or node {target!r} at revision {revision}; {meant}")
+
+
+def _tell(data: Payload, revision: int | None, target: str, said: str, *, as_json: bool) -> None:
+    """What was appended, or stands so that nothing was: for scripts the event, for people words."""
+    if as_json:
+        by, reason = getattr(data, "by", ""), getattr(data, "reason", "")
+        print_json(Done(type(data).__name__, target, revision, by, reason))
+    else:
+        console().print(plain(said), soft_wrap=True)

@@ -1,0 +1,203 @@
+"""`apportion delete`: pods end, and what they held is free."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from uuid import uuid4
+
+import click
+import msgspec
+
+from apportion.cli.client.configuration import manifest_config_now
+from apportion.cli.client.connection import Where, asks_both
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import appending, by_now, open_ledger, person, run
+from apportion.cli.exits import REFUSED, NotFound
+from apportion.cli.pods.append import WAIT_S, stands
+from apportion.cli.pods.manifest_files import read_manifests, tell_passed_over, tell_refused
+from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.verbs.act.cordon import find
+from apportion.cli.verbs.see.why import pods_meant, split_name
+from apportion.cli.verbs.setup.completion import PODS
+from apportion.core.explain.answers import GangAnswer, PodAnswer, PodDetail
+from apportion.core.explain.health import moving
+from apportion.core.explain.lines import limit_name, listed
+from apportion.runtime.files.manifests import Problem
+from apportion.runtime.files.wishes import Wish
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion_schemas import PodGone, PodGroupGone, QueueObserved, QuotaGone, QuotaObserved
+
+BATCH = 250
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `--json` prints: names that ended, with the revision, and problems.
+
+    `limits` are quotas that ended, as in `quota research/gpus`, and `gangs` those that had no pod,
+    as in `gang research/train`.
+    """
+
+    deleted: dict[str, int] = {}
+    limits: dict[str, int] = {}
+    gangs: dict[str, int] = {}
+    problems: list[str] = []
+
+
+@click.command(epilog="Example:  apportion delete default/hami-pod")
+@click.argument("pods", nargs=-1, metavar="[NAMESPACE/]POD...", shell_complete=PODS)
+@click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pods are.  [default]")
+@click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
+              help="The pods, quotas and gangs of these manifests.")  # fmt: skip
+@asks_both
+def command(
+    *, where: Where, as_json: bool, pods: tuple[str, ...], namespace: str | None,
+    files: tuple[str, ...],
+) -> None:  # fmt: skip
+    """End pods: their shares are free from that revision on. With -f also quotas end.
+
+    A gang ends with the last of its pods, or by its PodGroup once it has none. A queue stays:
+    submitted again without what it limits, it limits nothing. Whatever stays is named, and why.
+
+    Exit codes: 0 all ended; 1 one was not found or stays, or a document was wrong; 2 wrong usage; 3
+    unreachable.
+    """
+    if not pods and not files:
+        raise click.UsageError("name pods, or give -f with their manifests")
+    report = Report()
+    names = [split_name(pod, namespace) for pod in pods]
+    wish, problems = Wish(), list[Problem]()
+    if files:
+        wish, problems = read_manifests(files, manifest_config_now(where))
+        report.problems += map(str, problems)
+        tell_passed_over(wish)
+        tell_refused(problems)
+        names += [(pod.namespace, pod.name) for pod in wish.pods]
+        report.problems += (
+            f"{each} stands for no pods, so none was ended" for each in wish.podless
+        )
+        if wish.limits:
+            run(_lift(where, wish.limits, report))
+    typed = frozenset(pod for pod in pods if "/" not in pod)
+    found = _find(where, list(dict.fromkeys(names)), report, typed)
+    if found:
+        run(_delete(where, found, report))
+    if wish.groups:
+        run(_disband(where, Gateway(where.gateway_url()), wish, report))
+    if as_json:
+        print_json(report)
+    else:
+        out = console()
+        for name, revision in (report.limits | report.deleted | report.gangs).items():
+            out.print(plain(f"{name} ended at revision {revision}"))
+    for problem in report.problems[len(problems) :]:
+        console(stderr=True).print(plain(problem), style="red", soft_wrap=True)
+    if report.problems:
+        sys.exit(REFUSED)
+
+
+def _find(
+    where: Where, names: list[tuple[str, str]], report: Report, typed: frozenset[str]
+) -> list[tuple[int, PodAnswer]]:
+    """Those that are live by now; of the others the report says what may have been meant.
+
+    Only those that were `typed`, and not of a manifest, may be meant for something else than a pod.
+    """
+    gateway, now = Gateway(where.gateway_url()), run(by_now(where.reach()))
+    found: list[tuple[int, PodAnswer]] = []
+    live: list[PodAnswer] = []
+    for namespace, name in names:
+        try:
+            detail = gateway.ask("pods", namespace, name, answer=PodDetail, query=now)
+        except NotFound as error:
+            live = live or gateway.items("pods", PodAnswer)[1]
+            meant = pods_meant(name, live) or (_no_pod(where, name) if name in typed else "")
+            report.problems.append(f"{error.message}{meant}")
+        else:
+            found.append((detail.revision, detail.pod))
+    return found
+
+
+def _no_pod(where: Where, name: str) -> str:
+    """That it is a node or a device, and what ends the pods there; empty where it is neither."""
+    try:
+        _, _, device = find(where, name)
+    except NotFound:
+        return ""
+    return f"; it is a {'device' if device else 'node'}, and only pods end here: {moving(name)}"
+
+
+async def _delete(where: Where, found: list[tuple[int, PodAnswer]], report: Report) -> None:
+    who = person("")
+    async with open_ledger(where.reach()) as ledger, appending(ledger) as commit:
+        publisher = Publisher(f"cli/{who}", SystemClock(), commit.append)
+        for first in range(0, len(found), BATCH):
+            batch = found[first : first + BATCH]
+            drafts = [
+                publisher.draft(
+                    PodGone(uid=pod.uid, reason=f"deleted by {who}"),
+                    event_id=f"{pod.uid}/gone",
+                    basis=basis,
+                )
+                for basis, pod in batch
+            ]
+            # Each for itself: of a group with one that had ended before none would end.
+            appended = await asyncio.gather(*map(commit.append, drafts))
+            for (_, pod), at in zip(batch, appended, strict=True):
+                report.deleted[f"{pod.namespace}/{pod.name}"] = at.revision or 0
+
+
+async def _lift(
+    where: Where, limits: Iterable[QueueObserved | QuotaObserved], report: Report
+) -> None:
+    """End the quotas; of what cannot end here the report says who ends it, or what to do."""
+    async with open_ledger(where.reach()) as ledger, appending(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        for limit in limits:
+            name, there = limit_name(limit), await stands(ledger, limit)
+            if isinstance(limit, QueueObserved):
+                report.problems.append(
+                    f"{name} stays: no event ends a queue; submit it again without capability and "
+                    "volcano.sh/card.quota, and it limits nothing"
+                )
+            elif not isinstance(there, QuotaObserved):
+                report.problems.append(f"{name} is not in force; `apportion get quotas` lists them")
+            elif there.version:
+                report.problems.append(f"{name} is Kubernetes'; delete it there")
+            else:
+                gone = QuotaGone(namespace=limit.namespace, quota=limit.quota)
+                basis = await ledger.last_revision()
+                event_id = f"QuotaGone/{uuid4()}"
+                at = await publisher.publish(gone, event_id=event_id, basis=basis)
+                report.limits[name] = at.revision or 0
+
+
+async def _disband(where: Where, gateway: Gateway, wish: Wish, report: Report) -> None:
+    """End the gangs that have no pod; one that has pods left goes with the last of them."""
+    of_pods = {pod.group for pod in wish.pods}
+    async with open_ledger(where.reach()) as ledger, appending(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        query = {"at_least": await ledger.last_revision(), "wait_s": WAIT_S}
+        basis, there = await asyncio.to_thread(gateway.items, "gangs", GangAnswer, query)
+        gangs = {gang.group: gang for gang in there}
+        for group in wish.groups:
+            gang = gangs.get(group)
+            if gang is not None and gang.pods:
+                report.problems.append(await asyncio.to_thread(_held_by, gateway, gang))
+            elif gang is not None:
+                gone = PodGroupGone(group=group)
+                event_id = f"PodGroupGone/{uuid4()}"
+                at = await publisher.publish(gone, event_id=event_id, basis=basis)
+                report.gangs[f"gang {group}"] = at.revision or 0
+            elif group not in of_pods:
+                problem = f"gang {group} is not there; `apportion get gangs` lists them"
+                report.problems.append(problem)
+
+
+def _held_by(gateway: Gateway, gang: GangAnswer) -> str:
+    """Why the gang stays, with the pods that are left of it."""
+    _, pods = gateway.items("pods", PodAnswer, {"namespace": gang.namespace})
+    left = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.group == gang.group]
+    return f"gang {gang.group} stays: it ends with the last of its pods, and has {listed(left)}"

@@ -1,0 +1,581 @@
+"""`apportion drain`: a node or a device off offer, and what runs there somewhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+
+from apportion.cli.client.connection import Where, asks_both
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import (
+    appending,
+    by_whom,
+    open_ledger,
+    person,
+    run,
+    to_its_end,
+    write,
+)
+from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, NotFound, Unreachable
+from apportion.cli.pods.append import Submitted
+from apportion.cli.pods.decisions import Awaited
+from apportion.cli.pods.pending import alike, waits_for
+from apportion.cli.pods.resubmit import UNIT_MAX, Anew, Blocked, Unit
+from apportion.cli.pods.wait_for_eviction import evicted_for, wait_for_room
+from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.usage import SAY_WHY
+from apportion.cli.verbs.act.cordon import cordoning, find, stands_now
+from apportion.cli.verbs.predict.plan import ask
+from apportion.cli.verbs.setup.completion import TARGETS
+from apportion.core.explain import words
+from apportion.core.explain.answers import GangAnswer, NodeDetail, PodAnswer, Why
+from apportion.core.explain.lines import listed
+from apportion.core.explain.plans import PlanRequest
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.process.config import ConfigError
+from apportion.runtime.service.kube_options import KubeChoice
+from apportion_schemas.quantities import Payload
+
+LOOK_EVERY_S = 1.0
+AGAIN_AFTER_S = 5.0
+"""As kubectl: a budget that allows nothing now may allow something soon."""
+REASON_MAX = 1024
+DRAINING = "drain: "
+"""What the reason of a cordon begins with that this verb wrote."""
+BY_HAND = "by Ctrl-C"
+UNDECIDED = "not decided yet"
+LEAVING = "evicted, and has not ended yet"
+NAMED_MAX = 10
+"""So many of those that were placed instead are named; `--json` has all."""
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `--json` prints, by `namespace/name`.
+
+    `moved`: where the pods are now; empty for those that ended, or whose controllers make new ones.
+    `waiting`: off the target, and why they have no new place yet. `left`: there still, and why;
+    in a dry run what would become of them, and `planned` has the node where each would go, empty
+    for one that would wait. `with_gang`: which of all these are not on the target themselves,
+    and go because their gang does. `was`: the node of each before. `unready`: why nobody knows
+    whether those on the target run. `evicted`: who had, or would have, to go for one of them.
+    `instead`: pods that waited before, and where they have, or in a dry run would have, a place now
+    that one of these has none. `estimate`: controllers in Kubernetes make them anew, in an order of
+    their own. `mixed_gangs`: gangs that are, or would be, on different device models, with how many
+    pods hold devices of each. `revision` is that of the cordon, also of one that stood already for
+    the same reason; 0 for a dry run.
+    """
+
+    target: str
+    revision: int = 0
+    moved: dict[str, str] = {}
+    waiting: dict[str, str] = {}
+    left: dict[str, str] = {}
+    planned: dict[str, str] = {}
+    with_gang: list[str] = []
+    was: dict[str, str] = {}
+    unready: str = ""
+    evicted: dict[str, list[str]] = {}
+    instead: dict[str, str] = {}
+    estimate: bool = False
+    mixed_gangs: dict[str, dict[str, int]] = {}
+    seconds: float = 0.0
+    stopped: str = ""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What is to be drained, by whom and why, and within which time."""
+
+    node: str
+    device: str
+    who: str
+    reason: str
+    timeout_s: float
+    force: bool
+    kube: KubeChoice
+
+    def covers(self, pod: PodAnswer) -> bool:
+        """Whether the pod is on what is drained."""
+        devices = {share.device for share in pod.shares}
+        return pod.node == self.node and (not self.device or self.device in devices)
+
+
+@click.command(epilog="Example:  apportion drain gpu-1 --reason 'firmware'     then: apportion "
+               "uncordon gpu-1")  # fmt: skip
+@click.argument("target", metavar="NODE|DEVICE", shell_complete=TARGETS)
+@click.option("--reason", default="",
+              help="Why, for whoever asks later; not needed with --dry-run.")  # fmt: skip
+@click.option("--timeout", "timeout_s", type=click.FloatRange(1, 86_400), default=600.0,
+              show_default=True, metavar="SECONDS", help="How long to try.")  # fmt: skip
+@click.option(
+    "--dry-run", is_flag=True, help="Say what would be moved, and where to, and change nothing."
+)
+@click.option("--force", is_flag=True,
+              help="In Kubernetes, also pods that no controller makes again.")  # fmt: skip
+@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path),
+              envvar="APPORTION_KUBECONFIG", show_envvar=True,
+              help="How to reach the cluster of the node.  [default: ~/.kube/config]")  # fmt: skip
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+@by_whom
+@asks_both
+def command(
+    *, where: Where, as_json: bool, target: str, reason: str, timeout_s: float, dry_run: bool,
+    force: bool, kubeconfig: Path | None, context: str | None, by: str,
+) -> None:  # fmt: skip
+    """Cordon a node or device, and move what runs there: gangs whole, within disruption budgets.
+
+    In Kubernetes pods are evicted, and their controllers make new ones; a pod whose budget does not
+    allow it is waited for, and named. Without Kubernetes a pod ends and is submitted anew in the
+    same moment. Standard error has a line for each as it goes. Ctrl-C stops between two pods and
+    says what was done, what goes on by itself and what was not done; the cordon stays. Of a node
+    that is not heard nobody knows whether its pods run on: they may then run twice. `apportion
+    uncordon` lifts the cordon; pods that moved stay where they are. Of a device's id the beginning
+    will do: four characters after GPU-, if no other begins so.
+
+    Exit codes: 0 nothing runs there any more; 1 something does, or there is no such node or device;
+    3 the ledger, gateway or API server cannot be reached; 5 nothing runs there any more, and a pod
+    that ran there waits for a place. What controllers in Kubernetes make anew is not waited for;
+    130 it was stopped by Ctrl-C. With --dry-run these are what would be.
+    """
+    if not (reason.strip() or dry_run):
+        raise click.UsageError(SAY_WHY)
+    kube = KubeChoice(wanted=True, kubeconfig=kubeconfig, context=context)
+    asked = Order("", "", person(by), reason, timeout_s, force, kube)
+    report = Report(target=target)
+    began = time.monotonic()
+    try:
+        basis, node, device = find(where, target)
+        report.target = device or node
+        order = msgspec.structs.replace(asked, node=node, device=device)
+        run(_drain(where, order, report, basis=basis, dry_run=dry_run))
+    except KeyboardInterrupt:
+        report.stopped = BY_HAND
+    report.seconds = round(time.monotonic() - began, 3)
+    _end(report, as_json=as_json, dry_run=dry_run)
+
+
+def _end(report: Report, *, as_json: bool, dry_run: bool) -> None:
+    """Show the report, and end with its exit code."""
+    with _whole():
+        if as_json:
+            print_json(report)
+        else:
+            _tell(report, dry_run=dry_run)
+    if report.stopped == BY_HAND:
+        sys.exit(INTERRUPTED)
+    stays = report.left.keys() - report.planned.keys()  # a dry run plans for all that would move
+    if stays or report.stopped:
+        sys.exit(REFUSED)
+    if report.waiting or "" in report.planned.values():
+        sys.exit(NOT_NOW)
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    """No Ctrl-C cuts what is said meanwhile: what was done to pods must be known whole."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_run: bool) -> None:
+    """Fill the report. Raises NotFound, before anything is done, for what cannot be moved."""
+    gateway = Gateway(where.gateway_url())
+    if not dry_run:
+        await asyncio.to_thread(_units, gateway, order, at_least=basis)
+        await _cordon(where, order, report, basis=basis)
+        basis = max(basis, report.revision)
+    units = await asyncio.to_thread(_units, gateway, order, at_least=basis)
+    report.left = {name: "not moved yet" for unit in units for name in unit.names}
+    _note_before(report, order, units)
+    if dry_run:
+        await asyncio.to_thread(_plan, gateway, where.gateway_url(), order, report)
+        return
+    if not units:
+        return
+    if report.unready:
+        console(stderr=True).print(plain(unknown_words(report)), style="yellow", soft_wrap=True)
+    deadline = time.monotonic() + order.timeout_s
+    # By its fold: of what the ledger's beginning said, the ledger itself may have nothing any more.
+    detail = await asyncio.to_thread(gateway.ask, "nodes", order.node, answer=NodeDetail)
+    if detail.node.of_kubernetes:
+        await _through_kubernetes(gateway, order, report, units, deadline)
+        return
+    async with open_ledger(where.reach()) as ledger:
+        awaited = await _anew(ledger, order, report, units, deadline, basis=basis)
+        left, now = max(deadline - time.monotonic(), 0.0), dict[str, Why]()
+        try:
+            now = await wait_for_room(ledger, gateway, awaited, _priorities(units), left)
+        finally:
+            _note_decisions(report, awaited, now)
+    if report.waiting:
+        await asyncio.to_thread(_note_instead, gateway, report, awaited, basis=basis)
+
+
+def _note_before(report: Report, order: Order, units: Iterable[Unit]) -> None:
+    """Where the pods are, which of them only their gang takes along, and whether anybody knows that
+    those on the target run.
+    """
+    for unit in units:
+        for pod, name in zip(unit.pods, unit.names, strict=True):
+            report.was[name] = pod.node
+            if order.covers(pod):
+                report.unready = report.unready or pod.unready
+            else:
+                report.with_gang.append(name)
+
+
+async def _cordon(where: Where, order: Order, report: Report, *, basis: int) -> None:
+    """Cordon it, unless the same person has for the same reason: then that one counts."""
+    reason = (DRAINING + order.reason)[:REASON_MAX]
+    data = cordoning(order.node, order.device, by=order.who, reason=reason)
+    report.revision = await stands_now(where, order.node, data)
+    if not report.revision:
+        await to_its_end(_append(where, data, report, basis=basis))
+
+
+async def _append(where: Where, data: Payload, report: Report, *, basis: int) -> None:
+    report.revision = (await write(where.reach(), data, basis=basis)).revision or 0
+
+
+def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
+    """Note where each pod would go; the gateway plays the drain as it would happen."""
+    report.left = dict.fromkeys(report.left, "would stay where it is, and not be moved")
+    if not report.left:
+        return
+    answer = ask(url, PlanRequest(drain=(order.device or order.node,)))
+    for pod in answer.moved:
+        name = f"{pod.namespace}/{pod.name}"
+        if name in report.left:
+            report.left[name] = pod.sentence.removeprefix(f"{name} ")
+            report.planned[name] = pod.node
+            report.evicted |= {name: list(pod.evicts)} if pod.evicts else {}
+    report.mixed_gangs = {gang.group: gang.models for gang in answer.mixed_gangs}
+    if "" in report.planned.values():
+        report.instead = {f"{pod.namespace}/{pod.name}": pod.node for pod in answer.helped}
+    detail = gateway.ask("nodes", order.node, answer=NodeDetail)
+    report.estimate = bool(report.planned) and detail.node.of_kubernetes
+
+
+def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
+    """What runs there, gangs with all of their pods wherever these are, in the order of turns: so
+    they are decided, however many are submitted before the first decision.
+
+    Raises:
+        NotFound: a gang is larger than can be moved in one piece.
+    """
+    query = {"node": order.node, "at_least": at_least, "wait_s": 30}
+    _, there = gateway.items("pods", PodAnswer, query)
+    there = sorted(filter(order.covers, there), key=_turn)
+    together = _together(gateway, {pod.group for pod in there if pod.group})
+    units: dict[str, Unit] = {}
+    for pod in there:
+        if pod.group in together:
+            units[pod.group] = Unit(together[pod.group], pod.group)
+        else:
+            units[pod.uid] = Unit((pod,))
+    for unit in units.values():
+        if len(unit.pods) > UNIT_MAX:
+            raise NotFound(
+                f"gang {unit.gang} has {len(unit.pods)} pods, and {UNIT_MAX} can be moved in one "
+                "piece; end it and submit it anew"
+            )
+    return list(units.values())
+
+
+def _together(gateway: Gateway, groups: set[str]) -> dict[str, tuple[PodAnswer, ...]]:
+    """The pods of those groups whose pods hold places together or not at all."""
+    if not groups:
+        return {}
+    _, gangs = gateway.items("gangs", GangAnswer)
+    found: dict[str, list[PodAnswer]] = {
+        gang.group: [] for gang in gangs if gang.group in groups and gang.min_available > 1
+    }
+    for namespace in sorted({group.partition("/")[0] for group in found}):
+        _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
+        for pod in pods:
+            if pod.group in found and pod.node:
+                found[pod.group].append(pod)
+    return {group: tuple(sorted(pods, key=_turn)) for group, pods in found.items()}
+
+
+def _priorities(units: Iterable[Unit]) -> dict[str, int]:
+    """Of all the pods, by `namespace/name`; whether others go for one, its scheduler says."""
+    pods = [pod for unit in units for pod in unit.pods]
+    return {f"{pod.namespace}/{pod.name}": pod.priority for pod in pods}
+
+
+def _turn(pod: PodAnswer) -> tuple[int, int]:
+    return -pod.priority, pod.submitted_revision
+
+
+async def _anew(
+    ledger: JetStreamLedger, order: Order, report: Report, units: list[Unit], deadline: float, *,
+    basis: int,
+) -> Awaited:  # fmt: skip
+    """Each unit ends and is submitted anew; then all have their time to be placed."""
+    why = f"drained from {order.device or order.node} by {order.who}: {order.reason}"
+    submitted = list[Submitted]()
+    async with appending(ledger) as commit:
+        anew, progress = Anew(ledger, commit, order.who, why), Progress(units)
+        for unit in units:
+            if time.monotonic() > deadline:
+                report.stopped = f"after {order.timeout_s:g} s"
+                break
+            submitted += await to_its_end(_move(anew, unit, report, progress, basis=basis))
+    awaited = Awaited(submitted, lambda: None)
+    try:
+        await awaited.wait(ledger, max(deadline - time.monotonic(), LOOK_EVERY_S))
+    finally:
+        _note_decisions(report, awaited, {})
+    return awaited
+
+
+def _note_decisions(report: Report, awaited: Awaited, now: Mapping[str, Why]) -> None:
+    for uid, said in awaited.decided.items():
+        name, why = awaited.pods[uid].full_name, now.get(uid)
+        placed = said.placed or (why.placed if why is not None else None)
+        if placed is not None:
+            report.waiting.pop(name, None)
+            report.moved[name] = placed.node
+        elif said.refused is not None:
+            report.waiting[name] = waits_for(awaited, uid, why)
+    report.evicted = {awaited.pods[uid].full_name: gone for uid, gone in awaited.evicted.items()}
+
+
+def _note_instead(gateway: Gateway, report: Report, awaited: Awaited, *, basis: int) -> None:
+    """Who waited before the first pod was moved, and has had a place since, as far as it is known:
+    what was done is told also where nobody answers any more.
+    """
+    query = {"at_least": awaited.revision, "wait_s": 30}
+    try:
+        _, pods = gateway.items("pods", PodAnswer, query)
+        groups = {pod.group for pod in pods if f"{pod.namespace}/{pod.name}" in report.moved}
+        gangs = gateway.items("gangs", GangAnswer, query)[1] if any(groups) else []
+    except Unreachable:
+        return
+    report.mixed_gangs = {
+        gang.group: gang.models for gang in gangs if gang.group in groups and len(gang.models) > 1
+    }
+    report.instead = {
+        f"{pod.namespace}/{pod.name}": pod.node for pod in pods
+        if pod.node and pod.submitted_revision <= basis < pod.placed_revision
+    }  # fmt: skip
+
+
+async def _move(
+    anew: Anew, unit: Unit, report: Report, progress: Progress, *, basis: int
+) -> tuple[Submitted, ...]:
+    """The unit's pods under their new uids; none where it stays. The report says which, and what is
+    told on the way does also of the one after which a Ctrl-C comes.
+    """
+    try:
+        moved = await anew.move(unit, basis=basis)
+    except Blocked as error:
+        report.left |= dict.fromkeys(unit.names, str(error))
+        progress.tell(unit, stays=True)
+        return ()
+    progress.tell(unit)
+    for name in unit.names:
+        report.left.pop(name, None)
+        if name in moved.ended:
+            report.moved[name] = ""
+        else:
+            report.waiting[name] = UNDECIDED
+    return moved.submitted
+
+
+async def _through_kubernetes(
+    gateway: Gateway, order: Order, report: Report, units: list[Unit], deadline: float
+) -> None:
+    """Each unit is evicted; then all have the grace of their specs to leave.
+
+    Raises:
+        NotFound, Unreachable: the API server does not let us, or does not answer.
+    """
+    from apportion.cli.pods.evict import Evicting, evict_all
+    from apportion.runtime.kube.client import KubeRefused
+
+    evicted: dict[str, PodAnswer] = {}
+    progress = Progress(units)
+
+    def asked(unit: Unit) -> None:
+        for pod, name in zip(unit.pods, unit.names, strict=True):
+            evicted[name] = pod
+            report.left[name] = LEAVING
+        progress.tell(unit)
+
+    def blocked(unit: Unit, why: str) -> None:
+        report.left |= dict.fromkeys(unit.names, why)
+
+    try:
+        async with asyncio.timeout(max(deadline - time.monotonic(), 0)), order.kube.open() as api:
+            evicting = Evicting(api, force=order.force)
+            work = asyncio.create_task(
+                evict_all(evicting, units, pause_s=AGAIN_AFTER_S, asked=asked, blocked=blocked)
+            )
+            try:
+                while not work.done() or (evicted and work.exception() is None):
+                    await asyncio.sleep(LOOK_EVERY_S)
+                    await asyncio.to_thread(_note_gone, gateway, evicted, report)
+                await work
+            finally:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+    except TimeoutError:
+        report.stopped = f"after {order.timeout_s:g} s"
+    except ConfigError as error:
+        raise Unreachable(f"the API server of {order.node}: {error}") from None
+    except KubeRefused as error:
+        raise NotFound(f"the API server refuses: {error}") from None
+
+
+def _note_gone(gateway: Gateway, evicted: dict[str, PodAnswer], report: Report) -> None:
+    """Which of the evicted the ledger has not any more."""
+    namespaces = sorted({pod.namespace for pod in evicted.values()})
+    live: set[str] = set()
+    for namespace in namespaces:
+        _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
+        live |= {pod.uid for pod in pods}
+    for name, pod in list(evicted.items()):
+        if pod.uid not in live:
+            del evicted[name]
+            report.left.pop(name, None)
+            report.moved[name] = ""
+
+
+class Progress:
+    """Tells how many of the pods had their turn, in one line for each unit, also in a pipe: what is
+    done is known when it is, for whoever may want to stop it.
+
+    Pods are counted, as in all else that is said, whether they are moved alone or as a gang.
+    """
+
+    def __init__(self, units: Iterable[Unit]) -> None:
+        self._out = console(stderr=True)
+        self._total = sum(len(unit.pods) for unit in units)
+        self._done = 0
+
+    def tell(self, unit: Unit, *, stays: bool = False) -> None:
+        """The unit had its turn, and perhaps `stays` all the same."""
+        self._done += len(unit.pods)
+        count = words.many(len(unit.pods), "pod")
+        what = f"gang {unit.gang}, {count}" if unit.gang else unit.names[0]
+        said = f"{self._done:,} of {words.many(self._total, 'pod')}: {what}"
+        self._out.print(plain(said + (", not moved" if stays else "")), soft_wrap=True)
+
+
+def _tell_mixed(report: Report) -> None:
+    for group, models in report.mixed_gangs.items():
+        said = words.mixed_gang(group, models)
+        console(stderr=True).print("doubtful", plain(said), style="yellow", soft_wrap=True)
+
+
+def _tell(report: Report, *, dry_run: bool) -> None:
+    out = console()
+    _tell_mixed(report)
+    if report.stopped == BY_HAND and (dry_run or not report.revision):
+        said = f"nothing was done: {report.target} is not cordoned by this, and no pod was moved"
+        out.print(plain(f"stopped {BY_HAND}; {said}"), soft_wrap=True)
+        return
+    if dry_run:
+        _tell_plan(report)
+        return
+    out.print(plain(f"{report.target} is cordoned since revision {report.revision}"))
+    for name, node in report.moved.items():
+        went = "begun anew on" if node == report.was.get(name) else "moved to"
+        said = f"{name} {went} {node}" if node else f"{name} left"
+        out.print(plain(said + evicted_for(report.evicted.get(name, []))), soft_wrap=True)
+    for name, why in alike(report.waiting):
+        said = why if why == UNDECIDED else f"must wait: {why}"
+        out.print(plain(f"{name} {said}"), soft_wrap=True)
+    for name, why in report.left.items():
+        out.print(plain(f"{name} is there still: {why}"), soft_wrap=True)
+    if report.stopped:
+        for line in (f"stopped {report.stopped}:", *how_far(report)):
+            out.print(plain(line))
+    gone = len(report.moved) + len(report.waiting)
+    if not report.left and (gone or not report.stopped):
+        known = f", as far as is known: {report.unready}" if report.unready else ""
+        out.print(plain(f"nothing runs on {report.target} any more{known}"), soft_wrap=True)
+    elif report.stopped:
+        out.print("the same again goes on where this stopped")
+    if report.waiting and not report.stopped:
+        verb = "has" if len(report.waiting) == 1 else "have"
+        out.print(plain(f"{len(report.waiting)} of {gone + len(report.left)} {verb} no place"))
+    if report.instead:
+        verb = "has" if len(report.instead) == 1 else "have"
+        said = f"{words.many(len(report.instead), 'pod')} that waited before {verb} a place now"
+        out.print(plain(f"{said}: {_names(report.instead)}"), soft_wrap=True)
+    lifts = f"`apportion uncordon {report.target}` lifts the cordon"
+    out.print(plain(f"{lifts}; pods that moved stay where they are"), soft_wrap=True)
+
+
+def _tell_plan(report: Report) -> None:
+    """What is to be weighed first: who would lose by it, and who would win."""
+    out = console()
+    waits = sum(not node for node in report.planned.values())
+    would = f"; {waits} of {len(report.left)} would have no place" if waits else ""
+    out.print(plain(_headline(report) + would), soft_wrap=True)
+    if report.instead:
+        verb = "waits" if len(report.instead) == 1 else "wait"
+        said = f"{words.many(len(report.instead), 'pod')} that {verb} now would be placed instead"
+        out.print(plain(f"{said}: {_names(report.instead)}"), soft_wrap=True)
+    if report.unready:
+        out.print(plain(unknown_words(report)), soft_wrap=True)
+    finds = {name: what for name, what in report.left.items() if report.planned.get(name)}
+    others = {name: what for name, what in report.left.items() if name not in finds}
+    for name, what in (*finds.items(), *alike(others)):
+        along = name in finds and name in report.with_gang
+        elsewhere = f", on {report.was[name]}," if along else ""
+        out.print(plain(f"{name}{elsewhere} {what}"), soft_wrap=True)
+    if report.estimate:
+        out.print("their controllers make them anew in an order of their own: where each goes "
+                  "may differ", soft_wrap=True)  # fmt: skip
+
+
+def unknown_words(report: Report) -> str:
+    """What moving pods means of which nobody knows whether they run."""
+    return (
+        f"whether its pods still run on {report.target} is not known: {report.unready}. "
+        "Begun anew elsewhere, they may run twice"
+    )
+
+
+def _headline(report: Report) -> str:
+    """How many would be moved, and how many of them only because their gang is."""
+    along = len(report.planned.keys() & set(report.with_gang))
+    here = len(report.planned) - along
+    if not along:
+        return f"{words.many(here, 'pod')} would be moved from {report.target}"
+    whose, whom = ("its gang", "it") if here == 1 else ("their gangs", "them")
+    return (
+        f"{words.many(here, 'pod')} of {report.target} would be moved, and "
+        f"{words.many(along, 'pod')} of {whose} with {whom}"
+    )
+
+
+def _names(pods: Iterable[str]) -> str:
+    return listed(list(pods), NAMED_MAX)
+
+
+def how_far(report: Report) -> list[str]:
+    """A line for what of the work is done, what goes on without the verb, and what is left."""
+    leaving = sum(why == LEAVING for why in report.left.values())
+    parts = (
+        (len(report.moved), "moved"),
+        (len(report.waiting), "without a place yet: the scheduler goes on without this verb"),
+        (leaving, "evicted, and ending without this verb"),
+        (len(report.left) - leaving, "not moved, still running"),
+    )
+    said = [f"{words.many(count, 'pod')} {what}" for count, what in parts if count]
+    return said or ["no pod was moved"]

@@ -1,0 +1,87 @@
+"""`apportion policy`: how nodes and devices are preferred, from one revision on."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import click
+import msgspec
+
+from apportion.cli.client.connection import Where, asks_both, asks_gateway
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import by_now, by_whom, person, run, write
+from apportion.cli.client.moments import AT, pinned
+from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.usage import hinting
+from apportion.core.explain.answers import SummaryAnswer
+from apportion.core.explain.lines import Teller
+from apportion_schemas import Policy
+
+_CHOICE = click.Choice(get_args(Policy))
+
+
+@click.group(epilog="Example:  apportion policy set --nodes spread --reason 'fewer neighbours'")
+def command() -> None:
+    """Show or change how nodes and devices are preferred."""
+
+
+@command.command(epilog="Example:  apportion policy get")
+@AT
+@asks_gateway
+def get(*, where: Where, as_json: bool, at: str | None) -> None:
+    """Show the policy in force.
+
+    Exit codes: 0 shown; 1 nothing is known of the moment; 3 the gateway cannot be reached.
+    """
+    gateway = Gateway(where.gateway_url())
+    summary = gateway.ask("summary", answer=SummaryAnswer, query=pinned(gateway, {"at": at}))
+    if as_json:
+        print_json(summary.policy)
+    else:
+        policy = summary.policy
+        console().print(plain(f"nodes {policy.node_policy}, devices {policy.device_policy}"))
+
+
+SET = """Change the policy for every decision from now on; what is not given stays as it is.
+
+\b
+price    what the pods that usually come could no longer have, learnt from the
+         ledger; as bestfit until twenty have come
+fgd      the least fragmentation
+bestfit  the node where the least is left over
+binpack  the fullest node or device
+spread   the emptiest node or device
+
+Exit codes: 0 changed; 2 nothing to change was given; 3 unreachable."""
+
+
+@command.command(
+    name="set", cls=hinting(argument="--nodes {0}, --devices {0}, or both"), help=SET,
+    epilog="Example:  apportion policy set --nodes binpack --devices spread",
+)  # fmt: skip
+@click.option("--nodes", type=_CHOICE, help="How nodes are preferred.")
+@click.option("--devices", type=_CHOICE, help="How devices of a node are preferred.")
+@click.option("--reason", default="", help="Why, for whoever asks later.")
+@by_whom
+@asks_both
+def set_(
+    *, where: Where, as_json: bool, nodes: Policy | None, devices: Policy | None,
+    reason: str, by: str,
+) -> None:  # fmt: skip
+    """Change the policy, from the next decision on."""
+    if nodes is None and devices is None:
+        raise click.UsageError("give --nodes or --devices, or both")
+    now = run(by_now(where.reach()))  # what is not given stays as somebody else has set it since
+    summary = Gateway(where.gateway_url()).ask("summary", answer=SummaryAnswer, query=now)
+    changed = msgspec.structs.replace(
+        summary.policy,
+        by=person(by),
+        reason=reason,
+        node_policy=nodes or summary.policy.node_policy,
+        device_policy=devices or summary.policy.device_policy,
+    )
+    appended = run(write(where.reach(), changed, basis=summary.revision))
+    if as_json:
+        print_json({"revision": appended.revision, "policy": changed})
+    else:
+        console().print(plain(f"{Teller().line(changed)}, at revision {appended.revision}"))

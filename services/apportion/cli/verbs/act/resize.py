@@ -1,0 +1,174 @@
+"""`apportion resize`: more or less of its devices for a pod that runs.
+
+The wish goes into the ledger, and the scheduler's answer is waited for there. Invariant: what is
+said in the end is what the ledger says of this wish, and not of another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+import msgspec
+
+from apportion.cli.client.connection import Where, asks_both
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import by_whom, open_ledger, person, run, write
+from apportion.cli.exits import NotFound, Outdated, Unreachable
+from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.usage import MIB
+from apportion.cli.verbs.see.why import split_name, unknown
+from apportion.cli.verbs.setup.completion import PODS
+from apportion.core.explain.answers import PodAnswer, PodDetail
+from apportion.core.explain.lines import CORES_LATER, shares_words
+from apportion.core.explain.vocabulary import PHASES
+from apportion.core.explain.words import resize_refused
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.process.reach import Reach
+from apportion_schemas import (
+    InvalidEvent,
+    PodResized,
+    ResizeAsked,
+    ResizeRefused,
+    UnknownEvent,
+    UnreadableEvent,
+)
+from apportion_schemas.quantities import WHOLE
+
+SUBJECTS = ("apportion.v1.placement.>", "apportion.v1.pending.>")
+Answer = PodResized | ResizeRefused
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What `--json` prints: what was asked at which revision, and the scheduler's answer.
+
+    `cores_from_next_process`: other cores were asked for and granted, and hold for processes that
+    start from now on.
+    """
+
+    asked: int
+    revision: int
+    answer: Answer
+    cores_from_next_process: bool = False
+
+
+@click.command(epilog="Example:  apportion resize training/worker-0 --memory 12000 --cores 60")
+@click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=PODS)
+@click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pod is.  [default]")
+@click.option("--memory", type=MIB, metavar="MIB",
+              help="Memory of each of its devices.")  # fmt: skip
+@click.option("--cores", type=click.IntRange(0, WHOLE), metavar="PERCENT",
+              help="Compute of each of its devices; 0 holds it to nothing.")  # fmt: skip
+@click.option(
+    "--container", default="", help="Which of its containers, where several have devices."
+)
+@click.option("--reason", default="", help="Why, for whoever asks later.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=30.0,
+              metavar="SECONDS", show_default=True,
+              help="How long to wait for the answer.")  # fmt: skip
+@by_whom
+@asks_both
+def command(
+    *,
+    where: Where,
+    as_json: bool,
+    pod: str,
+    namespace: str | None,
+    memory: int | None,
+    cores: int | None,
+    container: str,
+    reason: str,
+    timeout_s: float,
+    by: str,
+) -> None:
+    """Give a pod that runs more or less of the devices that it holds, without a restart.
+
+    The scheduler gives no more than the device has free. Shares of NVIDIA's cards in mode hami-core
+    can be resized; what a pod holds beyond its new memory it keeps until it frees it. New memory
+    holds at once, new cores hold for processes that start from now on.
+
+    Exit codes: 0 resized; 1 no such pod, or it cannot be; 3 the ledger or gateway cannot be
+    reached, or no scheduler answers.
+    """
+    if memory is None and cores is None:
+        raise click.UsageError("say what it is to have: --memory MIB, --cores PERCENT, or both")
+    space, name = split_name(pod, namespace)
+    gateway = Gateway(where.gateway_url())
+    try:
+        found = gateway.ask("pods", space, name, answer=PodDetail)
+    except NotFound as error:
+        raise unknown(gateway, name, error.message) from None
+    wish = ResizeAsked(
+        pod=_running(found.pod), by=person(by), memory_mib=memory, cores=cores,
+        container=container, reason=reason,
+    )  # fmt: skip
+    said = run(_ask(where.reach(), wish, found.revision, timeout_s))
+    later = cores is not None and isinstance(said.answer, PodResized)
+    said = msgspec.structs.replace(said, cores_from_next_process=later)
+    _show(f"{space}/{name}", said, as_json=as_json)
+
+
+def _running(pod: PodAnswer) -> str:
+    """Its uid. Raises NotFound where there is nothing of it to resize."""
+    if not pod.bound_revision:
+        raise NotFound(
+            f"{pod.namespace}/{pod.name} is {PHASES.get(pod.phase, pod.phase)}: only a pod that is "
+            "bound can be resized; change its manifest"
+        )
+    return pod.uid
+
+
+async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) -> Said:
+    """Append the wish, and wait for the answer to it. Raises LedgerError, Unreachable."""
+    asked = (await write(reach, wish, basis=basis)).revision or 0
+    async with open_ledger(reach) as ledger:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _answer(ledger, wish.pod, asked)
+        except TimeoutError:
+            raise Unreachable(
+                f"asked at revision {asked}, and no scheduler answered within {timeout_s:g} s; "
+                "`apportion tail` shows when one does"
+            ) from None
+
+
+async def _answer(ledger: JetStreamLedger, pod: str, asked: int) -> Said:
+    found: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+    rules = await stream.read_rules(ledger.wire)
+
+    def deliver(record: Record) -> None:
+        try:
+            data = rules.read(record.revision, record.subject, record.payload).data
+        except UnknownEvent as error:
+            found.set_exception(Outdated(f"the answer cannot be read here: {error}"))
+            return
+        except (UnreadableEvent, InvalidEvent):
+            return  # whoever folds says so
+        if isinstance(data, Answer) and (data.pod, data.asked) == (pod, asked) and not found.done():
+            found.set_result(Said(asked, record.revision, data))
+
+    following = await ledger.follow(deliver, start=asked, subjects=SUBJECTS)
+    ended = asyncio.ensure_future(following.join())
+    try:
+        await asyncio.wait((ended, found), return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            ended.result()
+        return found.result()
+    finally:
+        await following.stop()
+        await asyncio.gather(ended, return_exceptions=True)
+
+
+def _show(name: str, said: Said, *, as_json: bool) -> None:
+    """Raises NotFound where the answer is no."""
+    if as_json:
+        print_json(said)
+    if isinstance(said.answer, ResizeRefused):
+        raise NotFound(f"{name} is not resized: {resize_refused(said.answer)}")
+    if not as_json:
+        held = shares_words(said.answer.shares)
+        console().print(plain(f"{name} holds {held} since revision {said.revision}"))
+        if said.cores_from_next_process:
+            console().print(f"{CORES_LATER}: restart its process to have them at once")

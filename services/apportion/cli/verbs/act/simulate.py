@@ -1,0 +1,213 @@
+"""`apportion simulate`: let a simulated device fail and recover, or a whole node be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import click
+import msgspec
+
+from apportion.cli.client.connection import Where, asks_both
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import open_ledger, run
+from apportion.cli.exits import NotFound
+from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.verbs.act.cordon import find
+from apportion.cli.verbs.setup.completion import DEVICES, NODES
+from apportion.core.explain.answers import DeviceAnswer, NodeDetail
+from apportion.runtime.jetstream.wire import Message
+from apportion.runtime.ledger.beats import AGENT_BEAT_S, beat_of
+from apportion_schemas.catalogue import token
+
+TIMEOUT_S = 5.0
+BEATS_ENOUGH = 3
+LOOK_S = 0.2
+REASON = "simulated"
+NO_REASON = (
+    "it takes no reason: nobody reports a lost node, so the ledger says only that it is not heard"
+)
+_OF_NODES = {
+    ("lose", False): "is lost now, and unready once it has not been heard for the scheduler's "
+    "grace",
+    ("lose", True): "is lost already: its agent is not heard",
+    ("return", False): "is back",
+    ("return", True): "is there already: its agent is heard",
+}
+_OF_DEVICES = {
+    ("fail", False): "fails now",
+    ("fail", True): "has failed already",
+    ("recover", False): "recovers now",
+    ("recover", True): "is healthy already",
+}
+"""What is said after an order, by its verb and whether it was so before."""
+
+
+class Order(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an agent is asked on `apportion.command.agent.<node>`."""
+
+    verb: str
+    device: str = ""
+    reason: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the agent of a simulated node answers to a request."""
+
+    done: bool
+    error: str = ""
+
+
+def _no_reason(_context: click.Context, _option: click.Parameter, given: str | None) -> None:
+    """Whoever knows `fail` gives one to `lose` as well."""
+    if given is not None:
+        raise click.UsageError(NO_REASON)
+
+
+_TAKES_NO_REASON = click.option("--reason", hidden=True, expose_value=False, callback=_no_reason)
+
+
+@click.group(epilog="Example:  apportion simulate fail GPU-1a2b3c4d")
+def command() -> None:
+    """Make a simulated device fail or recover, or a simulated node be lost and return.
+
+    A failed device is told of at once, and is failed until it recovers, also when `up` begins anew.
+    A lost node is not heard of any more: it is unready once the scheduler's --agent-grace has
+    passed, and hands out nothing until it returns, or its agent (or `up`) begins anew.
+
+    What is so already is said to be, and is no error.
+
+    Exit codes: 0 done, or so already; 1 no such device or node, or it is a real one; 3 unreachable.
+    """
+
+
+@command.command(epilog="Example:  apportion simulate fail GPU-1a2b3c4d --reason 'XID 79'")
+@click.argument("device", shell_complete=DEVICES)
+@click.option("--reason", default="", help=f"What is wrong with it.  [default: {REASON}]")
+@asks_both
+def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
+    """Let a device fail: nothing new goes there.
+
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so. One
+    that has failed keeps its reason, unless another is given.
+    """
+    _order(where, Order("fail", device, reason), as_json=as_json)
+
+
+@command.command(epilog="Example:  apportion simulate recover GPU-1a2b3c4d")
+@click.argument("device", shell_complete=DEVICES)
+@asks_both
+def recover(*, where: Where, as_json: bool, device: str) -> None:
+    """Let a simulated device recover that was made to fail.
+
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
+    """
+    _order(where, Order("recover", device), as_json=as_json)
+
+
+@command.command(epilog="Example:  apportion simulate lose h100-1")
+@click.argument("node", shell_complete=NODES)
+@_TAKES_NO_REASON
+@asks_both
+def lose(*, where: Where, as_json: bool, node: str) -> None:
+    """Let a node be lost, as if its power had failed.
+
+    It takes no reason: nobody reports a lost node, so the ledger says only that it is not heard.
+    """
+    _order_node(where, node, Order("lose"), as_json=as_json)
+
+
+@command.command(name="return", epilog="Example:  apportion simulate return h100-1")
+@click.argument("node", shell_complete=NODES)
+@_TAKES_NO_REASON
+@asks_both
+def come_back(*, where: Where, as_json: bool, node: str) -> None:
+    """Let a lost node return, with all that was placed on it, and wait until it is heard again."""
+    _order_node(where, node, Order("return"), as_json=as_json)
+
+
+def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> None:
+    _, node, device = find(where, target)
+    if device:
+        raise NotFound(f"{target!r} is a device; name its node, {node}")
+    found = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail).node
+    heard = not found.silent and run(_is_heard(where, node))
+    already = heard if order.verb == "return" else not heard
+    _obeyed(where, node, order)  # also where it is so: a node may be silent and not be lost
+    if order.verb == "return" and found.silent:
+        _heard_again(where, node)
+    if as_json:
+        print_json({"node": node, "verb": order.verb, "already": already})
+        return
+    console().print(plain(f"{node} {_OF_NODES[order.verb, already]}"))
+
+
+def _order(where: Where, order: Order, *, as_json: bool) -> None:
+    _, node, device = find(where, order.device)
+    if not device:
+        raise NotFound(f"{order.device!r} is a node; name one of its devices")
+    there = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail).devices
+    found = next(each for each in there if each.device == device)
+    said = said_by_agent(found)
+    reason = order.reason or said or REASON
+    already = found.healthy if order.verb == "recover" else said == reason
+    # Also of one that is so: what was ordered a moment ago may be under way.
+    _obeyed(where, node, Order(order.verb, device, reason))
+    if as_json:
+        print_json({"node": node, "device": device, "verb": order.verb, "already": already})
+        return
+    console().print(plain(f"device {device} of {node} {_OF_DEVICES[order.verb, already]}"))
+
+
+def said_by_agent(device: DeviceAnswer) -> str:
+    """Why its agent says that it failed; empty where it did not.
+
+    A mark of Kubernetes closes a device as well, with words of its own, whatever the agent says.
+    """
+    if not device.health_reason:
+        return ""
+    from apportion.core.ledger.fold import MARKED_UNHEALTHY, UNNAMED  # slow, and seldom needed
+
+    marked = device.health_reason in {MARKED_UNHEALTHY, UNNAMED}
+    return "" if marked else device.health_reason
+
+
+def _obeyed(where: Where, node: str, order: Order) -> None:
+    """Raises NotFound where the agent says no."""
+    answer = run(_ask(where, node, order))
+    if not answer.done:
+        raise NotFound(f"the agent of {node} refuses: {answer.error}")
+
+
+def _heard_again(where: Where, node: str) -> None:
+    """Return once the ledger has heard of the node again: so it is back when we say so, and a
+    second `return` finds nothing to do. The time of a few beats is enough where somebody listens.
+    """
+    gateway, end_s = Gateway(where.gateway_url()), time.monotonic() + BEATS_ENOUGH * AGENT_BEAT_S
+    while gateway.ask("nodes", node, answer=NodeDetail).node.silent and time.monotonic() < end_s:
+        time.sleep(LOOK_S)
+
+
+async def _is_heard(where: Where, node: str) -> bool:
+    """Whether the node's agent beats: of one that was lost a moment ago nobody else knows it.
+
+    A beat may come later than it should, as where its machine is busy.
+    """
+    heard = asyncio.Event()
+
+    async def beat(_message: Message) -> None:
+        heard.set()
+
+    async with open_ledger(where.reach()) as ledger:
+        await ledger.wire.subscribe(beat_of(node)[0], beat)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(heard.wait(), 1.5 * AGENT_BEAT_S)
+    return heard.is_set()
+
+
+async def _ask(where: Where, node: str, order: Order) -> Answer:
+    async with open_ledger(where.reach()) as ledger:
+        subject = f"apportion.command.agent.{token(node)}"
+        reply = await ledger.request(subject, msgspec.json.encode(order), TIMEOUT_S)
+    return msgspec.json.decode(reply, type=Answer)

@@ -1,0 +1,427 @@
+"""`apportion submit`: manifests or a trace become pods of the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from apportion.cli.client.configuration import manifest_config_now
+from apportion.cli.client.connection import Where, asks_both
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import open_ledger, run
+from apportion.cli.exits import REFUSED
+from apportion.cli.pods.append import (
+    Submitted,
+    append,
+    append_limits,
+    end,
+    look_up,
+    stands,
+)
+from apportion.cli.pods.append import replace as replace_pods
+from apportion.cli.pods.decisions import Awaited
+from apportion.cli.pods.live_diff import Compared, Held, compared, difference, undeclared
+from apportion.cli.pods.manifest_files import (
+    read_manifests,
+    read_trace,
+    tell_passed_over,
+    tell_refused,
+)
+from apportion.cli.pods.pending import alike, causes, never_fitting, unlooked, waits_for
+from apportion.cli.pods.wait_for_eviction import evicted_for, wait_for_room
+from apportion.cli.render.output import console, plain, print_json, show, table
+from apportion.cli.render.rows import Rows
+from apportion.cli.usage import hinting
+from apportion.core.explain import words
+from apportion.core.explain.answers import GangAnswer, PodAnswer, QueueAnswer, Why
+from apportion.core.explain.lines import limit_name, listed, shares_words
+from apportion.core.explain.vocabulary import WAITING
+from apportion.core.explain.words import many
+from apportion.runtime.files.wishes import Wish, undeclared_queues
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion_schemas import Shape
+
+NAMED_MAX = 40
+"""Up to so many pods are named one by one."""
+CAUSES_MAX = 5
+"""Of more so many causes are told for which pods wait."""
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `--json` prints. Only --wait fills `placed`, `refused`, `undecided` and `evicted`.
+
+    So it does `causes`, which counts the refused by what they wait for first.
+    `changed` says what live pods would have otherwise, and `replaced` which were submitted anew;
+    `held` is what --replace would submit or end beside them, of the same workloads, by name;
+    `ended` are pods that their Deployment has no more; `limits` are queues and quotas that were
+    said, with the revision, and `limits_unchanged` those in force just so. In a dry run
+    `submitted`, `ended` and `limits` are without revisions. `gangs` are those of which nothing but
+    the declaration is new, with how many of their pods must have places together.
+    `passed_over` are documents that are neither workloads nor limits, by name; `warnings` are names
+    and amounts in the others that are probably not meant so; `evicted` are by the pod for which
+    they were told to go those that were. `mixed_gangs` are gangs on different device models, with
+    how many pods hold devices of each.
+    """
+
+    dry_run: bool = False
+    submitted: list[Submitted] = []
+    unchanged: list[str] = []
+    changed: dict[str, list[str]] = {}
+    replaced: list[str] = []
+    held: dict[str, Held] = {}
+    ended: dict[str, int] = {}
+    gangs: dict[str, int] = {}
+    limits: dict[str, int] = {}
+    limits_unchanged: list[str] = []
+    problems: list[str] = []
+    passed_over: list[str] = []
+    warnings: list[str] = []
+    placed: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    causes: dict[str, int] = {}
+    undecided: list[str] = []
+    evicted: dict[str, list[str]] = {}
+    mixed_gangs: dict[str, dict[str, int]] = {}
+    seconds: float = 0.0
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What to do beside submitting: wait for so long (None for not), replace, or only say."""
+
+    wait_s: float | None
+    replace: bool
+    dry_run: bool
+
+
+@click.command(
+    cls=hinting(argument="-f {}"), epilog="Example:  apportion submit -f examples/pods --wait"
+)
+@click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
+              help="Manifests: Pod, Job, Deployment, Volcano Job, PodGroup, Queue, "
+              "ResourceQuota; a folder without those below it.")  # fmt: skip
+@click.option("--trace", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+              metavar="CSV", help="A trace in the columns of the openb traces.")  # fmt: skip
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The trace's first N pods.")
+@click.option("--replace", is_flag=True, help="Submit live pods that changed anew.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until each pod has a place, or is found to wait: not for others that "
+    "are told to go for it.",
+)
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0.1, 86_400), default=60.0,
+              show_default=True, metavar="SECONDS", help="How long to wait.")  # fmt: skip
+@asks_both
+def command(
+    *, where: Where, as_json: bool, files: tuple[str, ...], trace: Path | None,
+    limit: int | None, replace: bool, dry_run: bool, wait: bool, timeout_s: float,
+) -> None:  # fmt: skip
+    """Submit pods. One that is live already under its name, with the same spec, is left unchanged.
+
+    One whose spec has changed is named with the difference, and with --replace ends and is
+    submitted anew; without it nothing of the same workload or gang is submitted or ended. Pods
+    that a Deployment has too many of are ended. --wait is also for live pods that wait. A document
+    that cannot be used is named with its field, value and fix; the others go on. What is neither a
+    workload nor a limit, as a Service, is passed over by name; it is wrong if there is nothing
+    else.
+
+    Exit codes: 0 all submitted, with --wait all placed; 1 a document was wrong, a live pod has
+    another spec and was not replaced, or with --wait a pod waits or is not decided in time; 2
+    wrong usage; 3 the ledger or gateway is away; 4 with --wait, a newer build decides and this one
+    cannot read it.
+    """
+    if bool(files) == bool(trace):
+        raise click.UsageError("give either -f (files, folders or -) or --trace CSV")
+    if limit and not trace:
+        raise click.UsageError("--limit is for --trace")
+    if dry_run and wait:
+        raise click.UsageError("--dry-run decides nothing to wait for; `apportion plan` would")
+    if trace:
+        wish, problems = read_trace(trace, limit)
+    else:
+        wish, problems = read_manifests(files, manifest_config_now(where))
+    report = Report(
+        dry_run=dry_run,
+        problems=[str(problem) for problem in problems],
+        passed_over=wish.passed_over,
+    )
+    tell_passed_over(wish)
+    tell_refused(problems)
+    _tell_doubtful(report, wish.slips)
+    if wish.pods or wish.groups or wish.limits or wish.deployments:
+        choice = Choice(timeout_s if wait else None, replace, dry_run)
+        run(_submit(where, wish, report, choice))
+    if as_json:
+        print_json(report)
+    else:
+        _tell(report, waited=wait)
+        if files and (hint := of_plan(report)):
+            console().print(hint, soft_wrap=True)
+    if report.problems or report.refused or report.undecided or report.changed:
+        sys.exit(REFUSED)
+
+
+async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> None:
+    """Fill the report."""
+    gateway = Gateway(where.gateway_url())
+    async with open_ledger(where.reach()) as ledger:
+        newest = await ledger.last_revision()
+        basis, live = await asyncio.to_thread(look_up, gateway, wish.pods, at_least=newest)
+        if wish.queues:
+            _, queues = await asyncio.to_thread(gateway.items, "queues", QueueAnswer)
+            _tell_doubtful(report, undeclared_queues(wish, [each.queue for each in queues]))
+        found = await asyncio.to_thread(compared, wish, live, gateway)
+        report.unchanged = found.same
+        if not choice.replace:
+            found.hold_back()
+            report.held = found.held
+            for draft, there in found.changed:
+                name = f"{draft.namespace}/{draft.name}"
+                report.changed[name] = await difference(ledger, draft, there)
+        gangs = await undeclared(ledger, gateway, found.gangs)
+        found.new.groups |= gangs
+        report.gangs = {name: each.min_available for name, each in gangs.items()}
+        if choice.dry_run:
+            await _say(ledger, wish, found, report, replace=choice.replace)
+            return
+        began = time.monotonic()
+        report.limits = await append_limits(ledger, wish.limits, basis=basis)
+        _note_unchanged(wish, report)
+        with _bar("submitting", len(found.new.pods)) as advance:
+            report.submitted = await append(ledger, found.new, basis=basis, progress=advance)
+        if choice.replace and found.changed:
+            anew = await replace_pods(ledger, found.changed, wish.groups, basis=basis)
+            report.submitted += anew
+            report.replaced = [pod.full_name for pod in anew]
+        report.ended = await end(ledger, found.surplus, "scaled down", basis=basis)
+        report.seconds = round(time.monotonic() - began, 3)
+        if choice.wait_s is not None:
+            await _decided(
+                ledger, gateway, wish, report,
+                waiting=found.waiting, basis=basis, wait_s=choice.wait_s,
+            )  # fmt: skip
+
+
+async def _decided(
+    ledger: JetStreamLedger, gateway: Gateway, wish: Wish, report: Report, *,
+    waiting: Sequence[PodAnswer], basis: int, wait_s: float,
+) -> None:  # fmt: skip
+    """Wait until what was submitted is decided, also where others go for it first.
+
+    So too for what was live and `waiting` at the revision `basis`: whoever submits the same again
+    asks the same.
+    """
+    end = time.monotonic() + wait_s
+    live = [Submitted(pod.namespace, pod.name, pod.uid, basis + 1) for pod in waiting]
+    pods = [*report.submitted, *live]
+    with _bar("deciding", len(pods)) as advance:
+        awaited = Awaited(pods, lambda: advance(1))
+        await awaited.recall(ledger, [at for pod in waiting if (at := pod.refused_revision)])
+        newest = await ledger.last_revision()
+        awaited.set_aside(
+            await asyncio.to_thread(unlooked, gateway, wish.pods, pods, at_least=newest)
+        )
+        await awaited.wait(ledger, wait_s)
+    left = max(end - time.monotonic(), 0.0)
+    priorities = {f"{pod.namespace}/{pod.name}": pod.priority for pod in wish.pods if pod.preempts}
+    now = await wait_for_room(ledger, gateway, awaited, priorities, left)
+    # Of a gang it is the refusal of some pod of it, which need not want what this one does.
+    lone = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods if not pod.group}
+    shapes = {pod.uid: lone[pod.full_name] for pod in pods if pod.full_name in lone}
+    never = await asyncio.to_thread(never_fitting, gateway, awaited)
+    _note_decisions(report, awaited, now, shapes, never)
+    groups = {pod.group for pod in wish.pods if pod.group}
+    if groups and report.placed:
+        query = {"at_least": awaited.revision, "wait_s": 30}
+        _, gangs = await asyncio.to_thread(gateway.items, "gangs", GangAnswer, query)
+        for gang in gangs:
+            if gang.group in groups and len(gang.models) > 1:
+                report.mixed_gangs[gang.group] = gang.models
+                _tell_doubtful(report, [words.mixed_gang(gang.group, gang.models)])
+
+
+async def _say(
+    ledger: JetStreamLedger, wish: Wish, found: Compared, report: Report, *, replace: bool
+) -> None:
+    """What would be done; `replace` what is changed."""
+    report.submitted = [Submitted(pod.namespace, pod.name, "", 0) for pod in found.new.pods]
+    if replace:
+        report.replaced = [f"{draft.namespace}/{draft.name}" for draft, _ in found.changed]
+    report.ended = {f"{pod.namespace}/{pod.name}": 0 for pod in found.surplus}
+    report.limits = {
+        limit_name(limit): 0 for limit in wish.limits if await stands(ledger, limit) != limit
+    }
+    _note_unchanged(wish, report)
+
+
+def _note_unchanged(wish: Wish, report: Report) -> None:
+    """Of the limits, those that nobody need say again."""
+    names = dict.fromkeys(map(limit_name, wish.limits))
+    report.limits_unchanged = [name for name in names if name not in report.limits]
+
+
+def _note_decisions(
+    report: Report,
+    awaited: Awaited,
+    now: Mapping[str, Why],
+    shapes: Mapping[str, Shape],
+    never: Collection[str],
+) -> None:
+    for uid, said in awaited.decided.items():
+        name, why = awaited.pods[uid].full_name, now.get(uid)
+        if said.placed is not None:
+            report.placed[name] = f"{said.placed.node}: {shares_words(said.placed.shares)}"
+        elif why is not None and why.placed is not None:
+            held = shares_words(each.share for each in why.placed.shares)
+            report.placed[name] = f"{why.placed.node}: {held}"
+        elif said.refused is not None:
+            report.refused[name] = waits_for(awaited, uid, why, shapes.get(uid))
+    for uid, text in awaited.unlooked.items():
+        if uid not in awaited.decided:
+            report.refused[awaited.pods[uid].full_name] = text
+    still = [uid for uid, pod in awaited.pods.items() if pod.full_name in report.refused]
+    report.causes = causes(awaited, still, shapes, never)
+    report.undecided = [awaited.pods[uid].full_name for uid in awaited.undecided]
+    report.evicted = {awaited.pods[uid].full_name: gone for uid, gone in awaited.evicted.items()}
+
+
+@contextmanager
+def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error; yields what moves it on. A pipe sees nothing of it."""
+    out = console(stderr=True)
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda count: progress.advance(task, count)
+
+
+def _tell_doubtful(report: Report, said: Sequence[str]) -> None:
+    report.warnings = [*report.warnings, *said]
+    for each in said:
+        console(stderr=True).print("doubtful", plain(each), style="yellow", soft_wrap=True)
+
+
+def _tell(report: Report, *, waited: bool) -> None:
+    out = console()
+    made = _outcomes(report, waited=waited)
+    if 0 < made.row_count <= NAMED_MAX:
+        show(made)
+    if report.dry_run:
+        out.print("nothing was changed: a dry run")
+    out.print(counted(report))
+    if made.row_count > NAMED_MAX:
+        for line in of_waiting(report):
+            out.print(plain(line), style="yellow", soft_wrap=True)
+    if report.changed:
+        out.print(of_replace(report))
+
+
+def of_waiting(report: Report) -> Iterator[str]:
+    """For what how many wait where they are too many to be named, and who names them."""
+    for cause, count in itertools.islice(report.causes.items(), CAUSES_MAX):
+        yield f"{count:,} {WAITING}: {cause}"
+    if (more := len(report.causes) - CAUSES_MAX) > 0:
+        yield f"and for {many(more, 'more cause')}"
+    if report.causes:
+        yield f"`apportion get pods --phase {WAITING}` names them, `apportion why POD` says more"
+
+
+def of_replace(report: Report) -> str:
+    """What --replace does, before anybody says it: also to those that are not live, or too many."""
+    done = [f"submits {len(report.changed):,} anew"]
+    for what, verb in (("submitted", "submits"), ("ended", "ends")):
+        count = sum(each == what for each in report.held.values())
+        done += [f"{verb} {count:,} more"] if count else []
+    return f"--replace {listed(done)}"
+
+
+def counted(report: Report) -> str:
+    """All of it in numbers; of a dry run what would be done."""
+    would, count = "would be " if report.dry_run else "", len(report.submitted)
+    done = [f"{count:,} {would}submitted"] if count else []
+    for what, number in (
+        ("placed", len(report.placed)), (WAITING, len(report.refused)),
+        ("undecided", len(report.undecided)), ("evicted", sum(map(len, report.evicted.values()))),
+        ("unchanged", len(report.unchanged)), ("changed and not replaced", len(report.changed)),
+        ("held back", len(report.held)),
+        (f"{would}replaced", len(report.replaced)), (f"{would}ended", len(report.ended)),
+    ):  # fmt: skip
+        done += [f"{number:,} {what}"] if number else []
+    if report.gangs:
+        done.append(f"{many(len(report.gangs), 'gang')} {would}declared")
+    if report.limits:
+        done.append(f"{many(len(report.limits), 'limit')} {would}in force")
+    if report.limits_unchanged:
+        done.append(f"{many(len(report.limits_unchanged), 'limit')} unchanged")
+    done = done or [f"0 {would}submitted"]
+    if report.problems:
+        done.append(f"{many(len(report.problems), 'document')} wrong")
+    return ", ".join(done)
+
+
+def of_plan(report: Report) -> str:
+    """Which verb goes on where a dry run of manifests ends; empty where nothing is to be placed."""
+    if not report.dry_run or not (report.submitted or report.replaced):
+        return ""
+    return "`apportion plan -f FILE` says where each would go, and who would be evicted"
+
+
+def _outcomes(report: Report, *, waited: bool) -> Rows:
+    """One row for each pod, queue and quota."""
+    made = table("POD", "OUTCOME", wraps=("OUTCOME",))
+    would = "would be " if report.dry_run else ""
+    if waited:
+        _waited(report, made)
+    else:
+        for pod in report.submitted:
+            at = f" at revision {pod.revision}" if pod.revision else ""
+            made.add_row(plain(pod.full_name), f"{would}submitted{at}")
+    shown = {*report.placed, *report.refused, *report.undecided}
+    for name in report.unchanged:
+        if name not in shown:
+            made.add_row(plain(name), "unchanged: live already", style="dim")
+    for name, said in report.changed.items():
+        made.add_row(plain(name), plain(f"changed: {'; '.join(said)}"), style="yellow")
+    for name, what in report.held.items():
+        made.add_row(plain(name), f"held back: --replace has it {what}", style="yellow")
+    if report.dry_run:
+        for name in report.replaced:
+            made.add_row(plain(name), "would be replaced")
+    for name, revision in report.ended.items():
+        at = f" at revision {revision}" if revision else ""
+        made.add_row(plain(name), f"{would}ended{at}: its Deployment has fewer now")
+    for name, least in report.gangs.items():
+        rule = f"at least {least:,} of its pods have places together"
+        made.add_row(plain(f"gang {name}"), f"{would}declared: {rule}")
+    _limits(report, made, would)
+    return made
+
+
+def _waited(report: Report, made: Rows) -> None:
+    """One row for each pod that was waited for."""
+    for name, text in report.placed.items():
+        room = evicted_for(report.evicted.get(name, []))
+        made.add_row(plain(name), plain(f"{text}{room}"))
+    for names, text in alike(report.refused):
+        made.add_row(names, f"{WAITING}: {text}", style="yellow")
+    for name in report.undecided:
+        made.add_row(plain(name), "no decision yet: is a scheduler running?", style="yellow")
+
+
+def _limits(report: Report, made: Rows, would: str) -> None:
+    """One row for each queue and quota."""
+    for name, revision in report.limits.items():
+        at = f" at revision {revision}" if revision else ""
+        made.add_row(plain(name), f"{would}in force{at}")
+    for name in report.limits_unchanged:
+        made.add_row(plain(name), "unchanged: in force already", style="dim")

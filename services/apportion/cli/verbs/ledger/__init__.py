@@ -1,0 +1,1 @@
+"""Verbs on the ledger itself: make, check, sign and restore it."""

@@ -1,0 +1,345 @@
+"""`apportion receipt`: sign what the ledger holds, and show that one decision is in it, offline.
+
+Whoever runs `receipt write` has the private key, and may be another person on another machine than
+those who run the ledger; it needs to read the ledger and nothing else. Invariant: what is written
+to standard output with --json is a whole document, so it can be piped to where nobody rewrites it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+import msgspec
+
+from apportion.cli.client.connection import JSON, Where, asks_both, asks_ledger
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import open_ledger, run
+from apportion.cli.exits import REFUSED, NotFound, Wrong
+from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.render.progress import progress
+from apportion.cli.verbs.see.why import why_of
+from apportion.cli.verbs.setup.completion import PODS
+from apportion.core.explain.lines import Teller
+from apportion.core.explain.printable import escaped_json
+from apportion.core.ledger.receipts import (
+    FORMAT,
+    Checkpoint,
+    Proof,
+    ReceiptInvalid,
+    check_proof,
+    encoded,
+    leaf_of,
+    path_of,
+    read_proof,
+    root_by,
+)
+from apportion.runtime.files.signing import (
+    KeyInvalid,
+    VerifyingKey,
+    make_key,
+    read_signing_key,
+    read_verifying_key,
+)
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.signing_receipts import CannotSign, sign
+from apportion.runtime.ledger.archive import ArchiveError, read_archive
+from apportion.runtime.ledger.port import LedgerError, Record
+from apportion.runtime.ledger.receipts import Found, Receipts, check_signature
+from apportion.runtime.process.clock import SystemClock, rfc3339
+from apportion.runtime.process.reach import Reach
+from apportion_schemas import decode
+from apportion_schemas.envelope import EventError
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+Signing = Callable[[JetStreamLedger], Awaitable[list[Found]]]
+"""See `sign`, with all but the ledger told."""
+PROOF_BYTES_MAX = 64 << 20
+EVERY_MIN_S = 10
+
+receipts_option = click.option(
+    "--receipts", "folder", type=_FOLDER, required=True, metavar="DIR", help="Where receipts are."
+)
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What `receipt key --json` prints: two files, and the key's id."""
+
+    private: str
+    public: str
+    key: str
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What `receipt check --json` prints."""
+
+    ok: bool
+    revision: int = 0
+    subject: str = ""
+    event: str = ""
+    first: int = 0
+    last: int = 0
+    time: str = ""
+    key: str = ""
+    error: str = ""
+
+
+@click.group(epilog="Example:  apportion receipt key receipts.key")
+def command() -> None:
+    """Sign what the ledger holds, and show that one decision is in it.
+
+    A receipt is of all events since the one before it; `apportion verify --key PUBLIC --receipts
+    DIR` holds the ledger, or an archive, to all of them.
+
+    Exit codes: 0 done, or it is so; 1 it is not, or nothing can be signed; 3 the ledger or the
+    gateway cannot be reached; 4 a newer build wrote what this one cannot read.
+    """
+
+
+@command.command(epilog="Example:  apportion receipt key receipts.key")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@JSON
+def key(*, as_json: bool, file: Path) -> None:
+    """Make an Ed25519 key: FILE signs and stays with you, FILE.pub is for everybody."""
+    try:
+        public = make_key(file)
+    except OSError as error:
+        raise NotFound(f"no key made: {error}") from None
+    made = read_verifying_key(public)
+    if as_json:
+        print_json(Made(str(file), str(public), made.id))
+        return
+    out = console()
+    out.print("private:", plain(str(file)), "(keep it; nobody else signs)", soft_wrap=True)
+    out.print("public: ", plain(str(public)), f"key {made.id} (publish it)", soft_wrap=True)
+
+
+@command.command(epilog="Example:  apportion receipt write --key receipts.key --receipts receipts")
+@click.option("--key", "key_file", type=_FILE, required=True, help="The private key.")
+@receipts_option
+@click.option("--known", "known_files", type=_FILE, multiple=True,
+              help="A public key that signed the receipts of before.")  # fmt: skip
+@click.option("--every", "every_s", type=click.IntRange(min=EVERY_MIN_S, max=86_400 * 7),
+              metavar="SECONDS", help="Go on, with one every so often, until stopped.")  # fmt: skip
+@asks_ledger
+def write(
+    *,
+    where: Where,
+    as_json: bool,
+    key_file: Path,
+    folder: Path,
+    known_files: tuple[Path, ...],
+    every_s: int | None,
+) -> None:
+    """Sign all that came since the newest receipt in DIR; nothing where nothing came.
+
+    It costs what has come since, and once what the state takes to read. With --json each receipt is
+    one line, as it stands in its file, to be kept where nobody can rewrite it.
+    """
+    try:
+        receipts, clock = Receipts(folder), SystemClock()
+        signing = functools.partial(
+            sign,
+            receipts=receipts,
+            key=read_signing_key(key_file),
+            known=read_keys(known_files),
+            time=lambda: rfc3339(clock.now()),
+            tell=progress(0),
+        )
+        with receipts.alone():
+            run(_write(where.reach(), signing, every_s=every_s, as_json=as_json))
+    except BlockingIOError:
+        raise NotFound(f"another process writes receipts into {folder}") from None
+    except (KeyInvalid, CannotSign, ReceiptInvalid, OSError) as error:
+        raise NotFound(f"no receipt: {error}") from None
+
+
+async def _write(reach: Reach, signing: Signing, *, every_s: int | None, as_json: bool) -> None:
+    while True:
+        try:
+            async with open_ledger(reach) as ledger:
+                made = await signing(ledger)
+            for found in made:
+                _tell(found, as_json=as_json)
+            if not made and not as_json:
+                console().print("nothing new to sign")
+        except LedgerError as error:
+            if every_s is None:
+                raise
+            console(stderr=True).print("no receipt now:", plain(str(error)), soft_wrap=True)
+        if every_s is None:
+            return
+        await asyncio.sleep(every_s)
+
+
+def _tell(found: Found, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found.receipt, line=True)
+        return
+    signed = found.checkpoint
+    text = f"revisions {signed.first:,} to {signed.last:,} signed with key {found.receipt.key}:"
+    console().print(text, plain(str(found.path)), soft_wrap=True)
+
+
+@command.command(epilog="Example:  apportion receipt show training/worker-0 --receipts receipts")
+@click.argument("pod", metavar="[[NAMESPACE/]POD]", default="", shell_complete=PODS)
+@click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pod is.")
+@click.option("--revision", type=click.IntRange(min=1), metavar="REVISION",
+              help="Of this event, whatever it is, instead of a pod's placement.")  # fmt: skip
+@receipts_option
+@click.option("--archive", "archives", type=_FILE, multiple=True,
+              help="Read the events from here instead of the ledger.")  # fmt: skip
+@asks_both
+def show(
+    *, where: Where, as_json: bool, pod: str, namespace: str | None, revision: int | None,
+    folder: Path, archives: tuple[Path, ...],
+) -> None:  # fmt: skip
+    """Print a proof that POD was placed as it was, which `receipt check` believes offline.
+
+    It is one JSON document: the event, its place in the receipt that was signed after it, and that
+    receipt.
+    """
+    if bool(pod) == bool(revision):
+        raise Wrong("name a pod, or an event with --revision")
+    revision = revision or _placed(where, pod, namespace)
+    try:
+        found = Receipts(folder).of(revision)
+        if found is None:
+            raise NotFound(f"no receipt in {folder} is of revision {revision}; make one: write")
+        records = _records(where, found.checkpoint, archives)
+        proof = _proof(found, records, revision)
+    except (ReceiptInvalid, ArchiveError, OSError) as error:
+        raise NotFound(f"no proof: {error}") from None
+    data = encoded(proof)
+    click.echo(escaped_json(data if as_json else msgspec.json.format(data, indent=2)))
+
+
+def _placed(where: Where, pod: str, namespace: str | None) -> int:
+    why = why_of(Gateway(where.gateway_url()), pod, namespace, {})
+    placed = [step.revision for step in why.history if step.phase == "placed"]
+    if not placed:
+        raise NotFound(f"{why.namespace}/{why.name} was never placed: {why.sentence}")
+    return placed[-1]
+
+
+def _records(where: Where, signed: Checkpoint, archives: tuple[Path, ...]) -> list[Record]:
+    """The records of a receipt, from the archives or the ledger."""
+    if not archives:
+        return run(_read(where.reach(), signed))
+    records: list[Record] = []
+    for each in (record for archive in archives for record in read_archive(archive)):
+        if each.revision == signed.first + len(records) <= signed.last:
+            records.append(each)
+    return records
+
+
+async def _read(reach: Reach, signed: Checkpoint) -> list[Record]:
+    records: list[Record] = []
+    ended = asyncio.Event()
+    tell = progress(signed.last)
+
+    def take(record: Record) -> None:
+        if record.revision <= signed.last:
+            records.append(record)
+            if record.revision % 10_000 == 0:
+                tell(record.revision)
+        if record.revision >= signed.last:
+            ended.set()
+
+    async with open_ledger(reach) as ledger:
+        if (
+            await ledger.last_revision() < signed.last
+            or await ledger.first_revision() > signed.first
+        ):
+            raise NotFound(
+                f"the ledger has not all revisions {signed.first} to {signed.last}; name the "
+                "archives that have: --archive FILE"
+            )
+        subscription = await ledger.follow(take, start=signed.first)
+        await ended.wait()
+        await subscription.stop()
+    return records
+
+
+def _proof(found: Found, records: list[Record], revision: int) -> Proof:
+    """Raises ReceiptInvalid: the records are not those that were signed."""
+    signed = found.checkpoint
+    leaves = [leaf_of(each.revision, each.subject, each.payload) for each in records]
+    size, index = signed.last - signed.first + 1, revision - signed.first
+    if len(leaves) != size:
+        raise ReceiptInvalid(f"{len(leaves)} of its {size} events are there")
+    path = tuple(path_of(leaves, index))
+    if root_by(leaves[index], index, size, path) != signed.root:
+        raise ReceiptInvalid(
+            f"revisions {signed.first} to {signed.last} are not those that {found.path} signed; "
+            "`apportion verify --key PUBLIC --receipts DIR` names the first that is not"
+        )
+    record = records[index]
+    proof = Proof(FORMAT, record.revision, record.subject, path, found.receipt)
+    try:
+        return msgspec.structs.replace(proof, payload=record.payload.decode())
+    except UnicodeDecodeError:
+        return msgspec.structs.replace(proof, base64=record.payload)
+
+
+@command.command(epilog="Example:  apportion receipt check proof.json --key receipts.key.pub")
+@click.argument("file", type=click.File("rb"))
+@click.option("--key", "key_files", type=_FILE, required=True, multiple=True,
+              help="The public key of whoever signs; of several, any.")  # fmt: skip
+@JSON
+def check(*, as_json: bool, file: BinaryIO, key_files: tuple[Path, ...]) -> None:
+    """Say whether FILE, which `receipt show` printed, proves what it says; `-` is standard input.
+
+    Nothing but FILE and the key is looked at: no ledger, no network.
+    """
+    try:
+        shown = _checked(file.read(PROOF_BYTES_MAX), read_keys(key_files))
+    except ReceiptInvalid as error:
+        shown = Shown(ok=False, error=str(error))
+    if as_json:
+        print_json(shown)
+    elif shown.ok:
+        out = console()
+        out.print(f"revision {shown.revision:,}:", plain(shown.event), soft_wrap=True)
+        out.print(
+            f"it is among revisions {shown.first:,} to {shown.last:,}, which key {shown.key} "
+            f"signed at {shown.time}",
+            soft_wrap=True,
+        )
+    else:
+        console(stderr=True).print("no proof:", plain(shown.error), style="red", soft_wrap=True)
+    if not shown.ok:
+        sys.exit(REFUSED)
+
+
+def _checked(data: bytes, keys: list[VerifyingKey]) -> Shown:
+    proof = read_proof(data)
+    check_signature(proof.receipt, keys, where="its receipt")
+    signed = check_proof(proof)
+    return Shown(
+        ok=True, revision=proof.revision, subject=proof.subject, event=_words(proof),
+        first=signed.first, last=signed.last, time=signed.time, key=proof.receipt.key,
+    )  # fmt: skip
+
+
+def _words(proof: Proof) -> str:
+    """The event in words, where this build knows it."""
+    try:
+        event = decode(proof.message(), subject=proof.subject)
+    except EventError:
+        return f"an event on {proof.subject} that this build cannot read"
+    return Teller().line(event.data)
+
+
+def read_keys(files: tuple[Path, ...]) -> list[VerifyingKey]:
+    """Raises Wrong: one of them is no public key."""
+    try:
+        return [read_verifying_key(file) for file in files]
+    except (KeyInvalid, OSError) as error:
+        raise Wrong(f"--key: {error}") from None

@@ -1,0 +1,400 @@
+"""`apportion verify`: read the ledger, or an archive of it, and say whether everything holds.
+
+Invariant: exit code 0 means that every message of the range was read and every check held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from apportion.cli.client.connection import Where, asks_ledger
+from apportion.cli.client.ledger import open_ledger, run
+from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Wrong
+from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.render.progress import progress
+from apportion.cli.verbs.ledger.receipt import read_keys
+from apportion.core.explain.words import many
+from apportion.core.ledger.audit import Auditor, Violation
+from apportion.core.ledger.digest import digest
+from apportion.core.ledger.receipts import ReceiptInvalid
+from apportion.core.ledger.rules import rules_of
+from apportion.core.ledger.state import State
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.archive import (
+    ArchiveError,
+    read_archive,
+    read_opening,
+    read_said,
+    read_span,
+)
+from apportion.runtime.ledger.port import LedgerHole, Record
+from apportion.runtime.ledger.receipt_check import ReceiptCheck
+from apportion.runtime.ledger.receipts import Receipts
+from apportion.runtime.process.reach import Reach
+from apportion_schemas import UnknownEvent
+
+SHOWN = 10
+CONTRADICTIONS_NAMED = 20
+"""So many of the events that changed nothing are named: the newest."""
+TOLD_EVERY = 10_000
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class Contradiction(msgspec.Struct, frozen=True):
+    """An event that changed nothing: where it stands, what it is, and what it contradicts."""
+
+    revision: int
+    type: str
+    reason: str
+
+
+class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `--json` prints. `violations` are the first ones; `found` counts all by check.
+
+    `contradictions` counts events that changed nothing, of which `contradicting` are the newest.
+    `differences` counts by kind where cluster and ledger were found to differ: no violation.
+    `set_aside` are revisions that change nothing because an operator says so, and why: no
+    violations either. `unknown` is what a newer build wrote behind the last revision, where the
+    check had to end.
+    With --receipts, `proven` events are those that so many `receipts` signed, up to `proven_to`.
+    """
+
+    ok: bool
+    first_revision: int
+    last_revision: int
+    checked: int
+    contradictions: int
+    digest: str
+    contradicting: tuple[Contradiction, ...] = ()
+    snapshots: tuple[int, ...] = ()
+    differences: dict[str, int] = {}
+    set_aside: dict[int, str] = {}
+    found: dict[str, int] = {}
+    violations: tuple[Violation, ...] = ()
+    unknown: str = ""
+    receipts: int = 0
+    proven: int = 0
+    proven_to: int = 0
+    signed_at: str = ""
+
+
+class _Done(Exception):
+    """The last revision of the range has been read."""
+
+
+class _Verification:
+    """One run: the auditor, the first violations, and how far it is."""
+
+    def __init__(self, auditor: Auditor, *, start: int, last: int) -> None:
+        self.auditor = auditor
+        self.start = start
+        self.last = last
+        self.violations: list[Violation] = []
+        self.contradicting: deque[Contradiction] = deque(maxlen=CONTRADICTIONS_NAMED)
+        self.snapshots: dict[int, str] = {}
+        self.broken = False  # it cannot be read on
+        self.unknown = ""
+        self.receipts: ReceiptCheck | None = None
+        self._tell = progress(last)
+
+    def use(self, receipts: ReceiptCheck | None) -> None:
+        """Hold what is read to these receipts."""
+        self.receipts = receipts
+        if receipts is not None:
+            receipts.goal = self.last
+
+    def take(self, record: Record) -> None:
+        """The next record. Raises _Done behind the last one that can be read."""
+        if self.receipts is not None:
+            self.hold(self.receipts.take(record))  # before: it also holds what nobody can read
+        before = self.auditor.contradictions
+        try:
+            self.note(self.auditor.take(record.revision, record.subject, record.payload))
+        except UnknownEvent as unknown:
+            self.unknown = f"revision {record.revision} on {record.subject}: {unknown}"
+            self.broken = True
+            raise _Done from None
+        if self.auditor.contradictions > before:
+            refused = self.auditor.state.refused_events[-1]
+            named = Contradiction(refused.revision, refused.subject, refused.reason)
+            self.contradicting.append(named)
+        if self.receipts is not None:
+            self.hold(self.receipts.folded(self.auditor.state))
+        if record.revision in self.snapshots:
+            self._compare(record.revision)
+        if record.revision % TOLD_EVERY == 0:
+            self._tell(record.revision)
+        if record.revision >= self.last > 0:
+            raise _Done
+
+    def note(self, violations: list[Violation]) -> None:
+        """Keep the first few."""
+        self.violations += violations[: SHOWN - len(self.violations)]
+
+    def hold(self, wrong: Iterable[tuple[int, str]]) -> None:
+        """Note what is not as the receipts say."""
+        for revision, text in wrong:
+            self.auditor.found["receipt"] += 1
+            self.note([Violation(revision, "receipt", text)])
+
+    def _compare(self, revision: int) -> None:
+        """A snapshot that is no fold of the ledger would lead every restart astray."""
+        if digest(self.auditor.state) != self.snapshots[revision]:
+            self.auditor.found["snapshot"] += 1
+            text = "the snapshot at this revision is not what the ledger folds to"
+            self.note([Violation(revision, "snapshot", text)])
+
+    def outcome(self) -> Verified:
+        """What was found, once all has been read."""
+        auditor, receipts = self.auditor, self.receipts
+        self.note(auditor.finish())
+        return Verified(
+            ok=not auditor.found and not self.unknown,
+            first_revision=self.start,
+            last_revision=auditor.state.revision,
+            checked=auditor.checked,
+            contradictions=auditor.contradictions,
+            digest=digest(auditor.state),
+            contradicting=tuple(self.contradicting),
+            snapshots=tuple(sorted(self.snapshots)),
+            differences=dict(sorted(auditor.state.differences.items())),
+            set_aside={
+                at: f"at revision {why.at} by {why.by}: {why.reason}"
+                for at, why in sorted(auditor.state.rules.aside.items())
+                if self.start <= at <= auditor.state.revision
+            },
+            found=dict(sorted(auditor.found.items())),
+            violations=tuple(sorted(self.violations, key=lambda each: each.revision)),
+            unknown=self.unknown,
+            receipts=receipts.held if receipts else 0,
+            proven=receipts.proven if receipts else 0,
+            proven_to=receipts.last if receipts else 0,
+            signed_at=receipts.time if receipts else "",
+        )
+
+
+@click.command(epilog="Example:  apportion verify     apportion verify --archive ledger.jsonl")
+@click.option("--from", "start", type=click.IntRange(min=1), default=1, metavar="REVISION",
+              help="Check from here on; what is before is only folded.")  # fmt: skip
+@click.option("--to", "last", type=click.IntRange(min=1), metavar="REVISION",
+              help="Check up to here; without it, up to the ledger's end.")  # fmt: skip
+@click.option("--archive", "archives", type=_FILE, multiple=True,
+              help="Check this file, which `apportion ledger archive` wrote; of several, the "
+              "oldest first.")  # fmt: skip
+@click.option("--before", type=_FILE, multiple=True,
+              help="Check this archive of what the ledger has dropped, and the ledger after it; of "
+              "several, the oldest first.")  # fmt: skip
+@click.option("--receipts", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              metavar="DIR", help="Hold it to these receipts, which --key signed.")  # fmt: skip
+@click.option("--key", "key_files", type=_FILE, multiple=True,
+              help="The public key of whoever signs receipts; of several, any.")  # fmt: skip
+@asks_ledger
+def command(
+    *,
+    where: Where,
+    as_json: bool,
+    start: int,
+    last: int | None,
+    archives: tuple[Path, ...],
+    before: tuple[Path, ...],
+    folder: Path | None,
+    key_files: tuple[Path, ...],
+) -> None:
+    """Check the whole ledger: chain, owners, schemas, and every invariant at every revision.
+
+    Where the ledger has dropped its beginning and no archive of it is named with --before, the
+    check begins at the oldest snapshot.
+
+    Exit codes: 0 everything holds; 1 something does not, and the first revision where; 3 the ledger
+    cannot be reached; 4 what could be read holds, and then a newer build has written.
+    """
+    if last is not None and last < start:
+        raise Wrong(f"--to is {last}, which is before --from, {start}")
+    if archives and before:
+        raise Wrong("--archive checks files alone, --before the ledger too; name one of them")
+    receipts = _receipts(folder, key_files)
+    if archives:
+        outcome = _verify_archives(archives, start, last or 0, receipts)
+    else:
+        outcome = run(_verify_ledger(where.reach(), (start, last), before, receipts))
+    _say(outcome, as_json=as_json)
+    if not outcome.ok:
+        sys.exit(REFUSED if outcome.found else OUTDATED)
+
+
+def _receipts(folder: Path | None, key_files: tuple[Path, ...]) -> ReceiptCheck | None:
+    """Raises Wrong, NotFound."""
+    if folder is None and not key_files:
+        return None
+    if folder is None or not key_files:
+        raise Wrong("--receipts DIR and --key PUBLIC go together")
+    try:
+        return ReceiptCheck(Receipts(folder), read_keys(key_files))
+    except (ReceiptInvalid, OSError) as error:
+        raise NotFound(f"--receipts: {error}") from None
+
+
+async def _verify_ledger(
+    reach: Reach,
+    span: tuple[int, int | None],
+    before: tuple[Path, ...],
+    receipts: ReceiptCheck | None,
+) -> Verified:
+    start, last = span
+    async with open_ledger(reach) as ledger:
+        info = await jetstream.check_stream(ledger)
+        newest = info.state.last_seq
+        if last is not None and last > newest:
+            raise Wrong(f"--to is {last}, and the ledger ends at {newest}")
+        snapshots = Snapshots(ledger.wire)
+        if before:
+            _check_of(info.created, before)
+            said = [*read_said(before), *await stream.read_said(ledger.wire)]
+            state = State(rules=rules_of(said))
+        else:
+            state = await _begin(snapshots, start, info.state.first_seq)
+        start = max(start, state.revision + 1) if info.state.first_seq > start else start
+        verification = _Verification(Auditor(state, start=start), start=start, last=last or newest)
+        verification.use(receipts)
+        await asyncio.to_thread(_read_archives, before, verification)
+        for stored in await snapshots.written():
+            behind = max(verification.auditor.state.revision, start - 1)
+            if behind < stored.revision <= verification.last:
+                found = await snapshots.load(stored)
+                if found is not None:
+                    verification.snapshots[stored.revision] = digest(found)
+        if verification.last > verification.auditor.state.revision and not verification.broken:
+            await _read(ledger, verification)
+        if receipts is not None and last is None and not verification.broken:
+            verification.hold(receipts.finish(state.revision + 1))
+        return verification.outcome()
+
+
+async def _begin(snapshots: Snapshots, start: int, first: int) -> State:
+    """The state to begin with: one at or before the start, or where that is dropped, the oldest."""
+    if start >= first:
+        state = await snapshots.restore(at_most=start - 1)
+        if state.revision + 1 >= first:
+            return state
+    for stored in reversed(await snapshots.stored()):
+        found = await snapshots.load(stored) if stored.revision + 1 >= first else None
+        if found is not None:
+            return found
+    return State(rules=await snapshots.rules())
+
+
+def _check_of(created: str, archives: tuple[Path, ...]) -> None:
+    for archive in archives:
+        try:
+            found = read_opening(archive).created
+        except (ArchiveError, OSError) as error:
+            raise Wrong(f"--before: {error}") from None
+        if found != created:
+            raise Wrong(f"--before: {archive} is of the ledger made at {found}, not at {created}")
+
+
+async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
+    start = verification.auditor.state.revision + 1
+    try:
+        subscription = await ledger.follow(verification.take, start=start)
+        await subscription.join()
+    except _Done:
+        return
+    except LedgerHole as hole:
+        verification.broken = True
+        verification.auditor.found["gap"] += 1
+        revision = verification.auditor.state.revision + 1
+        verification.note([Violation(revision, "gap", str(hole))])
+
+
+def _verify_archives(
+    paths: tuple[Path, ...], start: int, last: int, receipts: ReceiptCheck | None
+) -> Verified:
+    auditor = Auditor(State(rules=rules_of(read_said(paths))), start=start)
+    verification = _Verification(auditor, start=start, last=last)
+    verification.use(receipts)
+    if receipts is not None and not last:
+        receipts.goal = _end_of(paths[-1])
+    _read_archives(paths, verification)
+    return verification.outcome()
+
+
+def _end_of(archive: Path) -> int:
+    """Its last revision; 0 where it cannot be read, which whoever reads it whole says better."""
+    try:
+        return read_span(archive)[1]
+    except (ArchiveError, OSError):
+        return 0
+
+
+def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None:
+    """Read archives as one chain; where one begins before the last one ended, that is skipped."""
+    try:
+        for path in paths:
+            for record in read_archive(path):
+                if record.revision > verification.auditor.state.revision:
+                    verification.take(record)
+    except _Done:
+        pass
+    except (ArchiveError, OSError) as error:
+        verification.broken = True
+        verification.auditor.found["archive"] += 1
+        revision = verification.auditor.state.revision + 1
+        verification.note([Violation(revision, "archive", str(error))])
+
+
+def _say(outcome: Verified, *, as_json: bool) -> None:
+    if as_json:
+        print_json(outcome)
+        return
+    out = console(stderr=not outcome.ok)
+    for each in outcome.violations:
+        out.print(f"revision {each.revision}: {each.check}:", plain(each.text), soft_wrap=True)
+    more = sum(outcome.found.values()) - len(outcome.violations)
+    if more > 0:
+        out.print(f"and {more} more")
+    span = f"revisions {outcome.first_revision} to {outcome.last_revision}"
+    compared = f", {many(len(outcome.snapshots), 'snapshot')} compared" if outcome.snapshots else ""
+    count = outcome.contradictions
+    refused = f"{many(count, 'event')} changed nothing" if count else "every event applied"
+    if outcome.differences:
+        counts = ", ".join(f"{kind} {count:,}" for kind, count in outcome.differences.items())
+        out.print(f"cluster and ledger were found to differ: {counts}")
+    _say_contradictions(out, outcome)
+    for at, why in outcome.set_aside.items():
+        out.print(f"revision {at} is set aside,", plain(why), soft_wrap=True)
+    if not outcome.found:
+        out.print(f"everything holds: {span}, {refused}{compared}\nstate {outcome.digest}")
+    else:
+        first = outcome.violations[0]
+        out.print(f"not sound: {span}; the first violation is at {first.revision}", style="red")
+    if outcome.receipts:
+        stand = "stands" if outcome.receipts == 1 else "stand"
+        out.print(
+            f"{many(outcome.receipts, 'receipt')} {stand} for {outcome.proven:,} of them, up to "
+            f"revision {outcome.proven_to:,}, signed at {outcome.signed_at}",
+            soft_wrap=True,
+        )
+    if outcome.unknown:
+        out.print("not checked from", plain(outcome.unknown), style="red", soft_wrap=True)
+
+
+def _say_contradictions(out: Console, outcome: Verified) -> None:
+    """Name what changed nothing, the newest last."""
+    earlier = outcome.contradictions - len(outcome.contradicting)
+    if earlier > 0:
+        out.print(f"{many(earlier, 'earlier event')} changed nothing")
+    for each in outcome.contradicting:
+        said = plain(each.reason)
+        out.print(f"revision {each.revision}: {each.type} changed nothing:", said, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Verbs that work out what would happen, and change nothing."""

@@ -1,0 +1,272 @@
+"""`apportion check`: what manifests would mean here, without a cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from apportion.cli.client.connection import JSON
+from apportion.cli.exits import REFUSED
+from apportion.cli.pods.manifest_files import documents
+from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.verbs.act.config import read_configuration_file
+from apportion.core.configuration import manifest_config
+from apportion.core.explain.limit_words import of_resource
+from apportion.core.explain.lines import ask_words
+from apportion.core.manifests import PodDraft
+from apportion.core.manifests.checking import Checked, checked
+from apportion.core.manifests.others import nothing_taken_words
+from apportion.core.manifests.priority_classes import with_classes
+from apportion.core.manifests.template import DEFAULT_CONFIG, ManifestConfig
+from apportion.runtime.files.manifests import (
+    FILES_MAX,
+    STANDARD_INPUT,
+    SUFFIXES,
+    Document,
+    Problem,
+)
+
+HELM = b"{{"
+HELM_LOOKED_AT = 1 << 20
+
+
+class NoteRow(msgspec.Struct, frozen=True):
+    """What of a manifest has no effect here, or is `doubtful`: probably not meant so; and why.
+
+    `line` is that of the field.
+    """
+
+    field: str
+    why: str
+    doubtful: bool = False
+    line: int = 0
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One document: `refused` is empty where it is taken; `asks` are by container, in words.
+
+    `node` is what each pod asks of its node beside devices, in words, once for pods that ask alike.
+    """
+
+    source: str
+    line: int
+    name: str
+    pods: int = 0
+    dialect: str = ""
+    asks: tuple[str, ...] = ()
+    node: tuple[str, ...] = ()
+    notes: tuple[NoteRow, ...] = ()
+    refused: str = ""
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """A document that was not checked: its number in its file (from 1), first line, name and why.
+
+    `holds_pods` is true for a kind whose controller is not known here, such as a TFJob, and false
+    for a document that is neither a workload nor a limit, such as a Service.
+    """
+
+    source: str
+    document: int
+    line: int
+    name: str
+    holds_pods: bool
+    why: str
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `--json` prints: each checked document, and each that was skipped."""
+
+    documents: list[Row] = []
+    skipped: list[Skipped] = []
+
+    @property
+    def refused(self) -> int:
+        """Documents that are refused, or cannot be read."""
+        return sum(bool(row.refused) for row in self.documents)
+
+    @property
+    def doubtful(self) -> int:
+        """Names, amounts and fields that are probably not meant so, of all documents."""
+        return sum(note.doubtful for row in self.documents for note in row.notes)
+
+
+@click.command(epilog="Example:  apportion check -f deploy/ --config apportion.yaml")
+@click.option("-f", "--file", "files", multiple=True, required=True, metavar="FILE|DIR|-",
+              help="Manifests of any kind; a folder with all below it.")  # fmt: skip
+@click.option("--config", "config_file", metavar="FILE",
+              help="The cluster's configuration, for names and units of its own.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Also exit with 1 if anything is doubtful or skipped.")
+@JSON
+def command(
+    *, files: tuple[str, ...], config_file: str | None, strict: bool, as_json: bool
+) -> None:
+    """Say of each manifest its dialect, what it asks for, and what is not taken over, and why.
+
+    Nothing is sent anywhere. Of a StatefulSet, DaemonSet, ReplicaSet or CronJob the pod is looked
+    at that it would make, of Volcano's CronJob and JobTemplate the job. PriorityClasses count that
+    stand in the same files. Doubtful is what is probably not meant so: a name that is nearly one
+    that is known, an amount that counts otherwise, another scheduler.
+
+    Two kinds of documents are skipped, each by name with the reason: those that hold pods and are
+    of an unknown kind, such as a TFJob, and those that are neither a workload nor a limit, such as
+    a Service.
+
+    Exit codes: 0 everything that was read would be taken; 1 something would be refused, every
+    document was skipped, or with --strict something is doubtful or skipped; 2 wrong usage.
+    """
+    config = DEFAULT_CONFIG
+    if config_file is not None:
+        config = manifest_config(read_configuration_file(config_file))
+    report = Report()
+    read = list(documents(_expanded(files)))
+    contents = [each.content for each in read if isinstance(each, Document)]
+    config = with_classes(config, contents)
+    for found in read:
+        if isinstance(found, Problem):
+            report.documents.append(_unreadable(found))
+        else:
+            _look(found, config, report)
+    if not report.documents and not any(each.holds_pods for each in report.skipped):
+        why = nothing_taken_words(contents)
+        report.documents.append(Row(source=read[0].source, line=0, name="", refused=why))
+    if as_json:
+        print_json(report)
+    else:
+        _show(report, (found.source for found in read))
+    incomplete = not report.documents or (strict and (report.doubtful or report.skipped))
+    if report.refused or incomplete:
+        sys.exit(REFUSED)
+
+
+def _expanded(names: tuple[str, ...]) -> Iterator[str]:
+    """Folders as the manifests below them, without what links lead out of."""
+    for name in names:
+        path = Path(name)
+        if name == STANDARD_INPUT or not path.is_dir():
+            yield name
+            continue
+        found = sorted(
+            Path(folder, file)
+            for folder, _, below in os.walk(path)
+            for file in below
+            if Path(file).suffix in SUFFIXES and not file.startswith(".")
+        )
+        inside = [file for file in found if file.resolve().is_relative_to(path.resolve())]
+        if len(inside) > FILES_MAX:
+            raise click.UsageError(f"{name}: {len(inside)} manifests; name at most {FILES_MAX}")
+        if not inside:
+            raise click.UsageError(f"{name}: no manifest ({', '.join(sorted(SUFFIXES))}) in it")
+        yield from map(str, inside)
+
+
+def _look(document: Document, config: ManifestConfig, report: Report) -> None:
+    for each in checked(document.content, config):
+        if each.known and not each.passed_over:
+            report.documents.append(_row(document, each))
+            continue
+        kept = "holds pods, and its kind is not known here: check the pods that it makes"
+        why = "is neither a workload nor a limit" if each.passed_over else kept
+        report.skipped.append(
+            Skipped(
+                source=document.source,
+                document=document.parsed.number,
+                line=document.parsed.line,
+                name=each.name,
+                holds_pods=not each.passed_over,
+                why=why,
+            )
+        )
+
+
+def _row(document: Document, found: Checked) -> Row:
+    source, line = document.source, document.parsed.line
+    if found.error is not None:
+        at = document.problem(found.error).line
+        return Row(source=source, line=at or line, name=found.name, refused=str(found.error))
+    asks = {
+        f"{ask.container}: {ask_words(ask)}": None
+        for pod in found.pods
+        for ask in (*pod.shape.asks, *pod.borrowing)
+    }
+    return Row(
+        source=source,
+        line=line,
+        name=found.name,
+        pods=len(found.pods),
+        dialect=", ".join(dict.fromkeys(pod.dialect for pod in found.pods)),
+        asks=tuple(asks),
+        node=tuple(dict.fromkeys(words for pod in found.pods if (words := _of_node(pod)))),
+        notes=tuple(
+            NoteRow(*note, line=document.parsed.line_of(note.field)) for note in found.notes
+        ),
+    )
+
+
+def _of_node(pod: PodDraft) -> str:
+    """As in `4 CPU, 16,384 MiB memory, 1 of example.com/nic`; empty where it asks for nothing."""
+    node = pod.shape.node
+    said = [of_resource("cpu", node.cpu_milli)] if node.cpu_milli else []
+    said += [f"{of_resource('memory', node.memory_mib)} memory"] if node.memory_mib else []
+    said += [f"{of_resource(name, much)} of {name}" for name, much in node.extended.items()]
+    return ", ".join(said)
+
+
+def _unreadable(problem: Problem) -> Row:
+    said = problem.message
+    if problem.source != STANDARD_INPUT and _is_helm(problem.source):
+        said = f"is a template of Helm, and no manifest: check what `helm template` makes ({said})"
+    return Row(source=problem.source, line=problem.line, name="", refused=said)
+
+
+def _is_helm(source: str) -> bool:
+    try:
+        with Path(source).open("rb") as file:
+            return HELM in file.read(HELM_LOOKED_AT)
+    except OSError:
+        return False
+
+
+def _show(report: Report, sources: Iterable[str]) -> None:
+    """Document by document, as they stand in the files."""
+    out = console()
+    places = {source: place for place, source in enumerate(dict.fromkeys(sources))}
+    rows: tuple[Row | Skipped, ...] = (*report.documents, *report.skipped)
+    for row in sorted(rows, key=lambda row: (places[row.source], row.line)):
+        where = f"{row.source}:{row.line}" if row.line else row.source
+        out.print(plain(f"{where}  {row.name}".rstrip()), style="bold", soft_wrap=True)
+        if isinstance(row, Skipped):
+            said = f"  skipped  document {row.document}: {row.why}"
+            out.print(plain(said), style="yellow", soft_wrap=True)
+        else:
+            _show_known(row, out)
+    taken = len(report.documents) - report.refused
+    total = f"{taken:,} taken, {report.refused:,} refused"
+    if report.skipped:
+        total += f", {len(report.skipped):,} skipped"
+    if report.doubtful:
+        total += f", {report.doubtful:,} doubtful"
+    out.print(plain(total))
+
+
+def _show_known(row: Row, out: Console) -> None:
+    if row.refused:
+        out.print(plain(f"  refused  {row.refused}"), style="red", soft_wrap=True)
+    elif not row.pods:
+        out.print(plain("  taken    no pods of its own"), soft_wrap=True)
+    elif not row.asks:
+        out.print(plain("  taken    no device"), soft_wrap=True)
+    for ask in row.asks:
+        out.print(plain(f"  {row.dialect:<8} {ask}"), soft_wrap=True)
+    for words in row.node:
+        out.print(plain(f"  {'node':<8} {words}"), soft_wrap=True)
+    for note in sorted(row.notes, key=lambda note: not note.doubtful):
+        kind = "doubtful" if note.doubtful else "without effect"
+        said = f"  {kind}  line {note.line}, {note.field}: {note.why}"
+        out.print(plain(said), style="bold yellow" if note.doubtful else "dim", soft_wrap=True)

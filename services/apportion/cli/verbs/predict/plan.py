@@ -1,0 +1,308 @@
+"""`apportion plan`: what would happen, tried with the engine on a copy of the state.
+
+The gateway works it out and appends nothing; this verb sends the wish and shows the answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import get_args
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from apportion.cli.client.connection import Where, asks_gateway
+from apportion.cli.client.gateway_client import Gateway, refused
+from apportion.cli.client.moments import AT, pinned
+from apportion.cli.exits import NEVER, NOT_NOW, REFUSED, Unreachable
+from apportion.cli.pods.manifest_files import tell_refused
+from apportion.cli.render.output import console, plain, print_json, table
+from apportion.cli.usage import hinting
+from apportion.cli.verbs.see.why import show_placed, show_refused
+from apportion.cli.verbs.setup.completion import TARGETS
+from apportion.core.explain import words
+from apportion.core.explain.device_names import RULE
+from apportion.core.explain.lines import shares_words
+from apportion.core.explain.plans import (
+    Ahead,
+    Beside,
+    PlanAnswer,
+    PlanLine,
+    PlannedPod,
+    PlanRequest,
+    Totals,
+)
+from apportion.core.explain.vocabulary import OUTCOMES
+from apportion.core.explain.words import device_words, many
+from apportion.core.manifests.others import passed_over_words
+from apportion.runtime.files.manifests import Problem, read_manifest_bytes
+from apportion_schemas import Policy
+
+TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
+LINE_BYTES_MAX = 1 << 20
+DETAILED_MAX = 3
+"""Up to so many pods are shown with all evidence."""
+STYLES = {"fits": "green", "not-now": "yellow", "never": "red", "unchanged": "dim"}
+EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
+
+
+@click.command(
+    cls=hinting(argument="-f {}", options={"--without": "--lose"}),
+    epilog="Examples:  apportion plan -f job.yaml     apportion plan --lose h100-1\n\n"
+    "  apportion plan -f job.yaml --add 4x8xH100-80GB --policy price\n\n"
+    "  apportion plan -f job.yaml --at 14:20",
+)
+@click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
+              help="Manifests, as for `submit`.")  # fmt: skip
+@click.option("--lose", multiple=True, metavar="NODE|DEVICE", shell_complete=TARGETS,
+              help=f"As if it were lost. {RULE}")  # fmt: skip
+@click.option("--add", multiple=True, metavar="4x8xH100-80GB",
+              help="As if there were so many nodes more of so many devices.")  # fmt: skip
+@click.option("--policy", type=click.Choice(get_args(Policy)),
+              help="As if nodes and devices were preferred so.")  # fmt: skip
+@AT
+@asks_gateway
+def command(
+    *, where: Where, as_json: bool, files: tuple[str, ...], lose: tuple[str, ...],
+    add: tuple[str, ...], policy: str | None, at: str | None,
+) -> None:  # fmt: skip
+    """Say what would happen, without doing it: what fits, where, beside whom, and who would go.
+
+    A pod of the manifest that waits already is decided anew; one that has a place keeps it.
+    With --lose, --add or --policy and no -f: what would become of the pods that run and wait; by
+    itself it has nothing to try. Pods of a node or device that is lost are taken as submitted
+    again, as their controllers would make them. An added node is as large as those of its model
+    are, and has the labels and taints that all of them have.
+
+    Exit codes: 0 all would have a place; 5 some would wait; 6 some never can, whatever
+    ends on this fleet; 1 a document was wrong, or a node is not known; 2 wrong usage; 3 the gateway
+    cannot be reached.
+    """
+    if not (files or lose or add or policy):
+        raise click.UsageError("give -f, --lose, --add or --policy, or several of them")
+    texts, problems = _read(files)
+    request = PlanRequest(files=texts, lose=lose, add=add, policy=policy or "")
+    if not texts and problems and not (lose or add or policy):
+        tell_refused(problems)
+        sys.exit(REFUSED)
+    answer = ask(where.gateway_url(), request, at)
+    answer = msgspec.structs.replace(answer, problems=(*problems, *answer.problems))
+    if as_json:
+        print_json(answer)
+    elif answer.pods or answer.changes or not answer.problems:
+        _show(answer)
+    if answer.passed_over:
+        said = passed_over_words(answer.passed_over)
+        console(stderr=True).print(plain(said), style="yellow", soft_wrap=True)
+    for gang in answer.mixed_gangs:
+        said = words.mixed_gang(gang.group, gang.models)
+        console(stderr=True).print("doubtful", plain(said), style="yellow", soft_wrap=True)
+    for warning in answer.warnings:
+        console(stderr=True).print("doubtful", plain(warning), style="yellow", soft_wrap=True)
+    tell_refused(answer.problems)
+    sys.exit(REFUSED if answer.problems else EXITS[answer.outcome])
+
+
+def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The files as they are, which the gateway reads as the cluster does, and what is no text."""
+    texts: dict[str, str] = {}
+    problems = []
+    for found in read_manifest_bytes(files, sys.stdin.buffer):
+        if isinstance(found, Problem):
+            problems.append(str(found))
+            continue
+        name, data = found
+        try:
+            texts[name] = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            problems.append(f"{name}: is not UTF-8 text ({error.reason}): save it as UTF-8")
+    return texts, problems
+
+
+def ask(url: str, request: PlanRequest, at: str | None = None) -> PlanAnswer:
+    """The gateway's answer; how far it is goes to standard error while that is a terminal."""
+    out = console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    gateway = Gateway(url, timeout_s=TIMEOUT_S)
+    query = pinned(gateway, {"at": at})
+    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as progress:
+        task = progress.add_task("planning")
+        for data in gateway.post_for_lines("plan", body=request, query=query):
+            try:
+                line = msgspec.json.decode(data, type=PlanLine)
+            except msgspec.DecodeError as error:
+                raise Unreachable(f"the answer of {url} cannot be read: {error}") from None
+            if line.error is not None:
+                raise refused(line.error, line.status)
+            if line.answer is not None:
+                return line.answer
+            if line.progress is not None:
+                said = f"{line.progress.step}: {line.progress.done:,} of {line.progress.of:,}"
+                progress.update(task, description=said)
+    raise Unreachable(f"{url} ended the plan without an answer; ask again")
+
+
+def _show(answer: PlanAnswer) -> None:
+    out = console()
+    out.print(plain(answer.sentence), style="bold", soft_wrap=not out.is_terminal)
+    if answer.changes:
+        out.print(plain(f"as if: {', '.join(answer.changes)}"), soft_wrap=not out.is_terminal)
+    if len(answer.pods) > 1 or answer.changes:
+        _show_pods(out, "POD", answer.pods)
+    if len(answer.pods) <= DETAILED_MAX:
+        for pod in answer.pods:
+            _show_evidence(out, pod)
+    _show_pods(out, "POD THAT LOSES ITS PLACE", answer.moved)
+    _show_pods(out, "POD THAT WAITS NOW", answer.helped)
+    _show_evicted(out, answer)
+    _show_waiting(out, answer)
+    if answer.when:
+        out.print(plain(answer.when), soft_wrap=not out.is_terminal)
+    _show_totals(out, answer)
+
+
+def _show_pods(out: Console, title: str, pods: Iterable[PlannedPod]) -> None:
+    compared = any(pod.without for pod in pods)
+    moves = any(pod.was and pod.outcome != "unchanged" for pod in pods)
+    columns = [title, "OUTCOME", *(["FROM"] if moves else []), "NODE", "HOLDS, OR WHY NOT"]
+    made = table(*columns, *(["WITHOUT"] if compared else []), wraps=("HOLDS, OR WHY NOT",),
+                 drops=("FROM",))  # fmt: skip
+    for name, pod in _alike(pods):
+        shares = [held.share for held in pod.placed.shares] if pod.placed else []
+        held = shares_words(shares) if pod.placed else _why_not(pod)
+        row: list[Text | str] = [plain(name), OUTCOMES[pod.outcome]]
+        row += [plain(pod.was)] if moves else []
+        row += [plain(pod.node), plain(held or pod.sentence)]
+        without = f"{OUTCOMES[pod.without] if pod.without else ''} {pod.node_without}".strip()
+        made.add_row(*row, *([plain(without)] if compared else []), style=STYLES[pod.outcome])
+    if made.row_count:
+        out.print(made)
+
+
+def _alike(pods: Iterable[PlannedPod]) -> Iterator[tuple[str, PlannedPod]]:
+    """The pods by name; of those that find no place for one reason, as of a gang, the first, with
+    how many there are more.
+    """
+    rows: dict[object, list[PlannedPod]] = {}
+    for pod in pods:
+        alike = (pod.outcome, pod.was, pod.without, pod.node_without, _why_not(pod))
+        rows.setdefault((pod.namespace, pod.name) if pod.node else alike, []).append(pod)
+    for first, *others in rows.values():
+        more = f" and {len(others):,} more" if others else ""
+        yield f"{first.namespace}/{first.name}{more}", first
+
+
+def _why_not(pod: PlannedPod) -> str:
+    return pod.sentence.partition(": ")[2]
+
+
+def _show_evidence(out: Console, pod: PlannedPod) -> None:
+    out.print(plain(pod.sentence), style="bold", soft_wrap=not out.is_terminal)
+    if pod.placed is not None:
+        show_placed(out, pod.placed)
+    if pod.refused is not None:
+        show_refused(out, pod.refused)
+    _show_beside(out, pod.beside)
+    if pod.ahead:
+        out.print(plain(f"{many(pod.ahead, 'pod')} would still wait and come before it"))
+
+
+def _show_beside(out: Console, beside: Iterable[Beside]) -> None:
+    made = table("BESIDE", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
+    for other in beside:
+        made.add_row(
+            plain(f"{other.namespace}/{other.pod}"), plain(device_words(other.device)),
+            f"{other.memory_mib:,} MiB", str(other.cores),
+        )  # fmt: skip
+    if made.row_count:
+        out.print(made)
+
+
+def _show_evicted(out: Console, answer: PlanAnswer) -> None:
+    again = ["THEN"] if any(gone.to for gone in answer.evicted) else []
+    exceeds = ["EXCEEDS"] if any(gone.budgets for gone in answer.evicted) else []
+    made = table("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", *again, *exceeds,
+                 right=("PRIORITY",), wraps=("EXCEEDS",))  # fmt: skip
+    for gone in answer.evicted:
+        made.add_row(
+            plain(f"{gone.namespace}/{gone.pod}"), str(gone.priority), plain(gone.node),
+            plain(gone.beneficiary), *([plain(gone.to)] if again else []),
+            *([plain(", ".join(gone.budgets))] if exceeds else []), style="yellow",
+        )  # fmt: skip
+    if made.row_count:
+        out.print(made)
+
+
+def _show_waiting(out: Console, answer: PlanAnswer) -> None:
+    """Who waits before a pod of the manifest, or else who does for the sake of the plan: since no
+    revision of the ledger. Those for whom nothing changes are counted.
+
+    Those that wait for the same are one row, with the first of them; of all before the pod that row
+    counts those that are not named, too.
+    """
+    before_it = any(pod.ahead for pod in answer.pods)
+    shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
+    made = table("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
+                 right=("PRIORITY", "SINCE REVISION"), wraps=("FOR WHAT",))  # fmt: skip
+    lines: dict[tuple[int, str], list[Ahead]] = {}
+    for pod in shown:
+        lines.setdefault((pod.priority, pod.cause), []).append(pod)
+    counted = 0
+    for (priority, cause), alike in lines.items():
+        first, count = alike[0], max(len(alike), alike[0].alike if before_it else 0)
+        counted += count
+        more = f" and {count - 1:,} more" if count > 1 else ""
+        since = str(first.submitted_revision)
+        made.add_row(
+            plain(f"{first.namespace}/{first.pod}{more}"), str(priority),
+            since if first.submitted_revision <= answer.revision else "the plan",
+            plain(cause), style="dim",
+        )  # fmt: skip
+    if made.row_count:
+        out.print(made)
+    if said := _others_wait(answer, counted):
+        out.print(said, style="dim")
+
+
+def _others_wait(answer: PlanAnswer, shown: int) -> str:
+    """How many wait besides those that are shown; empty where nobody does.
+
+    Only the first that wait are named, so of the others nobody knows here that they wait now.
+    """
+    above = {(pod.namespace, pod.name) for pod in (*answer.pods, *answer.moved) if not pod.node}
+    waiting = (answer.after.waiting if answer.after else 0) - len(above)
+    if waiting <= shown:
+        return ""
+    if waiting > len(answer.waiting):
+        behind = " behind them" if shown >= len(answer.waiting) else ""
+        return f"and {many(waiting - shown, 'pod')}{behind or ' more would wait'}"
+    return f"{many(waiting - shown, 'pod')} would go on waiting, as now"
+
+
+def _show_totals(out: Console, answer: PlanAnswer) -> None:
+    if said := totals_words(answer):
+        out.print(plain(said), style="dim", soft_wrap=not out.is_terminal)
+
+
+def totals_words(answer: PlanAnswer) -> str:
+    """The cluster in numbers; what is before the change has gone on as well, so it is not `now`.
+
+    Of a node that is lost, `without it` would be read as without the node.
+    """
+    if answer.before is None or answer.after is None:
+        return ""
+    before, after = _totals(answer.before), _totals(answer.after)
+    said = f"before: {before}; after: {after}" if before != after else f"before and after: {after}"
+    return f"{said}; as of revision {answer.revision}"
+
+
+def _totals(totals: Totals) -> str:
+    broken = f"{totals.devices_broken:,} broken, " if totals.devices_broken else ""
+    return (
+        f"{totals.devices_used:,} of {totals.devices:,} devices used, {broken}"
+        f"{many(totals.placed, 'pod')} placed, {totals.waiting:,} waiting"
+    )

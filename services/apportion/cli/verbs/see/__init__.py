@@ -1,0 +1,1 @@
+"""Verbs that show what is and what was."""

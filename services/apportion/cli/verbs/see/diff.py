@@ -1,0 +1,110 @@
+"""`apportion diff`: what changed between two moments, by which event, and who did it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import click
+
+from apportion.cli.client.connection import Where, asks_gateway
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.moments import FORMS, MOMENT, both, clock
+from apportion.cli.render.output import console, plain, print_json, show, table
+from apportion.cli.render.rows import Rows
+from apportion.core.explain.past_answers import DiffAnswer, DiffRow
+from apportion.core.explain.words import device_words
+
+LISTS = ("nodes", "devices", "configuration", "policy", "limits", "waiting", "placements")
+"""The few that explain the many come first: a busy span has hundreds of placements."""
+SIDED = ("nodes", "devices", "limits")
+"""Things of which more than one side can differ."""
+
+
+FROM_THE_FIRST = (
+    "revision 1 is the ledger's first event: what it told, as of a first node, counts as there "
+    "before"
+)
+"""Why one of the nodes that all joined is missing in a difference from the beginning on."""
+
+
+@click.command(epilog="Example:  apportion diff --from -2h --to -1h")
+@click.option("--from", "begin", required=True, type=MOMENT, metavar="MOMENT",
+              help=f"From then: {FORMS}.")  # fmt: skip
+@click.option("--to", "end", type=MOMENT, metavar="MOMENT", help="Up to then.  [default: now]")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=200, show_default=True,
+              metavar="N", help="At most so many rows of each list.")  # fmt: skip
+@asks_gateway
+def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: int) -> None:
+    """Placements, pods that wait, nodes, devices, limits, configuration and policy that differ.
+
+    What was and what is, with the newest event that made it so; BY is who did it, or why a pod had
+    to go. A pod that was submitted anew under its name, as a drained one is, is one row.
+
+    Exit codes: 0 shown, also if nothing differs; 1 nothing is known of a moment; 2 a moment cannot
+    be read; 3 the gateway cannot be reached.
+    """
+    query = {"from": begin, "limit": limit, **({"to": end} if end else {})}
+    diff = Gateway(where.gateway_url()).ask("diff", answer=DiffAnswer, query=query)
+    if as_json:
+        print_json(diff)
+        return
+    out = console()
+    span = " to ".join(
+        both(text, meant, datetime.now(UTC))
+        for text, meant in ((begin, diff.begin), (end or "", diff.end))
+    )
+    out.print(plain(span), style="dim", soft_wrap=True)
+    if diff.begin.revision == 1:
+        out.print(plain(FROM_THE_FIRST), style="dim", soft_wrap=True)
+    for name in LISTS:
+        rows: Sequence[DiffRow] = getattr(diff, name)
+        if rows:
+            _show(name, rows, diff.more.get(name, 0))
+    if not any(getattr(diff, name) for name in LISTS):
+        out.print("nothing differs")
+
+
+def _show(name: str, rows: Sequence[DiffRow], more: int) -> None:
+    show(rows_of(name, rows))
+    if more:
+        console().print(f"and {more:,} more: --limit", style="dim")
+
+
+def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
+    """One list of differences as a table."""
+    return _moves(rows) if name == "placements" else _sides(name, rows)
+
+
+def _moves(rows: Sequence[DiffRow]) -> Rows:
+    """From which node to which; of a pod that stays where it is, what it held there and holds."""
+    stays = [row.before.partition(": ")[0] == row.after.partition(": ")[0] for row in rows]
+    went = [row for row, stayed in zip(rows, stays, strict=True) if not stayed]
+    held_any = ["HELD"] if any(row.before for row in went) else []
+    holds_any = ["HOLDS"] if any(row.after for row in went) else []
+    made = table("PLACEMENTS", "WAS", "IS", *held_any, *holds_any, "REVISION", "TIME", "BY",
+                 right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
+                 drops=("BY", "TIME", "HELD", "HOLDS"))  # fmt: skip
+    for row, stayed in zip(rows, stays, strict=True):
+        was, _, held = row.before.partition(": ")
+        now, _, holds = row.after.partition(": ")
+        shares = ([held or "-"] if held_any else []) + ([holds or "-"] if holds_any else [])
+        if stayed:
+            was, now, shares = row.before, row.after, [""] * len(shares)
+        made.add_row(row.name, was or "-", now or "-", *shares, *_event(row))
+    return made
+
+
+def _sides(name: str, rows: Sequence[DiffRow]) -> Rows:
+    sided = name in SIDED
+    made = table(name.upper(), *(["WHAT"] if sided else []), "WAS", "IS", "REVISION", "TIME", "BY",
+                 right=("REVISION",), wraps=("WAS", "IS"), drops=("TIME", "BY"))  # fmt: skip
+    named = device_words if name == "devices" else str
+    for row in rows:
+        what = [row.what] if sided else []
+        made.add_row(named(row.name), *what, row.before or "-", row.after or "-", *_event(row))
+    return made
+
+
+def _event(row: DiffRow) -> tuple[str, str, str]:
+    return str(row.revision or ""), clock(row.time), row.cause or row.by

@@ -1,0 +1,166 @@
+"""`apportion doctor`: what is wrong with an installation, and what to do about each of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from apportion.cli.client.connection import CONNECTION, GATEWAY_ENV, Where, asks_both
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.exits import REFUSED, NotLetIn, Unreachable, Wrong
+from apportion.cli.render.output import console, plain, print_json, table
+from apportion.core.doctor.checks import CHECKS, examined
+from apportion.core.doctor.facts import Facts, KubeFacts, LedgerFacts
+from apportion.core.explain.doctor_answers import CheckAnswer, DoctorAnswer
+from apportion.runtime.files.archives import archive_facts
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.examining import examine
+from apportion.runtime.jetstream.monitoring import monitor_url, server_says
+from apportion.runtime.ledger.port import LedgerError
+from apportion.runtime.ledger.receipts import receipt_facts
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.config import ConfigError
+from apportion.runtime.process.logs import configure_logs
+from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
+
+STYLES = {"ok": "green", "soon": "yellow", "unknown": "magenta", "broken": "red"}
+SEEN_BY_MONITOR = frozenset(("durability", "disk"))
+"""What only the server's monitoring port tells: who was shown it knows better."""
+DOCS = "docs/"
+
+
+@click.command(epilog="Example:  apportion doctor --kubeconfig ~/.kube/config")
+@click.option("--monitor", default="", envvar="APPORTION_NATS_MONITOR", metavar="URL",
+              help="nats-server's monitoring port: how durable, how full.")  # fmt: skip
+@click.option("--archives", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+              help="Where the ledger's archives (*.jsonl) are kept.")  # fmt: skip
+@click.option("--receipts", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+              help="Where receipts of the ledger are kept.")  # fmt: skip
+@kubernetes_options
+@asks_both
+def command(
+    *,
+    where: Where,
+    as_json: bool,
+    monitor: str,
+    archives: Path | None,
+    receipts: Path | None,
+    **kube: Any,
+) -> None:
+    """Look at the ledger, its server, clocks, agents, schedulers and the cluster, on one screen.
+
+    Each line is ok, soon (nothing fails today, and it should not stay so) or broken, with what to
+    do about it; or unknown, as long as a broken one hides it. Nothing is changed. A Kubernetes
+    cluster is looked at with --kubernetes, --kubeconfig or --context.
+
+    Exit codes: 0 nothing is broken; 1 something is; 3 neither ledger nor gateway can be reached.
+    """
+    configure_logs(service="cli", level="error")
+    try:
+        monitor = monitor and monitor_url("--monitor", monitor)
+    except ConfigError as error:
+        raise Wrong(str(error)) from None
+    theirs, silence = _of_gateway(where)
+    gateway_problem = silence.message if silence is not None else ""
+    ledger, ledger_problem = asyncio.run(_of_ledger(where, monitor))
+    if theirs is None and ledger is None:
+        raise Unreachable(_both(where, ledger_problem, gateway_problem))
+    facts = Facts(
+        ledger=ledger,
+        ledger_problem=ledger_problem,
+        gateway_problem=gateway_problem,
+        not_let_in=isinstance(silence, NotLetIn),
+        archives=archive_facts(archives, now=SystemClock().now()) if archives else None,
+        receipts=receipt_facts(receipts, now=SystemClock().now()) if receipts else None,
+        kube=asyncio.run(_of_kubernetes(kube_choice(**kube))),
+    )
+    answer = _together(facts, theirs)
+    if as_json:
+        print_json(answer)
+    else:
+        _show(answer)
+    if any(check.state == "broken" for check in answer.checks):
+        sys.exit(REFUSED)
+
+
+def _both(where: Where, ledger_problem: str, gateway_problem: str) -> str:
+    """Why nothing can be reached; once, where neither is because no `up` runs that knows both."""
+    if where.nats or where.gateway or (where.data / CONNECTION).exists():
+        return f"{ledger_problem}; {gateway_problem}"
+    return f"{ledger_problem}; the gateway too: --gateway URL or {GATEWAY_ENV}"
+
+
+def _of_gateway(where: Where) -> tuple[DoctorAnswer | None, click.ClickException | None]:
+    """What the gateway found, or why it says nothing."""
+    try:
+        return Gateway(where.gateway_url()).ask("doctor", answer=DoctorAnswer), None
+    except click.ClickException as error:
+        return None, error
+
+
+async def _of_ledger(where: Where, monitor: str) -> tuple[LedgerFacts | None, str]:
+    """What is seen of the ledger from here, or why nothing is."""
+    try:
+        reach = where.reach()
+        said: Mapping[str, Any] = await server_says(monitor)
+        ledger = await jetstream.connect(reach, name="apportion doctor")
+        try:
+            return await examine(ledger.wire, clock=SystemClock(), server_says=said), ""
+        finally:
+            await ledger.close()
+    except Unreachable as error:
+        return None, error.message
+    except LedgerError as error:
+        return None, str(error)
+
+
+async def _of_kubernetes(choice: KubeChoice) -> KubeFacts | None:
+    """What is seen of the cluster, where one is asked for."""
+    if not choice.wanted:
+        return None
+    from apportion.runtime.kube.examining import examine_kube  # see kube_options
+
+    try:
+        async with choice.open() as api:
+            return await examine_kube(api)
+    except ConfigError as error:
+        return KubeFacts(url="", problem=str(error))
+
+
+def _together(facts: Facts, theirs: DoctorAnswer | None) -> DoctorAnswer:
+    """What was found from here, and of the rest what the gateway found, in the table's order."""
+    found = {check.id: check for check in theirs.checks} if theirs else {}
+    for check in examined(facts):
+        unseen = facts.ledger is None or facts.ledger.sync_always is None
+        if check.id in found and check.id in SEEN_BY_MONITOR and unseen:
+            continue
+        found[check.id] = check
+    if theirs is not None and "gateway" not in found:
+        found["gateway"] = CheckAnswer(id="gateway", state="ok", words="answers")
+    order = [check.id for check in CHECKS]
+    known = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+    return DoctorAnswer(
+        revision=theirs.revision if theirs else 0, checks=tuple(found[name] for name in known)
+    )
+
+
+def _show(answer: DoctorAnswer) -> None:
+    made = table("CHECK", "STATE", "WHAT WAS FOUND", wraps=("WHAT WAS FOUND",))
+    for check in answer.checks:
+        words = Text("\n").join(map(plain, check.words.split("\n")))
+        if check.fix:
+            words.append("\n").append_text(plain(check.fix)).stylize("bold", len(check.words))
+            words.append(f"\nsee {DOCS}{check.link}" if check.link else "", "dim")
+        made.add_row(plain(check.id), Text(check.state, STYLES[check.state]), words)
+    out = console()
+    out.print(made)
+    counts = {state: sum(c.state == state for c in answer.checks) for state in STYLES}
+    said = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    worst = next((s for s in ("broken", "unknown", "soon") if counts[s]), "ok")
+    out.print(plain(said), style=STYLES[worst])

@@ -1,0 +1,146 @@
+"""`apportion history`: the whole story of a pod, a node or a device, one line for each fact."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+import msgspec
+
+from apportion.cli.client.connection import Where, asks_gateway
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.moments import AT, pinned
+from apportion.cli.exits import NotFound
+from apportion.cli.render.output import console, plain, print_json
+from apportion.cli.verbs.see.why import namespace_of, split_name, unknown
+from apportion.cli.verbs.setup.completion import ANYTHING
+from apportion.core.explain import device_names
+from apportion.core.explain.answers import DeviceAnswer, NodeAnswer
+from apportion.core.explain.near import did_you_mean
+from apportion.core.explain.past_answers import HistoryPage, HistoryRow
+
+PAGE = 1_000
+LISTS = "`apportion get pods`, `get nodes` and `get devices` list those that are there"
+NAME_CELLS = 20
+_STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
+
+
+class Story(msgspec.Struct, frozen=True):
+    """What `--json` prints: the story, and the revision up to which it is."""
+
+    revision: int
+    kind: str
+    items: list[HistoryRow]
+
+
+@click.command(epilog="Example:  apportion history training/worker-0")
+@click.argument("target", metavar="[NAMESPACE/]POD|NODE|DEVICE", shell_complete=ANYTHING)
+@click.option("-n", "--namespace", metavar="NAMESPACE",
+              help="Where the pod is.  [default, else wherever it is]")  # fmt: skip
+@AT
+@asks_gateway
+def command(
+    *, where: Where, as_json: bool, target: str, namespace: str | None, at: str | None
+) -> None:
+    """What happened to a pod, a node or a device, the oldest fact first, with the time between.
+
+    A name is looked for among nodes, then devices, then pods: in `default`, then wherever one is,
+    and then wherever one was. NAMESPACE/POD and -n mean a pod. Of a pod it also says what failed
+    under it, a card that it held or its node, and of all that had the name, one after the other.
+    Of a device's id the beginning will do: four characters after GPU-, if no other begins so.
+
+    Exit codes: 0 shown; 1 there never was such a thing, or nothing is known of the moment; 3 the
+    gateway cannot be reached.
+    """
+    gateway = Gateway(where.gateway_url())
+    query = pinned(gateway, {"at": at})
+    if namespace or "/" in target:
+        place = split_name(target, namespace)
+        try:
+            story = _story(gateway, ("pods", *place), query)
+        except NotFound as error:
+            raise unknown(gateway, place[1], error.message, query) from None
+    else:
+        story = _anywhere(gateway, target, query)
+    if as_json:
+        print_json(story)
+        return
+    _show(story)
+
+
+def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:
+    """The story of whatever has that name. Raises NotFound, which names what is near."""
+    problem = f"there never was a node, a device or a pod {name!r}"
+    for place in (("nodes", name), ("devices", name), ("pods", "default", name)):
+        try:
+            return _story(gateway, place, query)
+        except NotFound as error:
+            if device_names.WRITE_MORE in error.message:
+                problem = error.message
+    try:
+        space = namespace_of(gateway, name, query, problem)
+    except NotFound as error:
+        if error.message != problem or device_names.WRITE_MORE in problem:
+            raise
+        raise NotFound(f"{problem}; {_meant(gateway, name, query)}") from None
+    return _story(gateway, ("pods", space, name), query)
+
+
+def _meant(gateway: Gateway, name: str, query: dict[str, Any]) -> str:
+    """Which node or device may be meant where no pod is, or else which verbs list them all."""
+    _, devices = gateway.items("devices", DeviceAnswer, query)
+    _, nodes = gateway.items("nodes", NodeAnswer, query)
+    known = [*(each.node for each in nodes), *(each.device for each in devices)]
+    return did_you_mean(name, known) or LISTS
+
+
+def _story(gateway: Gateway, place: tuple[str, ...], query: dict[str, Any]) -> Story:
+    """All pages of the story of the thing at that place. Raises NotFound."""
+    items: list[HistoryRow] = []
+    asked = {**query, "limit": PAGE}
+    while True:
+        page = gateway.ask("history", *place, answer=HistoryPage, query=asked)
+        items += page.items
+        if not page.next:
+            return Story(page.revision, place[0].removesuffix("s"), items)
+        asked["continue"] = page.next
+
+
+def _show(story: Story) -> None:
+    out = console()
+    before: datetime | None = None
+    day = ""
+    for row in story.items:
+        time = _time(row.time)
+        if row.time[:10] != day:
+            day = row.time[:10]
+            out.print(plain(day), style="bold")
+        since = between((time - before).total_seconds()) if time and before else ""
+        before = time or before
+        name = f"{row.type or 'unreadable':<{NAME_CELLS}}"
+        out.print(f"{row.time[11:23]:<12} {since:>8} {row.revision:>8}", name,
+                  plain(row.sentence), soft_wrap=True)  # fmt: skip
+
+
+def between(seconds: float) -> str:
+    """The time between two facts, as in `+2h05m`, `+13s` or `+0.2s`."""
+    if round(seconds, 1) == 0:
+        return "+0.0s"
+    if seconds < 0:
+        return f"-{between(-seconds)[1:]}"
+    if seconds < 10:  # noqa: PLR2004 - seconds that are told apart by a tenth
+        return f"+{seconds:.1f}s"
+    whole = int(seconds)
+    for place, (size, unit) in enumerate(_STEPS):
+        if whole >= size:
+            smaller, name = _STEPS[place + 1] if place + 1 < len(_STEPS) else (1, "s")
+            return f"+{whole // size}{unit}{whole % size // smaller:02}{name}"
+    return f"+{whole}s"
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None

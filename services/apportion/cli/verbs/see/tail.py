@@ -1,0 +1,233 @@
+"""`apportion tail`: the ledger's events in words, straight from NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import click
+import msgspec
+
+from apportion.cli.client.connection import Where, asks_ledger
+from apportion.cli.client.ledger import open_ledger, run
+from apportion.cli.client.moments import FORMS, MOMENT
+from apportion.cli.client.span import Span, span_of
+from apportion.cli.client.submitted_names import SubmittedNames
+from apportion.cli.exits import Unreachable, Wrong
+from apportion.cli.render.output import console, plain, print_json
+from apportion.core.explain.lines import Teller
+from apportion.core.explain.near import did_you_mean
+from apportion.core.ledger.rules import Rules, said_at
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.wire import Wire
+from apportion.runtime.ledger.port import (
+    ALL_SUBJECTS,
+    SUBJECT_PREFIX,
+    LedgerUnavailable,
+    Record,
+)
+from apportion.runtime.process.reach import Reach
+from apportion_schemas import EventError, FormatEnabled
+from apportion_schemas.catalogue import CATALOGUE
+from apportion_schemas.decoding import from_outside
+
+NAME_CELLS = 20
+UNANSWERED_S = 5.0
+LOOK_S = 1.0
+Show = Callable[[Record, Rules], None]
+_decode = from_outside(msgspec.json.Decoder().decode)
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """One line of `--json`: the event as it stands in the ledger, or why no reader applies it."""
+
+    revision: int
+    subject: str
+    event: msgspec.Raw | None = None
+    error: str = ""
+
+
+class _Done(Exception):
+    """The events that were asked for have been shown."""
+
+
+class _Moved(Exception):
+    """The server that was followed is away, and the ledger is found elsewhere."""
+
+
+@click.command(epilog="Example:  apportion tail --from 1 --subject 'placement.>'")
+@click.option("--from", "start", type=MOMENT, metavar="MOMENT",
+              help=f"Begin there; without it, now: {FORMS}.")  # fmt: skip
+@click.option("--to", "end", type=MOMENT, metavar="MOMENT",
+              help="With --from: end there.")  # fmt: skip
+@click.option("--subject", default="", metavar="PATTERN",
+              help="Only these, as in placement.> or apportion.v1.binding.*")  # fmt: skip
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many events.")
+@click.option("--no-follow", is_flag=True, help="End where the ledger ends now.")
+@asks_ledger
+def command(
+    *, where: Where, as_json: bool, start: str | None, end: str | None, subject: str,
+    limit: int | None, no_follow: bool,
+) -> None:  # fmt: skip
+    """Show events as they happen, one line each; with --json one JSON document a line.
+
+    Lines are in the order of the ledger. Each has the time by the clock of who wrote it, so times
+    of several services may go back by a little.
+
+    A ledger that answers no more is waited for, as `get -w` waits for its gateway, also where an
+    `up` of the same folder begins anew on other ports: standard error says so, and when it answers
+    again.
+
+    Exit codes: 0 ended as asked, by Ctrl-C too; 2 wrong usage, a beginning or an end behind that of
+    the ledger too; 3 the ledger cannot be reached at first, or lets us in no more.
+    """
+    subject = pattern_of(subject) if subject else ALL_SUBJECTS
+    span = span_of(start, end, closed=no_follow)
+    with SubmittedNames(where) as names, contextlib.suppress(KeyboardInterrupt):
+        show = _as_json if as_json else _in_words(Teller(names.find))
+        run(_tail(where, subject, span, limit, show=show))
+
+
+def pattern_of(text: str) -> str:
+    """The pattern of subjects that is meant. Raises Wrong where no event can be on one of it."""
+    pattern = text if text.startswith(SUBJECT_PREFIX) else SUBJECT_PREFIX + text
+    if " " in pattern or ".." in pattern or pattern.endswith("."):
+        raise Wrong(f"--subject is {text!r}; write a NATS subject such as placement.>")
+    channel, dot, _ = pattern.removeprefix(SUBJECT_PREFIX).partition(".")
+    known = sorted({row.channel for row in CATALOGUE})
+    if (channel in known or channel == "*") and not dot:
+        fix = f"did you mean {channel}.>?"
+    elif channel not in (*known, "*", ">"):
+        of_that_name = did_you_mean(f"{channel}.>", [f"{each}.>" for each in known])
+        fix = of_that_name or f"there are {', '.join(f'{each}.>' for each in known)}"
+    else:
+        return pattern
+    raise Wrong(f"--subject is {text!r}, and no event can be on that; {fix}")
+
+
+async def _tail(where: Where, subject: str, span: Span, limit: int | None, *, show: Show) -> None:
+    shown, rules = 0, Rules()
+    begin: int | None = None
+    end: int | None = None
+
+    def deliver(record: Record) -> None:
+        nonlocal shown, begin
+        if shown == limit or (end is not None and record.revision > end):
+            raise _Done
+        said = said_at(record.revision, record.subject, record.payload)
+        if said is not None and isinstance(said.data, FormatEnabled):
+            rules.enable(said.revision, said.data)
+        show(record, rules)
+        shown, begin = shown + 1, record.revision + 1
+        if shown == limit:
+            raise _Done
+
+    while True:
+        reach = where.reach()
+        async with open_ledger(reach) as ledger:
+            rules = await stream.read_rules(ledger.wire)
+            if begin is None:
+                begin, end = await span.revisions(ledger)
+            subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
+            try:
+                followed = subscription.caught_up() if span.closed else subscription.join()
+                await _unless_turned_away(ledger, followed, _Away(where, reach))
+            except _Moved:
+                continue
+            except _Done:
+                pass
+            finally:
+                await subscription.stop()
+            return
+
+
+class _Away(NamedTuple):
+    """Where somebody looked for the ledger, and what that was then."""
+
+    where: Where
+    reach: Reach
+
+    def elsewhere(self) -> bool:
+        """Whether it is found under another address by now: an `up` takes free ports anew."""
+        with contextlib.suppress(Unreachable):
+            return self.where.running() and self.where.reach() != self.reach
+        return False
+
+
+async def _unless_turned_away(
+    ledger: JetStreamLedger, followed: Coroutine[Any, Any, None], away: _Away
+) -> None:
+    """Follow; a follower waits for its server for ever. Raises LedgerError, _Moved."""
+    following = asyncio.ensure_future(followed)
+    turned_away = asyncio.ensure_future(ledger.wire.turned_away())
+    saying = asyncio.ensure_future(_say_unanswered(ledger.wire, away))
+    try:
+        await asyncio.wait({following, turned_away, saying}, return_when=asyncio.FIRST_COMPLETED)
+        if following.done():
+            following.result()
+        elif turned_away.done():
+            raise turned_away.result()
+        else:
+            saying.result()
+    finally:
+        for task in (following, turned_away, saying):
+            task.cancel()
+        await asyncio.gather(following, turned_away, saying, return_exceptions=True)
+
+
+async def _say_unanswered(wire: Wire, away: _Away) -> None:
+    """Say of each time without an answer that it is so and what to look at, and when it is over.
+
+    Raises _Moved.
+    """
+    said = False
+    while True:
+        try:
+            await wire.wait_connected(UNANSWERED_S)
+        except LedgerUnavailable as error:
+            if not said:
+                click.echo(f"{error}; is `apportion up` running? Ctrl-C ends this", err=True)
+            said = True
+            if not await asyncio.to_thread(away.elsewhere):
+                continue
+            click.echo("the ledger answers again", err=True)
+            raise _Moved from None
+        if said:
+            click.echo("the ledger answers again", err=True)
+        said = False
+        await asyncio.sleep(LOOK_S)
+
+
+def _as_json(record: Record, rules: Rules) -> None:
+    error = ""
+    try:
+        rules.read(record.revision, record.subject, record.payload)
+    except EventError as refused:
+        error = str(refused)
+    try:
+        _decode(record.payload)
+        event = msgspec.Raw(record.payload)
+    except msgspec.DecodeError:
+        event = None
+    print_json(Shown(record.revision, record.subject, event, error), line=True)
+
+
+def _in_words(teller: Teller) -> Show:
+    out = console()
+
+    def show(record: Record, rules: Rules) -> None:
+        try:
+            event = rules.read(record.revision, record.subject, record.payload)
+        except EventError as refused:
+            text = plain(f"not applied, on {unquote(record.subject)}: {refused}")
+            out.print(f"{record.revision:>8}", text, style="red", soft_wrap=True)
+            return
+        name = f"{type(event.data).__name__:<{NAME_CELLS}}"
+        text = plain(teller.line(event.data))
+        out.print(f"{record.revision:>8}", event.time[11:23], name, text, soft_wrap=True)
+
+    return show

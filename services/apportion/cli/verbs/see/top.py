@@ -1,0 +1,213 @@
+"""`apportion top`: every device and who is on it, on one screen."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import click
+from rich.console import Console, Group
+from rich.text import Text
+
+from apportion.cli.client.connection import Where, asks_gateway
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.listing import Listed, naming_nodes
+from apportion.cli.client.moments import AT, pinned
+from apportion.cli.exits import Unreachable
+from apportion.cli.render.keys import keyboard
+from apportion.cli.render.output import PHASE_STYLES, console, plain, print_json, show, table
+from apportion.cli.render.rows import Rows
+from apportion.cli.render.tables import device_state, short_name, shown_phases
+from apportion.cli.render.top_view import View
+from apportion.cli.verbs.setup.completion import NODES
+from apportion.core.explain.answers import (
+    DeviceAnswer,
+    RevisionAnswer,
+    SummaryAnswer,
+)
+from apportion_schemas import PolicyChanged
+
+BAR_CELLS = 8
+STATE_CELLS = 24
+"""Of a state in a line of the screen."""
+FULL, NEARLY = 0.999, 0.75
+HEADER_LINES = 4
+
+
+@click.command(epilog="Example:  apportion top --once")
+@click.option("--once", is_flag=True, help="Print one picture and end.")
+@click.option("--node", metavar="NODE", help="Only this node.", shell_complete=NODES)
+@click.option("--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0,
+              show_default=True, metavar="SECONDS", help="How often to look.")  # fmt: skip
+@AT
+@asks_gateway
+def command(
+    *, where: Where, as_json: bool, once: bool, node: str | None, interval_s: float, at: str | None
+) -> None:
+    """Every device: what of its memory, cores and slots is used, its state, and who is on it.
+
+    What is free of them `apportion get devices` tells.
+
+    Keys: q or Ctrl-C ends it; s sorts by node, memory, cores, state or pods; / filters by node,
+    card, model or pod; the arrows and PgUp and PgDn scroll. In a pipe, and with --json or --at, one
+    picture is printed as with --once.
+
+    Exit codes: 0 shown; 1 no such node, or nothing is known of the moment; 3 the gateway cannot
+    be reached.
+    """
+    gateway = Gateway(where.gateway_url())
+    query = pinned(gateway, {"node": node, "at": at})
+    if as_json:
+        with naming_nodes(gateway, query):
+            print_json(Listed(*gateway.items("devices", DeviceAnswer, query)))
+        return
+    out = console()
+    if once or at or not out.is_terminal:
+        summary, shown = _once(gateway, query)
+        out.print(_headline(summary))
+        show(_devices(shown), out)
+        return
+    _live(out, gateway, query, interval_s)
+
+
+def _live(out: Console, gateway: Gateway, query: dict[str, str], interval_s: float) -> None:
+    from rich.live import Live
+
+    view, seen = View(), _Seen(gateway, query)
+    seen.look()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
+    try:
+        with (
+            keyboard() as key,  # first: what is typed before it is thrown away
+            Live(seen.picture(view, out), console=out, screen=True, auto_refresh=False) as live,
+        ):
+            looked_s = time.monotonic()
+            live.refresh()
+            while not view.done:
+                left_s = max(looked_s + interval_s - time.monotonic(), 0.0)
+                changed = view.press(key(left_s), rows=_rows(out))
+                if time.monotonic() >= looked_s + interval_s:
+                    changed |= seen.look()
+                    looked_s = time.monotonic()
+                if changed:
+                    live.update(seen.picture(view, out), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _rows(out: Console) -> int:
+    return max(out.height - HEADER_LINES, 1)
+
+
+class _Seen:
+    """What the gateway said last, or that it does not answer."""
+
+    def __init__(self, gateway: Gateway, query: dict[str, str]) -> None:
+        self._gateway = gateway
+        self._query = query
+        self._summary = SummaryAnswer(revision=-1, policy=PolicyChanged(by=""))
+        self._devices: list[DeviceAnswer] = []
+        self._trouble = ""
+
+    def look(self) -> bool:
+        """Ask again; whether anything is another than before. Raises Unreachable at first."""
+        try:
+            revision = self._gateway.ask("revision", answer=RevisionAnswer).revision
+            if revision == self._summary.revision and not self._trouble:
+                return False
+            self._summary = self._gateway.ask("summary", answer=SummaryAnswer)
+            with naming_nodes(self._gateway, self._query):
+                _, self._devices = self._gateway.items("devices", DeviceAnswer, self._query)
+            self._trouble = ""
+        except Unreachable as error:
+            if self._summary.revision < 0:
+                raise
+            self._trouble = error.message
+        return True
+
+    def picture(self, view: View, out: Console) -> Group:
+        """The screen, as the view wants it."""
+        if self._trouble:
+            return Group(Text(self._trouble, "red"))
+        shown, passing = view.shown(self._devices, _rows(out))
+        status = plain(view.status(len(shown), passing))
+        status.stylize("dim")
+        headline = _headline(self._summary)
+        for line in (headline, status):
+            line.no_wrap, line.overflow = True, "ellipsis"
+        return Group(headline, _devices(shown, long=False), status)
+
+
+def _once(gateway: Gateway, query: dict[str, str]) -> tuple[SummaryAnswer, list[DeviceAnswer]]:
+    """All devices, and the cluster at a glance."""
+    then = {"at": query["at"]} if "at" in query else {}
+    summary = gateway.ask("summary", answer=SummaryAnswer, query=then)
+    with naming_nodes(gateway, query):
+        return summary, gateway.items("devices", DeviceAnswer, query)[1]
+
+
+def _headline(summary: SummaryAnswer) -> Text:
+    used = summary.memory_mib - summary.memory_free_mib
+    line = Text(
+        f"revision {summary.revision:,}   {summary.nodes:,} nodes   "
+        f"{summary.devices_open:,} of {summary.devices:,} devices open   "
+        f"memory {used / 1024:,.0f} of {summary.memory_mib / 1024:,.0f} GiB allocated"
+    )
+    before = "   pods: "
+    for name, count in shown_phases(summary.phases).items():
+        line.append(before).append(f"{count:,} {name}", PHASE_STYLES.get(name, ""))
+        before = "  "
+    return line
+
+
+def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
+    """One row for each; `long`: there may be thousands. On a screen each has a line, and its state
+    no more cells than are left; else that is broken between words.
+    """
+    made = table("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS USED", "STATE",
+                 "PODS", right=("#", "SLOTS USED"), wraps=("STATE", "PODS") if long else ("PODS",),
+                 drops=("MODE", "SLOTS USED", "MODEL", "CORES"))  # fmt: skip
+    made.may_be_long = long
+    node = ""
+    for device in devices:
+        memory_used = device.memory_mib - device.memory_free_mib
+        cores_used = device.cores - device.cores_free
+        made.add_row(
+            plain(device.node if device.node != node else ""),
+            str(device.index),
+            plain(device.model.removeprefix("NVIDIA ")),
+            device.mode,
+            bar(memory_used, device.memory_mib).append(
+                f" {memory_used / 1024:.0f}/{device.memory_mib / 1024:.0f}"
+            ),
+            plain("-")
+            if device.mode == "mig"
+            else bar(cores_used, device.cores).append(f" {cores_used}"),
+            f"{device.slots - device.slots_free}/{device.slots}",
+            device_state(device) if long else _short(device_state(device)),
+            _cut(" ".join(dict.fromkeys(short_name(h.namespace, h.pod) for h in device.holders))),
+        )
+        node = device.node
+    return made
+
+
+def _short(state: Text) -> Text:
+    """A state that leaves room for what stands beside it: `get devices` says all of it."""
+    state.truncate(STATE_CELLS, overflow="ellipsis")
+    return state
+
+
+def _cut(text: str) -> Text:
+    """Text of one line, cut where the screen ends."""
+    cut = plain(text)
+    cut.no_wrap, cut.overflow = True, "ellipsis"
+    return cut
+
+
+def bar(used: int, total: int) -> Text:
+    """How much is allocated; a little is shown as one cell, and only all of it as a full bar."""
+    part = used / total if total else 0.0
+    cells = min(round(part * BAR_CELLS), BAR_CELLS - (part < FULL))
+    cells = max(cells, 1) if used else 0
+    style = "red" if part >= FULL else "yellow" if part >= NEARLY else "green"
+    return Text("█" * cells, style).append("░" * (BAR_CELLS - cells), "dim")

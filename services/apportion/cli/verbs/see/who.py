@@ -1,0 +1,217 @@
+"""`apportion who`: who holds a device or what of a node, who held it, and by which decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+
+import click
+from msgspec import structs
+from rich.text import Text
+
+from apportion.cli.client.connection import Where, asks_gateway
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.listing import Listed
+from apportion.cli.client.moments import AT, FORMS, MOMENT, both, clock, pinned
+from apportion.cli.exits import NotFound
+from apportion.cli.render.output import console, plain, print_json, show, table
+from apportion.cli.render.rows import Rows
+from apportion.cli.render.tables import device_state, node_state
+from apportion.cli.verbs.setup.completion import TARGETS
+from apportion.core.explain import device_names
+from apportion.core.explain.answers import DeviceAnswer, NodeAnswer, NodeDetail, PodAnswer
+from apportion.core.explain.health import moving
+from apportion.core.explain.natural import natural
+from apportion.core.explain.near import target_meant
+from apportion.core.explain.past_answers import MomentAnswer, PodNames, WhoPage, WhoRow
+from apportion.core.explain.words import device_words
+
+PAGE = 1_000
+Index = Mapping[tuple[str, str], int]
+"""What a device is counted as on its node, by the names of both."""
+OF_PODS = "`apportion why` tells what it holds and where, `apportion history` what came before"
+
+
+@click.command(epilog="Example:  apportion who GPU-1a2b3c4d --since -2h")
+@click.argument("target", metavar="DEVICE|NODE", shell_complete=TARGETS)
+@AT
+@click.option("--since", type=MOMENT, metavar="MOMENT",
+              help=f"Everybody who held it since then, up to --at or now: {FORMS}.")  # fmt: skip
+@asks_gateway
+def command(*, where: Where, as_json: bool, target: str, at: str | None, since: str | None) -> None:
+    """Who holds a device, or the devices of a node: pod, share, and the decision that gave it.
+
+    Why nothing new goes there (failed, cordoned, not heard) stands below, on standard error. Of a
+    device's id the beginning will do: four characters after GPU-, if no other begins so. CORES is -
+    where a share has no limit of cores, or is a MIG instance, which has cores of its own. Rows go
+    card by card as in `top` and `get devices`, by #, and on each by time, with --json as well.
+
+    Exit codes: 0 shown, also if nobody does; 1 there never was such a device or node, or nothing is
+    known of the moment; 3 the gateway cannot be reached.
+    """
+    gateway = Gateway(where.gateway_url())
+    query = pinned(gateway, {"at": at, "since": since})
+    try:
+        page, node = _all(gateway, {**query, "node": target}), target
+    except NotFound:
+        page = _of_device(gateway, query, target)
+        node = page.items[-1].node if page.items else ""
+    revision = page.revision
+    moment: dict[str, object] = {"at" if at or since else "at_least": revision}
+    detail = _detail(gateway, moment, node, target)
+    index = index_of(detail)
+    items = by_card(page.items, index)
+    if since:
+        meant = gateway.ask("moment", answer=MomentAnswer, query={"at": page.since})
+        said = f"since {both(since, meant, datetime.now(UTC))}"
+        console(stderr=True).print(said, style="dim", soft_wrap=True)
+    if as_json:
+        print_json(Listed(revision, items))
+        return
+    if items:
+        show(rows_of(items, index))
+    else:
+        held = f"since {since}" if since else f"at revision {revision}"
+        console(stderr=True).print(f"nobody held anything of {target} {held}")
+    for line in _troubles(detail, target):
+        console(stderr=True).print(line, soft_wrap=True)
+
+
+def _detail(
+    gateway: Gateway, moment: dict[str, object], node: str, target: str
+) -> NodeDetail | None:
+    """The node of the target with its devices; None where it has left."""
+    try:
+        name = node or _node_of(gateway, moment, target)
+        return gateway.ask("nodes", name, answer=NodeDetail, query=moment)
+    except NotFound:
+        return None
+
+
+def index_of(detail: NodeDetail | None) -> Index:
+    """What each device of the node is counted as there."""
+    return {(each.node, each.device): each.index for each in detail.devices} if detail else {}
+
+
+def _troubles(detail: NodeDetail | None, target: str) -> Iterator[Text]:
+    """Why nothing new goes to the target: a line of its node, and one of each such device."""
+    if detail is None:
+        return
+    if not detail.node.ready or detail.node.cordon:
+        yield trouble_of_node(detail.node)
+    for device in detail.devices:
+        meant = target == detail.node.node or device_names.means(target, device.device)
+        if meant and not (device.present and device.healthy and not device.cordon):
+            yield trouble(device)
+
+
+def trouble_of_node(node: NodeAnswer) -> Text:
+    """Why nothing new goes to the node, and what moves those off it whose agent is not heard."""
+    line = plain(f"{node.node}: ").append_text(node_state(node))
+    if node.silent and node.pods:
+        line.append_text(plain(f"; {moving(node.node)}"))
+    return line
+
+
+def trouble(device: DeviceAnswer) -> Text:
+    """Why nothing new goes to the device, and what moves those off it on which it has failed."""
+    of_itself = device_state(structs.replace(device, node_cordon="", node_ready=True))
+    line = plain(f"{device_words(device.device)}: ").append_text(of_itself)
+    if device.present and not device.healthy and device.holders:
+        line.append_text(plain(f"; {moving(device_words(device.device))}"))
+    return line
+
+
+def _node_of(gateway: Gateway, moment: dict[str, object], target: str) -> str:
+    """Where the device is. Raises NotFound."""
+    for page in gateway.every("devices", DeviceAnswer, moment):
+        for device in page.items:
+            if device_names.means(target, device.device):
+                return device.node
+    raise NotFound(f"no device {target}")
+
+
+def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPage:
+    """What is told of the device. Raises NotFound, which minds that it is no node either."""
+    try:
+        return _all(gateway, {**query, "device": target})
+    except NotFound as error:
+        if str(error).startswith("there never was a device"):
+            there = {key: value for key, value in query.items() if key == "at"}
+            if is_pod(gateway, target, there):
+                raise NotFound(f"{target} is a pod, and no node or device; {OF_PODS}") from None
+            node_of = {
+                each.device: each.node
+                for page in gateway.every("devices", DeviceAnswer)
+                for each in page.items
+            }
+            meant = target_meant(target, node_of.values(), node_of)
+            raise NotFound(f"there never was a node or device {target!r}; {meant}") from None
+        raise
+
+
+def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
+    """Whether a pod of that name is live at the moment `there`, or ever was."""
+    if live_pods(gateway, target, there):
+        return True
+    space, _, name = target.rpartition("/")
+    ever = gateway.ask("history", "pods", name, answer=PodNames, query=there)
+    return any(space in {"", each.namespace} for each in ever.items)
+
+
+def live_pods(gateway: Gateway, target: str, there: dict[str, object]) -> list[PodAnswer]:
+    """The pods of that name that are live at the moment `there`, in any namespace or in its own."""
+    space, _, name = target.rpartition("/")
+    _, pods = gateway.items("pods", PodAnswer, there)
+    return [each for each in pods if each.name == name and space in {"", each.namespace}]
+
+
+def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:
+    """All pages as one, each up to the revision of the first."""
+    items: list[WhoRow] = []
+    behind = ""
+    while True:
+        asked = {**query, "limit": PAGE, **({"continue": behind} if behind else {})}
+        page = gateway.ask("who", answer=WhoPage, query=asked)
+        items += page.items
+        behind = page.next
+        query = {**query, "at": page.revision, "since": page.since}
+        if not behind:
+            return structs.replace(page, items=tuple(items))
+
+
+def by_card(items: Iterable[WhoRow], index: Index) -> list[WhoRow]:
+    """Card by card as `get devices` has them, those that have left behind them, and on each in the
+    order of time; pages come in that of decisions.
+    """
+
+    def place(each: WhoRow) -> tuple[object, ...]:
+        known = index.get((each.node, each.device))
+        gone = known is None
+        return natural(each.node), gone, known or 0, natural(each.device), each.from_revision
+
+    return sorted(items, key=place)
+
+
+def rows_of(items: list[WhoRow], index: Index) -> Rows:
+    """A table, without the columns that would say the same, or nothing, in every row. A share
+    without cores of its own has none to tell.
+    """
+    counted = any((item.node, item.device) in index for item in items)
+    containers = len({item.container for item in items}) > 1
+    ended = any(item.to_revision for item in items)
+    made = table("NODE", *(["#"] if counted else []), "DEVICE", "POD",
+                 *(["CONTAINER"] if containers else []), "MEMORY", "CORES",
+                 "FROM", *(["UNTIL"] if ended else []), "DECISION",
+                 right=("#", "MEMORY", "CORES", "DECISION"),
+                 drops=("CONTAINER", "CORES", "NODE", "MEMORY", "DECISION", "#"))  # fmt: skip
+    for item in items:
+        until = clock(item.to_time) if item.to_revision else ""
+        made.add_row(
+            item.node, *([str(index.get((item.node, item.device), ""))] if counted else []),
+            device_words(item.device), f"{item.namespace}/{item.pod}",
+            *([item.container] if containers else []), f"{item.memory_mib:,} MiB",
+            str(item.cores or "-"),
+            clock(item.from_time), *([until] if ended else []), str(item.decision_revision),
+        )  # fmt: skip
+    return made

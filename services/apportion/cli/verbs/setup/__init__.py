@@ -1,0 +1,1 @@
+"""Verbs for the installation: users, tokens, the shell and the manual."""

@@ -1,0 +1,96 @@
+"""`apportion man`: manual pages, made from the very help that each verb prints.
+
+Invariant: a page says what `--help` says, so neither is ever behind the other.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from apportion.cli.client.connection import JSON
+from apportion.cli.render.output import print_json
+
+
+@click.command(epilog="Example:  apportion man ~/.local/share/man/man1")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@JSON
+def command(*, folder: Path, as_json: bool) -> None:
+    """Write a manual page for each verb into FOLDER, which is made where it is not there.
+
+    Exit codes: 0 written; 1 the folder cannot be written.
+    """
+    from apportion.cli.main import root  # it imports us
+
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, page in pages(root):
+            path = folder / f"{name}.1"
+            path.write_text(page, encoding="utf-8")
+            written.append(str(path))
+    except OSError as error:
+        raise click.ClickException(f"cannot write {folder}: {error.strerror}") from None
+    if as_json:
+        print_json(written)
+    else:
+        click.echo(f"{len(written)} pages in {folder}")
+
+
+def pages(root: click.Group) -> Iterator[tuple[str, str]]:
+    """Every verb's page by its name, as in `apportion-get-pods`, that of the program first."""
+    yield from _pages(root, click.Context(root, info_name="apportion"))
+
+
+def _pages(made: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    name = context.command_path.replace(" ", "-")
+    yield name, "\n".join(_page(made, context, name)) + "\n"
+    if not isinstance(made, click.Group):
+        return
+    for verb in made.list_commands(context):
+        inner = made.get_command(context, verb)
+        if inner is not None:
+            yield from _pages(inner, click.Context(inner, info_name=verb, parent=context))
+
+
+def _page(made: click.Command, context: click.Context, name: str) -> Iterator[str]:
+    version = importlib.metadata.version("apportion")
+    yield f'.TH "{name.upper()}" "1" "" "apportion {version}" "Apportion"'
+    yield ".SH NAME"
+    yield f"{_text(name)} \\- {_text(made.get_short_help_str(200))}"
+    yield ".SH SYNOPSIS"
+    yield f".B {_text(context.command_path)}"
+    yield _text(" ".join(made.collect_usage_pieces(context)))
+    yield ".SH DESCRIPTION"
+    for paragraph in (made.help or "").split("\n\n"):
+        yield ".PP"
+        yield _text(" ".join(paragraph.split()))
+    options = [each for each in made.get_params(context) if isinstance(each, click.Option)]
+    records = [each.get_help_record(context) for each in options]
+    yield from _listed("OPTIONS", [each for each in records if each])
+    if isinstance(made, click.Group):
+        verbs = [(verb, made.get_command(context, verb)) for verb in made.list_commands(context)]
+        yield from _listed(
+            "COMMANDS", [(verb, each.get_short_help_str(200)) for verb, each in verbs if each]
+        )
+    if made.epilog:
+        yield ".SH EXAMPLE"
+        yield _text(made.epilog.removeprefix("Example:").strip())
+
+
+def _listed(title: str, rows: list[tuple[str, str]]) -> Iterator[str]:
+    if rows:
+        yield f".SH {title}"
+    for term, words in rows:
+        yield ".TP"
+        yield f"\\fB{_text(term)}\\fP"
+        yield _text(words)
+
+
+def _text(text: str) -> str:
+    """Text that the formatter takes as it is: no escape, and no macro at the start of a line."""
+    escaped = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -1,0 +1,193 @@
+"""`apportion user add | list | revoke | begin`: who may connect to a server without a cluster.
+
+That is the server of this machine's `up`, or of docker-compose.yml. Invariant: the server of `up`
+obeys by the time that the verb ends, where it runs here; whoever was revoked is cut off.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from apportion.cli.client.connection import DATA_ENV, JSON, default_data
+from apportion.cli.exits import NotFound
+from apportion.cli.render.output import console, plain, print_json, show, table
+from apportion.runtime.jetstream.users import ADDABLE, Member, Users, UsersFailed
+from apportion.runtime.ledger.port import ALL_SUBJECTS
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What `--json` prints of one user; `key` is the file with the seed, empty for a password."""
+
+    role: str
+    name: str
+    nodes: tuple[str, ...]
+    key: str
+    obeyed: bool
+
+
+_DATA = click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+                     help=f"Folder of the `apportion up`.  [{DATA_ENV}]")  # fmt: skip
+
+
+def _agents(
+    _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
+) -> dict[str, tuple[str, ...]]:
+    """The nodes of each agent."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in given:
+        name, _, nodes = text.partition("=")
+        if not name or not all(nodes.split(",")):
+            raise click.BadParameter(f"{text!r}: write NAME=NODE,NODE, as in gpu-7=gpu-7")
+        found[name] = tuple(nodes.split(","))
+    return found
+
+
+def _add_help() -> str:
+    """What `add` says of itself, with the roles as the table of identities has them."""
+    width = max(len(role.name) for role in ADDABLE)
+    lines = (f"  {role.name:{width}}  {role.does}" for role in ADDABLE)
+    return "\n".join(
+        (
+            "Make a key, and let who has it connect as NAME; without one, the role's own name.",
+            "\n\b\nROLE is one of",
+            *lines,
+            "\nExit codes: 0 done; 1 there is such a name, or no such role.",
+        )
+    )
+
+
+@click.group(epilog="Example:  apportion user add agent gpu-7 --node gpu-7")
+def command() -> None:
+    """Who may connect to the ledger's server, without a cluster: each by a key of his own."""
+
+
+@command.command(help=_add_help(), epilog="Example:  apportion user add operator anna")
+@click.argument("role")
+@click.argument("name", default="")
+@click.option("--node", "nodes", multiple=True, metavar="NODE", help="Of an agent, once for each.")
+@_DATA
+@JSON
+def add(*, role: str, name: str, nodes: tuple[str, ...], data: Path | None, as_json: bool) -> None:
+    """See `_add_help`, which names the roles."""
+    _done(data, as_json, "may connect", "add", role, name or role, nodes)
+
+
+@command.command(epilog="Example:  apportion user revoke anna")
+@click.argument("name")
+@_DATA
+@JSON
+def revoke(*, name: str, data: Path | None, as_json: bool) -> None:
+    """Let NAME connect no more, and cut him off now.
+
+    Exit codes: 0 done; 1 there is no such name.
+    """
+    _done(data, as_json, "may connect no more", "revoke", name)
+
+
+@command.command("list", epilog="Example:  apportion user list")
+@_DATA
+@JSON
+def list_users(*, data: Path | None, as_json: bool) -> None:
+    """Those who may connect. Exit code 0."""
+    users = Users(data or default_data())
+    try:
+        members = users.read().members
+    except UsersFailed as failure:
+        raise NotFound(str(failure)) from None
+    if as_json:
+        print_json([msgspec.to_builtins(member) for member in members])
+        return
+    made = table("ROLE", "NAME", "NODES", "COMES BY", wraps=("NODES",))
+    for member in members:
+        by = users.key_of(member.name) if member.nkey else "a password"
+        made.add_row(member.role, member.name, plain(", ".join(member.nodes)), plain(by))
+    show(made)
+
+
+@command.command(epilog="Example:  apportion user begin --agent gpu-7=gpu-7 --hand-out /keys")
+@click.option("--agent", "agents", multiple=True, metavar="NAME=NODE,...", callback=_agents,
+              help="An agent and its nodes, once for each; else one is of all nodes.")  # fmt: skip
+@click.option("--hand-out", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              metavar="DIR", help="Copy each one's key into the folder there of that name, and the "
+              "server's configuration into nats-server.")  # fmt: skip
+@_DATA
+@JSON
+def begin(
+    *, agents: dict[str, tuple[str, ...]], hand_out: Path | None, data: Path | None, as_json: bool
+) -> None:
+    """Make a key for each role, as `up` does, for a server that is started otherwise.
+
+    Who is there already keeps his key, and an agent gets the nodes that are given.
+
+    Exit codes: 0 done; 1 a name or folder cannot be.
+    """
+    from apportion.core.identity.identity import InvalidIdentity
+
+    folder = data or default_data()
+    users = Users(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        members = users.begin(agents, all_keys=True).members
+        if hand_out is not None:
+            users.hand_out(hand_out)
+    except (UsersFailed, InvalidIdentity, OSError) as failure:
+        raise NotFound(str(failure)) from None
+    if as_json:
+        print_json([msgspec.to_builtins(member) for member in members])
+        return
+    where = f", handed out into {hand_out}" if hand_out else ""
+    text = f"{len(members)} users have keys in {folder}{where}"
+    console().print(plain(text), soft_wrap=True)
+
+
+def _done(data: Path | None, as_json: bool, what: str, verb: str, *given: Any) -> None:  # noqa: FBT001 - as click hands it over
+    from apportion.core.identity.identity import InvalidIdentity
+
+    users = Users(data or default_data())
+    try:
+        member = getattr(users, verb)(*given)
+        obeyed = users.reload()
+    except (UsersFailed, InvalidIdentity) as failure:
+        raise NotFound(str(failure)) from None
+    key = str(users.key_of(member.name)) if verb == "add" else ""
+    if as_json:
+        print_json(Known(member.role, member.name, member.nodes, key, obeyed))
+        return
+    text = f"{member.role} {member.name} {what}{f', by the key in {key}' if key else ''}"
+    console().print(plain(text), soft_wrap=True)
+    if key:
+        for line in _how_to_connect(users, member):
+            console().print(plain(line), soft_wrap=True)
+    if not obeyed:
+        console().print(plain("no server runs here; it obeys from its next start"), soft_wrap=True)
+
+
+def _how_to_connect(users: Users, member: Member) -> Iterator[str]:
+    """What he gives to a verb or service, and an auditor to a program of his own; HOST:PORT where
+    the server is not that of `up`.
+    """
+    from apportion.core.identity.permissions import role_of
+    from apportion.runtime.jetstream.server import ServerFailed, load_credentials
+
+    try:
+        known = load_credentials(users.folder)
+        place = f"{known.host}:{known.port}"
+    except ServerFailed:
+        place = "HOST:PORT"
+    options = ["--nats-key", str(users.key_of(member.name))]
+    if role_of(member.user.identity).appends:
+        options += ["--ledger-key", str(users.ledger_key)]
+    url = f"APPORTION_NATS_URL=nats://{member.name}@{place}"
+    yield f"to connect: {url} and {shlex.join(options)}"
+    if member.role == "auditor":
+        key = shlex.quote(str(users.key_of(member.name)))
+        yield (
+            f"any NATS client: nats sub -s nats://{member.name}@{place} --nkey {key} "
+            f"'{ALL_SUBJECTS}'; nats-py takes keys with its extra: pip install 'nats-py[nkeys]'"
+        )

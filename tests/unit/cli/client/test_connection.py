@@ -1,0 +1,106 @@
+"""Where things are: what is told wins over what is found, and files are their owner's only."""
+
+import json
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from apportion.cli.client.connection import (
+    DATA_ENV,
+    Connection,
+    Where,
+    default_data,
+    elsewhere,
+    read_connection,
+    write_connection,
+)
+from apportion.cli.exits import UNREACHABLE, Unreachable
+
+
+def test_told_wins(tmp_path: Path) -> None:
+    """An option or variable is used as it is, without a look at the folder."""
+    where = Where(data=tmp_path / "none", nats="nats://u:p@h:1", gateway="http://h:2/")
+    assert where.reach().url == "nats://u:p@h:1"
+    assert where.gateway_url() == "http://h:2"
+
+
+def test_the_server_of_up_is_met_without_the_certificates_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CA that is exported for a cluster would keep verbs from the ledger of this machine."""
+    monkeypatch.setenv("APPORTION_NATS_CA", "ca.crt")
+    Where(data=tmp_path, nats="tls://h:1").reach()
+    assert os.environ["APPORTION_NATS_CA"] == "ca.crt"
+    with pytest.raises(Unreachable):
+        Where(data=tmp_path).reach()
+    assert "APPORTION_NATS_CA" not in os.environ
+
+
+def test_found(tmp_path: Path) -> None:
+    """What a running `up` wrote down is read back, and only its owner may read it."""
+    write_connection(tmp_path, Connection(gateway="http://127.0.0.1:8470", processes={"agent": 7}))
+    assert Where(data=tmp_path).gateway_url() == "http://127.0.0.1:8470"
+    assert read_connection(tmp_path).processes == {"agent": 7}
+    mode = (tmp_path / "connection.json").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    """No `up` there: the error says where was looked, and how to tell."""
+    where = Where(data=tmp_path)
+    with pytest.raises(Unreachable, match="APPORTION_GATEWAY") as refused:
+        where.gateway_url()
+    assert str(tmp_path) in refused.value.message
+    assert refused.value.exit_code == UNREACHABLE
+    with pytest.raises(Unreachable, match="APPORTION_NATS_URL"):
+        where.reach()
+
+
+def test_an_up_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    """Its folder has where its server was; with an `up` there the server may only be away."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and nobody listens
+        known = {
+            "host": "127.0.0.1",
+            "port": bound.getsockname()[1],
+            "passwords": {"operator": "p"},
+        }
+        (tmp_path / "credentials.json").write_text(json.dumps(known))
+        with pytest.raises(
+            Unreachable, match=r"nothing runs .*start it with `apportion up`.*--nats"
+        ):
+            Where(data=tmp_path).reach()
+        write_connection(tmp_path, Connection(gateway="http://127.0.0.1:1"))
+        assert Where(data=tmp_path).reach().url.startswith("nats://operator:p@")
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"gateway": 7}', "[]"])
+def test_broken_file(tmp_path: Path, text: str) -> None:
+    """A torn file is named, not guessed at."""
+    (tmp_path / "connection.json").write_text(text)
+    with pytest.raises(Unreachable, match=r"connection\.json"):
+        read_connection(tmp_path)
+
+
+def test_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """APPORTION_DATA, then XDG_STATE_HOME, then the place that XDG names."""
+    monkeypatch.delenv(DATA_ENV, raising=False)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_data() == tmp_path / ".local/state/apportion"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert default_data() == tmp_path / "state/apportion"
+    monkeypatch.setenv(DATA_ENV, str(tmp_path / "mine"))
+    assert default_data() == tmp_path / "mine"
+
+
+def test_what_another_terminal_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The folder, as a shell reads it, whatever our own environment says, which it has not."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    mine = tmp_path / "data of mine"
+    monkeypatch.setenv(DATA_ENV, str(mine))
+    assert not elsewhere(tmp_path / "apportion")
+    assert elsewhere(mine) == f"APPORTION_DATA='{mine}' "

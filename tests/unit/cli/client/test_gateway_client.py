@@ -1,0 +1,145 @@
+"""Asking the gateway: pages are put together, and every refusal has its exit code."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import click
+import msgspec
+import pytest
+
+from apportion.cli.client.gateway_client import Gateway, refused
+from apportion.cli.exits import NotFound, Unreachable, Wrong
+from apportion.core.explain.answers import (
+    ErrorAnswer,
+    GangAnswer,
+    GangPage,
+    RevisionAnswer,
+)
+
+
+class _Answering(BaseHTTPRequestHandler):
+    """Answers like a gateway of three gangs, and notes what it was asked."""
+
+    protocol_version = "HTTP/1.1"
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        parts = urlsplit(self.path)
+        status, body = 200, b""
+        if parts.path == "/api/v1/revision":
+            body = msgspec.json.encode(RevisionAnswer(revision=7))
+        elif parts.path == "/api/v1/gangs":
+            after = int(parse_qs(parts.query).get("continue", ["0"])[0])
+            gang = GangAnswer(group=f"g{after}", declared=True, min_available=1)
+            after_this = str(after + 1) if after < 2 else ""
+            body = msgspec.json.encode(GangPage(revision=7, items=(gang,), next=after_this))
+        elif parts.path == "/api/v1/broken":
+            body = b"<html>"
+        else:
+            status = int(parts.path.rpartition("/")[2])
+            body = msgspec.json.encode(ErrorAnswer(error="no", field="x", fix="do y"))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        if parts.query == "close=1":
+            self.close_connection = True  # without a word, as a server that goes down does
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing on the terminal of the tests."""
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    """A client of a server on a free port."""
+    _Answering.asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answering)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    client = Gateway(f"http://127.0.0.1:{server.server_port}")
+    yield client
+    client.close()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_pages_are_put_together(gateway: Gateway) -> None:
+    """A list is read to its end, and each page is asked for once."""
+    revision, gangs = gateway.items("gangs", GangAnswer)
+    assert (revision, [gang.group for gang in gangs]) == (7, ["g0", "g1", "g2"])
+    assert len(_Answering.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [("404", NotFound), ("400", Wrong), ("408", Unreachable), ("503", Unreachable)],
+)
+def test_refusals(gateway: Gateway, status: str, kind: type[Exception]) -> None:
+    """The gateway's own error and fix, with the exit code of its kind."""
+    with pytest.raises(kind, match="no; do y"):
+        gateway.ask(status, answer=RevisionAnswer)
+
+
+@pytest.mark.parametrize(
+    ("error", "field", "said"),
+    [
+        ("add is '0x8xT4': no node", "add", "--add is '0x8xT4': no node; do y"),
+        ("at: 'noon' is no moment", "at", "--at: 'noon' is no moment; do y"),
+        ("devices: model 'X'", "add", "--add: devices: model 'X'; do y"),
+        ("address is 7", "add", "--add: address is 7; do y"),
+        ("limit is 'x'", "limit", "limit is 'x'; do y"),
+        ("no", "", "no; do y"),
+    ],
+)
+def test_what_is_wrong_is_said_of_the_option(error: str, field: str, said: str) -> None:
+    """Who wrote `--add` knows of no field; a field that is no option of the verb stays one."""
+    options = [click.Option(["--add"]), click.Option(["--at"])]
+    answer = ErrorAnswer(error=error, field=field, fix="do y")
+    with click.Context(click.Command("plan", params=[*options])):
+        assert refused(answer, 400).message == said
+        assert refused(answer, 404).message == f"{error}; do y"
+    assert refused(answer, 400).message == f"{error}; do y"
+
+
+def test_answer_that_is_none_of_ours(gateway: Gateway) -> None:
+    """Some other web server on that port is recognised."""
+    with pytest.raises(Unreachable, match="is it an Apportion gateway"):
+        gateway.ask("broken", answer=RevisionAnswer)
+
+
+def test_names_are_quoted(gateway: Gateway) -> None:
+    """A name with a slash stays one part of the path."""
+    with pytest.raises(NotFound):
+        gateway.ask("pods", "a/b?c", "404", answer=RevisionAnswer)
+    assert _Answering.asked == ["/api/v1/pods/a%2Fb%3Fc/404"]
+
+
+def test_an_empty_name_is_wrong_usage(gateway: Gateway) -> None:
+    """The path would be another one, of which the gateway has much to say and a person little."""
+    with pytest.raises(Wrong, match="a name is empty"):
+        gateway.ask("pods", "default", "", "why", answer=RevisionAnswer)
+    assert _Answering.asked == []
+
+
+def test_connection_that_was_closed_meanwhile(gateway: Gateway) -> None:
+    """A gateway that was started again between two questions is no error."""
+    asked = {"close": 1}
+    assert gateway.ask("revision", answer=RevisionAnswer, query=asked).revision == 7
+    assert gateway.ask("revision", answer=RevisionAnswer).revision == 7
+
+
+def test_nobody_there() -> None:
+    """A refused connection says where, and what should run there."""
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1 does not answer"):
+        Gateway("http://127.0.0.1:1").ask("revision", answer=RevisionAnswer)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8470", "ftp://h", "http://", ""])
+def test_url_that_is_none(url: str) -> None:
+    """A host without a scheme is a common mistake."""
+    with pytest.raises(Wrong, match="http://host:port"):
+        Gateway(url)

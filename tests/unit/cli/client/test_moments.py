@@ -1,0 +1,98 @@
+"""Times in tables: to the second, and with their date only where it is not today's."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+
+import click
+import pytest
+
+from apportion.cli.client.moments import FORMS, MOMENT, both, clock, head
+from apportion.cli.main import root
+from apportion.core.explain.past_answers import MomentAnswer
+
+NOW = datetime(2026, 11, 25, 0, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("#120", "120"), ("#1,200", "1200"), ("1,200", "1200"), ("120", "120"), ("14:20", "14:20"),
+     ("#", "#"), ("#1,20", "#1,20"), ("2026-11-20", "2026-11-20")],
+)  # fmt: skip
+def test_a_revision_may_be_written_as_it_is_shown(written: str, meant: str) -> None:
+    """In the console and in sentences; what is none is left for who says what is wrong with it."""
+    assert MOMENT.convert(written, None, None) == meant
+
+
+@pytest.mark.parametrize(
+    ("time", "shown"),
+    [
+        ("2026-11-25T00:04:59.123Z", "00:04:59Z"),
+        ("2026-11-24T23:59:59.123Z", "2026-11-24T23:59:59Z"),
+        ("2025-11-25T00:04:59Z", "2025-11-25T00:04:59Z"),
+        ("", ""),
+    ],
+)
+def test_a_time_drops_its_date_when_it_is_today(time: str, shown: str) -> None:
+    """Today is that of UTC, as the times are."""
+    assert clock(time, NOW) == shown
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (datetime(2026, 11, 25, 0, 4, tzinfo=UTC), "as of 00:04:00Z: revision 7, of 00:02:03Z"),
+        (datetime(2026, 11, 24, 23, 50, tzinfo=UTC),
+         "as of yesterday, 2026-11-24T23:50:00Z: revision 7, of 00:02:03Z"),
+        (datetime(2026, 11, 20, 3, tzinfo=timezone(timedelta(hours=1))),
+         "as of 2026-11-20T02:00:00Z: revision 7, of 00:02:03Z"),
+        (None, "as of revision 7, 2026-11-25T00:02:03Z"),
+    ],
+)  # fmt: skip
+def test_the_head_says_the_moment_that_was_asked_for(asked: datetime | None, said: str) -> None:
+    """Beside the revision that it means; `--at 23:50` at five past midnight is yesterday."""
+    meant = MomentAnswer(revision=7, time="2026-11-25T00:02:03.456Z")
+    assert head(meant, asked, NOW) == said
+
+
+def test_both_ends_of_a_difference_say_which_day_they_meant() -> None:
+    """The time that was asked for, and that of the event; now and a revision have one."""
+    meant = MomentAnswer(revision=7, time="2026-11-24T23:40:03.456Z")
+    event = "revision 7 (2026-11-24T23:40:03Z)"
+    assert both("23:50", meant, NOW) == f"yesterday, 2026-11-24T23:50:00Z: {event}"
+    assert both("", meant, NOW) == both("7", meant, NOW) == event
+
+
+def test_a_time_before_the_ledger_says_that_it_is() -> None:
+    """What is compared is younger than what was asked for, and looks like that otherwise."""
+    first = MomentAnswer(revision=1, time="2026-11-24T23:40:03.456Z")
+    event = "revision 1 (2026-11-24T23:40:03Z)"
+    said = both("-30m", first, NOW)
+    assert said == f"yesterday, 2026-11-24T23:35:00Z, before the ledger began: {event}"
+    assert both("1", first, NOW) == event
+    assert both("23:50", first, NOW) == f"yesterday, 2026-11-24T23:50:00Z: {event}"
+
+
+def test_the_help_says_what_a_time_of_day_means() -> None:
+    """The last time that it was, perhaps yesterday's."""
+    assert "14:20 (today, else yesterday)" in FORMS
+
+
+def commands(made: click.Command, context: click.Context) -> Iterator[click.Command]:
+    """A verb and those below it."""
+    yield made
+    for name in made.list_commands(context) if isinstance(made, click.Group) else ():
+        inner = made.get_command(context, name) if isinstance(made, click.Group) else None
+        if inner is not None:
+            yield from commands(inner, click.Context(inner, info_name=name, parent=context))
+
+
+def test_every_verb_that_takes_a_moment_reads_it_alike() -> None:
+    """What one of them shows is copied to another."""
+    asked = [
+        option
+        for verb in commands(root, click.Context(root))
+        for option in verb.params
+        if option.metavar == "MOMENT"
+    ]
+    assert len(asked) > 10
+    assert [option.name for option in asked if option.type is not MOMENT] == []

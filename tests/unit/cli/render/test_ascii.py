@@ -1,0 +1,49 @@
+"""Terminals that show ASCII alone get bars and tables that they can show."""
+
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from apportion.cli.render.ascii import Ascii, ascii_only
+from apportion.cli.verbs.see.top import bar
+
+
+@pytest.mark.parametrize(
+    ("environment", "encoding", "only"),
+    [
+        ({}, "utf-8", False),
+        ({"LANG": "C"}, "utf-8", True),
+        ({"LANG": "POSIX"}, "utf-8", True),
+        ({"LANG": "C.UTF-8"}, "utf-8", False),
+        ({"LANG": "de_DE.utf8"}, "UTF-8", False),
+        ({"LANG": "de_DE.ISO-8859-1"}, "utf-8", True),
+        ({"LANG": "de_DE"}, "utf-8", False),
+        ({"LANG": "C", "LC_ALL": "en_US.UTF-8"}, "utf-8", False),
+        ({"LANG": "en_US.UTF-8", "LC_CTYPE": "C"}, "utf-8", True),
+        ({"LANG": "en_US.UTF-8"}, "iso8859-1", True),
+    ],
+)
+def test_which_terminals(environment: dict[str, str], encoding: str, only: bool) -> None:
+    """By the first of LC_ALL, LC_CTYPE and LANG that is set, and by what the stream takes."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    assert ascii_only(stream, environment) is only
+
+
+def test_what_is_drawn_keeps_its_place() -> None:
+    """A cell is a cell, and what nobody can show is a question mark."""
+    out = io.StringIO()
+    Ascii(out).write(bar(50, 100).plain + " … 训 ok")
+    assert out.getvalue() == "####.... ~ ? ok"
+
+
+def test_a_verb_prints_on_such_a_terminal() -> None:
+    """Whatever its locale is, a verb does not end for what it cannot show."""
+    code = "from apportion.cli.render.output import console; console().print('█ … ─ 训')"
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, check=True
+    )
+    assert done.stdout.split() == [b"#", b"~", b"-", b"?"]

@@ -1,0 +1,335 @@
+"""What reaches the screen: no markup and no control character from outside is obeyed."""
+
+import io
+import re
+from datetime import datetime, timedelta
+
+import pytest
+from msgspec import structs
+from rich.console import Console
+
+from apportion.cli.render import tables
+from apportion.cli.render.output import plain, show
+from apportion.cli.up import samples
+from apportion.cli.verbs.see.top import BAR_CELLS, bar
+from apportion.cli.verbs.see.why import show_why
+from apportion.core.explain.answers import QueueAnswer
+from apportion.core.explain.views import device_answers, gang_answer, node_answer, pod_answer
+from apportion.core.explain.why import why
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceHealthChanged,
+    NodeConstraints,
+    NodeCordoned,
+    NodeSilent,
+    QueueObserved,
+    ReportRefused,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod, shape
+
+WIDE = 250
+
+
+def printed(thing: object, *, width: int = WIDE) -> str:
+    """What a terminal of that width without colours shows."""
+    out = Console(file=io.StringIO(), width=width, color_system=None)
+    out.print(thing)
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+@pytest.mark.parametrize("text", ["[red]x[/red]", "a\x1b[2Jb", "a\nb", "a\x07", "a\u202eb"])
+def test_text_from_outside_is_shown_as_it_is(text: str) -> None:
+    """A reason with markup, an escape sequence, a new line or a direction mark stays harmless."""
+    shown = printed(plain(text)).rstrip("\n")
+    assert "\x1b" not in shown
+    assert "\n" not in shown
+    assert all(character.isprintable() for character in shown)
+    if text.isprintable():
+        assert shown == text
+
+
+@pytest.mark.parametrize(
+    ("used", "total", "cells"),
+    [(0, 100, 0), (1, 100, 1), (50, 100, 4), (99, 100, 7), (100, 100, 8), (0, 0, 0), (7, 5, 8)],
+)
+def test_bar(used: int, total: int, cells: int) -> None:
+    """A little is not nothing, nearly all is not all, and too much does not overflow."""
+    shown = bar(used, total).plain
+    assert (shown.count("█"), len(shown)) == (cells, BAR_CELLS)
+
+
+def test_tables_say_what_matters() -> None:
+    """A pod that waits its first cause, a failed device its reason, a cordoned node its own."""
+    ledger = Ledger(
+        rack("n1", 2), pod("a", ask(4000)), pod("b", ask(900_000)),
+    ).settle()  # fmt: skip
+    ledger.play(
+        DeviceHealthChanged(node="n1", device="n1-g1", healthy=False, reason="XID 79"),
+        NodeCordoned(node="n1", by="ann", reason="fan"),
+    )
+    shown = printed(tables.pods([pod_answer(ledger.state, ledger.pod(uid)) for uid in "ab"]))
+    assert " waiting " in shown
+    assert "refused" not in shown
+    now = datetime.fromisoformat(ledger.pod("a").submitted_time) + timedelta(minutes=5)
+    then = tables.pods([pod_answer(ledger.state, ledger.pod("a"))], tables.Look(now=now))
+    assert " 5m " in printed(then)
+    assert "can never fit: not enough memory on the device (1 node)" in shown
+    shown = printed(tables.devices(device_answers(ledger.node("n1"))))
+    assert "failed: XID 79" in shown
+    assert "default/a" in shown
+    assert "cordoned: fan" in printed(tables.nodes([node_answer(ledger.node("n1"))]))
+    ledger.play(ReportRefused(node="n1", cause="implausible-device", message="a T4 of 16 TiB"))
+    shown = " ".join(printed(tables.nodes([node_answer(ledger.node("n1"))])).split())
+    assert "its report is refused" in shown
+    assert "16 TiB" in shown
+
+
+def test_queues_on_other_cards_look_other() -> None:
+    """Also at 80 columns, with no word broken; one that holds nothing is on none."""
+    on = {"NVIDIA H100 80GB HBM3": 1, "NVIDIA Tesla T4": 2}
+    research = QueueAnswer(queue="research", weight=1, open=True, devices=on, pods=3)
+    free = QueueAnswer(queue="free", weight=1, open=True)
+    lines = printed(tables.queues([research, free]), width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "1 x H100 80GB HBM3, 2 x Tesla T4" in " ".join(" ".join(lines).split()).replace(
+        "no limit ", ""
+    )
+    assert lines[3].split() == ["free", "open", "0", "0", "no", "limit"]
+
+
+def test_a_unit_is_said_once() -> None:
+    """Of what is held and of the limit alike: `0 CPU/512 CPU of cpu` said it three times."""
+    queue = QueueAnswer(
+        queue="ml", weight=1, open=True,
+        capability={"cpu": 512_000, "memory": 4096, "nvidia.com/gpu": 8},
+        used={"cpu": 1500, "memory": 1024, "nvidia.com/gpu": 2},
+    )  # fmt: skip
+    line = printed(tables.queues([queue]), width=160).splitlines()[-1]
+    assert line.endswith("1.5/512 CPU, 1,024/4,096 MiB of memory, 2/8 of nvidia.com/gpu")
+
+
+def test_what_a_tenant_is_not_told_of_a_queue_is_no_zero() -> None:
+    """A limit stands without what is held of it, and none is said to be of no device."""
+    queue = QueueAnswer(
+        queue="ml", weight=1, open=True, capability={"cpu": 4000}, cards={"A100": 2},
+        used=None, devices=None, pods=None, waiting=None,
+    )  # fmt: skip
+    line = printed(tables.queues([queue]), width=160).splitlines()[-1]
+    assert line.split("  ")[-1].strip() == "at most 4 CPU, at most 2 of A100"
+    assert line.split()[:6] == ["ml", "1", "open", "-", "-", "-"]
+
+
+def test_a_card_in_mig_mode_has_no_cores_to_give() -> None:
+    """Its instances have their own: 100/100 made one that is full look free."""
+    ledger = Ledger(rack("n1", 1))
+    [card] = device_answers(ledger.node("n1"))
+    whole = printed(tables.devices([card]))
+    assert " 100/100 " in whole
+    mig = printed(tables.devices([structs.replace(card, mode="mig")]))
+    assert "100/100" not in mig
+    assert " - " in mig
+
+
+def test_a_device_says_each_reason_with_its_own_word() -> None:
+    """One that has failed may be cordoned as well, and its node may be."""
+    ledger = Ledger(
+        rack("n1", 1),
+        DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
+        DeviceCordoned(device="n1-g0", by="ann", reason="fan"),
+        NodeCordoned(node="n1", by="bob", reason="move"),
+    )
+    (device,) = device_answers(ledger.node("n1"))
+    said = tables.device_state(device).plain
+    assert [each.partition(" (")[0] for each in said.split("; ")] == [
+        "failed: XID 79", "cordoned: fan", "node cordoned: move",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("closed", "said"),
+    [
+        (NodeSilent(node="n1", grace_s=40), "node silent"),
+        (observed("n1", ready=False), "node not ready"),
+    ],
+)
+def test_a_device_of_a_node_that_nobody_hears_is_not_ok(closed: Payload, said: str) -> None:
+    """In the API's row as well; what is known of the device itself stands before it."""
+    ledger = Ledger(rack("n1", 1), closed)
+    (device,) = device_answers(ledger.node("n1"))
+    assert (device.node_ready, bool(device.node_silent)) == (False, said == "node silent")
+    assert tables.device_state(device).plain == said
+    ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"))
+    (device,) = device_answers(ledger.node("n1"))
+    assert tables.device_state(device).plain == f"failed: XID 79; {said}"
+
+
+def test_a_ready_node_says_which_of_its_devices_are_closed_and_why() -> None:
+    """As `7/8` alone is a riddle; and no control character of a reason reaches the screen."""
+    ledger = Ledger(
+        rack("n1", 3),
+        DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID\x1b 79"),
+        DeviceCordoned(device="n1-g1", by="ann", reason="fan"),
+    )
+    shown = printed(tables.nodes([node_answer(ledger.node("n1"))]))
+    assert (
+        "ready; its device n1-g0 has failed (XID� 79), its device n1-g1 is cordoned: fan (ann"
+        in shown
+    )
+    assert " 1/3 " in shown
+
+
+@pytest.mark.parametrize("width", [WIDE, 60])
+def test_both_pods_of_an_eviction_say_so(width: int) -> None:
+    """Who is to go does so even where a terminal has no room for what it holds."""
+    ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
+    ledger.submit(pod("high", cards(1), priority=9)).settle()
+    answers = [pod_answer(ledger.state, ledger.pod(uid)) for uid in ("low", "high")]
+    shown = printed(tables.pods(answers), width=width)
+    assert "placed, evicted" in shown
+    if width == WIDE:
+        assert "is to go for default/high" in shown
+        assert "room is made for it on n1" in shown
+
+
+def test_lists_say_who_is_on_a_node_that_is_not_heard() -> None:
+    """Behind what a pod holds, and behind the phases of a gang, of which half may run no more."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), gang("team/job", 2))
+    ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
+    lost = ledger.where("m0")
+    ledger.play(NodeSilent(node=lost, grace_s=40))
+    shown = printed(
+        tables.pods([pod_answer(ledger.state, ledger.pod(uid)) for uid in ("m0", "m1")])
+    )
+    said = f"; the agent of {lost} is not heard, found silent at "
+    assert [said in line for line in shown.splitlines()[1:]] == [True, False]
+    gangs = tables.gangs([gang_answer(ledger.state, "team/job", ledger.state.groups["team/job"])])
+    assert f"2 placed; 1 on {lost}, which is not ready" in printed(gangs)
+
+
+def test_the_wide_list_of_pods_has_what_they_ask_of_their_nodes() -> None:
+    """The narrow one has no room for it."""
+    wants = shape(ask(4000), node=NodeConstraints(cpu_milli=1500, memory_mib=2048))
+    ledger = Ledger(rack("n1", 1), pod("a", shape=wants))
+    answer = pod_answer(ledger.state, ledger.pod("a"))
+    for wide in (True, False):
+        shown = printed(tables.pods([answer], tables.Look(wide=wide)))
+        assert ("1.5  2,048 MiB" in shown) == ("CPU" in shown) == wide
+
+
+def test_a_node_says_each_reason_and_when_it_was_found_silent() -> None:
+    """Nobody knows since when its agent is silent, only when that was found."""
+    ledger = Ledger(
+        rack("n1", 4),
+        NodeCordoned(node="n1", by="bob", reason="move"),
+        NodeSilent(node="n1", grace_s=40),
+    )
+    answer = node_answer(ledger.node("n1"))
+    assert tables.node_state(answer).plain == (
+        "cordoned: move (bob, 2026-01-01T00:00:00Z); its agent is not heard, found silent at "
+        "2026-01-01T00:00:00Z"
+    )
+    assert " 0/4 " in printed(tables.nodes([answer]))
+
+
+def test_columns_without_room_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the table, which stays as it is for whoever reads it by a program."""
+    ledger = Ledger(rack("n1", 4))
+    for width, wanted in (("200", ""), ("60", "no room for MEMORY: a wider terminal")):
+        monkeypatch.setenv("COLUMNS", width)
+        show(tables.nodes([node_answer(ledger.node("n1"))]))
+        said = capsys.readouterr()
+        assert "no room" not in said.out
+        assert said.err.startswith(wanted)
+        assert bool(said.err) is bool(wanted)
+
+
+def test_why_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Broken between words, without a word lost; a pipe has the sentence on one line."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("a", ask(40_000)), pod("b", ask(60_000)))
+    ledger.settle().submit(pod("late", ask(70_000))).settle()
+    answer = why(ledger.state, ledger.pod("late"))
+    for width in (60, 80):
+        out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+        show_why(out, answer)
+        assert isinstance(out.file, io.StringIO)
+        lines = out.file.getvalue().splitlines()
+        assert max(map(len, lines)) <= width
+        assert answer.sentence in " ".join(line.rstrip() for line in lines)
+        assert re.search("needed 70,000 MiB, available [0-9,]+ MiB, missing ", " ".join(lines))
+    assert "no room" not in capsys.readouterr().err
+    pipe = Console(file=io.StringIO(), width=60)
+    show_why(pipe, answer)
+    assert isinstance(pipe.file, io.StringIO)
+    assert answer.sentence in pipe.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_why_breaks_no_name_on_a_narrow_terminal(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a gang and of who is in its way; no amount is left out, and no column without a word."""
+    name, worker = f"retrieval-{'research-' * 2}worker-0", "large-language-model-worker"
+    ledger = Ledger(rack("gpu-node-eu-west-1a-07", 1), pod("a", ask(4000), name=name))
+    ledger.settle().play(gang("default/gang", 2)).submit(
+        *(
+            member(f"m{each}", cards(), group="default/gang", name=f"{worker}-{each}")
+            for each in "01"
+        )
+    )
+    ledger.settle()
+    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    show_why(out, why(ledger.state, ledger.pod("m0")))
+    assert isinstance(out.file, io.StringIO)
+    lines = out.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert [line for line in lines if f"default/{name}" in line]
+    assert [line for line in lines if f"default/{worker}-0" in line]
+    assert "  needed 1 device, available 0 devices, missing 1 device" in lines
+    assert capsys.readouterr().err == ""
+    show_why(Console(file=io.StringIO(), width=40), why(ledger.state, ledger.pod("a")))
+    assert "no room for MODEL" in capsys.readouterr().err
+
+
+def test_a_pod_on_a_failed_device_says_so_before_what_it_holds() -> None:
+    """A narrow terminal cuts the end of a line."""
+    ledger = Ledger(rack("n1", 1), pod("a", ask(4000))).settle()
+    ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"))
+    row = printed(tables.pods([pod_answer(ledger.state, ledger.pod("a"))])).splitlines()[1]
+    assert 0 < row.index("XID 79") < row.index("4,000 MiB")
+
+
+def test_why_counts_no_nodes_for_a_limit() -> None:
+    """Nobody looked at nodes, and it is no fault of theirs."""
+    ledger = Ledger(rack("n1", 1)).play(QueueObserved(queue="ml", capability={"pods": 0}))
+    ledger.submit(pod("p", ask(1000), queue="ml")).settle()
+    out = Console(file=io.StringIO(), width=200)
+    show_why(out, why(ledger.state, ledger.pod("p")))
+    assert isinstance(out.file, io.StringIO)
+    header, row = out.file.getvalue().splitlines()[1:3]
+    assert header.split() == ["CAUSE", "WHAT", "WOULD", "UNBLOCK", "IT"]
+    assert row.startswith("its queue ml allows 0 of pods in all, and it needs 1")
+
+
+def test_samples_take_a_line_or_two_on_a_narrow_terminal() -> None:
+    """What becomes of the samples of `up` can be read at 80 columns: names and nodes are whole."""
+    names = [f"distributed-gpu-training-worker-{number}" for number in range(4)]
+    ledger = Ledger(
+        rack("l40s-mps-1", 8), *(pod(name, cards(2)) for name in names), pod("b", ask(900_000)),
+    ).settle()  # fmt: skip
+    pods = [pod_answer(ledger.state, ledger.pod(name)) for name in (*names, "b")]
+    whys = {"b": why(ledger.state, ledger.pod("b"))}
+    out = io.StringIO()
+    samples.show(Console(file=out, width=80), samples.Samples(pods, whys, [], 0.0))
+    lines = out.getvalue().splitlines()
+    assert len(lines) <= 1 + 2 * len(pods)
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert lines[0].split() == ["POD", "NODE", "HOLDS,", "OR", "WHY", "NOT"]
+    assert [line.split()[:2] for line in lines if "worker" in line] == [
+        [name, "l40s-mps-1"] for name in names
+    ]

@@ -1,0 +1,168 @@
+"""Rows as a table and as plain lines: the same columns, and nothing from outside is obeyed."""
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from apportion.cli.render.output import console
+from apportion.cli.render.rows import LONG_ROWS, Rows
+
+Captured = pytest.CaptureFixture[str]
+
+
+def printed(rows: Rows, *, colours: bool = False, width: int = 250) -> list[str]:
+    """The lines that a terminal of that width gets."""
+    out = Console(
+        file=io.StringIO(),
+        width=width,
+        color_system="standard" if colours else None,
+        force_terminal=colours,
+    )
+    out.print(rows, crop=False)
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue().splitlines()
+
+
+def rows(count: int) -> Rows:
+    """Rows of every kind of cell."""
+    made = Rows("NAME", "SIZE", "STATE", right=("SIZE",), wraps=("STATE",))
+    for number in range(count):
+        state = Text.assemble(("failed: ", "red"), "fan")
+        made.add_row(f"pod-{number:04}", (("1", "red"), ("0" * (number % 3), "")), state)
+    return made
+
+
+def test_many_rows_look_as_few() -> None:
+    """Plain lines have the columns of the table."""
+    few, many = printed(rows(LONG_ROWS - 1)), printed(rows(LONG_ROWS))
+    assert many[: len(few)] == few
+    assert len(many) == LONG_ROWS + 1
+
+
+@pytest.mark.parametrize("count", [1, LONG_ROWS])
+@pytest.mark.parametrize("colours", [False, True])
+def test_no_line_ends_in_blanks(count: int, *, colours: bool) -> None:
+    """Neither of a table nor of plain lines: whoever cuts a line at its end has the last word."""
+    made = rows(count)
+    made.add_row("last", "5", "", style="green")
+    assert [
+        line for line in printed(made, colours=colours) if line.endswith((" ", " \x1b[0m"))
+    ] == []
+
+
+def test_lines_have_their_colours() -> None:
+    """Each piece of a cell in its own, and a whole row in that of the row."""
+    made = rows(LONG_ROWS)
+    made.add_row("last", "5", "ok", style="green")
+    lines = printed(made, colours=True)
+    assert "\x1b[31mfailed: \x1b[0mfan" in lines[1]
+    assert "\x1b[32mlast\x1b[0m" in lines[-1]
+
+
+def test_long_lines_are_not_cut() -> None:
+    """Whoever looks for a name with `grep` finds it, however narrow the terminal is."""
+    made = rows(LONG_ROWS)
+    made.add_row("x" * 300, "1", "at the end")
+    assert printed(made, width=40)[-1].endswith("at the end")
+
+
+@pytest.mark.parametrize("count", [1, LONG_ROWS])
+def test_text_from_outside_is_shown_as_it_is(count: int) -> None:
+    """Markup and control characters in a cell stay harmless, as a table and as lines."""
+    made = Rows("NAME", "REASON")
+    for _ in range(count):
+        made.add_row("[red]a[/red]", "\x1b[2Jgone\n\u202e")
+    lines = printed(made)
+    assert len(lines) == count + 1
+    assert all(line.isprintable() for line in lines)
+    assert "[red]a[/red]" in lines[1]
+
+
+def test_wide_characters_take_their_cells() -> None:
+    """A name in Chinese takes two cells for each character, and columns stay under their heads."""
+    made = Rows("NAME", "STATE")
+    for _ in range(LONG_ROWS):
+        made.add_row("训练", "ok")
+    assert printed(made)[1] == "训练  ok"
+
+
+def wide() -> Rows:
+    """A table of 80 columns and more, with each sort of column."""
+    made = Rows("NAME", "SIZE", "WHY", "NOTE", "NODE", right=("SIZE",), wraps=("WHY",),
+                drops=("NOTE", "SIZE"))  # fmt: skip
+    why = "not enough memory free on the device (5 nodes)"
+    made.add_row("default/distributed-training-worker-0", "4,096 MiB", why, "a note", "a100-mig-1")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("width", "head"),
+    [
+        (130, "NAME SIZE WHY NOTE NODE"),
+        (95, "NAME SIZE WHY NODE"),
+        (85, "NAME WHY NOTE NODE"),
+        (84, "NAME WHY NODE"),
+        (80, "NAME WHY NODE"),
+        (50, "NAME WHY NODE"),
+        (10, "NAME WHY NODE"),
+    ],
+)
+def test_keys_stay_whole_and_the_rest_goes_in_its_order(width: int, head: str) -> None:
+    """What names a row is never cut nor left out, however narrow the terminal is."""
+    lines = printed(wide(), width=width)
+    assert lines[0].split() == head.split()
+    shown = " ".join(" ".join(lines).split())
+    assert "default/distributed-training-worker-0" in shown
+    assert "a100-mig-1" in lines[1]
+    assert "…" not in shown
+    if width > 80:
+        assert max(map(len, lines)) <= width
+
+
+def test_what_has_room_comes_back() -> None:
+    """A column that is worth more goes where it is too wide, and one that is worth less stays."""
+    made = Rows("NAME", "AGE", "HOLDS", drops=("AGE", "HOLDS"))
+    made.add_row("a" * 20, "5m", "x" * 30)
+    assert printed(made, width=30)[0].split() == ["NAME", "AGE"]
+    assert printed(made, width=52)[0].split() == ["NAME", "HOLDS"]
+    assert printed(made, width=57)[0].split() == ["NAME", "AGE", "HOLDS"]
+
+
+@pytest.mark.parametrize("width", [60, 20])
+def test_what_wraps_loses_nothing(width: int) -> None:
+    """Each word is there; one that is too long goes on in the next line."""
+    made = Rows("NAME", "HOLDS", wraps=("HOLDS",))
+    made.add_row("a", "GPU-3a12e60a+GPU-495f962d+GPU-d4210c1f+GPU-a61fd618 46,068 MiB 100 %")
+    lines = printed(made, width=width)
+    held = "".join("".join(line[len("NAME  ") :].split()) for line in lines[1:])
+    assert held == "GPU-3a12e60a+GPU-495f962d+GPU-d4210c1f+GPU-a61fd61846,068MiB100%"
+    assert max(map(len, lines)) <= width
+
+
+def test_names_that_are_joined_are_not_cut_in_two() -> None:
+    """A device of several that a pod holds can be copied; a line ends between two of them."""
+    made = Rows("HOLDS", wraps=("HOLDS",))
+    made.add_row("GPU-3a12e60a+GPU-495f962d+GPU-d4210c1f+GPU-a61fd618 46,068 MiB 100 %")
+    assert printed(made, width=33) == [
+        "HOLDS",
+        "GPU-3a12e60a+GPU-495f962d+",
+        "GPU-d4210c1f+GPU-a61fd618 46,068",
+        "MiB 100 %",
+    ]
+
+
+def test_many_rows_leave_out_the_same_columns() -> None:
+    """The list of a large fleet has the columns that the list of a small one has."""
+    few, many = (wide() for _ in range(2))
+    for _ in range(LONG_ROWS):
+        many.add_row("b", "1", "c", "d", "e")
+    assert printed(many, width=85)[0].split() == printed(few, width=85)[0].split()
+
+
+def test_our_console_cuts_no_rows(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """A line that is wider than the terminal goes on in its next line, and is not cut there."""
+    monkeypatch.setenv("COLUMNS", "30")
+    console().print(wide())
+    assert "a100-mig-1" in capsys.readouterr().out

@@ -1,0 +1,221 @@
+"""A folder knows the fleet of its ledger by its nodes, whatever file or words it came from."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click import ClickException
+from click.testing import CliRunner
+
+from apportion.cli.exits import Unreachable
+from apportion.cli.up import main as up
+from apportion.cli.up.fleet import (
+    KEPT,
+    Fleet,
+    keep,
+    kept,
+    nodes_file,
+    of_file,
+    of_nodes,
+    refusal,
+    without_samples,
+)
+from apportion.cli.up.options import Wanted
+from apportion.runtime.files.fleets import numbered_nodes, read_fleet
+
+NODES = "nodes:\n- {node: a, devices: 1xT4}\n- {node: b, devices: 2xT4}\n"
+SPECS = ("1xT4", "4xA100-40GB:mig+2xT4")
+
+
+def written(path: Path, text: str = NODES) -> Fleet:
+    """The fleet of a file with this text."""
+    path.write_text(text)
+    return of_file(path, str(path))
+
+
+def test_a_new_folder_takes_any_fleet(tmp_path: Path) -> None:
+    """And keeps it as it was, whatever becomes of the file."""
+    fleet = written(tmp_path / "fleet.yml")
+    data = tmp_path / "data"
+    data.mkdir()
+    assert (refusal(data, fleet), kept(data)) == ("", None)
+    keep(data, fleet)
+    (tmp_path / "fleet.yml").unlink()
+    assert kept(data) == fleet
+    assert [node.name for node in read_fleet(nodes_file(data))] == ["a", "b"]
+
+
+def test_the_same_nodes_are_the_same_fleet(tmp_path: Path) -> None:
+    """A copy, other words for them, another order and another form: all go on with what is kept."""
+    first = written(tmp_path / "one.yaml")
+    keep(tmp_path, first)
+    for name, text in (
+        ("copy.yaml", NODES),
+        ("remark.yaml", f"# mine\n{NODES}"),
+        ("order.yaml", "nodes:\n- {node: b, devices: 2xT4}\n- {node: a, devices: 1xT4}\n"),
+        ("form.csv", "sn,gpu,model\na,1,T4\nb,2,T4\n"),
+    ):
+        fleet = written(tmp_path / name, text)
+        assert refusal(tmp_path, fleet) == "", name
+        keep(tmp_path, fleet)
+        assert kept(tmp_path) == first, name
+
+
+def test_a_fleet_of_rows_is_kept_with_all_that_they_say(tmp_path: Path) -> None:
+    """In the one form of what is kept, with the same nodes."""
+    path = tmp_path / "fleet.csv"
+    path.write_text("sn,gpu,model,cpu_milli\na,2,T4,8000\nb,0,,\n")
+    data = tmp_path / "data"
+    data.mkdir()
+    keep(data, of_file(path, "mine"))
+    assert read_fleet(nodes_file(data)) == read_fleet(path)
+
+
+def test_files_of_a_person_in_the_folder_stay_as_they_are(tmp_path: Path) -> None:
+    """`--data .` in a folder of fleet files: those are read where they are named, and no more."""
+    mine = {name: f"my {name}" for name in ("fleet", "fleet.csv", "fleet.yaml", "nodes.yaml")}
+    for name, text in mine.items():
+        (tmp_path / name).write_text(text)
+    assert kept(tmp_path) is None
+    keep(tmp_path, of_nodes([("a", "1xT4")], "1xT4"))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()} == mine
+
+
+def test_nodes_that_somebody_took_away_are_kept_again(tmp_path: Path) -> None:
+    """Known by its name it goes on, and the agent finds its nodes."""
+    fleet = written(tmp_path / "one.yaml")
+    keep(tmp_path, fleet)
+    nodes_file(tmp_path).unlink()
+    assert refusal(tmp_path, fleet) == ""
+    keep(tmp_path, fleet)
+    assert kept(tmp_path) == fleet
+
+
+def test_the_same_file_with_other_nodes_is_refused_with_what_differs(tmp_path: Path) -> None:
+    """Also under its old name: the nodes that went would stand there without an agent."""
+    path = tmp_path / "mine.yaml"
+    keep(tmp_path, written(path))
+    said = refusal(tmp_path, written(path, NODES.replace("node: a", "node: c").replace("2x", "4x")))
+    assert f"begun with {path} as it was then, and now the fleet is {path}: missing: a, " in said
+    assert "missing: a, new: c, changed: b; leave --fleet and --gpus out to go on" in said
+
+
+def test_words_on_the_command_line_are_a_fleet_file(tmp_path: Path) -> None:
+    """The very nodes that an agent makes of the words, so a file of them is the same fleet."""
+    made = numbered_nodes("node-{}", 3, SPECS)
+    fleet = of_nodes([(f"node-{i + 1}", SPECS[i % 2]) for i in range(3)], "3 x T4")
+    keep(tmp_path, fleet)
+    assert read_fleet(nodes_file(tmp_path)) == made
+
+
+def test_gpus_of_a_machine_are_known_by_name(tmp_path: Path) -> None:
+    """There is no file of them; who says nothing is told what to give again."""
+    keep(tmp_path, Fleet("the GPUs of vm"))
+    assert refusal(tmp_path, Fleet("the GPUs of vm")) == ""
+    assert "or --gpus local, to go on" in refusal(tmp_path, written(tmp_path / "one.yaml"))
+    other = tmp_path / "other"
+    other.mkdir()
+    keep(other, written(tmp_path / "one.yaml"))
+    assert "leave --fleet and --gpus out" in refusal(other, Fleet("the GPUs of vm"))
+
+
+def test_what_is_kept_and_cannot_be_read_is_told(tmp_path: Path) -> None:
+    """Somebody wrote into the folder: a refusal, and nothing is begun on a guess."""
+    keep(tmp_path, written(tmp_path / "one.yaml"))
+    nodes_file(tmp_path).write_text("nodes: 7\n")
+    assert "cannot be read: kept-fleet/nodes.yaml: " in refusal(
+        tmp_path, written(tmp_path / "one.yaml")
+    )
+
+
+def test_a_ledger_begun_without_samples_stays_without(tmp_path: Path) -> None:
+    """And one begun with them keeps them: what a later run says is of that run alone."""
+    fleet = of_nodes([("a", "1xT4")], "1xT4")
+    for begun, later in ((False, True), (True, False)):
+        data = tmp_path / f"{begun}"
+        data.mkdir()
+        assert not without_samples(data)
+        keep(data, fleet, samples=begun)
+        keep(data, fleet, samples=later)
+        assert without_samples(data) is not begun
+
+
+def test_what_a_killed_run_left_says_nothing_of_samples(tmp_path: Path) -> None:
+    """Without a name nothing is kept, and the next run begins the ledger."""
+    fleet = of_nodes([("a", "1xT4")], "1xT4")
+    keep(tmp_path, fleet, samples=False)
+    (tmp_path / KEPT / "name").unlink()
+    keep(tmp_path, fleet)
+    assert not without_samples(tmp_path)
+
+
+def test_up_without_a_fleet_goes_on_with_the_one_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a new folder it is the samples' fleet, and of a temporary one too."""
+    begun: list[tuple[Fleet, tuple[str, ...]]] = []
+
+    def begin(wanted: Wanted, _fork_server: object) -> int:
+        begun.append((wanted.fleet, wanted.agent))
+        return 0
+
+    monkeypatch.setattr("apportion.cli.up.standalone.stand", begin)
+    monkeypatch.setattr("apportion.cli.up.forking.ForkServer.start", lambda _self: None)
+    fleet = written(tmp_path / "one.yaml")
+    data = tmp_path / "data"
+    data.mkdir()
+
+    def run(*options: str) -> tuple[Fleet, tuple[str, ...]]:
+        done = CliRunner().invoke(up.command, list(options))
+        assert not isinstance(done.exception, ClickException), done.output
+        return begun.pop()
+
+    samples = of_file(up.FLEET, up.SAMPLES_FLEET)
+    assert run("--data", str(data))[0] == samples
+    keep(data, fleet)
+    assert run("--data", str(data)) == (fleet, ("--fleet", str(nodes_file(data))))
+    monkeypatch.setenv("APPORTION_DATA", str(data))
+    assert run()[0] == fleet
+    assert run("--ephemeral")[0] == samples
+
+
+def no_folder(data: Path) -> None:
+    """A file where our folder would be."""
+    (data / KEPT).write_text("mine")
+
+
+def a_folder_for_its_name(data: Path) -> None:
+    """A folder where the name would be."""
+    (data / KEPT / "name").mkdir(parents=True)
+
+
+def no_text(data: Path) -> None:
+    """A name that is not UTF-8."""
+    (data / KEPT).mkdir()
+    (data / KEPT / "name").write_bytes(b"\xff")
+
+
+@pytest.mark.parametrize("spoil", [no_folder, a_folder_for_its_name, no_text])
+def test_up_says_where_what_is_kept_cannot_be_read(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    """Before it begins anything, with the path and what to do; also where a fleet is given."""
+    spoil(tmp_path)
+    tried = CliRunner().invoke(up.command, ["--data", str(tmp_path)])
+    assert tried.exit_code == Unreachable.exit_code
+    for part in (f"is kept in {tmp_path / KEPT} and cannot be read (", "choose another --data"):
+        assert part in tried.output
+    with pytest.raises(Unreachable, match="cannot be read"):
+        refusal(tmp_path, of_nodes([("a", "1xT4")], "1xT4"))
+
+
+def test_up_refuses_the_file_that_it_keeps(tmp_path: Path) -> None:
+    """Else who edits it would have other nodes than the ledger, and nothing to compare them with;
+    also by another name.
+    """
+    keep(tmp_path, written(tmp_path / "one.yaml"))
+    (tmp_path / "link.yaml").symlink_to(nodes_file(tmp_path))
+    for path in (nodes_file(tmp_path), tmp_path / "link.yaml"):
+        tried = CliRunner().invoke(up.command, ["--data", str(tmp_path), "--fleet", str(path)])
+        assert tried.exit_code == 2
+        assert f"{path} is what the ledger in {tmp_path} keeps of its fleet" in tried.output

@@ -1,0 +1,134 @@
+"""The sentinel ends what it was told of, and nothing else."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apportion.cli.up import sentinel
+from tests.support.polling import wait_until
+
+SLEEPER = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
+_DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+BORN = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from apportion.cli.up.forking import Forked, ForkServer
+from apportion.cli.up.supervisor import Child, Supervisor
+
+async def main(data, pid):
+    supervisor = Supervisor(data, 0, ForkServer([]), say=print, changed=list)
+    supervisor._children.append(Child("agent", [], {}, data / "log", Forked(pid)))
+    spawn = asyncio.create_subprocess_exec
+
+    async def born(*words, **how):
+        await spawn(*words, **how)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.create_subprocess_exec = born
+    await supervisor._start_sentinel(remove=False)
+
+asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+"""
+"""An `up` that is killed at the moment at which another sentinel has begun."""
+STUBBORN = [sys.executable, "-c", f"{_DEAF} print('up', flush=True); signal.pause()"]
+
+
+def started(command: list[str]) -> subprocess.Popen[str]:
+    """A process group of its own that has begun to wait."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout
+    assert process.stdout.readline() == "up\n"
+    process.stdout.close()
+    return process
+
+
+@pytest.mark.parametrize(
+    ("lines", "groups"),
+    [
+        (["+7\n", "+8\n"], {7, 8}),
+        (["+7\n", "-7\n", "+8\n"], {8}),
+        (["-7\n"], set()),
+        (["+7\n", "done\n"], None),
+        (["+1\n", "+0\n", "+-5\n", "nonsense\n", "\n"], set()),
+    ],
+)
+def test_watch(lines: list[str], groups: set[int] | None) -> None:
+    """Named and not named off; nothing at all once `up` has ended well; never init or ourselves."""
+    assert sentinel.watch(lines) == groups
+
+
+def test_lock_holder(tmp_path: Path) -> None:
+    """The number in a lock that is held; none where nobody holds it or there is no file."""
+    lock = tmp_path / "lock"
+    assert sentinel.lock_holder(lock) == 0
+    lock.write_text("4711")
+    assert sentinel.lock_holder(lock) == 0
+    with lock.open("a+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert sentinel.lock_holder(lock) == 4711
+
+
+def test_ends_when_the_pipe_closes(tmp_path: Path) -> None:
+    """Named groups end, one that was named off lives, and the folder goes where that is asked."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "connection.json").write_text("{}")
+    ended, kept = started(SLEEPER), started(SLEEPER)
+    try:
+        told = f"+{ended.pid}\n+{kept.pid}\n-{kept.pid}\n"
+        watching = subprocess.run(
+            [sys.executable, "-I", "-S", sentinel.__file__, str(data), "remove"],
+            input=told, text=True, timeout=30, check=True,
+        )  # fmt: skip
+        assert watching.returncode == 0
+        assert ended.wait(10) == -signal.SIGTERM
+        assert kept.poll() is None
+        assert not data.exists()
+    finally:
+        kept.kill()
+        kept.wait()
+
+
+def test_a_new_one_knows_who_runs_from_its_first_moment(tmp_path: Path) -> None:
+    """Else who is killed right then leaves everything behind."""
+    service = started(SLEEPER)
+    try:
+        up = [sys.executable, "-c", BORN, str(tmp_path), str(service.pid)]
+        assert subprocess.run(up, timeout=30, check=False).returncode == -signal.SIGKILL
+        assert service.wait(10) == -signal.SIGTERM
+    finally:
+        service.kill()
+        service.wait()
+
+
+def test_kills_what_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that ignores SIGTERM is killed after the grace."""
+    monkeypatch.setattr(sentinel, "GRACE_S", 0.2)
+    stubborn = started(STUBBORN)
+    sentinel.end({stubborn.pid})
+    assert stubborn.wait(10) == -signal.SIGKILL
+
+
+def test_signals_do_not_end_it(tmp_path: Path) -> None:
+    """Ctrl-C and a polite end are for others: it ends when the pipe does."""
+    read, write = os.pipe()
+    watching = subprocess.Popen(
+        [sys.executable, "-I", "-S", sentinel.__file__, str(tmp_path)], stdin=read
+    )
+    os.close(read)
+    status = Path(f"/proc/{watching.pid}/status")
+    wait_until(lambda: _ignores_sigterm(status), "the sentinel to ignore SIGTERM")
+    watching.terminate()
+    watching.send_signal(signal.SIGINT)
+    os.close(write)
+    assert watching.wait(10) == 0
+
+
+def _ignores_sigterm(status: Path) -> bool:
+    [line] = [row for row in status.read_text().splitlines() if row.startswith("SigIgn:")]
+    return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)

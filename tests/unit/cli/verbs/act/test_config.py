@@ -1,0 +1,23 @@
+"""`apportion config check`: what has no effect is named once, and is no fault."""
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from apportion.cli.verbs.act.config import command
+
+CHART = """
+nvidia: {resourceCountName: nvidia.com/gpu, libCudaLogLevel: 1, gpuCorePolicy: default}
+hygon: {resourceCountName: hygon.com/dcunum}
+"""
+
+
+def test_what_has_no_effect_is_named_and_nothing_is_wrong(tmp_path: Path) -> None:
+    """On stderr, so that what reads the configuration as JSON reads that alone."""
+    file = tmp_path / "device-config.yaml"
+    file.write_text(CHART)
+    done = CliRunner().invoke(command, ["check", str(file)])
+    assert (done.exit_code, "nothing is wrong" in done.stdout) == (0, True)
+    named = [line.partition(":")[0] for line in done.stderr.splitlines()]
+    assert named == ["nvidia.libCudaLogLevel", "nvidia.gpuCorePolicy", "hygon"]
+    assert "has no effect here" in done.stderr

@@ -1,0 +1,84 @@
+"""What `cordon` finds there already, and what `uncordon` says of devices that stay off offer."""
+
+import pytest
+
+from apportion.cli.verbs.act.cordon import cordoning, not_cordoned, stands_since, still_off
+from apportion.core.explain.answers import NodeDetail
+from apportion.core.explain.views import device_answers, node_answer
+from apportion_schemas import DeviceCordoned, DeviceHealthChanged, NodeCordoned
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import placed, pod, share
+
+FAILED = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
+HELD = placed(shares=[share("n1-g1")])
+CORDONED = DeviceCordoned(device="n1-g1", by="ann", reason="fan")
+OF_NODE = NodeCordoned(node="n1", by="bob", reason="move")
+
+
+def detail_after(events: tuple[Payload, ...]) -> NodeDetail:
+    """Of a node with two devices, as of revision 7."""
+    node = Ledger(rack("n1", 2), *events).state.nodes["n1"]
+    return NodeDetail(7, node=node_answer(node), devices=tuple(device_answers(node)))
+
+
+@pytest.mark.parametrize(
+    ("events", "device", "said"),
+    [
+        ((), "", ""),
+        ((FAILED,), "", "off offer still: n1-g0 has failed: XID 79"),
+        ((CORDONED,), "", "off offer still: n1-g1 is cordoned itself: fan (ann)"),
+        (
+            (FAILED, CORDONED), "",
+            "off offer still: n1-g0 has failed: XID 79, n1-g1 is cordoned itself: fan (ann)",
+        ),
+        ((pod(), HELD, rack("n1", 1)), "", "off offer still: n1-g1 is not reported any more"),
+        ((CORDONED,), "n1-g1", ""),
+        ((FAILED,), "n1-g1", ""),
+        ((FAILED,), "n1-g0", "off offer still: n1-g0 has failed: XID 79"),
+    ],
+)  # fmt: skip
+def test_what_is_off_offer_for_another_reason(
+    events: tuple[Payload, ...], device: str, said: str
+) -> None:
+    """Of a node all of its devices, of a device that one, whose own cordon was lifted just now."""
+    assert still_off(detail_after(events), device) == said
+
+
+@pytest.mark.parametrize(
+    ("events", "device", "said"),
+    [
+        ((), "", ""),
+        ((CORDONED,), "", "; off offer still: n1-g1 is cordoned itself: fan (ann)"),
+        ((CORDONED,), "n1-g0", ""),
+        ((OF_NODE,), "n1-g0", "; its node n1 is: move (bob)"),
+        ((FAILED,), "n1-g0", "; off offer still: n1-g0 has failed: XID 79"),
+    ],
+)  # fmt: skip
+def test_who_uncordons_a_node_for_its_card_is_told(
+    events: tuple[Payload, ...], device: str, said: str
+) -> None:
+    """And who uncordons a card for its node: the cordon that he looks for is there."""
+    assert (
+        not_cordoned(detail_after(events), device)
+        == f"{device or 'n1'} is not cordoned at revision 7{said}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "by", "reason", "since"),
+    [
+        ("", "ann", "drain: fan", 2),
+        ("", "ann", "fan", 0),
+        ("", "bob", "drain: fan", 0),
+        ("n1-g1", "ann", "fan", 3),
+        ("n1-g0", "ann", "fan", 0),
+    ],
+)
+def test_a_cordon_that_stands_already(device: str, by: str, reason: str, since: int) -> None:
+    """Of the same, by the same person and for the same reason: another one would hide its age."""
+    said = NodeCordoned(node="n1", by="ann", reason="drain: fan")
+    node = Ledger(rack("n1", 2), said, CORDONED).state.nodes["n1"]
+    detail = NodeDetail(3, node=node_answer(node), devices=tuple(device_answers(node)))
+    assert stands_since(detail, cordoning("n1", device, by=by, reason=reason)) == since

@@ -1,0 +1,259 @@
+"""What `drain` says of what it would do, and of itself when it is stopped on its way."""
+
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from apportion.cli.exits import NOT_NOW, REFUSED, UNREACHABLE, USAGE
+from apportion.cli.pods.resubmit import Unit
+from apportion.cli.verbs.act.drain import (
+    BY_HAND,
+    LEAVING,
+    UNDECIDED,
+    Order,
+    Progress,
+    Report,
+    _end,
+    _note_before,
+    _tell,
+    command,
+    how_far,
+)
+from apportion.core.explain.answers import PodAnswer
+from apportion.runtime.service.kube_options import KubeChoice
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (Report(target="n"), ["no pod was moved"]),
+        (
+            Report(target="n", moved={"a": "m", "b": ""}, waiting={"c": UNDECIDED}),
+            ["2 pods moved",
+             "1 pod without a place yet: the scheduler goes on without this verb"],
+        ),
+        (
+            Report(target="n", left={"a": LEAVING, "b": "not moved yet", "c": "its budget"}),
+            ["1 pod evicted, and ending without this verb", "2 pods not moved, still running"],
+        ),
+    ],
+)  # fmt: skip
+def test_how_far_it_came(report: Report, said: list[str]) -> None:
+    """What is done, what goes on, and what is left, each counted once in a line of its own."""
+    assert how_far(report) == said
+
+
+def test_one_count_of_those_without_a_place(capsys: pytest.CaptureFixture[str]) -> None:
+    """A drain that was stopped says once how many wait, and not in two ways."""
+    report = Report(target="n", revision=7, moved={"a": "m"}, waiting={"c": "no room"})
+    _tell(report, dry_run=False)
+    assert "1 of 2 has no place" in capsys.readouterr().out
+    report.stopped = BY_HAND
+    _tell(report, dry_run=False)
+    out = capsys.readouterr().out
+    assert "1 pod without a place yet: the scheduler" in out
+    assert "1 of 2" not in out
+
+
+def test_what_nobody_decided_does_not_wait_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who waits was looked at, and refused; stopped before that, a drain says only so."""
+    waiting = {"a": UNDECIDED, "b": "no room"}
+    _tell(Report(target="n", revision=7, waiting=waiting, stopped=BY_HAND), dry_run=False)
+    out = capsys.readouterr().out.splitlines()
+    assert out[1:3] == ["a not decided yet", "b must wait: no room"]
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (Report(target="n", revision=7, moved={"a": "m"}), "nothing runs on n any more"),
+        (Report(target="n", revision=7, left={"a": "x"}), "the same again goes on where this"),
+        (Report(target="n", revision=7), "the same again goes on where this"),
+    ],
+)
+def test_a_stop_behind_the_last_pod_left_nothing(
+    report: Report, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever stops it when all is moved is told that, and not that it would go on."""
+    report.stopped = BY_HAND
+    _tell(report, dry_run=False)
+    told = [line for line in capsys.readouterr().out.splitlines()
+            if line.startswith(("nothing runs", "the same again"))]  # fmt: skip
+    assert [line.startswith(said) for line in told] == [True]
+
+
+@pytest.mark.parametrize(
+    ("planned", "along", "headline"),
+    [
+        ({}, [], "0 pods would be moved from n"),
+        ({"a": "m", "b": ""}, [], "2 pods would be moved from n; 1 of 3 would have no place"),
+        (
+            {"a": "m", "b": "m", "c": "m"}, ["b", "c"],
+            "1 pod of n would be moved, and 2 pods of its gang with it",
+        ),
+        (
+            {"a": "m", "b": "m", "c": "m"}, ["c"],
+            "2 pods of n would be moved, and 1 pod of their gangs with them",
+        ),
+    ],
+)  # fmt: skip
+def test_pods_of_a_gang_elsewhere_are_not_counted_as_the_nodes(
+    planned: dict[str, str], along: list[str], headline: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They go with their gang; a command that stays is counted nowhere."""
+    left = {**dict.fromkeys(planned, "would move"), "command": "would stay where it is"}
+    report = Report(target="n", planned=planned, with_gang=along, left=left)
+    report.was = dict.fromkeys(planned, "n") | dict.fromkeys(along, "far")
+    _tell(report, dry_run=True)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == headline
+    finds = [name for name in along if planned[name]]
+    assert [line for line in said if "far" in line] == [
+        f"{name}, on far, would move" for name in finds
+    ]
+
+
+@pytest.mark.parametrize(
+    ("planned", "left", "code"),
+    [({"a": "m"}, {"a": "would move"}, None), ({"a": ""}, {"a": "would wait"}, NOT_NOW),
+     ({"a": ""}, {"a": "would wait", "command": "would stay where it is"}, REFUSED)],
+)  # fmt: skip
+def test_a_dry_run_ends_as_the_drain_would(
+    planned: dict[str, str], left: dict[str, str], code: int | None
+) -> None:
+    """A script that asks first reads the same code."""
+    report = Report(target="n", planned=planned, left=left)
+    with pytest.raises(SystemExit) if code else nullcontext() as ended:
+        _end(report, as_json=True, dry_run=True)
+    assert code is None or (ended is not None and ended.value.code == code)
+
+
+def test_who_would_be_placed_instead_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a drained pod gives back of its queue another takes: both are told of, before."""
+    report = Report(target="n", planned={"r1": ""}, left={"r1": "would wait: full"})
+    report.instead = {"r2": "m"}
+    _tell(report, dry_run=True)
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "1 pod would be moved from n; 1 of 1 would have no place",
+        "1 pod that waits now would be placed instead: r2", "r1 would wait: full",
+    ], "what is lost and won by it, and then pod by pod"  # fmt: skip
+    _tell(Report(target="n", waiting={"r1": "full"}, instead=report.instead), dry_run=False)
+    assert "\n1 pod that waited before has a place now: r2\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_nobody_knows_whether_pods_run_whose_node_is_not_heard(
+    capsys: pytest.CaptureFixture[str], *, dry_run: bool
+) -> None:
+    """Neither does a drain of it, which says so before it moves them and when it has."""
+    order = Order("n", "", "ann", "x", 1.0, force=False, kube=KubeChoice(wanted=False))
+    silent = "the agent of n is not heard, found silent at 2026-01-02T03:04:05Z"
+    there = PodAnswer("default", "p", "1", "allocated", node="n", unready=silent)
+    heard = PodAnswer("default", "q", "2", "allocated", node="m")
+    report = Report(target="n", revision=7, left={"default/p": "would move"})
+    _note_before(report, order, [Unit((there, heard), "default/g")])
+    assert (report.with_gang, report.was) == (["default/q"], {"default/p": "n", "default/q": "m"})
+    if not dry_run:
+        report.left, report.moved = {}, {"default/p": "m"}
+    _tell(report, dry_run=dry_run)
+    said = capsys.readouterr().out.splitlines()
+    assert said[1 if dry_run else 2] == (
+        f"whether its pods still run on n is not known: {silent}. Begun anew elsewhere, they may "
+        "run twice" if dry_run else f"nothing runs on n any more, as far as is known: {silent}"
+    )  # fmt: skip
+
+
+def test_who_comes_back_to_where_he_was_has_not_moved(capsys: pytest.CaptureFixture[str]) -> None:
+    """A gang ends whole and begins anew, also those of it that were elsewhere and stay there."""
+    report = Report(target="n", revision=7, moved={"a": "m", "b": "m"}, with_gang=["b"])
+    report.was = {"a": "n", "b": "m"}
+    _tell(report, dry_run=False)
+    assert capsys.readouterr().out.splitlines()[1:3] == ["a moved to m", "b begun anew on m"]
+
+
+def test_what_many_wait_for_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a gang, whose pods have one reason; of who finds a place it is told where each goes."""
+    names = [f"g-{number}" for number in range(4)]
+    left = {**dict.fromkeys(names, "would wait: no room"), "a": "would move", "b": "would move"}
+    planned = {**dict.fromkeys(names, ""), "a": "m", "b": "m"}
+    _tell(Report(target="n", left=left, planned=planned), dry_run=True)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "a would move", "b would move", "g-0 and 3 more would wait: no room",
+    ]  # fmt: skip
+    _tell(Report(target="n", waiting=dict.fromkeys(names, "no room")), dry_run=False)
+    assert "\ng-0 and 3 more must wait: no room\n" in capsys.readouterr().out
+
+
+def test_how_many_pods_had_their_turn_is_told_of_all_pods(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A gang counts as many as it has, as in the sums at the end; a pipe is told as a terminal is,
+    for whoever reads it may want to stop it.
+    """
+    pods = [PodAnswer("default", f"p-{number}", str(number), "placed") for number in range(4)]
+    units = [Unit((pods[0],)), Unit(tuple(pods[1:]), "default/g")]
+    progress = Progress(units)
+    progress.tell(units[0], stays=True)
+    progress.tell(units[1])
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 4 pods: default/p-0, not moved", "4 of 4 pods: gang default/g, 3 pods",
+    ]  # fmt: skip
+
+
+def test_ctrl_c_does_not_cut_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is done when the result is said: it is said whole, with the exit code of what was."""
+
+    class Interrupted(io.StringIO):
+        def write(self, text: str) -> int:
+            signal.raise_signal(signal.SIGINT)
+            return super().write(text)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr(sys, "stdout", out := Interrupted())
+        moved = {f"p-{number}": "m" for number in range(10)}
+        _end(Report(target="n", revision=7, moved=moved), as_json=False, dry_run=False)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert all(f"{name} moved to m" in out.getvalue() for name in moved)
+    assert "nothing runs on n any more" in out.getvalue()
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_ctrl_c_before_anything_is_done(options: tuple[str, ...], tmp_path: Path) -> None:
+    """It waits for a gateway that does not answer: nothing was done, and it says so."""
+    with socket.create_server(("127.0.0.1", 0)) as gateway:
+        url = f"http://127.0.0.1:{gateway.getsockname()[1]}"
+        verb = [sys.executable, "-m", "apportion.cli.main", "drain", "n-1", "--reason", "x"]
+        process = subprocess.Popen(
+            [*verb, "--gateway", url, *options], stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "APPORTION_DATA": str(tmp_path)},
+        )  # fmt: skip
+        asking, _ = gateway.accept()
+        with asking:
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out == (
+        "stopped by Ctrl-C; nothing was done: n-1 is not cordoned by this, and no pod was moved\n"
+    )
+
+
+def test_only_a_drain_that_cordons_needs_a_reason(tmp_path: Path) -> None:
+    """A dry run leaves nothing that somebody could ask about; it comes as far as the gateway."""
+    nowhere = ["n-1", "--gateway", "http://127.0.0.1:1", "--nats", "nats://127.0.0.1:1"]
+    env = {"APPORTION_DATA": str(tmp_path)}
+    without = CliRunner().invoke(command, nowhere, env=env)
+    assert (without.exit_code, "give --reason" in without.output) == (USAGE, True)
+    tried = CliRunner().invoke(command, [*nowhere, "--dry-run"], env=env)
+    assert tried.exit_code == UNREACHABLE, tried.output

@@ -1,0 +1,38 @@
+"""What `simulate` takes for the word of an agent, and that it takes no reason of a lost node."""
+
+import pytest
+from click.testing import CliRunner
+
+from apportion.cli.exits import USAGE
+from apportion.cli.verbs.act.simulate import NO_REASON, command, said_by_agent
+from apportion.core.explain.views import device_answers
+from apportion_schemas import DeviceHealthChanged
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+
+FAILED = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
+
+
+@pytest.mark.parametrize("verb", ["lose", "return"])
+def test_a_lost_node_has_no_reason_and_that_is_said(verb: str) -> None:
+    """A card that fails has one, so people give it; help knew why there is none, the error not."""
+    refused = CliRunner().invoke(command, [verb, "n1", "--reason", "PSU"])
+    assert refused.exit_code == USAGE
+    assert refused.output.endswith(f"Error: {NO_REASON}\n")
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (FAILED, "XID 79"),
+        (observed(unhealthy_indexes=(0,)), ""),
+        (observed(unnamed_families=("nvidia",)), ""),
+    ],
+)
+def test_a_mark_of_kubernetes_is_no_word_of_the_agent(event: Payload, said: str) -> None:
+    """The card is closed either way; one that is well for its agent can be made to fail."""
+    node = Ledger(rack("n1", 1), event).state.nodes["n1"]
+    (device,) = device_answers(node)
+    assert (device.healthy, bool(device.health_reason)) == (False, True)
+    assert said_by_agent(device) == said

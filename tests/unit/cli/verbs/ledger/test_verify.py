@@ -1,0 +1,61 @@
+"""What `apportion verify` says of events that changed nothing, out of an archive of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from apportion.cli.main import root
+from apportion.cli.verbs.ledger.verify import CONTRADICTIONS_NAMED
+from apportion.runtime.ledger.archive import ArchiveWriter
+from apportion.runtime.ledger.port import Record
+from apportion_schemas import Event, NodeCordoned, PodGone, encode
+from apportion_schemas.catalogue import subject_of
+
+LATE = CONTRADICTIONS_NAMED + 5
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """More ends of pods that never were than are named."""
+    path = tmp_path / "ledger.jsonl"
+    with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
+        for revision in range(1, LATE + 1):
+            data = PodGone(uid=f"p{revision}", reason="test")
+            time = "2026-01-01T00:00:00.000000Z"
+            event = Event(id=f"p{revision}/gone", source="watcher", time=time, data=data)
+            subject = f"apportion.v1.workload.p{revision}"
+            writer.add(Record(revision, subject, encode(event)))
+    return path
+
+
+def test_events_that_changed_nothing_are_named(archive: Path) -> None:
+    """The newest, with what they are and what they contradict; the earlier ones are counted."""
+    said = CliRunner().invoke(root, ["verify", "--archive", str(archive)], catch_exceptions=False)
+    lines = said.stdout.splitlines()
+    assert lines[0] == "5 earlier events changed nothing"
+    assert lines[1] == "revision 6: PodGone changed nothing: pod p6 is not live"
+    assert lines[CONTRADICTIONS_NAMED].startswith(f"revision {LATE}: PodGone changed nothing: ")
+    assert lines[CONTRADICTIONS_NAMED + 1].startswith("everything holds: ")
+
+
+def test_that_every_event_changed_something_is_no_count_of_none(tmp_path: Path) -> None:
+    """`0 events changed nothing` is read twice before it is understood."""
+    path = tmp_path / "sound.jsonl"
+    with ArchiveWriter(path, stream="APPORTION", created="now") as writer:
+        data = NodeCordoned(node="n1", by="ada", reason="fan")
+        event = Event(id="n1", source="cli", time="2026-01-01T00:00:00.000000Z", data=data)
+        writer.add(Record(1, subject_of(data), encode(event)))
+    said = CliRunner().invoke(root, ["verify", "--archive", str(path)], catch_exceptions=False)
+    assert said.stdout.startswith("everything holds: revisions 1 to 1, every event applied\n")
+
+
+def test_a_script_reads_them_too(archive: Path) -> None:
+    """As rows, and how many there are."""
+    said = CliRunner().invoke(root, ["verify", "--json", "--archive", str(archive)])
+    told = json.loads(said.stdout)
+    assert (told["ok"], told["contradictions"]) == (True, LATE)
+    assert len(told["contradicting"]) == CONTRADICTIONS_NAMED
+    newest = {"revision": LATE, "type": "PodGone", "reason": f"pod p{LATE} is not live"}
+    assert told["contradicting"][-1] == newest

@@ -1,0 +1,137 @@
+"""What `plan` says of a plan as a whole."""
+
+import io
+
+import pytest
+from click.testing import CliRunner
+from msgspec import structs
+from rich.console import Console
+
+from apportion.cli.verbs.predict.plan import _show, _show_pods, _show_waiting, command, totals_words
+from apportion.core.explain.plans import Ahead, PlanAnswer, PlannedPod, Totals
+
+BEFORE = Totals(
+    nodes=2, devices=4, devices_used=1, devices_broken=0, memory_mib=8, memory_free_mib=4,
+    placed=1, waiting=0,
+)  # fmt: skip
+AFTER = Totals(
+    nodes=1, devices=2, devices_used=0, devices_broken=1, memory_mib=4, memory_free_mib=4,
+    placed=0, waiting=1,
+)  # fmt: skip
+
+
+def test_what_a_change_is_compared_with_is_not_called_the_present() -> None:
+    """Pods that wait have been decided there too, so it may differ from what there is."""
+    answer = PlanAnswer(revision=7, outcome="fits", sentence="", before=BEFORE, after=AFTER)
+    assert totals_words(answer) == (
+        "before: 1 of 4 devices used, 1 pod placed, 0 waiting; "
+        "after: 0 of 2 devices used, 1 broken, 0 pods placed, 1 waiting; as of revision 7"
+    )
+
+
+def test_nothing_that_stays_as_it_is_is_told_twice() -> None:
+    """Where the change makes nothing of the totals they are said once."""
+    answer = PlanAnswer(revision=7, outcome="fits", sentence="", before=AFTER, after=AFTER)
+    assert totals_words(answer) == (
+        "before and after: 0 of 2 devices used, 1 broken, 0 pods placed, 1 waiting; "
+        "as of revision 7"
+    )
+
+
+def waits(name: str, why: str, was: str = "n1") -> PlannedPod:
+    """A pod that would lose its place on that node."""
+    sentence = f"default/{name} would wait: {why}"
+    return PlannedPod("default", name, "not-now", sentence, was=was)
+
+
+def test_one_reason_of_many_is_said_once() -> None:
+    """As of a gang, whose pods wait for one another; who comes from elsewhere has a row, and so has
+    each that finds a place, for it has its own.
+    """
+    finds = [PlannedPod("default", f"f-{n}", "fits", "fits", was="n1", node="n2") for n in (0, 1)]
+    gang = [waits(f"g-{number}", "gang of 4: no room") for number in range(4)]
+    pods = [finds[0], *gang, waits("h", "gang of 4: no room", "n3"), waits("i", "quota"), finds[1]]
+    out = Console(file=io.StringIO(), width=120, color_system=None)
+    _show_pods(out, "POD", pods)
+    assert isinstance(out.file, io.StringIO)
+    rows = [" ".join(line.split()) for line in out.file.getvalue().splitlines()]
+    assert rows[1:] == [
+        "default/f-0 fits n1 n2 fits",
+        "default/g-0 and 3 more waiting n1 gang of 4: no room",
+        "default/h waiting n3 gang of 4: no room",
+        "default/i waiting n1 quota",
+        "default/f-1 fits n1 n2 fits",
+    ]
+
+
+def shown(answer: PlanAnswer) -> list[str]:
+    """The lines on who would wait besides."""
+    out = Console(file=io.StringIO(), width=120, color_system=None)
+    _show_waiting(out, answer)
+    assert isinstance(out.file, io.StringIO)
+    return [" ".join(line.split()) for line in out.file.getvalue().splitlines()]
+
+
+LONG = Ahead("default", "long", 0, 6, "room")
+MOVED = Ahead("default", "moved", 9, 8, "room")
+
+
+def test_of_all_before_it_a_row_counts_those_that_are_not_named() -> None:
+    """The names are the first so many; those of one row and those behind come to all that wait."""
+    row = Ahead("default", "g-0", 0, 6, "gang", alike=50)
+    pods = (structs.replace(waits("new", "gang"), ahead=60),)
+    lines = shown(after(61, row, structs.replace(row, pod="g-1"), pods=pods))
+    assert lines[1].startswith("default/g-0 and 49 more 0 6 gang")
+    assert lines[-1] == "and 10 pods behind them"
+
+
+def after(waiting: int, *named: Ahead, pods: tuple[PlannedPod, ...] = ()) -> PlanAnswer:
+    """A plan at revision 7 with which so many wait, of whom these are named."""
+    totals = structs.replace(AFTER, waiting=waiting)
+    return PlanAnswer(
+        revision=7, outcome="fits", sentence="", pods=pods, waiting=named, after=totals
+    )
+
+
+def test_for_whom_nothing_changes_is_counted_and_not_shown() -> None:
+    """Who waits for the sake of the plan is shown, since no revision: the ledger ends before it."""
+    assert shown(after(2, LONG, MOVED)) == [
+        "ALSO WAITING PRIORITY SINCE REVISION FOR WHAT",
+        "default/moved 9 the plan room",
+        "1 pod would go on waiting, as now",
+    ]
+    assert shown(after(1, LONG)) == ["1 pod would go on waiting, as now"]
+    assert shown(after(9, LONG)) == ["and 9 pods more would wait"]
+    assert shown(after(0)) == []
+
+
+def test_who_waits_before_a_pod_of_the_manifest_is_shown() -> None:
+    """He is what it waits behind."""
+    pod = PlannedPod(namespace="default", name="new", outcome="not-now", sentence="", ahead=1)
+    rows = ["ALSO WAITING PRIORITY SINCE REVISION FOR WHAT", "default/long 0 6 room"]
+    assert shown(after(2, LONG, pods=(pod,))) == rows
+    assert shown(after(5, LONG, pods=(pod,))) == [*rows, "and 3 pods behind them"]
+
+
+def test_a_sentence_ends_its_lines_between_words_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The terminal itself would end them in the middle of one; a pipe has it whole, for `grep`."""
+    sentence = " ".join(["sentence"] * 30)
+    answer = PlanAnswer(revision=7, outcome="fits", sentence=sentence)
+    for terminal, lines in ((True, 4), (False, 1)):
+        out = Console(file=io.StringIO(), width=80, color_system=None, force_terminal=terminal)
+        monkeypatch.setattr("apportion.cli.verbs.predict.plan.console", lambda out=out: out)
+        _show(answer)
+        assert isinstance(out.file, io.StringIO)
+        said = out.file.getvalue().splitlines()
+        assert len(said) == lines
+        assert {word for line in said for word in line.split()} == {"sentence"}
+
+
+def test_help_promises_nothing_of_a_plan_of_nothing() -> None:
+    """By itself the verb is wrong usage, and help says what it takes without a manifest."""
+    assert CliRunner().invoke(command, []).exit_code == 2
+    said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
+    assert "With --lose, --add or --policy and no -f: what would become of the pods" in said
+    assert "Without -f, what" not in said

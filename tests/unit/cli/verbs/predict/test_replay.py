@@ -1,0 +1,204 @@
+"""The table and the bars of `apportion replay`."""
+
+import io
+
+import pytest
+from click.testing import CliRunner
+from msgspec import structs
+from rich.console import Console
+
+from apportion.cli.verbs.predict.replay import (
+    ASCII,
+    AT_ONCE,
+    EIGHTHS,
+    HEIGHT,
+    OF_A_CHANGE,
+    OF_SHARES,
+    ROWS,
+    SCALE_CELLS,
+    _show,
+    amount,
+    bars,
+    command,
+    difference,
+    fitted,
+    saved,
+    span_of,
+)
+from apportion.core.explain.replays import ReplayAnswer, Span
+from apportion.core.ledger.state import State
+from apportion.lab.meter import Meter
+
+
+def test_bars_are_as_high_as_their_values() -> None:
+    """From the top: the highest fills all lines, half of it half, and nothing none."""
+    assert bars([0.0, 2.0, 4.0], 4.0) == ["  █", "  █", " ██", " ██"]
+    assert bars([1.0], 8.0) == [" ", " ", " ", "▄"]
+
+
+def test_bars_for_terminals_with_ascii_alone() -> None:
+    """The same heights in steps that such a terminal has."""
+    drawn = bars([4.0, 2.0, 0.5], 4.0, in_ascii=True)
+    assert len(drawn) == HEIGHT
+    assert set("".join(drawn)) <= set(ASCII)
+    assert drawn[-1][:2] == ASCII[-1] * 2
+    assert not set("".join(drawn)) & set(EIGHTHS[1:])
+
+
+def test_a_narrow_terminal_has_fewer_bars() -> None:
+    """A line that breaks is no bar; what is highest stays in sight."""
+    values = [float(number) for number in range(60)]
+    assert fitted(values, 80 - SCALE_CELLS) == values
+    assert fitted(values, 31) == values[1::2]
+    assert fitted([1.0, 9.0, 2.0], 2) == [9.0, 2.0]
+    assert fitted([], 60) == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "hours", "words"),
+    [
+        (0, 0.0, "as many GPUs held at the peak, as many GPU hours waited"),
+        (1, 1.5, "1 GPU fewer held at the peak, 1.5 GPU hours less waited"),
+        (-8, -0.25, "8 GPUs more held at the peak, 0.25 GPU hours more waited"),
+        (0, 0.004, "as many GPUs held at the peak, as many GPU hours waited"),
+    ],
+)
+def test_what_would_have_been_saved(gpus: int, hours: float, words: str) -> None:
+    """Nothing saved is not said as `0 fewer`."""
+    course = Meter(State(), 0.0, 1.0).measured()
+    span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
+    before, after = (structs.replace(course, gpu_hours_waited=each) for each in (9.0, 9.0 - hours))
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=before, replayed=after, gpus_saved=gpus,
+        gpu_hours_waited_saved=hours,
+    )  # fmt: skip
+    assert saved(answer) == words
+
+
+def test_what_is_saved_is_the_difference_of_what_is_shown() -> None:
+    """The closing line and the table beside it say one figure."""
+    course = Meter(State(), 0.0, 1.0).measured()
+    before, after = (structs.replace(course, gpu_hours_waited=each) for each in (0.3449, 0.4251))
+    span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=before, replayed=after, gpus_saved=0,
+        gpu_hours_waited_saved=before.gpu_hours_waited - after.gpu_hours_waited,
+    )  # fmt: skip
+    assert difference(0.3449, 0.4251, "") == "+0.09"
+    assert saved(answer).endswith(", 0.09 GPU hours more waited")
+
+
+@pytest.mark.parametrize(
+    ("happened", "replayed", "words"),
+    [(0, 2, ", 2 pods more evicted"), (2, 1, ", 1 pod fewer evicted"), (3, 3, " waited")],
+)
+def test_who_pays_with_evictions_is_said(happened: int, replayed: int, words: str) -> None:
+    """Less waiting may cost the places of others."""
+    course = Meter(State(), 0.0, 1.0).measured()
+    before, after = (structs.replace(course, evicted=each) for each in (happened, replayed))
+    span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=before, replayed=after, gpus_saved=0,
+        gpu_hours_waited_saved=0.0,
+    )  # fmt: skip
+    assert saved(answer).endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("types", "facts", "them"),
+    [
+        ({"ResizeAsked": 1}, "1 fact (1 ResizeAsked)", "it"),
+        ({"A": 1, "B": 1_000}, "1,001 facts (1 A, 1,000 B)", "them"),
+    ],
+)
+def test_what_came_to_nothing_is_said_with_its_kind(
+    types: dict[str, int], facts: str, them: str
+) -> None:
+    """And what it means for the figures; nothing is said where there is none."""
+    course = Meter(State(), 0.0, 1.0).measured()
+    span = Span(from_revision=1, from_time="", to_revision=2, to_time="", seconds=1.0)
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=course, replayed=course, gpus_saved=0,
+        gpu_hours_waited_saved=0.0, passed_over=sum(types.values()), passed_over_types=types,
+    )  # fmt: skip
+    without = f"whose figures are without {them}"
+    said = f"; {facts} found nothing to change in the other course, {without}"
+    assert saved(answer).endswith(said)
+    assert "nothing" not in saved(structs.replace(answer, passed_over=0, passed_over_types={}))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.0004, "0"), (12, "12"), (2.0, "2"), (1234.5, "1,234.5"), (0.126, "0.13")],
+)
+def test_two_digits_behind_the_point_and_no_more(value: float, words: str) -> None:
+    """Of seconds, hours and percentages alike."""
+    assert amount(value) == words
+
+
+def test_nothing_is_no_bar() -> None:
+    """Where nobody waited there is no scale either."""
+    assert bars([0.0, 0.0], 0.0) == ["  "] * HEIGHT
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "unit", "words"),
+    [(40, 43.21, " %", "+3.21 points"), (1.0, 0.5, " %", "-0.5 points"), (1.0, 3.0, " s", "+2 s"),
+     (7.0, 7.0, " %", ""), (5, 2, "", "-3"), (1.0, 1.0049, " %", ""), (0.0049, 0.0, "", ""),
+     (0.0, 1234.5678, " s", "+1,234.57 s"), (0.0678, 0.0, " s", "-0.07 s"),
+     (0.3449, 0.4251, "", "+0.09"), (0.9051, 0.8349, "", "-0.08"), (2.5049, 2.4951, "", "")],
+)  # fmt: skip
+def test_percentages_differ_by_points(before: float, after: float, unit: str, words: str) -> None:
+    """From 40 % to 43.2 % is 3.2 points, and 8 percent. It is the difference of what stands beside
+    it: 0.34 and 0.43 differ by 0.09, whatever they were before they were rounded.
+    """
+    assert difference(before, after, unit) == words
+
+
+def test_a_beginning_before_the_ledgers_is_noted() -> None:
+    """A span of five minutes over a ledger of two has three in which nobody was there."""
+    course = Meter(State(), 0.0, 1.0).measured()
+    span = Span(from_revision=0, from_time="2026-01-02T03:04:05.6Z", to_revision=9,
+                to_time="2026-01-02T03:09:05.6Z", seconds=300.0)  # fmt: skip
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=course, replayed=course, gpus_saved=0,
+        gpu_hours_waited_saved=0.0,
+    )  # fmt: skip
+    plain = "2026-01-02T03:04:05Z to 2026-01-02T03:09:05Z"
+    noted = plain.replace(" to", ", before the ledger began, to")
+    assert span_of(answer, "-5m") == noted
+    assert span_of(answer, "") == plain, "the beginning itself"
+    assert span_of(answer, "1") == plain, "its first event"
+    later = structs.replace(answer, span=structs.replace(span, from_revision=3))
+    assert span_of(later, "-5m") == plain
+
+
+def test_what_the_bars_are_and_how_shares_count_stands_beside_them() -> None:
+    """The highest bar is below the peak, and hours held are not those of a report."""
+    course = Meter(State(), 0.0, 600.0).measured()
+    span = Span(from_revision=1, from_time="2026-01-02T03:04:05Z", to_revision=9,
+                to_time="2026-01-02T03:14:05Z", seconds=600.0)  # fmt: skip
+    answer = ReplayAnswer(
+        span=span, changes=(), happened=course, replayed=course, gpus_saved=0,
+        gpu_hours_waited_saved=0.0,
+    )  # fmt: skip
+    out = Console(file=io.StringIO(), width=120, color_system=None)
+    _show(out, answer, "")
+    assert isinstance(out.file, io.StringIO)
+    lines = [line.strip() for line in out.file.getvalue().splitlines()]
+    assert OF_SHARES in lines
+    for title in ("GPUs held, happened", "GPUs waited for, replayed"):
+        assert f"{title}, by parts, as means of 10s" in lines
+    assert lines[-1] == AT_ONCE
+    _show(out, structs.replace(answer, changes=("by the policy spread",)), "")
+    assert out.file.getvalue().splitlines()[-1].strip() == OF_A_CHANGE
+    assert OF_SHARES in " ".join(CliRunner().invoke(command, ["--help"]).output.split())
+
+
+def test_help_explains_every_row() -> None:
+    """One line each, as the table has them, on a terminal of 80 columns."""
+    lines = CliRunner().invoke(command, ["--help"], terminal_width=80).output.splitlines()
+    for row in ROWS:
+        [line] = [line for line in lines if line.startswith(f"    {row.title}  ")]
+        assert line.endswith(row.means)
+        assert len(line) <= 80

@@ -1,0 +1,99 @@
+"""What differs, on a terminal: where a pod was and is, and by which event, however narrow it is."""
+
+import io
+
+from click.testing import CliRunner
+from msgspec import structs
+from rich.console import Console
+
+from apportion.cli.verbs.see.diff import FROM_THE_FIRST, LISTS, command, rows_of
+from apportion.core.explain.differences import SHOWN
+from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
+from tests.support.answering import answering
+
+CARDS = "GPU-1a2b3c4d+GPU-2b3c4d5e+GPU-3c4d5e6f+GPU-4d5e6f70 32,768 MiB 100 % each"
+
+
+def shown(name: str, *rows: DiffRow, width: int) -> list[str]:
+    """The lines that a person sees."""
+    out = io.StringIO()
+    Console(file=out, width=width).print(rows_of(name, rows))
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_what_the_first_event_told_is_said_to_be_there_before() -> None:
+    """From the beginning on all nodes joined but the one of revision 1; of a later one it is no
+    matter.
+    """
+    said = []
+    for begin in (1, 2):
+        first, last = (MomentAnswer(each, "2026-01-02T03:04:05Z") for each in (begin, 9))
+        with answering({"diff": DiffAnswer(revision=9, begin=first, end=last)}) as url:
+            done = CliRunner().invoke(command, ["--from", str(begin), "--gateway", url])
+        said.append(done.stdout.splitlines())
+    assert said[0][1:] == [FROM_THE_FIRST, "nothing differs"]
+    assert said[1][1:] == ["nothing differs"]
+
+
+def moved(before: str, after: str) -> DiffRow:
+    """A row of placements."""
+    name = "default/distributed-gpu-training-worker-0"
+    return DiffRow(name=name, what="placement", before=before, after=after, revision=129,
+                   time="2026-01-02T03:04:05.678Z", by="scheduler/one")  # fmt: skip
+
+
+def test_a_pod_that_moved_is_one_line_at_80_columns() -> None:
+    """From node to node, with its revision; what it held and holds where there is room."""
+    row = moved(f"v100-1: {CARDS}", f"a100-1: {CARDS}")
+    assert shown("placements", row, width=80) == [
+        "PLACEMENTS WAS IS REVISION",
+        f"{row.name} v100-1 a100-1 129",
+    ]
+    wide = shown("placements", row, width=300)
+    assert wide == [
+        "PLACEMENTS WAS IS HELD HOLDS REVISION TIME BY",
+        f"{row.name} v100-1 a100-1 {CARDS} {CARDS} 129 2026-01-02T03:04:05Z scheduler/one",
+    ]
+
+
+def test_a_column_of_nothing_is_left_out() -> None:
+    """Where all came, nobody held anything before."""
+    lines = shown("placements", moved("", f"n1: {CARDS}"), width=300)
+    assert lines[0] == "PLACEMENTS WAS IS HOLDS REVISION TIME BY"
+
+
+def test_a_pod_that_came_went_or_holds_something_else_where_it_is() -> None:
+    """The node alone would tell nothing of the last."""
+    lines = shown(
+        "placements", moved("", "n1: g0 1 MiB"), moved("n1: g0 1 MiB", ""),
+        moved("n1: g0 1 MiB", "n1: g0 2 MiB"), width=80,
+    )  # fmt: skip
+    assert [line.partition(" ")[2] for line in lines[1:]] == [
+        "- n1 129", "n1 - 129", "n1: g0 1 MiB n1: g0 2 MiB 129",
+    ]  # fmt: skip
+
+
+def test_what_a_resized_pod_holds_is_said_once() -> None:
+    """In WAS and IS: beside it HELD and HOLDS said the same again."""
+    resized = moved("n1: g0 1 MiB", "n1: g0 2 MiB")
+    [head, line] = shown("placements", resized, width=300)
+    assert head == "PLACEMENTS WAS IS REVISION TIME BY"
+    assert line.partition(" ")[2].startswith("n1: g0 1 MiB n1: g0 2 MiB 129 2026")
+    [_, again, _] = shown("placements", resized, moved("n1: g0 1 MiB", "n2: g1 1 MiB"), width=300)
+    assert again == line
+
+
+def test_why_a_pod_had_to_go_stands_for_who_placed_it_elsewhere() -> None:
+    """The name of a service tells nobody who drained the node, nor for whom it was."""
+    drained = structs.replace(moved("n1: g0 1 MiB", "n2: g0 1 MiB"), cause="drained by ann: fan")
+    assert shown("placements", drained, width=300)[1].endswith("Z drained by ann: fan")
+
+
+def test_pods_that_wait_and_limits_are_lists_of_their_own() -> None:
+    """A limit has sides, and a pod that waits has none."""
+    waits = DiffRow(name="default/a", what="waiting", before="", after="waits", by="agent")
+    assert shown("waiting", waits, width=80)[1].split() == ["default/a", "-", "waits", "agent"]
+    limit = DiffRow(name="queue ml", what="weight", before="1", after="2", by="watcher")
+    assert shown("limits", limit, width=80) == ["LIMITS WHAT WAS IS REVISION TIME BY",
+                                                "queue ml weight 1 2 watcher"]  # fmt: skip
+    assert set(LISTS) == set(SHOWN), "whatever is compared is shown"

@@ -1,0 +1,32 @@
+"""What `doctor` says where it can look at nothing, and how it shows what it found."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from apportion.cli.exits import UNREACHABLE
+from apportion.cli.verbs.see.doctor import _show, command
+from apportion.core.explain.doctor_answers import CheckAnswer, DoctorAnswer
+
+
+def test_that_nothing_runs_is_said_once(tmp_path: Path) -> None:
+    """Ledger and gateway of a folder are away together; one that was named has words of its own."""
+    env = {"APPORTION_DATA": str(tmp_path), "APPORTION_NATS_URL": "", "APPORTION_GATEWAY": ""}
+    alone = CliRunner().invoke(command, [], env=env)
+    assert alone.exit_code == UNREACHABLE
+    assert alone.output.count(str(tmp_path)) == 1
+    assert "--nats URL" in alone.output
+    assert "--gateway URL" in alone.output
+    url = "http://127.0.0.1:1"
+    named = CliRunner().invoke(command, ["--gateway", url], env=env)
+    assert (named.exit_code, url in named.output) == (UNREACHABLE, True)
+
+
+def test_what_is_told_in_lines_is_shown_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """As cordons are, each with its reason; whatever else a terminal would obey is not obeyed."""
+    check = CheckAnswer(id="cordons", state="ok", words="cordoned: n1: fan;\nn2: \x1b[2Jhot")
+    _show(DoctorAnswer(revision=9, checks=(check,)))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    first, second = (" ".join(row) for row in rows[1:3])
+    assert (first, second) == ("cordons ok cordoned: n1: fan;", "n2: �[2Jhot")

@@ -1,0 +1,35 @@
+"""What `tail` shows of: a pattern that nothing can match would be waited on for ever."""
+
+import click
+import pytest
+
+from apportion.cli.verbs.see.tail import pattern_of
+from apportion_schemas.catalogue import CATALOGUE
+
+
+@pytest.mark.parametrize("prefix", ["", "apportion.v1."])
+def test_a_pattern_of_what_there_is_is_taken(prefix: str) -> None:
+    """Every channel of the catalogue, whole or for one name, with the beginning or without."""
+    assert pattern_of(f"{prefix}>") == "apportion.v1.>"
+    assert pattern_of(f"{prefix}*.node-1") == "apportion.v1.*.node-1"
+    for channel in {row.channel for row in CATALOGUE}:
+        assert pattern_of(f"{prefix}{channel}.>") == f"apportion.v1.{channel}.>"
+        assert pattern_of(f"{prefix}{channel}.node-1") == f"apportion.v1.{channel}.node-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("placement", r"'placement', and no event can be on that; did you mean placement\.>\?"),
+        ("*", r"did you mean \*\.>\?"),
+        ("placements.>", r"did you mean placement\.>\?"),
+        ("foo", r"there are adoption\.>, allocation\.>, .*, usage\.>, workload\.>"),
+        ("apportion.v2.placement.>", r"and no event can be on that"),
+        ("placement..>", "write a NATS subject such as"),
+    ],
+)
+def test_a_pattern_of_nothing_is_met_with_what_there_is(text: str, says: str) -> None:
+    """Before anything is asked of the ledger."""
+    with pytest.raises(click.ClickException, match=says) as refused:
+        pattern_of(text)
+    assert refused.value.exit_code == 2

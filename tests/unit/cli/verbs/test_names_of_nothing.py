@@ -1,0 +1,94 @@
+"""What verbs on pods say of a name that no pod has, or of a pod that they cannot help."""
+
+import pytest
+from click.testing import CliRunner
+
+from apportion.cli.client.listing import UNDECLARED
+from apportion.cli.main import root
+from apportion.core.explain.answers import ErrorAnswer, Page, PodAnswer, PodDetail, QueueAnswer
+from apportion.core.explain.views import pod_answer
+from tests.support.answering import answering, answers_of, without_pods
+from tests.support.fleet import gpu, node
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
+
+CARD = "GPU-1a2b3c4d-0001"
+FLEET = Ledger(node("t4-1", gpu(CARD, index=0)))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("t4-11", "or a pod 't4-11'; did you mean t4-1?\n"),
+        ("nosuch", "; `apportion get pods`, `get nodes` and `get devices` list those that are "),
+        ("GPU-", "'GPU-' is too little of a device id; write more of the id\n"),
+    ],
+)
+def test_history_says_what_may_be_meant_by_a_name_of_nothing(name: str, said: str) -> None:
+    """A like node, that a device wants more of its id, or which verbs list what there is."""
+    short = ErrorAnswer(
+        error="'GPU-' is too little of a device id", fix="write more of the id", field="device"
+    )
+    told = answers_of(FLEET) | without_pods(name) | {"history/devices/GPU-": short}
+    with answering(told) as url:
+        done = CliRunner().invoke(root, ["history", name, "--gateway", url])
+    assert done.exit_code == 1
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("training", "did you mean train?\n"), ("default", "there are train\n")],
+)
+def test_a_queue_that_nobody_declared_is_no_slip_of_the_pen_alone(name: str, said: str) -> None:
+    """Pods may be in it all the same, as reports and gangs show it: what that means is said."""
+    queues = Page(revision=9, items=(QueueAnswer("train", weight=2, open=True),))
+    with answering(answers_of(FLEET) | {"queues": queues}) as url:
+        done = CliRunner().invoke(root, ["get", "queues", name, "--gateway", url])
+    assert done.exit_code == 1
+    assert f"no queue {name!r} at revision 9; {UNDECLARED}; {said}" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["cordon", "drain"])
+@pytest.mark.parametrize("name", ["train", "team/train"])
+def test_a_pod_is_no_target_of_what_is_done_to_nodes(verb: str, name: str) -> None:
+    """Who names a pod is told so, and which node he may mean."""
+    there = Page(revision=9, items=(PodAnswer("team", "train", "1", "allocated", node="t4-1"),))
+    with answering(answers_of(FLEET) | {"pods": there}) as url:
+        done = CliRunner().invoke(root, [verb, name, "--reason", "fan", "--gateway", url])
+    assert done.exit_code == 1
+    assert f"'{name}' is a pod, and no device or node; it is on t4-1\n" in done.stderr
+
+
+def test_a_pod_that_waits_is_said_to_wait_where_it_cannot_be_resized() -> None:
+    """In the word of every other verb, and not in that of the API."""
+    waiting = Ledger(node("t4-1", gpu(CARD, index=0)), pod("p", ask(999_999))).settle()
+    detail = PodDetail(9, pod_answer(waiting.state, waiting.state.pods["p"]))
+    with answering({"pods/default/p": detail}) as url:
+        done = CliRunner().invoke(root, ["resize", "p", "--memory", "1", "--gateway", url])
+    assert done.exit_code == 1
+    assert "default/p is waiting: only a pod that is bound can be resized" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("gpu-1a2b3c4d", "GPU-1a2b3c4d"), (CARD.lower(), CARD)]
+)
+def test_a_device_in_other_letters_is_found_as_tables_show_it(name: str, meant: str) -> None:
+    """Who writes gpu- for GPU- is shown what to write, of a cut id as of a whole one."""
+    with answering(answers_of(FLEET)) as url:
+        done = CliRunner().invoke(root, ["cordon", name, "--reason", "fan", "--gateway", url])
+    assert f"; did you mean {meant}?\n" in done.stderr
+
+
+@pytest.mark.parametrize("typed", ["top --json", "get devices"])
+@pytest.mark.parametrize(
+    ("name", "said"), [("t4-11", "did you mean t4-1?"), ("zzz", "the nodes are t4-1")]
+)
+def test_what_is_asked_of_a_node_that_is_not_there_says_which_are(
+    typed: str, name: str, said: str
+) -> None:
+    """As `get nodes NAME` does it."""
+    refused = ErrorAnswer(error=f"no node '{name}'", fix="/api/v1/nodes lists them", field="node")
+    with answering(answers_of(FLEET) | {"devices": refused}) as url:
+        done = CliRunner().invoke(root, [*typed.split(), "--node", name, "--gateway", url])
+    assert (done.exit_code, done.stderr) == (1, f"Error: no node '{name}'; {said}\n")
