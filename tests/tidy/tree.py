@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN_BUT_OURS = {".ci", ".github"}
-NOT_OURS = {"__pycache__", "build", "dist"}
+NOT_OURS = {"__pycache__", "build", "dist", "node_modules"}
 TEXT_SUFFIXES = {
     ".cfg", ".conf", ".css", ".html", ".in", ".js", ".json", ".md", ".py", ".sh", ".tf", ".toml",
     ".tpl", ".txt", ".yaml", ".yml", "",

@@ -10,7 +10,9 @@ const LINES = "application/x-ndjson";
 
 export class Problem extends Error {
   constructor(status, answer) {
-    super(answer?.error || (status ? `the gateway answers ${status}` : "the gateway does not answer"));
+    super(
+      answer?.error || (status ? `the gateway answers ${status}` : "the gateway does not answer"),
+    );
     this.status = status;
     this.field = answer?.field ?? "";
     this.fix = answer?.fix ?? "";
@@ -31,14 +33,16 @@ const asked = async (url, options) => read(await reached(fetch(url, options)), u
 
 async function read(response, url) {
   const answer = parsed(await reached(response.text()));
-  if (response.status === 401 && !/\/(me|login)$/.test(url)) location.reload();  // the login has ended
+  if (response.status === 401 && !/\/(me|login)$/.test(url)) location.reload(); // the login has ended
   if (!response.ok || answer === null) throw new Problem(response.status, answer);
   return noted(answer);
 }
 
 /** What comes of the gateway; a connection that is not made, or tears, is one that does not answer. */
 async function reached(coming) {
-  try { return await coming; } catch (error) {
+  try {
+    return await coming;
+  } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, null);
   }
@@ -46,7 +50,11 @@ async function reached(coming) {
 
 /** JSON; null for what is none, which is told by its status. */
 function parsed(text) {
-  try { return JSON.parse(text); } catch { return null; }
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
 }
 
 function noted(answer) {
@@ -59,21 +67,28 @@ export const get = (path, parameters = {}, options = {}) =>
   asked(address(path, { ...pastParameters(), ...parameters }), options);
 
 /** The answer as of now, or to a question that has no moment. Raises Problem. */
-export const getNow = (path, parameters = {}, options = {}) => asked(address(path, parameters), options);
+export const getNow = (path, parameters = {}, options = {}) =>
+  asked(address(path, parameters), options);
 
 /** Ask with a body; nothing is changed by it. `tell` hears how far the answer is, where that is told. Raises Problem. */
 export async function post(path, body, tell, options = {}) {
   const url = address(path, pastParameters());
   const headers = { "Content-Type": "application/json", Accept: `${LINES}, application/json` };
-  const response = await reached(fetch(url, { method: "POST", body: JSON.stringify(body), headers, ...options }));
-  if (!response.ok || !response.headers.get("Content-Type")?.startsWith(LINES)) return read(response, url);
+  const response = await reached(
+    fetch(url, { method: "POST", body: JSON.stringify(body), headers, ...options }),
+  );
+  if (!response.ok || !response.headers.get("Content-Type")?.startsWith(LINES))
+    return read(response, url);
   for await (const line of linesOf(response.body)) {
     const { progress, error, status, answer } = parsed(line) ?? {};
     if (progress) tell(progress);
     if (error) throw new Problem(status, error);
     if (answer) return noted(answer);
   }
-  throw new Problem(UNAVAILABLE, { error: "the gateway ended without an answer", fix: "ask again" });
+  throw new Problem(UNAVAILABLE, {
+    error: "the gateway ended without an answer",
+    fix: "ask again",
+  });
 }
 
 /** The lines of an answer, each as soon as it is whole. */
@@ -91,9 +106,12 @@ async function* linesOf(body) {
 }
 
 /** Ask for something to be done, now. Raises Problem. */
-export const send = (path, body) => asked(address(path, {}), {
-  method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" },
-});
+export const send = (path, body) =>
+  asked(address(path, {}), {
+    method: "POST",
+    body: JSON.stringify(body),
+    headers: { "Content-Type": "application/json" },
+  });
 
 /** Of all nodes: as many as a fleet has that can be simulated. */
 export const NODES_MOST = 20_000;
@@ -112,7 +130,9 @@ export async function all(path, parameters = {}, most = 5000) {
 
 /** The answer, or null where that has one of these statuses: there is no such thing. Raises Problem. */
 export async function orNone(answered, statuses = [404]) {
-  try { return await answered; } catch (problem) {
+  try {
+    return await answered;
+  } catch (problem) {
     if (problem instanceof Problem && statuses.includes(problem.status)) return null;
     throw problem;
   }

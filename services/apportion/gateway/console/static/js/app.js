@@ -25,8 +25,13 @@ import { addressedMoment, isCompared, setAddressedMoment } from "./two_moments.j
 import { AGAIN, isTyping, standFor } from "./unanswered.js";
 
 export const PAGES = [
-  ["fleet", "Fleet"], ["pods", "Pods"], ["waiting", "Waiting"], ["whatif", "What if"],
-  ["events", "Events"], ["reports", "Reports"], ["doctor", "Doctor"],
+  ["fleet", "Fleet"],
+  ["pods", "Pods"],
+  ["waiting", "Waiting"],
+  ["whatif", "What if"],
+  ["events", "Events"],
+  ["reports", "Reports"],
+  ["doctor", "Doctor"],
 ];
 const LOADERS = {
   fleet: () => import("./fleet/page.js"),
@@ -40,10 +45,20 @@ const LOADERS = {
 };
 const AGAIN_MS = 2000;
 const FROZEN = {
-  "ledger-full": "ledger full", "ledger-silent": "ledger silent", "ledger-drifted": "ledger settings",
-  "no-scheduler": "no scheduler", "no-intake": "no intake", "no-agent": "no agent",
+  "ledger-full": "ledger full",
+  "ledger-silent": "ledger silent",
+  "ledger-drifted": "ledger settings",
+  "no-scheduler": "no scheduler",
+  "no-intake": "no intake",
+  "no-agent": "no agent",
 };
-const ABOUT = { waiting: "who waits", whatif: "what if", events: "what happened", reports: "reports", doctor: "for its health" };
+const ABOUT = {
+  waiting: "who waits",
+  whatif: "what if",
+  events: "what happened",
+  reports: "reports",
+  doctor: "for its health",
+};
 const main = $("#main");
 const root = document.documentElement;
 let page = null;
@@ -69,7 +84,9 @@ async function show() {
   leaving.abort();
   leaving = new AbortController();
   const left = leaving.signal;
-  const failed = problem => { if (mine === turn || !(problem instanceof Problem)) fail(problem, name); };
+  const failed = problem => {
+    if (mine === turn || !(problem instanceof Problem)) fail(problem, name);
+  };
   page?.close?.();
   page = null;
   main.setAttribute("aria-busy", "true");
@@ -80,11 +97,21 @@ async function show() {
   if (shownPage !== location.hash.split("?")[0]) main.scrollTop = 0;
   shownPage = location.hash.split("?")[0];
   try {
-    if (!Object.hasOwn(LOADERS, name)) { mount(main, noSuchPage(name)); return; }
+    if (!Object.hasOwn(LOADERS, name)) {
+      mount(main, noSuchPage(name));
+      return;
+    }
     if (moment.problem && !isCompared(asked)) throw moment.problem; // Compare says of which of its moments that is
     const loaded = await LOADERS[name]().catch(unreached);
     if (mine !== turn) return;
-    const opened = await loaded.open(main, { ...asked, setParameters, left, failed, mention, alive: () => mine === turn });
+    const opened = await loaded.open(main, {
+      ...asked,
+      setParameters,
+      left,
+      failed,
+      mention,
+      alive: () => mine === turn,
+    });
     if (mine !== turn) opened?.close?.();
     else page = opened;
   } catch (problem) {
@@ -114,8 +141,12 @@ function unreached(error) {
 }
 
 /** An old or mistyped address shows no other page as if that were meant. */
-const noSuchPage = name => onlySays(html`No such page: <span class="m">${name}</span>.`,
-  "The address names none of the pages of this console, which are these.", PAGES.map(([path, words]) => link(path, words, {}, "btn")));
+const noSuchPage = name =>
+  onlySays(
+    html`No such page: <span class="m">${name}</span>.`,
+    "The address names none of the pages of this console, which are these.",
+    PAGES.map(([path, words]) => link(path, words, {}, "btn")),
+  );
 
 function markPage(name) {
   const nav = name === "pod" ? "pods" : name;
@@ -169,7 +200,10 @@ async function setMoment(at) {
   const had = moment.problem;
   await seek(at);
   bar.draw();
-  if (had || moment.problem || !page?.update) { await show(); return; }
+  if (had || moment.problem || !page?.update) {
+    await show();
+    return;
+  }
   const mine = turn;
   try {
     await page.update(false);
@@ -214,7 +248,7 @@ function silent(why) {
 
 /** While no pod can be placed, the badge and the light of the time bar are red, and say why. */
 function freeze(why) {
-  const words = why ? FROZEN[why] ?? why : location.host;
+  const words = why ? (FROZEN[why] ?? why) : location.host;
   says(words, !why);
   root.classList.toggle("frozen", Boolean(why));
   $("#link").title = why ? `No pod is placed: ${words}. See Doctor.` : "";
@@ -235,7 +269,9 @@ function answers(frozen) {
 }
 
 function askLater(again) {
-  setTimeout(() => { if (missed === again) again(); }, AGAIN_MS);
+  setTimeout(() => {
+    if (missed === again) again();
+  }, AGAIN_MS);
 }
 
 let unheard = false;
@@ -257,16 +293,24 @@ async function tell() {
   }
 }
 
-const follow = () => listen(
-  (revision, frozen) => { answers(frozen); tell(); },
-  why => silent(why.length > 40 ? "not ready" : why),
-);
+const follow = () =>
+  listen(
+    (revision, frozen) => {
+      answers(frozen);
+      tell();
+    },
+    why => silent(why.length > 40 ? "not ready" : why),
+  );
 
 // ---- theme, navigation, keys ----
 
 function setTheme(name) {
   root.dataset.theme = name;
-  try { localStorage.setItem("theme", name); } catch { /* storage may be off */ }
+  try {
+    localStorage.setItem("theme", name);
+  } catch {
+    /* storage may be off */
+  }
   bar.draw();
   page?.theme?.();
 }
@@ -274,9 +318,17 @@ function setTheme(name) {
 /** On a phone the foot of the side has no room: what it offers stands in a dialog. */
 function openMore() {
   const dialog = $("#dialog");
-  const offered = ["#goto span", "#me", "#theme", "#help"].map(each => $(each)).filter(each => !each.hidden);
+  const offered = ["#goto span", "#me", "#theme", "#help"]
+    .map(each => $(each))
+    .filter(each => !each.hidden);
   dialog.setAttribute("aria-label", "More");
-  mount(dialog, html`<h2>More</h2><div class="more">${offered.map((each, at) => html`<button class="cmd" data-at="${at}">${each.getAttribute("aria-label") ?? each.textContent}</button>`)}</div>`);
+  mount(
+    dialog,
+    html`<h2>More</h2>
+      <div class="more">
+        ${offered.map((each, at) => html`<button class="cmd" data-at="${at}">${each.getAttribute("aria-label") ?? each.textContent}</button>`)}
+      </div>`,
+  );
   dialog.showModal();
   for (const button of $$("[data-at]", dialog)) {
     button.addEventListener("click", () => {
@@ -288,8 +340,15 @@ function openMore() {
 
 const flipTheme = () => setTheme(root.dataset.theme === "dark" ? "light" : "dark");
 
-mount($("#nav"), PAGES.map(([path, words], at) => html`<a href="#/${path}" data-page="${path}">${
-  ICONS[path]}<span>${words}</span><kbd>${at + 1}</kbd></a>`));
+mount(
+  $("#nav"),
+  PAGES.map(
+    ([path, words], at) =>
+      html`<a href="#/${path}" data-page="${path}"
+        >${ICONS[path]}<span>${words}</span><kbd>${at + 1}</kbd></a
+      >`,
+  ),
+);
 mount($("#theme"), ICONS.sun).addEventListener("click", flipTheme);
 $("#gotokey").textContent = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘K" : "Ctrl K";
 mount($("#more"), html`${ICONS.more}<span>More</span>`).addEventListener("click", openMore);

@@ -7,7 +7,8 @@ import { clock, day, num } from "./format.js";
 
 const AGO = /^-(\d{1,9})([smhd])$/;
 const CLOCK = /^(\d{1,2}):(\d{2})(?::(\d{2}))?$/;
-const DATE = /^(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2})(?::(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?)?)?(Z|[+-]\d{2}:?\d{2})?)?$/;
+const DATE =
+  /^(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2})(?::(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?)?)?(Z|[+-]\d{2}:?\d{2})?)?$/;
 const PLUS_LOST = /^(\d{4}-\d{2}-\d{2}[T ]\d{2}(?::\d{2}){0,2}(?:\.\d{1,6})?) (?=\d{2}:?\d{2}$)/;
 const REVISION = /^#?(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})$/;
 const UNIT_MS = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
@@ -37,7 +38,10 @@ export function askedMoment(text, now, local = false) {
   if (!found) return { asked: said.replaceAll(",", " "), shown: said, read: said === "now" };
   const part = found.part ? `.${found.part}` : "";
   return {
-    asked: `${new Date(found.ms).toISOString().slice(0, 19)}${part}Z`, shown: timeWords(found.ms) + part, ms: found.ms, read: true,
+    asked: `${new Date(found.ms).toISOString().slice(0, 19)}${part}Z`,
+    shown: timeWords(found.ms) + part,
+    ms: found.ms,
+    read: true,
   };
 }
 
@@ -45,11 +49,25 @@ export function askedMoment(text, now, local = false) {
 function time(text, now, local) {
   const ms = ago(text, now) ?? today(text, now, local);
   if (ms !== null) return ms > 0 ? { ms } : null;
-  const [, year, month, date, hour = 0, minute = 0, second = 0, part = "", zone = ""] = DATE.exec(text) ?? [];
+  const [, year, month, date, hour = 0, minute = 0, second = 0, part = "", zone = ""] =
+    DATE.exec(text) ?? [];
   if (!year) return null;
-  const parts = [Number(year), month - 1, Number(date), Number(hour), Number(minute), Number(second)];
+  const parts = [
+    Number(year),
+    month - 1,
+    Number(date),
+    Number(hour),
+    Number(minute),
+    Number(second),
+  ];
   const utc = Date.UTC(...parts);
-  if (new Date(utc).toISOString().slice(0, 10) !== text.slice(0, 10) || hour > 23 || minute > 59 || second > 59) return null;
+  if (
+    new Date(utc).toISOString().slice(0, 10) !== text.slice(0, 10) ||
+    hour > 23 ||
+    minute > 59 ||
+    second > 59
+  )
+    return null;
   const meant = !zone && local ? new Date(...parts).getTime() : utc - offset(zone);
   return meant > 0 ? { ms: meant, part } : null;
 }
@@ -64,7 +82,8 @@ function today(text, now, local) {
   const [, hour, minute, second = 0] = CLOCK.exec(text) ?? [];
   if (!hour || hour > 23 || minute > 59 || second > 59) return null;
   const at = new Date(now);
-  const set = () => (local ? at.setHours(hour, minute, second, 0) : at.setUTCHours(hour, minute, second, 0));
+  const set = () =>
+    local ? at.setHours(hour, minute, second, 0) : at.setUTCHours(hour, minute, second, 0);
   if (set() <= now) return at.getTime();
   if (local) at.setDate(at.getDate() - 1);
   else at.setUTCDate(at.getUTCDate() - 1);

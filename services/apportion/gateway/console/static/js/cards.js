@@ -8,14 +8,20 @@ import { html } from "./html.js";
 
 /** States by the name of their class. */
 export const STATES = {
-  used: "used", running: "running", granted: "granted", free: "free", broken: "broken", cordoned: "cordoned",
+  used: "used",
+  running: "running",
+  granted: "granted",
+  free: "free",
+  broken: "broken",
+  cordoned: "cordoned",
 };
 
 /** What stands for what: `states` by name, or as `[name, words]` where a page has words of its own. */
-export const legend = states => states.map(each => {
-  const [name, words] = Array.isArray(each) ? each : [each, STATES[each]];
-  return html`<span><i class="sw ${name}"></i>${words}</span>`;
-});
+export const legend = states =>
+  states.map(each => {
+    const [name, words] = Array.isArray(each) ? each : [each, STATES[each]];
+    return html`<span><i class="sw ${name}"></i>${words}</span>`;
+  });
 
 /** The state of a card, as the read API tells of it and of its node. */
 export function stateOf(device, node) {
@@ -33,12 +39,25 @@ export function sharesOf(device, phases, own = () => false) {
 }
 
 /** A card: `state` is that of the whole, empty where it is as it must be. */
-export const gauge = (state, shares) => html`<i class="gauge ${state}">${
-  shares.map(share => html`<i class="${share.state} ${share.own ? "own" : ""}" data-s="height:${100 * share.part}%"></i>`)}</i>`;
+export const gauge = (state, shares) =>
+  html`<i class="gauge ${state}"
+    >${shares.map(
+      share =>
+        html`<i
+          class="${share.state} ${share.own ? "own" : ""}"
+          data-s="height:${100 * share.part}%"
+        ></i>`,
+    )}</i
+  >`;
 
 /** The states that are there, for a legend, in the order of the table. */
 export function statesOf(cards) {
   const isFull = shares => shares.reduce((sum, share) => sum + share.part, 0) > 0.99;
-  const there = new Set(cards.flatMap(({ state, shares }) => [state || (isFull(shares) ? "" : "free"), ...shares.map(share => share.state)]));
+  const there = new Set(
+    cards.flatMap(({ state, shares }) => [
+      state || (isFull(shares) ? "" : "free"),
+      ...shares.map(share => share.state),
+    ]),
+  );
   return Object.keys(STATES).filter(name => there.has(name));
 }

@@ -20,7 +20,12 @@ const TIME_ROOM = 90;
 const NARROW = 500; // from which width on names and words of marks have room in the drawing
 const MARKS_TOLD = 4;
 
-const short = value => (value >= 1000 ? `${Math.round(value / 100) / 10}k` : value < 10 && value % 1 ? value.toFixed(1) : num(value));
+const short = value =>
+  value >= 1000
+    ? `${Math.round(value / 100) / 10}k`
+    : value < 10 && value % 1
+      ? value.toFixed(1)
+      : num(value);
 
 /**
  * `times` are the beginnings of the steps in ms and `end` that of the last; `series` are
@@ -31,30 +36,45 @@ export function stackChart({ width, times, end, series, line, off, marks, label 
   const height = width < NARROW ? 190 : 236;
   const right = width < NARROW ? 8 : LABELS;
   const all = line.map((value, at) => value + off[at]);
-  const highest = Math.max(1e-9, ...all, ...times.map((_, at) => series.reduce((sum, each) => sum + each.values[at], 0)));
+  const highest = Math.max(
+    1e-9,
+    ...all,
+    ...times.map((_, at) => series.reduce((sum, each) => sum + each.values[at], 0)),
+  );
   const grid = numberTicks(highest);
   const top = grid.at(-1);
-  const x = ms => LEFT + (ms - times[0]) / Math.max(1, end - times[0]) * (width - LEFT - right);
-  const y = value => height - AXIS_FOOT - value / top * (height - AXIS_FOOT - AXIS_HEAD);
+  const x = ms => LEFT + ((ms - times[0]) / Math.max(1, end - times[0])) * (width - LEFT - right);
+  const y = value => height - AXIS_FOOT - (value / top) * (height - AXIS_FOOT - AXIS_HEAD);
   const inside = marks.filter(mark => mark.ms > times[0] && mark.ms < end);
   const words = width < NARROW ? [] : named(inside, x);
-  const ticks = timeTicks(times[0], end, (width - LEFT - right) / TIME_ROOM).filter(({ ms }) => x(ms) < width - TIME_ROOM / 4);
-  return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="${label}">
-    ${grid.map(value => html`<line class="gl" x1="${LEFT}" x2="${width - right}" y1="${y(value)}" y2="${y(value)}"/><text class="ax" x="${LEFT - 6}" y="${y(value) + 3}" text-anchor="end">${short(value)}</text>`)}
+  const ticks = timeTicks(times[0], end, (width - LEFT - right) / TIME_ROOM).filter(
+    ({ ms }) => x(ms) < width - TIME_ROOM / 4,
+  );
+  return html`<svg
+    width="${width}"
+    height="${height}"
+    viewBox="0 0 ${width} ${height}"
+    role="img"
+    aria-label="${label}"
+  >
+    ${grid.map(value => html`<line class="gl" x1="${LEFT}" x2="${width - right}" y1="${y(value)}" y2="${y(value)}" /><text class="ax" x="${LEFT - 6}" y="${y(value) + 3}" text-anchor="end">${short(value)}</text>`)}
     ${areas(series, times, end, { x, y })}
-    <path class="area off" d="${band(line, all, times, end, { x, y })}"/>
-    <path class="cap" d="${steps(line, times, end, { x, y })}"/>
+    <path class="area off" d="${band(line, all, times, end, { x, y })}" />
+    <path class="cap" d="${steps(line, times, end, { x, y })}" />
     ${apart(inside, x, LINE_ROOM).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="${words.some(each => each.left <= x(mark.ms) && x(mark.ms) <= each.right) ? MARK_FOOT : 4}" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
     ${words.map(each => html`<text class="ax mkw k-${each.mark.look}" x="${each.before ? each.right : each.left}" y="11" text-anchor="${each.before ? "end" : "start"}">${markWords(each)}${each.of.length > 1 ? html`<title>${sayings(each.of)}</title>` : ""}</text>`)}
     ${beginning(ticks, { from: times[0], end, x, foot: height - 6 })}
-    ${ticks.map(({ ms, words }) => html`<line class="gl" x1="${x(ms)}" x2="${x(ms)}" y1="${height - AXIS_FOOT}" y2="${height - AXIS_FOOT + 4}"/><text class="ax" x="${x(ms)}" y="${height - 6}" text-anchor="middle">${words}</text>`)}
-    ${right > 40 ? labels(series, times.length - 1, { y, x: width - right + 8, foot: height - AXIS_FOOT }) : ""}</svg>`;
+    ${ticks.map(({ ms, words }) => html`<line class="gl" x1="${x(ms)}" x2="${x(ms)}" y1="${height - AXIS_FOOT}" y2="${height - AXIS_FOOT + 4}" /><text class="ax" x="${x(ms)}" y="${height - 6}" text-anchor="middle">${words}</text>`)}
+    ${right > 40 ? labels(series, times.length - 1, { y, x: width - right + 8, foot: height - AXIS_FOOT }) : ""}
+  </svg>`;
 }
 
 /** When it begins, where no tick near it says so. */
 function beginning([tick], { from, end, x, foot }) {
   if (tick && x(tick.ms) - LEFT < TIME_ROOM) return "";
-  return html`<text class="ax" x="${LEFT}" y="${foot}" text-anchor="start">${when(from, end, true)}</text>`;
+  return html`<text class="ax" x="${LEFT}" y="${foot}" text-anchor="start"
+    >${when(from, end, true)}</text
+  >`;
 }
 
 /** What a narrow drawing has no room for: whose colour is whose, and what its marks say. */
@@ -62,12 +82,23 @@ export function stackNotes({ width, times, end, series, marks }) {
   if (width >= NARROW) return "";
   const inside = byWeight(marks.filter(mark => mark.ms > times[0] && mark.ms < end));
   const told = inside.slice(0, MARKS_TOLD).toSorted((one, other) => one.ms - other.ms);
-  return html`<div class="legend foot">${series.map(each => html`<span><i class="sw" data-s="background:${each.colour}"></i>${each.name}</span>`)}</div>
-    ${told.length ? html`<ul class="mini">${told.map(mark => html`<li><time>${when(mark.ms, end, true)}</time><span>${mark.words}</span></li>`)}${inside.length > told.length ? html`<li class="faint"><span>and ${num(inside.length - told.length)} more ${inside.length - told.length === 1 ? "mark" : "marks"}</span></li>` : ""}</ul>` : ""}`;
+  return html`<div class="legend foot">
+      ${series.map(each => html`<span><i class="sw" data-s="background:${each.colour}"></i>${each.name}</span>`)}
+    </div>
+    ${
+      told.length
+        ? html`<ul class="mini">
+            ${told.map(mark => html`<li><time>${when(mark.ms, end, true)}</time><span>${mark.words}</span></li>`)}${inside.length > told.length ? html`<li class="faint"><span>and ${num(inside.length - told.length)} more ${inside.length - told.length === 1 ? "mark" : "marks"}</span></li>` : ""}
+          </ul>`
+        : ""
+    }`;
 }
 
 /** Those that matter most first: failures, then what people did; of a kind the newest. */
-const byWeight = marks => marks.toSorted((one, other) => LOOKS.indexOf(one.look) - LOOKS.indexOf(other.look) || other.ms - one.ms);
+const byWeight = marks =>
+  marks.toSorted(
+    (one, other) => LOOKS.indexOf(one.look) - LOOKS.indexOf(other.look) || other.ms - one.ms,
+  );
 
 /** As many marks as have so much room between them; of those that would meet the one that matters most. */
 function apart(marks, x, room) {
@@ -88,7 +119,9 @@ function named(marks, x) {
     const wide = MARK_LETTER * (mark.kind.length + (marks.length > 1 ? MORE_LETTERS : 0));
     const before = x(mark.ms) - MARK_GAP - wide >= LEFT;
     const left = x(mark.ms) + (before ? -MARK_GAP - wide : MARK_GAP);
-    const free = found.every(each => left + wide < each.left - MARK_GAP || left > each.right + MARK_GAP);
+    const free = found.every(
+      each => left + wide < each.left - MARK_GAP || left > each.right + MARK_GAP,
+    );
     if (free) found.push({ mark, before, left, right: left + wide, of: [mark] });
   }
   for (const mark of marks) {
@@ -100,18 +133,30 @@ function named(marks, x) {
 }
 
 /** A mark's kind, and how many it stands for besides. */
-const markWords = ({ mark, of }) => (of.length > 1 ? `${mark.kind} +${num(of.length - 1)} more` : mark.kind);
+const markWords = ({ mark, of }) =>
+  of.length > 1 ? `${mark.kind} +${num(of.length - 1)} more` : mark.kind;
 
 /** What several marks say, in their order. */
-const sayings = marks => marks.toSorted((one, other) => one.ms - other.ms).map(mark => `${when(mark.ms)} ${mark.words}`).join("\n");
+const sayings = marks =>
+  marks
+    .toSorted((one, other) => one.ms - other.ms)
+    .map(mark => `${when(mark.ms)} ${mark.words}`)
+    .join("\n");
 
 /** Every series from step to step, each on those before it. */
 function areas(series, times, end, { x, y }) {
   const foot = new Array(times.length).fill(0);
   return series.map(each => {
     const low = [...foot];
-    each.values.forEach((value, at) => { foot[at] += value; });
-    return html`<path class="area" fill="${each.colour}" d="${band(low, foot, times, end, { x, y })}"><title>${each.name}</title></path>`;
+    each.values.forEach((value, at) => {
+      foot[at] += value;
+    });
+    return html`<path
+      class="area"
+      fill="${each.colour}"
+      d="${band(low, foot, times, end, { x, y })}"
+      ><title>${each.name}</title></path
+    >`;
   });
 }
 
@@ -121,7 +166,10 @@ const band = (low, high, times, end, to) =>
 
 /** A line that holds each value for its step, as what it counts did. */
 function steps(values, times, end, { x, y }) {
-  const points = values.flatMap((value, at) => [[times[at], value], [times[at + 1] ?? end, value]]);
+  const points = values.flatMap((value, at) => [
+    [times[at], value],
+    [times[at + 1] ?? end, value],
+  ]);
   return `M${points.map(([ms, value]) => `${x(ms).toFixed(1)},${y(value).toFixed(1)}`).join("L")}`;
 }
 
@@ -142,5 +190,15 @@ function labels(series, last, { y, x, foot }) {
     place.at = Math.max(place.at, least);
     least = place.at + LABEL_HEIGHT;
   }
-  return places.map(place => html`<rect x="${x}" y="${place.at - 9}" width="8" height="8" rx="1" fill="${place.colour}"/><text class="lb" x="${x + 13}" y="${place.at - 1}">${midCut(place.name, 14)}</text>`);
+  return places.map(
+    place =>
+      html`<rect
+          x="${x}"
+          y="${place.at - 9}"
+          width="8"
+          height="8"
+          rx="1"
+          fill="${place.colour}"
+        /><text class="lb" x="${x + 13}" y="${place.at - 1}">${midCut(place.name, 14)}</text>`,
+  );
 }

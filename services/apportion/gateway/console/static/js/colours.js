@@ -5,7 +5,14 @@
 import { byName } from "./format.js";
 
 export const NAMESPACE_COLOURS = [
-  "#4477AA", "#66CCEE", "#228833", "#CCBB44", "#EE6677", "#AA3377", "#8C6BB1", "#999999",
+  "#4477AA",
+  "#66CCEE",
+  "#228833",
+  "#CCBB44",
+  "#EE6677",
+  "#AA3377",
+  "#8C6BB1",
+  "#999999",
 ];
 export const OTHER = NAMESPACE_COLOURS.length - 1;
 const places = new Map();
@@ -27,7 +34,11 @@ export const namespaceColour = name => NAMESPACE_COLOURS[namespacePlace(name)];
 
 /** Names with their colours, for a legend; those that share the last one as `other`. */
 export function namespaceLegend() {
-  const own = [...places].filter(([, place]) => place < OTHER).map(([name, place]) => [name, NAMESPACE_COLOURS[place]]);
+  const own = [...places]
+    .filter(([, place]) => place < OTHER)
+    .map(([name, place]) => [name, NAMESPACE_COLOURS[place]]);
   const others = [...places.keys()].filter(name => places.get(name) === OTHER);
-  return others.length ? [...own, [others.length === 1 ? others[0] : "other", NAMESPACE_COLOURS[OTHER]]] : own;
+  return others.length
+    ? [...own, [others.length === 1 ? others[0] : "other", NAMESPACE_COLOURS[OTHER]]]
+    : own;
 }

@@ -9,7 +9,10 @@ const WAIT_S = 25;
 const FROZEN_MS = 5000;
 const RETRY_MS = [500, 1000, 2000, 5000];
 
-const pause = ms => new Promise(resolve => { setTimeout(resolve, ms); });
+const pause = ms =>
+  new Promise(resolve => {
+    setTimeout(resolve, ms);
+  });
 
 /**
  * Tell `{revision, frozen}` for whatever is new, and `{problem}` while the gateway does not answer.
@@ -17,9 +20,14 @@ const pause = ms => new Promise(resolve => { setTimeout(resolve, ms); });
  */
 export function follow(tell) {
   let frozen = "";
-  const tellAll = answer => { ({ frozen } = answer); tell(answer); };
+  const tellAll = answer => {
+    ({ frozen } = answer);
+    tell(answer);
+  };
   followRevision(tellAll);
-  followFrozen(answer => { if (answer.frozen !== frozen) tellAll(answer); });
+  followFrozen(answer => {
+    if (answer.frozen !== frozen) tellAll(answer);
+  });
 }
 
 /** Call `found` with the newest answer now and then; a failure is told by the other loop. */
@@ -29,7 +37,9 @@ async function followFrozen(found) {
     try {
       const response = await fetch("/api/v1/revision");
       if (response.ok) found(await response.json());
-    } catch { /* see followRevision */ }
+    } catch {
+      /* see followRevision */
+    }
   }
 }
 

@@ -8,7 +8,10 @@ export const num = value => Math.round(value).toLocaleString("en-US");
 /** 1,234.50: hours and money, with as many digits wherever they stand; more for the very small, as reports of the command line. */
 export function decimal(value) {
   const digits = value >= 0.01 || !value ? 2 : 4;
-  return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return value.toLocaleString("en-US", {
+    minimumFractionDigits: digits,
+    maximumFractionDigits: digits,
+  });
 }
 
 /** 61 %, <1 %: the sign never goes to another line. */
@@ -84,22 +87,31 @@ export function midCut(text, most) {
 }
 
 /** A subject as people read it: the parts of a name that it has in percent-encoding are as in the name. */
-export const subjectWords = subject => subject.replace(/^apportion\.v1\./, "").replace(/(%[0-9A-F]{2})+/g, decoded);
+export const subjectWords = subject =>
+  subject.replace(/^apportion\.v1\./, "").replace(/(%[0-9A-F]{2})+/g, decoded);
 
 /** Percent-encoding as text; what is none stays. */
 export function decoded(text) {
-  try { return decodeURIComponent(text); } catch { return text; }
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 /** NVIDIA H100 80GB HBM3 as H100 80GB: the maker and the kind of memory tell nothing apart here. */
-export const shortModel = model => model
-  .replace(/\b(NVIDIA|Tesla|Huawei)[\s-]+/gi, "").replace(/[\s-]+(HBM\w*|SXM\d?|PCIe)\b/gi, "").replace(/-(?=\d+GB)/g, " ");
+export const shortModel = model =>
+  model
+    .replace(/\b(NVIDIA|Tesla|Huawei)[\s-]+/gi, "")
+    .replace(/[\s-]+(HBM\w*|SXM\d?|PCIe)\b/gi, "")
+    .replace(/-(?=\d+GB)/g, " ");
 
 /** A pool as people say it: 8 x NVIDIA H100 80GB HBM3 as 8 × H100 80GB; a name of its own stays. */
 export const poolWords = pool => shortModel(pool).replace(/(\d) x /g, "$1 × ");
 
 /** How much of a pool there is: 2 nodes, 16 cards. */
-export const poolCounts = ({ nodes, cards }) => `${many(nodes.length, "node")}, ${many(cards, "card")}`;
+export const poolCounts = ({ nodes, cards }) =>
+  `${many(nodes.length, "node")}, ${many(cards, "card")}`;
 
 /**
  * A pool and how much of it there is, on one line: a name of hardware is that of one node, so it is said of how many.

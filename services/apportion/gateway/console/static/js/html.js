@@ -6,7 +6,9 @@
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
 
 class Markup {
-  constructor(text) { this.text = text; }
+  constructor(text) {
+    this.text = text;
+  }
 }
 
 const escaped = text => String(text).replace(/[&<>"']/g, char => ESCAPES[char]);
@@ -20,7 +22,9 @@ function rendered(value) {
 /** Markup of a template; values are escaped, unless they are markup or lists of it. */
 export function html(strings, ...values) {
   let text = strings[0];
-  values.forEach((value, at) => { text += rendered(value) + strings[at + 1]; });
+  values.forEach((value, at) => {
+    text += rendered(value) + strings[at + 1];
+  });
   return new Markup(text);
 }
 
@@ -30,7 +34,9 @@ export const trusted = text => new Markup(text);
 /** Show the markup in the element, and nothing else; returns the element. */
 export function mount(element, markup) {
   element.innerHTML = rendered(markup);
-  element.querySelectorAll("[data-s]").forEach(each => { each.style.cssText = each.dataset.s; });
+  element.querySelectorAll("[data-s]").forEach(each => {
+    each.style.cssText = each.dataset.s;
+  });
   return element;
 }
 

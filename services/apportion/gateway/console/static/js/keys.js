@@ -4,10 +4,20 @@ import { openPalette } from "./palette.js";
 import { go, href } from "./route.js";
 
 const KEYS = [
-  ["1 – 7", "the pages"], ["Ctrl K", "go to a pod, a node or a page"], ["/", "find on this page"],
-  ["[  ]", "the mark before, the next mark"], ["shift ← →", "one minute back, one on"],
-  ["space", "play"], ["n", "now"], ["j  k  ↵", "down, up, open"], ["← → ↑ ↓  ↵", "in the picture of the fleet: card to card, open one; tab goes into it"], ["+  −  0", "zoom the fleet, fit it"],
-  ["r", "show what is new"], ["t", "light or dark"], ["esc", "close"], ["?", "these keys"],
+  ["1 – 7", "the pages"],
+  ["Ctrl K", "go to a pod, a node or a page"],
+  ["/", "find on this page"],
+  ["[  ]", "the mark before, the next mark"],
+  ["shift ← →", "one minute back, one on"],
+  ["space", "play"],
+  ["n", "now"],
+  ["j  k  ↵", "down, up, open"],
+  ["← → ↑ ↓  ↵", "in the picture of the fleet: card to card, open one; tab goes into it"],
+  ["+  −  0", "zoom the fleet, fit it"],
+  ["r", "show what is new"],
+  ["t", "light or dark"],
+  ["esc", "close"],
+  ["?", "these keys"],
 ];
 const WRITING = 'input:not([type="range"]), textarea, select, dialog';
 
@@ -16,11 +26,27 @@ export function openKeys({ pages, bar, flipTheme, main }) {
   const dialog = $("#dialog");
   const help = () => {
     dialog.setAttribute("aria-label", "Keys");
-    mount(dialog, html`<h2>Keys</h2><dl class="keys">${KEYS.map(([key, words]) => html`<dt><kbd>${key}</kbd></dt><dd>${words}</dd>`)}</dl><p class="foot faint">A mark is an event: at one the address has its revision, as in at=1200. Where two moments are compared, whatever goes to another moment moves the later of them.</p>`);
+    mount(
+      dialog,
+      html`<h2>Keys</h2>
+        <dl class="keys">
+          ${KEYS.map(
+            ([key, words]) =>
+              html`<dt><kbd>${key}</kbd></dt>
+                <dd>${words}</dd>`,
+          )}
+        </dl>
+        <p class="foot faint">
+          A mark is an event: at one the address has its revision, as in at=1200. Where two moments
+          are compared, whatever goes to another moment moves the later of them.
+        </p>`,
+    );
     dialog.showModal();
   };
   $("#help").addEventListener("click", help);
-  dialog.addEventListener("click", event => { if (event.target === dialog) dialog.close(); });
+  dialog.addEventListener("click", event => {
+    if (event.target === dialog) dialog.close();
+  });
 
   const acts = {
     "?": help,
@@ -37,7 +63,9 @@ export function openKeys({ pages, bar, flipTheme, main }) {
     "-": () => $('[data-zoom="-1"]', main)?.click(),
     0: () => $('[data-zoom="0"]', main)?.click(),
   };
-  pages.forEach(([path], at) => { acts[String(at + 1)] = () => go(href(path)); });
+  pages.forEach(([path], at) => {
+    acts[String(at + 1)] = () => go(href(path));
+  });
 
   addEventListener("keydown", event => {
     if ((event.metaKey || event.ctrlKey) && event.key === "k") {

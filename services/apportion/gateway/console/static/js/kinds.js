@@ -2,15 +2,63 @@
 // Invariant, held by a test: every type of the catalogue is of one kind, so that chips count all events.
 
 export const KINDS = {
-  pod: ["PodSubmitted", "PodChanged", "PodGone", "PodRejected", "PodGroupObserved", "PodGroupGone", "ResizeAsked"],
+  pod: [
+    "PodSubmitted",
+    "PodChanged",
+    "PodGone",
+    "PodRejected",
+    "PodGroupObserved",
+    "PodGroupGone",
+    "ResizeAsked",
+  ],
   placement: ["PodPlaced", "PodBound", "SharesAllocated", "PodAdopted", "PodResized"],
-  refusal: ["PodRefused", "PlacementVoided", "PodEvicted", "BindFailed", "AllocationFailed", "ResizeRefused"],
-  health: ["DeviceHealthChanged", "NodeGone", "NodeSilent", "NodeHeard", "ReportRefused", "DifferenceFound", "ShareBreached"],
+  refusal: [
+    "PodRefused",
+    "PlacementVoided",
+    "PodEvicted",
+    "BindFailed",
+    "AllocationFailed",
+    "ResizeRefused",
+  ],
+  health: [
+    "DeviceHealthChanged",
+    "NodeGone",
+    "NodeSilent",
+    "NodeHeard",
+    "ReportRefused",
+    "DifferenceFound",
+    "ShareBreached",
+  ],
   node: ["NodeReported", "NodeObserved", "UsageRecorded"],
-  operator: ["NodeCordoned", "NodeUncordoned", "DeviceCordoned", "DeviceUncordoned", "NodeCordonLifted", "DeviceCordonLifted", "PolicyChanged", "ConfigurationChanged", "LedgerRebuilt", "FormatEnabled", "RevisionSetAside"],
-  cluster: ["QueueObserved", "QuotaObserved", "QuotaGone", "NamespaceObserved", "NamespaceGone", "BudgetObserved", "BudgetGone", "VolumeClaimObserved", "VolumeClaimGone", "PricesLearnt"],
+  operator: [
+    "NodeCordoned",
+    "NodeUncordoned",
+    "DeviceCordoned",
+    "DeviceUncordoned",
+    "NodeCordonLifted",
+    "DeviceCordonLifted",
+    "PolicyChanged",
+    "ConfigurationChanged",
+    "LedgerRebuilt",
+    "FormatEnabled",
+    "RevisionSetAside",
+  ],
+  cluster: [
+    "QueueObserved",
+    "QuotaObserved",
+    "QuotaGone",
+    "NamespaceObserved",
+    "NamespaceGone",
+    "BudgetObserved",
+    "BudgetGone",
+    "VolumeClaimObserved",
+    "VolumeClaimGone",
+    "PricesLearnt",
+  ],
 };
-const KIND_OF = new Map(Object.entries(KINDS).flatMap(([kind, types]) => types.map(type => [type, kind])));
+const KIND_OF = new Map(
+  Object.entries(KINDS).flatMap(([kind, types]) => types.map(type => [type, kind])),
+);
 
 /** The kind of a type of event; `other` for one that only a newer gateway knows. */
 export const kindOf = type => KIND_OF.get(type) ?? "other";

@@ -18,7 +18,7 @@ export const nodeLink = node => link("fleet", node, { q: `node:${node}` }, "m");
 
 /** A revision, which leads to its event: the receipt of what stands beside it. */
 export const receipt = revision =>
-  (revision ? link("events", revisionWords(revision), { rev: String(revision) }, "rev") : "");
+  revision ? link("events", revisionWords(revision), { rev: String(revision) }, "rev") : "";
 
 /** The namespace's colour as a dot; its name always stands beside it. */
 export const namespaceDot = namespace =>

@@ -14,7 +14,10 @@ export function listen(changed, failed) {
     follow(take);
     return;
   }
-  const worker = new SharedWorker("/console/js/follow_worker.js", { type: "module", name: "follow" });
+  const worker = new SharedWorker("/console/js/follow_worker.js", {
+    type: "module",
+    name: "follow",
+  });
   worker.port.addEventListener("message", event => take(event.data));
   worker.port.start();
 }

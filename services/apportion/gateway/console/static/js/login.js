@@ -22,7 +22,9 @@ export async function known(main) {
         await asked(main);
       } else {
         mount(main, problemPage(problem, "who you are"));
-        await new Promise(resolve => { setTimeout(resolve, 1000); });
+        await new Promise(resolve => {
+          setTimeout(resolve, 1000);
+        });
       }
     }
   }
@@ -32,15 +34,43 @@ export async function known(main) {
 function asked(main) {
   document.title = "Log in · Apportion";
   document.body.classList.add("locked");
-  mount(main, html`<div class="page login"><header class="answer"><h1>Who are you?</h1><p class="sub"><span>This gateway answers whom it knows, by a token.</span></p></header>
-    <section class="card"><form id="login"><label for="token">Token</label><div class="row"><input id="token" type="password" required autocomplete="current-password" spellcheck="false" aria-describedby="refused"><button class="btn pri">Log in</button></div><p id="refused" role="alert" class="c-bad"></p></form>
-    <p class="faint">The browser keeps it until it is closed. In a cluster:</p><pre>kubectl create token NAME --audience apportion</pre>
-    <p class="faint">Elsewhere whoever runs the gateway makes one: <code>apportion token NAME</code></p></section></div>`);
+  mount(
+    main,
+    html`<div class="page login">
+      <header class="answer">
+        <h1>Who are you?</h1>
+        <p class="sub"><span>This gateway answers whom it knows, by a token.</span></p>
+      </header>
+      <section class="card">
+        <form id="login">
+          <label for="token">Token</label>
+          <div class="row">
+            <input
+              id="token"
+              type="password"
+              required
+              autocomplete="current-password"
+              spellcheck="false"
+              aria-describedby="refused"
+            /><button class="btn pri">Log in</button>
+          </div>
+          <p id="refused" role="alert" class="c-bad"></p>
+        </form>
+        <p class="faint">The browser keeps it until it is closed. In a cluster:</p>
+        <pre>kubectl create token NAME --audience apportion</pre>
+        <p class="faint">
+          Elsewhere whoever runs the gateway makes one: <code>apportion token NAME</code>
+        </p>
+      </section>
+    </div>`,
+  );
   main.setAttribute("aria-busy", "false");
   main.dataset.shown = "login";
   $("#token").focus();
   return new Promise(resolve => {
-    $("#token").addEventListener("invalid", () => { $("#refused").textContent = ""; }); // the browser says that it is empty
+    $("#token").addEventListener("invalid", () => {
+      $("#refused").textContent = "";
+    }); // the browser says that it is empty
     $("#login").addEventListener("submit", async event => {
       event.preventDefault();
       try {
@@ -70,7 +100,15 @@ function showMe() {
 function leave() {
   const dialog = $("#dialog");
   dialog.setAttribute("aria-label", "Log out");
-  mount(dialog, html`<h2>Log out ${me.name}?</h2><p class="faint">This browser forgets the token; it is asked for again.</p><div class="acts"><button class="btn pri" id="logout">Log out</button><button class="btn" id="stay">Cancel</button></div>`);
+  mount(
+    dialog,
+    html`<h2>Log out ${me.name}?</h2>
+      <p class="faint">This browser forgets the token; it is asked for again.</p>
+      <div class="acts">
+        <button class="btn pri" id="logout">Log out</button
+        ><button class="btn" id="stay">Cancel</button>
+      </div>`,
+  );
   dialog.showModal();
   $("#stay").addEventListener("click", () => dialog.close());
   $("#logout").addEventListener("click", async () => {

@@ -9,7 +9,14 @@ export const MARK_ROOM = 24;
 /** Of several marks the first of these that is there. */
 export const LOOKS = ["broken", "cordon", "policy", "ok"];
 /** How a mark looks, by its kind; one of a kind that is not known here looks like a change of policy. */
-export const LOOK_OF = { failure: "broken", recovery: "ok", cordon: "cordon", uncordon: "ok", policy: "policy", configuration: "policy" };
+export const LOOK_OF = {
+  failure: "broken",
+  recovery: "ok",
+  cordon: "cordon",
+  uncordon: "ok",
+  policy: "policy",
+  configuration: "policy",
+};
 const LETTER_ROOM = 6.2;
 const DIGIT_ROOM = 7.3; // of counts, which are bolder
 const GAP = 4;
@@ -29,28 +36,50 @@ export function grouped(marks, x, width) {
   merged(groups);
   for (const group of groups) {
     [[group.look]] = partsOf(group);
-    group.kinds = [...Map.groupBy(group.marks, mark => mark.label)].map(([label, alike]) => [label, alike.length]);
+    group.kinds = [...Map.groupBy(group.marks, mark => mark.label)].map(([label, alike]) => [
+      label,
+      alike.length,
+    ]);
   }
   labelled(groups, width);
   return groups;
 }
 
 /** Their buttons, in their order. */
-export const markButtons = (groups, width) => groups.map((group, at) => markButton(group, at, width));
+export const markButtons = (groups, width) =>
+  groups.map((group, at) => markButton(group, at, width));
 
 /** What opens where several are one: each with its time, and leading to it. */
-export const markList = ({ marks }) => html`<b>${spanWords(marks)}</b><ol>${marks.map((mark, at) => html`<li><button data-revision="${mark.revision}" ${at ? "" : trusted("autofocus")}><time>${clock(mark.ms)}</time><i class="k-${mark.look}"></i><span>${mark.sentence}</span></button></li>`)}</ol>`;
+export const markList = ({ marks }) =>
+  html`<b>${spanWords(marks)}</b>
+    <ol>
+      ${marks.map(
+        (mark, at) =>
+          html`<li>
+            <button data-revision="${mark.revision}" ${at ? "" : trusted("autofocus")}>
+              <time>${clock(mark.ms)}</time><i class="k-${mark.look}"></i
+              ><span>${mark.sentence}</span>
+            </button>
+          </li>`,
+      )}
+    </ol>`;
 
 const countWords = count => (count > COUNT_MOST ? `${COUNT_MOST}+` : String(count));
 
 /** How many of a group look how: failures are not told as recoveries, nor these as failures. */
-const partsOf = ({ marks }) => LOOKS.map(look => [look, marks.filter(mark => mark.look === look).length]).filter(([, count]) => count);
+const partsOf = ({ marks }) =>
+  LOOKS.map(look => [look, marks.filter(mark => mark.look === look).length]).filter(
+    ([, count]) => count,
+  );
 
 /** How wide a count is drawn, in whatever font. */
 const countRoom = count => PILL_ENDS + DIGIT_ROOM * countWords(count).length;
 
 /** Half of what is seen of a mark: a count of many is wider than a finger, and one of each look stands beside the others. */
-const shapeOf = group => (group.marks.length < 2 ? DOT : partsOf(group).reduce((sum, [, count]) => sum + countRoom(count), PILL_BORDER)) / 2;
+const shapeOf = group =>
+  (group.marks.length < 2
+    ? DOT
+    : partsOf(group).reduce((sum, [, count]) => sum + countRoom(count), PILL_BORDER)) / 2;
 
 /** Half of what it takes. */
 const halfOf = group => Math.max(MARK_ROOM / 2, shapeOf(group));
@@ -68,11 +97,14 @@ function merged(groups) {
 
 const groupLabel = ({ kinds }) => kinds.map(([label]) => label).join(", ");
 
-const spanWords = marks => `${num(marks.length)} marks, ${clock(marks[0].ms)} to ${clock(marks.at(-1).ms)}`;
+const spanWords = marks =>
+  `${num(marks.length)} marks, ${clock(marks[0].ms)} to ${clock(marks.at(-1).ms)}`;
 
 /** What a mark says, or how many of which kinds several are. */
 export const groupWords = ({ marks, kinds }) =>
-  (marks.length === 1 ? `${clock(marks[0].ms)}  ${marks[0].sentence}` : `${spanWords(marks)}: ${kinds.map(([label, count]) => `${num(count)} × ${label}`).join(", ")}`);
+  marks.length === 1
+    ? `${clock(marks[0].ms)}  ${marks[0].sentence}`
+    : `${spanWords(marks)}: ${kinds.map(([label, count]) => `${num(count)} × ${label}`).join(", ")}`;
 
 /** Which groups have room for words beside them; the newest has the first right to it. */
 function labelled(groups, width) {
@@ -81,7 +113,8 @@ function labelled(groups, width) {
     const room = shapeOf(group) + GAP + LETTER_ROOM * groupLabel(group).length;
     const before = groups[at - 1];
     if (free - group.x > room) group.side = "";
-    else if (free === width && group.x - (before ? before.x + halfOf(before) : 0) > room) group.side = "left";
+    else if (free === width && group.x - (before ? before.x + halfOf(before) : 0) > room)
+      group.side = "left";
     free = group.x - (group.side === "left" ? room : halfOf(group));
   }
 }
@@ -89,6 +122,24 @@ function labelled(groups, width) {
 function markButton(group, at, width) {
   const { marks, look, side } = group;
   const opens = marks.length > 1 ? trusted('popovertarget="t-list"') : "";
-  const shown = marks.length > 1 ? partsOf(group).map(([each, count]) => html`<em class="k-${each}" data-s="width:${countRoom(count)}px">${countWords(count)}</em>`) : "";
-  return html`<button class="mk k-${look} ${shown ? "several" : ""}" data-at="${at}" data-revision="${marks[0].revision}" data-s="left:${group.x / width * 100}%" aria-label="${groupWords(group)}" ${opens}><i>${shown}</i>${side === undefined ? "" : html`<b data-s="${side || "right"}:auto;${side ? "right" : "left"}:${MARK_ROOM / 2 + shapeOf(group) + GAP}px">${groupLabel(group)}</b>`}</button>`;
+  const shown =
+    marks.length > 1
+      ? partsOf(group).map(
+          ([each, count]) =>
+            html`<em class="k-${each}" data-s="width:${countRoom(count)}px"
+              >${countWords(count)}</em
+            >`,
+        )
+      : "";
+  return html`<button
+    class="mk k-${look} ${shown ? "several" : ""}"
+    data-at="${at}"
+    data-revision="${marks[0].revision}"
+    data-s="left:${(group.x / width) * 100}%"
+    aria-label="${groupWords(group)}"
+    ${opens}
+  >
+    <i>${shown}</i
+    >${side === undefined ? "" : html`<b data-s="${side || "right"}:auto;${side ? "right" : "left"}:${MARK_ROOM / 2 + shapeOf(group) + GAP}px">${groupLabel(group)}</b>`}
+  </button>`;
 }

@@ -19,9 +19,11 @@ const UNSEEN = [403, 404]; // nobody is told of what he may not see
 
 /** The namespaces of the pod that a name alone means: one, or none, or the several that it may mean. */
 export async function namespacesOf(name) {
-  const ever = await namespacesEver(name) ?? [];
+  const ever = (await namespacesEver(name)) ?? [];
   if (ever.includes(DEFAULT)) return [DEFAULT];
-  const live = new Set((await livePods()).filter(pod => pod.name === name).map(pod => pod.namespace));
+  const live = new Set(
+    (await livePods()).filter(pod => pod.name === name).map(pod => pod.namespace),
+  );
   if (live.has(DEFAULT)) return [DEFAULT];
   return live.size ? [...live].sort() : ever;
 }
@@ -32,18 +34,29 @@ export async function mayBeMeant(name) {
   const past = ever !== null;
   if (ever?.length) return { past, pods: ever.map(namespace => ({ namespace, name })) };
   const known = Map.groupBy(live, pod => pod.name);
-  return { past, pods: known.get(name) ?? near(name, known.keys()).flatMap(each => known.get(each)) };
+  return {
+    past,
+    pods: known.get(name) ?? near(name, known.keys()).flatMap(each => known.get(each)),
+  };
 }
 
 /** What else has that name: a node, or a namespace with live pods. */
 export async function otherKinds(name) {
-  const [node, spaces] = await Promise.all([orNone(get(`nodes/${path(name)}`), UNSEEN), orNone(get("namespaces"), UNSEEN)]);
-  return { node: node ? name : "", namespace: spaces?.items.some(each => each.namespace === name) ? name : "" };
+  const [node, spaces] = await Promise.all([
+    orNone(get(`nodes/${path(name)}`), UNSEEN),
+    orNone(get("namespaces"), UNSEEN),
+  ]);
+  return {
+    node: node ? name : "",
+    namespace: spaces?.items.some(each => each.namespace === name) ? name : "",
+  };
 }
 
 /** Where a pod of that name is or was; null where this gateway answers for no past. */
 async function namespacesEver(name) {
-  return (await orNone(get(`history/pods/${path(name)}`)))?.items.map(each => each.namespace) ?? null;
+  return (
+    (await orNone(get(`history/pods/${path(name)}`)))?.items.map(each => each.namespace) ?? null
+  );
 }
 
 /** Live pods, of several that have all of their name in common one. */
@@ -60,7 +73,9 @@ function noPod(whose, past) {
 
 /** The page of a name that is that of several pods, one in each of these namespaces. */
 export const severalPage = (name, namespaces) =>
-  meantPage(`The name ${name} leads to ${many(namespaces.length, "pod")}.`, name, { pods: namespaces.map(namespace => ({ namespace, name })) });
+  meantPage(`The name ${name} leads to ${many(namespaces.length, "pod")}.`, name, {
+    pods: namespaces.map(namespace => ({ namespace, name })),
+  });
 
 /** The page of a name that no pod has. */
 export const nonePage = (whose, name, meant) => meantPage(noPod(whose, meant.past), name, meant);
@@ -69,13 +84,30 @@ export const nonePage = (whose, name, meant) => meantPage(noPod(whose, meant.pas
 function meantPage(sentence, name, { pods, later, node, namespace }) {
   const shown = pods.slice(0, SHOWN).map(pod => podLink(pod.namespace, pod.name));
   const said = [
-    later && html`It came later, at ${link(`pod/${later.namespace}/${later.name}`, revisionWords(later.revision), { at: String(later.revision) })}.`,
-    shown.length && html`Did you mean ${either(shown)}${pods.length > SHOWN ? ` (${num(pods.length - SHOWN)} more have that name)` : ""}?`,
+    later &&
+      html`It came later, at
+      ${link(`pod/${later.namespace}/${later.name}`, revisionWords(later.revision), { at: String(later.revision) })}.`,
+    shown.length &&
+      html`Did you mean
+      ${either(shown)}${pods.length > SHOWN ? ` (${num(pods.length - SHOWN)} more have that name)` : ""}?`,
     node && html`It is a node: ${nodeLink(node)}.`,
-    namespace && html`It is a namespace: ${link("pods", `the pods of ${namespace}`, { q: `${namespace}/` })}.`,
+    namespace &&
+      html`It is a namespace: ${link("pods", `the pods of ${namespace}`, { q: `${namespace}/` })}.`,
   ].filter(Boolean);
-  return onlySays(sentence, said.length ? said.map(each => html`${each} `) : "No live pod has a name like it.", [
-    link("pods", "All pods", {}, "btn"), link("pods", `Pods with ${name.slice(0, LIKE_CHARS)} in their names`, { q: name.slice(0, LIKE_CHARS) }, "btn")]);
+  return onlySays(
+    sentence,
+    said.length ? said.map(each => html`${each} `) : "No live pod has a name like it.",
+    [
+      link("pods", "All pods", {}, "btn"),
+      link(
+        "pods",
+        `Pods with ${name.slice(0, LIKE_CHARS)} in their names`,
+        { q: name.slice(0, LIKE_CHARS) },
+        "btn",
+      ),
+    ],
+  );
 }
 
-const either = links => links.map((each, at) => html`${at ? (at === links.length - 1 ? " or " : ", ") : ""}${each}`);
+const either = links =>
+  links.map((each, at) => html`${at ? (at === links.length - 1 ? " or " : ", ") : ""}${each}`);

@@ -20,7 +20,7 @@ export const moment = {
 export const isLive = () => !moment.at;
 
 /** The time that the pages show, in milliseconds. */
-export const shownTime = () => (isLive() ? Date.now() : moment.time ?? Date.now());
+export const shownTime = () => (isLive() ? Date.now() : (moment.time ?? Date.now()));
 
 /** #1,214,394, as people write a revision. */
 export const revisionWords = revision => `#${num(revision)}`;

@@ -6,49 +6,85 @@ import { num } from "./format.js";
 import { link } from "./links.js";
 
 /** A text whose commands stand between backticks, as the gateway writes them; what is no text stays. */
-export const withCode = text => (typeof text === "string" ? text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part)) : text);
+export const withCode = text =>
+  typeof text === "string"
+    ? text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part))
+    : text;
 
 /** The sentence that answers the page's question, and what qualifies it. */
-export const answer = (sentence, notes = []) => html`<header class="answer"><h1>${withCode(sentence)}</h1>${
-  notes.length ? html`<p class="sub">${notes.filter(Boolean).map(note => html`<span>${withCode(note)}</span>`)}</p>` : ""}</header>`;
+export const answer = (sentence, notes = []) =>
+  html`<header class="answer">
+    <h1>${withCode(sentence)}</h1>
+    ${
+      notes.length
+        ? html`<p class="sub">
+            ${notes.filter(Boolean).map(note => html`<span>${withCode(note)}</span>`)}
+          </p>`
+        : ""
+    }
+  </header>`;
 
 /** A page that only says one thing, and where to go from there. */
-export const onlySays = (sentence, more = "", links = []) => html`<div class="page">${answer(sentence)}${
-  more || links.length ? html`<section class="card">${more ? html`<p class="lead">${withCode(more)}</p>` : ""}${
-    links.length ? html`<div class="acts">${links}</div>` : ""}</section>` : ""}</div>`;
+export const onlySays = (sentence, more = "", links = []) =>
+  html`<div class="page">
+    ${answer(sentence)}${
+      more || links.length
+        ? html`<section class="card">
+            ${more ? html`<p class="lead">${withCode(more)}</p>` : ""}${
+              links.length ? html`<div class="acts">${links}</div>` : ""
+            }
+          </section>`
+        : ""
+    }
+  </div>`;
 
 /** What a page says instead of its answer when the gateway has none; `again` is what may help where one may come later. */
 export function problemPage(problem, about, again = []) {
   if (!(problem instanceof Problem)) throw problem;
   if (problem.unknown) {
-    return onlySays(`This gateway does not answer ${about}.`,
-      "It is older than this page, or serves only a part of the API.", [link("fleet", "The fleet", {}, "btn")]);
+    return onlySays(
+      `This gateway does not answer ${about}.`,
+      "It is older than this page, or serves only a part of the API.",
+      [link("fleet", "The fleet", {}, "btn")],
+    );
   }
   const links = problem.passing ? again : [];
-  if (problem.status === 0) return onlySays("The gateway does not answer.", "This page asks again by itself.", links);
+  if (problem.status === 0)
+    return onlySays("The gateway does not answer.", "This page asks again by itself.", links);
   return onlySays(sentence(problem.message), problem.fix ? sentence(problem.fix) : "", links);
 }
 
 /** The same within a card of a page. */
 export function problemNote(problem, about) {
   if (!(problem instanceof Problem)) throw problem;
-  const said = problem.unknown ? `This gateway does not answer ${about}.` : sentence(problem.message);
-  return html`<p class="faint">${withCode(`${said}${problem.fix && !problem.unknown ? ` ${sentence(problem.fix)}` : ""}`)}</p>`;
+  const said = problem.unknown
+    ? `This gateway does not answer ${about}.`
+    : sentence(problem.message);
+  return html`<p class="faint">
+    ${withCode(`${said}${problem.fix && !problem.unknown ? ` ${sentence(problem.fix)}` : ""}`)}
+  </p>`;
 }
 
 /** With a capital letter, unless it begins with a name. */
-export const sentenceCase = text => (/^[a-z]+(?=[ ,:;.]|$)/.test(text ?? "") ? text[0].toUpperCase() + text.slice(1) : text ?? "");
+export const sentenceCase = text =>
+  /^[a-z]+(?=[ ,:;.]|$)/.test(text ?? "") ? text[0].toUpperCase() + text.slice(1) : (text ?? "");
 
 /** A sentence of its own: with a capital letter, and with a full stop unless it has an end. */
 export const sentence = text => `${sentenceCase(text)}${/[.!?]$/.test(text) ? "" : "."}`;
 
 /** Every cause of a refusal, as long as the part of the nodes that it keeps, and what would unblock it. */
-export const causeList = (causes, nodes) => html`<ul class="causes">${causes.map(cause => html`<li>${causeBar(cause, nodes)}${cause.unblocked_by ? cure(cause.unblocked_by) : ""}</li>`)}</ul>`;
+export const causeList = (causes, nodes) =>
+  html`<ul class="causes">
+    ${causes.map(cause => html`<li>${causeBar(cause, nodes)}${cause.unblocked_by ? cure(cause.unblocked_by) : ""}</li>`)}
+  </ul>`;
 
 function causeBar(cause, nodes) {
   if (!cause.nodes) return html`<div class="cz"><span>${withCode(cause.words)}</span></div>`; // a limit: nobody looked at nodes
   const look = /cordon|unhealthy|not ready|not in the cluster/.test(cause.words) ? "warn" : "bad";
-  return html`<div class="cz"><span>${withCode(cause.words)}</span><b class="m">${num(cause.nodes)}</b><i class="${look}"><i data-s="width:${100 * cause.nodes / Math.max(1, nodes)}%"></i></i></div>`;
+  return html`<div class="cz">
+    <span>${withCode(cause.words)}</span><b class="m">${num(cause.nodes)}</b
+    ><i class="${look}"><i data-s="width:${(100 * cause.nodes) / Math.max(1, nodes)}%"></i></i>
+  </div>`;
 }
 
 /** A command, with a button that copies it where it is whole, and what it is about; else words. */
@@ -67,21 +103,48 @@ export function clauses(sentence, shown = text => text) {
 }
 
 /** A row of buttons of which one is pressed. */
-export const segments = (name, label, options, chosen) => html`<div class="seg" role="group" aria-label="${label}">${
-  options.map(([value, words]) => html`<button id="${name}-${value}" data-${name}="${value}" aria-pressed="${String(value === chosen)}">${words}</button>`)}</div>`;
+export const segments = (name, label, options, chosen) =>
+  html`<div class="seg" role="group" aria-label="${label}">
+    ${options.map(
+      ([value, words]) =>
+        html`<button
+          id="${name}-${value}"
+          data-${name}="${value}"
+          aria-pressed="${String(value === chosen)}"
+        >
+          ${words}
+        </button>`,
+    )}
+  </div>`;
 
 /** What a narrow screen has no columns for, as a second line of the row; a wide one does not show it. */
-export const second = said => html`<div class="second">${said.filter(Boolean).map(each => html`<span>${each}</span>`)}</div>`;
+export const second = said =>
+  html`<div class="second">${said.filter(Boolean).map(each => html`<span>${each}</span>`)}</div>`;
 
 /** The field that `/` goes to. */
-export const searchField = (value, placeholder, label) => html`<label class="search">${ICONS.find}<input
-  id="q" type="search" value="${value}" placeholder="${placeholder}" aria-label="${label}" autocomplete="off" spellcheck="false"><kbd>/</kbd></label>`;
+export const searchField = (value, placeholder, label) =>
+  html`<label class="search"
+    >${ICONS.find}<input
+      id="q"
+      type="search"
+      value="${value}"
+      placeholder="${placeholder}"
+      aria-label="${label}"
+      autocomplete="off"
+      spellcheck="false"
+    /><kbd>/</kbd></label
+  >`;
 
 /** 1 node, 8 cards and 3 pods. */
-export const listed = words => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);
+export const listed = words =>
+  words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
 
 /** A command with a button that copies it. */
-export const command = text => html`<div class="fix"><code>${text}</code><button class="cp" data-copy="${text}" aria-label="Copy: ${text}">${ICONS.copy}</button></div>`;
+export const command = text =>
+  html`<div class="fix">
+    <code>${text}</code
+    ><button class="cp" data-copy="${text}" aria-label="Copy: ${text}">${ICONS.copy}</button>
+  </div>`;
 
 /** Copy what a pressed button holds; the clipboard may be closed to a page without TLS. */
 export async function copyFrom(event) {

@@ -5,12 +5,20 @@
 import { moment } from "./moment.js";
 
 const SPELT = new Map([
-  ["what-if", "whatif"], ["event", "events"], ["report", "reports"], ["nodes", "fleet"], ["node", "fleet"],
+  ["what-if", "whatif"],
+  ["event", "events"],
+  ["report", "reports"],
+  ["nodes", "fleet"],
+  ["node", "fleet"],
 ]);
 
 /** An address that means a page by another name, as all links have that page: in its place. A node is on the fleet page. */
 export function setSpelt() {
-  const { name, args: [node], parameters } = route();
+  const {
+    name,
+    args: [node],
+    parameters,
+  } = route();
   if (!SPELT.has(name)) return;
   if (SPELT.get(name) === "fleet" && node) parameters.set("q", `node:${node}`);
   replace([SPELT.get(name)], parameters);
@@ -26,10 +34,15 @@ export function route() {
 }
 
 function decode(part) {
-  try { return decodeURIComponent(part); } catch { return part; }
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
-const readable = query => query.toString().replace(/%3A/g, ":").replace(/%2F/g, "/").replace(/%2C/g, ",");
+const readable = query =>
+  query.toString().replace(/%3A/g, ":").replace(/%2F/g, "/").replace(/%2C/g, ",");
 
 /** The address of a page; `parameters` without a value are left out. */
 export function href(path, parameters = {}) {
@@ -59,8 +72,14 @@ export function setCanonical(args = route().args) {
 
 function replace(parts, parameters) {
   const said = readable(parameters);
-  history.replaceState(null, "", `#/${parts.map(encodeURIComponent).join("/")}${said ? `?${said}` : ""}`);
+  history.replaceState(
+    null,
+    "",
+    `#/${parts.map(encodeURIComponent).join("/")}${said ? `?${said}` : ""}`,
+  );
 }
 
 /** Go to a page. */
-export const go = address => { location.hash = address.slice(1); };
+export const go = address => {
+  location.hash = address.slice(1);
+};

@@ -28,21 +28,50 @@ export class TimeBar {
     this.wanted = null;
     this.playing = null;
     this.speed = 1;
-    mount(element, html`<div class="t-now"><div class="t-clock"><output id="t-clock"></output><span id="t-ago"></span></div><a id="t-rev" class="m"></a></div>
-      <div class="t-ctl"><button id="t-before" aria-label="The mark before" title="The mark before  [">${ICONS.before}</button><button id="t-play" aria-label="Play" title="Play  space">${ICONS.play}</button><button id="t-next" aria-label="The next mark" title="The next mark  ]">${ICONS.next}</button><button id="t-speed" title="Speed" aria-label="Speed" class="m"></button></div>
-      <div class="t-track" id="t-track"><canvas id="t-hist" aria-hidden="true"></canvas><div class="t-marks" id="t-marks"></div><input id="t-range" type="range" step="${STEP_MS}" aria-label="Moment that every page shows"><i class="t-head" id="t-head"></i><i class="t-ghost" id="t-ghost" hidden></i><span class="t-tip" id="t-tip" hidden></span><div class="t-list" id="t-list" popover aria-label="Marks"></div><p class="t-none faint" id="t-none" hidden></p></div>
-      <button id="t-live" class="t-live" title="Back to now  n"><i></i>Now</button>`);
+    mount(
+      element,
+      html`<div class="t-now">
+          <div class="t-clock"><output id="t-clock"></output><span id="t-ago"></span></div>
+          <a id="t-rev" class="m"></a>
+        </div>
+        <div class="t-ctl">
+          <button id="t-before" aria-label="The mark before" title="The mark before  [">
+            ${ICONS.before}</button
+          ><button id="t-play" aria-label="Play" title="Play  space">${ICONS.play}</button
+          ><button id="t-next" aria-label="The next mark" title="The next mark  ]">
+            ${ICONS.next}</button
+          ><button id="t-speed" title="Speed" aria-label="Speed" class="m"></button>
+        </div>
+        <div class="t-track" id="t-track">
+          <canvas id="t-hist" aria-hidden="true"></canvas>
+          <div class="t-marks" id="t-marks"></div>
+          <input
+            id="t-range"
+            type="range"
+            step="${STEP_MS}"
+            aria-label="Moment that every page shows"
+          /><i class="t-head" id="t-head"></i><i class="t-ghost" id="t-ghost" hidden></i
+          ><span class="t-tip" id="t-tip" hidden></span>
+          <div class="t-list" id="t-list" popover aria-label="Marks"></div>
+          <p class="t-none faint" id="t-none" hidden></p>
+        </div>
+        <button id="t-live" class="t-live" title="Back to now  n"><i></i>Now</button>`,
+    );
     this.range = $("#t-range");
     $("#t-before").addEventListener("click", () => this.mark(-1));
     $("#t-next").addEventListener("click", () => this.mark(1));
     $("#t-play").addEventListener("click", () => this.play());
     $("#t-live").addEventListener("click", () => this.now());
-    $("#t-speed").addEventListener("click", () => { this.speed = (this.speed + 1) % SPEEDS.length; this.draw(); });
+    $("#t-speed").addEventListener("click", () => {
+      this.speed = (this.speed + 1) % SPEEDS.length;
+      this.draw();
+    });
     $("#t-marks").addEventListener("click", event => {
       const button = event.target.closest(".mk");
       if (!button) return;
       const group = this.groups[button.dataset.at];
-      if (group.marks.length > 1) this.openList(group, button); // and the button itself shows it
+      if (group.marks.length > 1)
+        this.openList(group, button); // and the button itself shows it
       else this.seek(button.dataset.revision);
     });
     $("#t-list").addEventListener("click", event => {
@@ -51,11 +80,16 @@ export class TimeBar {
       $("#t-list").hidePopover();
       this.seek(button.dataset.revision);
     });
-    $("#t-list").addEventListener("toggle", event => { if (event.newState === "closed") this.draw(); });
+    $("#t-list").addEventListener("toggle", event => {
+      if (event.newState === "closed") this.draw();
+    });
     this.range.addEventListener("input", () => this.dragged());
     const track = $("#t-track");
     track.addEventListener("pointermove", event => this.ghost(event));
-    track.addEventListener("pointerleave", () => { $("#t-ghost").hidden = true; $("#t-tip").hidden = true; });
+    track.addEventListener("pointerleave", () => {
+      $("#t-ghost").hidden = true;
+      $("#t-tip").hidden = true;
+    });
     setInterval(() => this.tick(), 1000);
   }
 
@@ -77,7 +111,9 @@ export class TimeBar {
     this.asked = now;
     try {
       const width = $("#t-hist").clientWidth || 600;
-      this.line = read(await getNow("timeline", { bins: Math.max(20, Math.min(400, Math.floor(width / 3))) }));
+      this.line = read(
+        await getNow("timeline", { bins: Math.max(20, Math.min(400, Math.floor(width / 3))) }),
+      );
       this.absent = "";
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
@@ -90,15 +126,23 @@ export class TimeBar {
 
   // ---- going elsewhere ----
 
-  now() { this.stop(); this.seek(""); }
+  now() {
+    this.stop();
+    this.seek("");
+  }
 
-  seekTime(ms) { this.seek(this.atOf(ms)); }
+  seekTime(ms) {
+    this.seek(this.atOf(ms));
+  }
 
   /** The slider's end is now, though in the past it stands where now was when that was drawn. */
   dragged() {
     const { value, max } = this.range;
     if (value === max) this.now();
-    else { this.stop(); this.seekTime(Number(value)); }
+    else {
+      this.stop();
+      this.seekTime(Number(value));
+    }
   }
 
   /** A time as the address has it: whole seconds, now as nothing, the beginning as its revision. */
@@ -124,22 +168,35 @@ export class TimeBar {
     }
   }
 
-  step(ms) { this.stop(); this.seekTime(shownTime() + ms); }
+  step(ms) {
+    this.stop();
+    this.seekTime(shownTime() + ms);
+  }
 
   mark(direction) {
     const at = shownTime();
     const marks = this.line?.marks ?? [];
-    const found = direction > 0 ? marks.find(mark => mark.ms > at + 999) : marks.findLast(mark => mark.ms < at - 999);
+    const found =
+      direction > 0
+        ? marks.find(mark => mark.ms > at + 999)
+        : marks.findLast(mark => mark.ms < at - 999);
     this.stop();
-    this.seek(found ? String(found.revision) : direction > 0 || !this.line ? "" : String(this.line.first));
+    this.seek(
+      found ? String(found.revision) : direction > 0 || !this.line ? "" : String(this.line.first),
+    );
   }
 
   /** Play forwards from the moment that is shown, or from the last mark where that is now. */
   play() {
-    if (this.playing) { this.stop(); return; }
+    if (this.playing) {
+      this.stop();
+      return;
+    }
     if (!this.line) return;
     const last = this.line.marks.at(-1)?.ms ?? this.line.from;
-    const from = isLive() ? Math.max(this.line.from, last - 10 * SPEEDS[this.speed] * 1000) : shownTime();
+    const from = isLive()
+      ? Math.max(this.line.from, last - 10 * SPEEDS[this.speed] * 1000)
+      : shownTime();
     this.playing = { from, began: performance.now(), speed: SPEEDS[this.speed] };
     this.run(this.playing);
     this.draw();
@@ -148,17 +205,27 @@ export class TimeBar {
   async run(play) {
     while (this.playing === play) {
       const ms = play.from + (performance.now() - play.began) * play.speed;
-      if (ms >= this.end()) { this.now(); return; }
+      if (ms >= this.end()) {
+        this.now();
+        return;
+      }
       await this.setMoment(this.atOf(ms));
-      await new Promise(resolve => { requestAnimationFrame(resolve); });
+      await new Promise(resolve => {
+        requestAnimationFrame(resolve);
+      });
     }
   }
 
-  stop() { this.playing = null; this.drawPlay(); }
+  stop() {
+    this.playing = null;
+    this.drawPlay();
+  }
 
   // ---- what it shows ----
 
-  end() { return Math.max(Date.now(), this.line?.to ?? 0); }
+  end() {
+    return Math.max(Date.now(), this.line?.to ?? 0);
+  }
 
   place(ms) {
     const { from } = this.line;
@@ -192,14 +259,28 @@ export class TimeBar {
     const live = isLive();
     $("#t-clock").textContent = moment.problem ? "––:––:––" : clock(time);
     const today = day(time) === day(Date.now());
-    $("#t-ago").textContent = moment.problem ? "no such moment" : live ? liveWords() : `${today ? "" : `${day(time)}, `}${duration((Date.now() - time) / 1000)} ago`;
+    $("#t-ago").textContent = moment.problem
+      ? "no such moment"
+      : live
+        ? liveWords()
+        : `${today ? "" : `${day(time)}, `}${duration((Date.now() - time) / 1000)} ago`;
     const revision = live ? moment.newest : moment.revision;
-    const of = live || moment.eventTime === null || clock(moment.eventTime) === clock(time) ? "" : `, of ${when(moment.eventTime, time)}`;
+    const of =
+      live || moment.eventTime === null || clock(moment.eventTime) === clock(time)
+        ? ""
+        : `, of ${when(moment.eventTime, time)}`;
     $("#t-rev").textContent = revision ? `rev ${num(revision)}${of}` : "";
     $("#t-rev").href = href("events", { rev: revision ? String(revision) : "" });
     if (!this.line) return;
-    Object.assign(this.range, { min: Math.floor(this.line.from / STEP_MS) * STEP_MS, max: Math.ceil(this.end() / STEP_MS) * STEP_MS, value: time });
-    this.range.setAttribute("aria-valuetext", `${clock(time)}, revision ${num(revision)}${of}${live ? ", now" : ""}`);
+    Object.assign(this.range, {
+      min: Math.floor(this.line.from / STEP_MS) * STEP_MS,
+      max: Math.ceil(this.end() / STEP_MS) * STEP_MS,
+      value: time,
+    });
+    this.range.setAttribute(
+      "aria-valuetext",
+      `${clock(time)}, revision ${num(revision)}${of}${live ? ", now" : ""}`,
+    );
     $("#t-head").style.left = `${this.place(time) * 100}%`;
   }
 
@@ -234,29 +315,56 @@ export class TimeBar {
     tip.hidden = false;
     ghost.style.left = `${part * 100}%`;
     const bin = this.line.bins.find(each => ms < each.to) ?? this.line.bins.at(-1);
-    tip.textContent = group ? groupWords(group) : `${clock(ms)}  ·  rev ${revisionWords(bin?.last ?? 0).slice(1)}`;
+    tip.textContent = group
+      ? groupWords(group)
+      : `${clock(ms)}  ·  rev ${revisionWords(bin?.last ?? 0).slice(1)}`;
     tip.style.left = `${Math.max(tip.offsetWidth / 2, Math.min(box.width - tip.offsetWidth / 2, part * box.width))}px`;
   }
 }
 
 /** Now is live only while the gateway answers. */
-const liveWords = () => (moment.silent ? `${moment.silent.why} since ${clock(moment.silent.since)}` : "live");
+const liveWords = () =>
+  moment.silent ? `${moment.silent.why} since ${clock(moment.silent.since)}` : "live";
 
 /** The answer, with times as milliseconds and counts as quiet and red ones: a type tells a recovery from no failure, marks do. */
 export function read(answer) {
-  const recovered = answer.marks.filter(mark => mark.kind === "recovery" && RECOVERED.test(mark.sentence)).map(mark => mark.revision);
+  const recovered = answer.marks
+    .filter(mark => mark.kind === "recovery" && RECOVERED.test(mark.sentence))
+    .map(mark => mark.revision);
   const bins = answer.bins.map(bin => {
     let [quiet, red] = [0, 0];
-    for (const [kind, n] of Object.entries(bin.counts)) { if (RED.test(kind)) red += n; else quiet += n; }
-    const well = recovered.filter(revision => bin.first_revision <= revision && revision <= bin.last_revision).length;
+    for (const [kind, n] of Object.entries(bin.counts)) {
+      if (RED.test(kind)) red += n;
+      else quiet += n;
+    }
+    const well = recovered.filter(
+      revision => bin.first_revision <= revision && revision <= bin.last_revision,
+    ).length;
     [quiet, red] = [quiet + well, red - well];
-    return { from: Date.parse(bin.from_time), to: Date.parse(bin.to_time), last: bin.last_revision, quiet, red };
+    return {
+      from: Date.parse(bin.from_time),
+      to: Date.parse(bin.to_time),
+      last: bin.last_revision,
+      quiet,
+      red,
+    };
   });
-  const marks = answer.marks.map(mark => ({
-    ms: Date.parse(mark.time), revision: mark.revision, sentence: mark.sentence,
-    look: LOOK_OF[mark.kind] ?? "policy", label: mark.kind,
-  })).sort((a, b) => a.ms - b.ms || a.revision - b.revision);
-  return { from: Date.parse(answer.first_time), to: Date.parse(answer.last_time), first: answer.first_revision, bins, marks };
+  const marks = answer.marks
+    .map(mark => ({
+      ms: Date.parse(mark.time),
+      revision: mark.revision,
+      sentence: mark.sentence,
+      look: LOOK_OF[mark.kind] ?? "policy",
+      label: mark.kind,
+    }))
+    .sort((a, b) => a.ms - b.ms || a.revision - b.revision);
+  return {
+    from: Date.parse(answer.first_time),
+    to: Date.parse(answer.last_time),
+    first: answer.first_revision,
+    bins,
+    marks,
+  };
 }
 
 function drawHistogram(canvas, bar) {
@@ -276,8 +384,8 @@ function drawHistogram(canvas, bar) {
   for (const bin of bar.line.bins) {
     const x = bar.place(bin.from) * width;
     const wide = Math.max(1, bar.place(bin.to) * width - x - 1);
-    const tall = Math.sqrt(bin.quiet + bin.red) / most * room; // a burst must not flatten the rest
-    const red = tall * bin.red / Math.max(1, bin.quiet + bin.red);
+    const tall = (Math.sqrt(bin.quiet + bin.red) / most) * room; // a burst must not flatten the rest
+    const red = (tall * bin.red) / Math.max(1, bin.quiet + bin.red);
     paint.fillStyle = colour(bin.from <= shown ? "--tick" : "--tick-off");
     paint.fillRect(x, base - tall + red, wide, tall - red);
     paint.fillStyle = colour("--c-broken");

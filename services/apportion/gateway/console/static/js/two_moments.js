@@ -12,7 +12,10 @@ export const isCompared = ({ name, parameters }) => name === "events" && paramet
 
 /** Both moments of an address; without the second one the comparison is with now. */
 export function bothMoments(parameters) {
-  const [from, to] = parameters.get("diff").split(",").map(each => withPlus(each.trim()));
+  const [from, to] = parameters
+    .get("diff")
+    .split(",")
+    .map(each => withPlus(each.trim()));
   return [from, to || NOW].map(each => askedMoment(each, Date.now()));
 }
 
@@ -28,6 +31,9 @@ export function addressedMoment() {
 /** Another moment of the page that is open, in its address. */
 export function setAddressedMoment(at) {
   const asked = route();
-  if (!isCompared(asked)) { setParameters({ at }); return; }
+  if (!isCompared(asked)) {
+    setParameters({ at });
+    return;
+  }
   setParameters({ diff: `${bothMoments(asked.parameters)[0].asked},${at || NOW}` });
 }

@@ -31,7 +31,9 @@ function typeOn(typed, after, again) {
   const search = typed.closest("label").cloneNode(true);
   const field = $("input", search);
   field.addEventListener("input", () => setParameters({ q: field.value.trim() }));
-  field.addEventListener("keydown", event => { if (event.key === "Enter") again(); });
+  field.addEventListener("keydown", event => {
+    if (event.key === "Enter") again();
+  });
   after.after(search);
   field.focus();
   field.setSelectionRange(typed.selectionStart, typed.selectionEnd);
@@ -41,9 +43,15 @@ function typeOn(typed, after, again) {
 async function askAgain(main, show) {
   const typed = $("#q", main);
   let held = document.activeElement;
-  const note = event => { held = event.target; };
+  const note = event => {
+    held = event.target;
+  };
   main.addEventListener("focusin", note);
-  try { await show(); } finally { main.removeEventListener("focusin", note); }
+  try {
+    await show();
+  } finally {
+    main.removeEventListener("focusin", note);
+  }
   if (held === document.body || document.activeElement !== document.body) return;
   const field = held === typed ? $("#q", main) : null;
   (field ?? main).focus({ preventScroll: true });

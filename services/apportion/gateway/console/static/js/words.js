@@ -10,14 +10,26 @@ const NOT_TOLD = "-";
 
 /** What a pod asks for, as in `2 × 3,000 MiB, 50 % cores` or `8 whole cards`. */
 export function wants(asks) {
-  return asks.map(ask => {
-    const count = ask.count ?? 1;
-    const whole = ask.cores === 100 && ask.memory_mib === undefined && [undefined, 100].includes(ask.memory_percent);
-    if (whole) return `${count} whole ${count === 1 ? "card" : "cards"}`;
-    const memory = ask.profile || (ask.memory_mib !== undefined ? `${num(ask.memory_mib)} MiB`
-      : ask.memory_percent !== undefined ? `${ask.memory_percent} % memory` : "all memory");
-    return `${count} × ${memory}${ask.cores ? `, ${ask.cores} % cores` : ""}`;
-  }).join(" + ") || "no card";
+  return (
+    asks
+      .map(ask => {
+        const count = ask.count ?? 1;
+        const whole =
+          ask.cores === 100 &&
+          ask.memory_mib === undefined &&
+          [undefined, 100].includes(ask.memory_percent);
+        if (whole) return `${count} whole ${count === 1 ? "card" : "cards"}`;
+        const memory =
+          ask.profile ||
+          (ask.memory_mib !== undefined
+            ? `${num(ask.memory_mib)} MiB`
+            : ask.memory_percent !== undefined
+              ? `${ask.memory_percent} % memory`
+              : "all memory");
+        return `${count} × ${memory}${ask.cores ? `, ${ask.cores} % cores` : ""}`;
+      })
+      .join(" + ") || "no card"
+  );
 }
 
 /** A phase as people say it: a pod that has no place yet waits, whether somebody has looked or not. */
@@ -29,12 +41,15 @@ export function holds(shares) {
   const devices = new Set(shares.map(share => share.device)).size;
   const pieces = Map.groupBy(shares, piece);
   const each = pieces.size === 1 && shares.length === devices;
-  const said = [...pieces].map(([words, { length }]) => (length === 1 || each ? words : `${length} × ${words}`)).join(" + ");
+  const said = [...pieces]
+    .map(([words, { length }]) => (length === 1 || each ? words : `${length} × ${words}`))
+    .join(" + ");
   return `${many(devices, "card")}, ${said}${each && devices > 1 ? " each" : ""}`;
 }
 
 /** As in `30 %`; of an NPU, by whose id one is known, the cores are counted. */
-export const coresHeld = ({ device, cores }) => (device.startsWith("NPU-") ? num(cores) : `${cores} %`);
+export const coresHeld = ({ device, cores }) =>
+  device.startsWith("NPU-") ? num(cores) : `${cores} %`;
 
 /** One share: cores of a template are not percent, and its name says both. */
 function piece(share) {
@@ -50,13 +65,20 @@ export const lineWords = said => said.replaceAll(" x ", " × ").replace(/ whole\
 export const isTold = name => Boolean(name) && name !== NOT_TOLD;
 
 /** A pod as a link to its page; one of a namespace that the reader may not see has neither name nor page. */
-export const podName = (namespace, name) => (namespace === OTHERS || !isTold(name) ? html`<span class="faint">a pod of ${OTHERS}</span>` : podLink(namespace, name));
+export const podName = (namespace, name) =>
+  namespace === OTHERS || !isTold(name)
+    ? html`<span class="faint">a pod of ${OTHERS}</span>`
+    : podLink(namespace, name);
 
 /** A node as a link, where it is told. */
-export const nodeName = node => (isTold(node) ? nodeLink(node) : html`<span class="faint">–</span>`);
+export const nodeName = node =>
+  isTold(node) ? nodeLink(node) : html`<span class="faint">–</span>`;
 
 /** A sentence whose times are as pages have them: the ledger's own, 2026-11-26T12:55:32Z, by the reader's clock. */
-export const ownTimes = text => text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g, time => when(instant(time), shownTime()));
+export const ownTimes = text =>
+  text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g, time =>
+    when(instant(time), shownTime()),
+  );
 
 /** Seconds since a time, at the moment that is shown; null where nobody said when. */
 export function since(time, now) {

@@ -11,7 +11,8 @@ const LONG_S = 10;
 const TICK_MS = 1000;
 
 /** What stands above while an answer is worked out. */
-export const workingAnswer = (words, notes = []) => html`<div class="working">${answer(html`${words}…`, notes)}</div>`;
+export const workingAnswer = (words, notes = []) =>
+  html`<div class="working">${answer(html`${words}…`, notes)}</div>`;
 
 export class Working {
   /** The elements of the answer and of all that belongs to it; `status` is said, and not seen. */
@@ -23,9 +24,16 @@ export class Working {
   begin(words, { old = false, stop = false } = {}) {
     clearInterval(this.timer);
     this.head.style.minHeight = `${this.head.offsetHeight}px`; // what stands below does not move twice
-    mount(this.head, workingAnswer(words, [
-      stop ? html`<button class="btn" data-stop>Stop</button>` : "", html`<span id="since" aria-hidden="true"></span>`,
-      html`<span id="far"></span>`, html`<span id="long"></span>`, old ? "what stands below answers the question before" : ""]));
+    mount(
+      this.head,
+      workingAnswer(words, [
+        stop ? html`<button class="btn" data-stop>Stop</button>` : "",
+        html`<span id="since" aria-hidden="true"></span>`,
+        html`<span id="far"></span>`,
+        html`<span id="long"></span>`,
+        old ? "what stands below answers the question before" : "",
+      ]),
+    );
     this.body.setAttribute("aria-busy", "true");
     this.status.textContent = `${words}.`;
     this.heard = "";
@@ -40,9 +48,11 @@ export class Working {
   }
 
   tick(seconds) {
-    $("#since", this.head).textContent = seconds < 60 ? `${Math.floor(seconds)} s` : duration(seconds);
+    $("#since", this.head).textContent =
+      seconds < 60 ? `${Math.floor(seconds)} s` : duration(seconds);
     if (seconds < LONG_S) return;
-    const words = this.heard ? "a large plan: the gateway goes on, and says so if it takes too long"
+    const words = this.heard
+      ? "a large plan: the gateway goes on, and says so if it takes too long"
       : "no word from the gateway yet: few plans are worked out at a time, and others may be before this one";
     if ($("#long", this.head).textContent === words) return;
     $("#long", this.head).textContent = words;

@@ -1,7 +1,18 @@
 // What is said about one card or one node: while it is pointed at, and in the panel once it is chosen.
 import { actNotes, cardTarget, cordonButtons, nodeTarget } from "../act.js";
 import { get, path, Problem } from "../api.js";
-import { between, clock, duration, instant, many, num, percent, shortId, shortModel, when } from "../format.js";
+import {
+  between,
+  clock,
+  duration,
+  instant,
+  many,
+  num,
+  percent,
+  shortId,
+  shortModel,
+  when,
+} from "../format.js";
 import { html } from "../html.js";
 import { ICONS } from "../icons.js";
 import { link, receipt } from "../links.js";
@@ -10,33 +21,65 @@ import { problemNote } from "../parts.js";
 import { href } from "../route.js";
 import { linked } from "../sentence.js";
 import { isTold, podName } from "../words.js";
-import { ABSENT, FAILED, granted, isFree, stateOf, stateWords, UNREADY, used, WHOLE } from "./model.js";
+import {
+  ABSENT,
+  FAILED,
+  granted,
+  isFree,
+  stateOf,
+  stateWords,
+  UNREADY,
+  used,
+  WHOLE,
+} from "./model.js";
 
 const HOLDERS_SHOWN = 6;
 const EVENTS_SHOWN = 9;
-const OF_ITS_NODE = new Set(["NodeCordoned", "NodeUncordoned", "NodeCordonLifted", "NodeSilent", "NodeHeard", "NodeGone"]);
+const OF_ITS_NODE = new Set([
+  "NodeCordoned",
+  "NodeUncordoned",
+  "NodeCordonLifted",
+  "NodeSilent",
+  "NodeHeard",
+  "NodeGone",
+]);
 const stories = new Map(); // by what was asked, the oldest first: a ledger only grows
 
 /** The facts that the picture itself knows. */
-export const facts = (node, card) => html`${head(node, card)}${notes(node, card)}${amounts(node, card)}`;
+export const facts = (node, card) =>
+  html`${head(node, card)}${notes(node, card)}${amounts(node, card)}`;
 
 function head(node, card, more = null) {
   if (card === WHOLE) {
-    const models = [...Map.groupBy(node.model, ([model]) => model)].map(([model, { length }]) => `${length} × ${shortModel(model)}`);
-    return html`<div class="hc-h"><b>${node.name}</b> <span>node</span><span class="chip s-${nodeLook(node)}">${nodeWords(node)}</span></div>
-    <div class="hc-m"><span>${models.join(", ")}</span></div>`;
+    const models = [...Map.groupBy(node.model, ([model]) => model)].map(
+      ([model, { length }]) => `${length} × ${shortModel(model)}`,
+    );
+    return html`<div class="hc-h">
+        <b>${node.name}</b> <span>node</span
+        ><span class="chip s-${nodeLook(node)}">${nodeWords(node)}</span>
+      </div>
+      <div class="hc-m"><span>${models.join(", ")}</span></div>`;
   }
   const state = stateOf(node, card);
-  const name = more ? html`<a href="${cardAddress(node, WHOLE)}" data-choose="${node.name}">${node.name}</a>` : node.name;
-  return html`<div class="hc-h"><b>${name}</b> <span>card ${node.index[card]}</span><span class="chip s-${state}">${stateWords(node, card)}</span></div>
-    <div class="hc-m"><span>${shortModel(node.model[card][0])}${more?.device ? ` · ${more.device.mode}` : ""}</span><span class="m">${more?.device ? shortId(more.device.device) : ""}</span></div>`;
+  const name = more
+    ? html`<a href="${cardAddress(node, WHOLE)}" data-choose="${node.name}">${node.name}</a>`
+    : node.name;
+  return html`<div class="hc-h">
+      <b>${name}</b> <span>card ${node.index[card]}</span
+      ><span class="chip s-${state}">${stateWords(node, card)}</span>
+    </div>
+    <div class="hc-m">
+      <span>${shortModel(node.model[card][0])}${more?.device ? ` · ${more.device.mode}` : ""}</span
+      ><span class="m">${more?.device ? shortId(more.device.device) : ""}</span>
+    </div>`;
 }
 
 const nodeLook = node => (!node.ready ? "broken" : node.cordon ? "cordoned" : "");
 const nodeWords = node => (!node.ready ? "not ready" : node.cordon ? "cordoned" : "ready");
 
 /** A card in an address; a node where there is no number. */
-export const cardName = (node, card) => (card === WHOLE ? node.name : `${node.name}:${node.index[card]}`);
+export const cardName = (node, card) =>
+  card === WHOLE ? node.name : `${node.name}:${node.index[card]}`;
 const cardAddress = (node, card) => href("fleet", { card: cardName(node, card) });
 
 function amounts(node, card, more = null) {
@@ -46,22 +89,59 @@ function amounts(node, card, more = null) {
   const use = used(node, card);
   const { device } = more ?? {};
   return html`<div class="membar" aria-hidden="true">${bars(node, card)}</div>
-    <div class="hc-m"><span><b>${num(mib * held)}</b> of ${num(mib)} MiB granted</span><span>${use >= 0 ? `${percent(use / Math.max(held, 1e-6))} used` : ""}</span></div>
-    ${device ? html`<div class="hc-m"><span><b>${num(device.cores - device.cores_free)}</b> of ${many(device.cores, "core")}</span><span><b>${num(device.slots - device.slots_free)}</b> of ${many(device.slots, "slot")}</span></div>` : ""}
+    <div class="hc-m">
+      <span><b>${num(mib * held)}</b> of ${num(mib)} MiB granted</span
+      ><span>${use >= 0 ? `${percent(use / Math.max(held, 1e-6))} used` : ""}</span>
+    </div>
+    ${
+      device
+        ? html`<div class="hc-m">
+            <span
+              ><b>${num(device.cores - device.cores_free)}</b> of
+              ${many(device.cores, "core")}</span
+            ><span
+              ><b>${num(device.slots - device.slots_free)}</b> of
+              ${many(device.slots, "slot")}</span
+            >
+          </div>`
+        : ""
+    }
     ${holders(node, card, mib, more)}`;
 }
 
 function nodeAmounts(node, more) {
   const cards = Array.from({ length: node.count }, (_, card) => card);
   const all = cards.reduce((sum, card) => sum + node.model[card][1], 0);
-  const held = cards.reduce((sum, card) => sum + node.model[card][1] * Math.min(1, granted(node, card)), 0);
+  const held = cards.reduce(
+    (sum, card) => sum + node.model[card][1] * Math.min(1, granted(node, card)),
+    0,
+  );
   const taken = cards.filter(card => granted(node, card) > 0).length;
   const free = cards.filter(card => isFree(node, card)).length;
   const told = more?.node;
-  return html`<div class="hc-m"><span><b>${num(taken)}</b> of ${many(node.count, "card")} granted</span><span>${num(free)} free</span></div>
-    <div class="hc-m"><span><b>${num(held)}</b> of ${num(all)} MiB granted</span></div>
-    ${told ? html`<div class="hc-m"><span><b>${num(told.cpu_used_milli / 1000)}</b> of ${num(told.cpu_milli / 1000)} CPU</span><span><b>${num(told.memory_used_mib / 1024)}</b> of ${num(told.memory_mib / 1024)} GiB</span><span><b>${num(told.pods)}</b> of ${many(told.pods_max, "pod")}</span></div>
-    <ul class="holders">${cards.map(card => html`<li><a class="m" href="${cardAddress(node, card)}" data-choose="${cardName(node, card)}">card ${node.index[card]}</a><span>${stateWords(node, card)}${heldWords(node, card)}</span></li>`)}</ul>` : ""}`;
+  return html`<div class="hc-m">
+      <span><b>${num(taken)}</b> of ${many(node.count, "card")} granted</span
+      ><span>${num(free)} free</span>
+    </div>
+    <div class="hc-m">
+      <span><b>${num(held)}</b> of ${num(all)} MiB granted</span>
+    </div>
+    ${
+      told
+        ? html`<div class="hc-m">
+              <span
+                ><b>${num(told.cpu_used_milli / 1000)}</b> of ${num(told.cpu_milli / 1000)}
+                CPU</span
+              ><span
+                ><b>${num(told.memory_used_mib / 1024)}</b> of ${num(told.memory_mib / 1024)}
+                GiB</span
+              ><span><b>${num(told.pods)}</b> of ${many(told.pods_max, "pod")}</span>
+            </div>
+            <ul class="holders">
+              ${cards.map(card => html`<li><a class="m" href="${cardAddress(node, card)}" data-choose="${cardName(node, card)}">card ${node.index[card]}</a><span>${stateWords(node, card)}${heldWords(node, card)}</span></li>`)}
+            </ul>`
+        : ""
+    }`;
 }
 
 function heldWords(node, card) {
@@ -77,13 +157,17 @@ function notes(node, card, more = null) {
   if (bits & FAILED) said.push(["bad", "broken", node.notes[card] || "It failed; nobody says why"]);
   if (node.cordons[card]) said.push(["warn", "soon", `Cordoned: ${node.cordons[card]}`]);
   if (node.cordon) said.push(["warn", "soon", `Node cordoned: ${node.cordon}`]);
-  return said.map(([look, icon, words]) => html`<p class="note ${look}">${ICONS[icon]}<span>${words}</span></p>`);
+  return said.map(
+    ([look, icon, words]) => html`<p class="note ${look}">${ICONS[icon]}<span>${words}</span></p>`,
+  );
 }
 
 /** As the page of a pod there says it. */
 function unready(more) {
   const silent = instant(more?.node.silent);
-  return silent === null ? "The node is not ready" : `The node is not ready: its agent is not heard, found silent at ${when(silent, shownTime())}`;
+  return silent === null
+    ? "The node is not ready"
+    : `The node is not ready: its agent is not heard, found silent at ${when(silent, shownTime())}`;
 }
 
 function bars(node, card) {
@@ -91,41 +175,71 @@ function bars(node, card) {
   for (let at = node.start[card]; at < node.start[card + 1]; at += 1) {
     const share = node.memory[at] || 0.01;
     const inner = node.used[at] >= 0 ? node.used[at] / share : node.running[at];
-    parts.push(html`<i class="g" data-s="width:${Math.min(100, share * 100)}%"><i data-s="width:${Math.min(100, inner * 100)}%"></i></i>`);
+    parts.push(
+      html`<i class="g" data-s="width:${Math.min(100, share * 100)}%"
+        ><i data-s="width:${Math.min(100, inner * 100)}%"></i
+      ></i>`,
+    );
   }
   return parts;
 }
 
 function holders(node, card, mib, more) {
   const rows = [];
-  for (let at = node.start[card]; at < node.start[card + 1] && rows.length < HOLDERS_SHOWN; at += 1) {
+  for (
+    let at = node.start[card];
+    at < node.start[card + 1] && rows.length < HOLDERS_SHOWN;
+    at += 1
+  ) {
     const pod = node.pods[node.holder[at]];
     const since = more?.since.get(`${pod.namespace}/${pod.name}`);
     const seconds = since === undefined ? null : between(since, shownTime());
-    const name = more || !isTold(pod.name) ? podName(pod.namespace, pod.name) : html`<span class="m"><span class="ns">${pod.namespace}/</span>${pod.name}</span>`;
-    rows.push(html`<li>${name}<span>${num(mib * node.memory[at])} MiB · ${seconds === null ? pod.phase : duration(seconds)}</span></li>`);
+    const name =
+      more || !isTold(pod.name)
+        ? podName(pod.namespace, pod.name)
+        : html`<span class="m"><span class="ns">${pod.namespace}/</span>${pod.name}</span>`;
+    rows.push(
+      html`<li>
+        ${name}<span
+          >${num(mib * node.memory[at])} MiB ·
+          ${seconds === null ? pod.phase : duration(seconds)}</span
+        >
+      </li>`,
+    );
   }
   const left = node.start[card + 1] - node.start[card] - rows.length;
   if (!rows.length) return node.state[card] ? "" : html`<p class="faint">Nobody holds it.</p>`;
-  return html`<ul class="holders">${rows}${left > 0 ? html`<li class="faint">and ${num(left)} more</li>` : ""}</ul>`;
+  return html`<ul class="holders">
+    ${rows}${left > 0 ? html`<li class="faint">and ${num(left)} more</li>` : ""}
+  </ul>`;
 }
 
 /** What the gateway knows besides: the node, the device's id and mode, since when it is held, what happened. */
 export async function ask(node, card) {
   const whole = card === WHOLE;
   const [detail, placements, ofNode] = await Promise.all([
-    get(`nodes/${path(node.name)}`), whole ? null : get("placements", { node: node.name, limit: 1000 }), story("nodes", node.name),
+    get(`nodes/${path(node.name)}`),
+    whole ? null : get("placements", { node: node.name, limit: 1000 }),
+    story("nodes", node.name),
   ]);
   if (whole) return { node: detail.node, story: ofNode };
   const device = detail.devices.find(each => each.index === node.index[card]) ?? null;
-  const since = new Map(placements.items.map(item => [`${item.namespace}/${item.name}`, item.placed_time]));
+  const since = new Map(
+    placements.items.map(item => [`${item.namespace}/${item.name}`, item.placed_time]),
+  );
   const own = device ? await story("devices", device.device) : [];
-  return { device, since, node: detail.node, story: own instanceof Problem ? own : once([...own, ...ofItsNode(ofNode)]) };
+  return {
+    device,
+    since,
+    node: detail.node,
+    story: own instanceof Problem ? own : once([...own, ...ofItsNode(ofNode)]),
+  };
 }
 
 const once = items => [...new Map(items.map(item => [item.revision, item])).values()];
 
-const ofItsNode = items => (items instanceof Problem ? [] : items.filter(item => OF_ITS_NODE.has(item.type)));
+const ofItsNode = items =>
+  items instanceof Problem ? [] : items.filter(item => OF_ITS_NODE.has(item.type));
 
 /** What happened up to the moment that is shown; only what is new is asked for. */
 async function story(kind, name) {
@@ -149,18 +263,29 @@ async function story(kind, name) {
 
 /** The panel of a chosen card, or of a node: what can be done stands above what is long. */
 export function panel(node, card, more) {
-  const targets = more ? [...(more.device ? [cardTarget(more.device)] : []), nodeTarget(more.node)] : [];
-  return html`<button class="x" aria-label="Close">${ICONS.close}</button>${head(node, card, more)}${notes(node, card, more)}
+  const targets = more
+    ? [...(more.device ? [cardTarget(more.device)] : []), nodeTarget(more.node)]
+    : [];
+  return html`<button class="x" aria-label="Close">${ICONS.close}</button
+    >${head(node, card, more)}${notes(node, card, more)}
     ${more ? html`<div class="acts">${cordonButtons(targets)}${more.device ? link("whatif", "What if it is lost?", { lose: more.device.device }, "btn") : ""}${link("whatif", card === WHOLE ? "What if it is lost?" : "What if its node is lost?", { lose: node.name }, "btn")}</div>` : ""}
     ${amounts(node, card, more)}
     ${more ? html`${actNotes(targets)}${happened(more.story, node.name)}` : html`<p class="faint">asking…</p>`}`;
 }
 
 function happened(items, name) {
-  if (items instanceof Problem) return html`<h3>What happened to it</h3>${problemNote(items, "what happened to a card")}`;
-  if (!items.length) return html`<h3>What happened to it</h3><p class="faint">Nothing since the ledger's beginning.</p>`;
+  if (items instanceof Problem)
+    return html`<h3>What happened to it</h3>
+      ${problemNote(items, "what happened to a card")}`;
+  if (!items.length)
+    return html`<h3>What happened to it</h3>
+      <p class="faint">Nothing since the ledger's beginning.</p>`;
   const newest = items.toSorted((a, b) => b.revision - a.revision).slice(0, EVENTS_SHOWN);
-  return html`<h3>What happened to it</h3><ol class="mini">${newest.map(item => html`<li><time title="${item.time}">${said(item.time)}</time><span>${linked(item.sentence)}</span>${receipt(item.revision)}</li>`)}</ol><p class="hint">${link("events", `All events that name ${name}`, { q: name })}</p>`;
+  return html`<h3>What happened to it</h3>
+    <ol class="mini">
+      ${newest.map(item => html`<li><time title="${item.time}">${said(item.time)}</time><span>${linked(item.sentence)}</span>${receipt(item.revision)}</li>`)}
+    </ol>
+    <p class="hint">${link("events", `All events that name ${name}`, { q: name })}</p>`;
 }
 
 function said(time) {

@@ -11,10 +11,15 @@ const OTHER_STATES = ["failed", "unreached"];
 
 /** The words of a filter, as pairs of what they are about and what is wanted. */
 export function words(text) {
-  return text.trim().toLowerCase().split(/\s+/).filter(Boolean).map(word => {
-    const [kind, ...rest] = word.split(":");
-    return KINDS.includes(kind) && rest.length ? [kind, rest.join(":")] : ["", word];
-  });
+  return text
+    .trim()
+    .toLowerCase()
+    .split(/\s+/)
+    .filter(Boolean)
+    .map(word => {
+      const [kind, ...rest] = word.split(":");
+      return KINDS.includes(kind) && rest.length ? [kind, rest.join(":")] : ["", word];
+    });
 }
 
 /** What of a text means no card by itself: a kind, a state or one of the `pools` that there is not. In sentences. */
@@ -22,11 +27,17 @@ export function odd(text, show = "all", pools = []) {
   const said = [];
   const states = [...STATES.slice(1), ...OTHER_STATES];
   for (const [kind, wanted] of words(text)) {
-    if (kind === "state" && !states.includes(wanted)) said.push(`No state is called “${wanted}”; ${listed(states)} are.`);
-    if (kind === "pool" && pools.length && !pools.some(name => isOfPool(name, wanted))) said.push(`No pool is called “${wanted}”; ${poolsSaid(pools)}.`);
-    if (!kind && wanted.includes(":")) said.push(`No words begin with “${wanted.split(":")[0]}:”; ${listed(KINDS.map(each => `${each}:`))} do.`);
+    if (kind === "state" && !states.includes(wanted))
+      said.push(`No state is called “${wanted}”; ${listed(states)} are.`);
+    if (kind === "pool" && pools.length && !pools.some(name => isOfPool(name, wanted)))
+      said.push(`No pool is called “${wanted}”; ${poolsSaid(pools)}.`);
+    if (!kind && wanted.includes(":"))
+      said.push(
+        `No words begin with “${wanted.split(":")[0]}:”; ${listed(KINDS.map(each => `${each}:`))} do.`,
+      );
   }
-  if (!STATES.includes(show)) said.push(`No state to show is called “${show}”; ${listed(STATES)} are.`);
+  if (!STATES.includes(show))
+    said.push(`No state to show is called “${show}”; ${listed(STATES)} are.`);
   return said;
 }
 
@@ -40,7 +51,9 @@ function poolsSaid(pools) {
 }
 
 export class Filter {
-  constructor(text = "", show = "all") { this.set(text, show); }
+  constructor(text = "", show = "all") {
+    this.set(text, show);
+  }
 
   set(text, show) {
     this.show = STATES.includes(show) ? show : "all";
@@ -60,40 +73,62 @@ export class Filter {
   }
 
   means(node, card) {
-    return inState(node, card, this.show) && this.words.every(([kind, wanted]) => meets(node, card, kind, wanted));
+    return (
+      inState(node, card, this.show) &&
+      this.words.every(([kind, wanted]) => meets(node, card, kind, wanted))
+    );
   }
 }
 
 function inState(node, card, state) {
   switch (state) {
-    case "broken": return (node.state[card] & BROKEN) !== 0;
-    case "failed": return (node.state[card] & FAILED) !== 0;
-    case "unreached": return (node.state[card] & BROKEN) !== 0 && !(node.state[card] & FAILED);
-    case "cordoned": return (node.state[card] & CORDONED) !== 0;
-    case "free": return isFree(node, card);
-    case "granted": return node.start[card] < node.start[card + 1];
-    case "idle": return isIdle(node, card);
-    default: return state === "all";
+    case "broken":
+      return (node.state[card] & BROKEN) !== 0;
+    case "failed":
+      return (node.state[card] & FAILED) !== 0;
+    case "unreached":
+      return (node.state[card] & BROKEN) !== 0 && !(node.state[card] & FAILED);
+    case "cordoned":
+      return (node.state[card] & CORDONED) !== 0;
+    case "free":
+      return isFree(node, card);
+    case "granted":
+      return node.start[card] < node.start[card + 1];
+    case "idle":
+      return isIdle(node, card);
+    default:
+      return state === "all";
   }
 }
 
 function held(node, card, test) {
-  for (let at = node.start[card]; at < node.start[card + 1]; at += 1) if (test(node.pods[node.holder[at]])) return true;
+  for (let at = node.start[card]; at < node.start[card + 1]; at += 1)
+    if (test(node.pods[node.holder[at]])) return true;
   return false;
 }
 
 function meets(node, card, kind, wanted) {
   const name = node.name.toLowerCase();
   switch (kind) {
-    case "node": return name === wanted;
-    case "pool": return isOfPool(node.pool, wanted);
-    case "model": return node.model[card][0].toLowerCase().includes(wanted);
-    case "state": return inState(node, card, wanted);
-    case "ns": return held(node, card, pod => pod.namespace === wanted);
-    case "gang": return held(node, card, pod => pod.gang.includes(wanted));
-    case "pod": return held(node, card, pod => `${pod.namespace}/${pod.name}`.includes(wanted));
+    case "node":
+      return name === wanted;
+    case "pool":
+      return isOfPool(node.pool, wanted);
+    case "model":
+      return node.model[card][0].toLowerCase().includes(wanted);
+    case "state":
+      return inState(node, card, wanted);
+    case "ns":
+      return held(node, card, pod => pod.namespace === wanted);
+    case "gang":
+      return held(node, card, pod => pod.gang.includes(wanted));
+    case "pod":
+      return held(node, card, pod => `${pod.namespace}/${pod.name}`.includes(wanted));
     default:
-      return name.includes(wanted) || node.pool.toLowerCase().includes(wanted)
-        || held(node, card, pod => `${pod.namespace}/${pod.name}`.includes(wanted));
+      return (
+        name.includes(wanted) ||
+        node.pool.toLowerCase().includes(wanted) ||
+        held(node, card, pod => `${pod.namespace}/${pod.name}`.includes(wanted))
+      );
   }
 }

@@ -20,17 +20,22 @@ const LABEL_ROOM = 60; // longer ones are cut to as much: four cards of a phone 
 function nameRoom(pool) {
   const { name, models: [model = ""] = [] } = pool;
   const letters = poolWords(name).length + (model ? model.length + 1 : 0);
-  return Math.min(ROOM_MOST, Math.max(LETTER_ROOM * letters, SMALL_LETTER_ROOM * poolCounts(pool).length + PERCENT_ROOM));
+  return Math.min(
+    ROOM_MOST,
+    Math.max(LETTER_ROOM * letters, SMALL_LETTER_ROOM * poolCounts(pool).length + PERCENT_ROOM),
+  );
 }
 
 /** What a pool's nodes are wide for their names to be written. */
-const nodeNameRoom = pool => Math.min(LABEL_ROOM, NAME_LETTER_ROOM * Math.max(...pool.nodes.map(node => node.name.length)));
+const nodeNameRoom = pool =>
+  Math.min(LABEL_ROOM, NAME_LETTER_ROOM * Math.max(...pool.nodes.map(node => node.name.length)));
 
 const gapOf = width => (width < 2 ? 0 : width < 12 ? 1 : 2);
 const nodeGapOf = width => (width < 2 ? 1 : width < 4 ? 3 : Math.min(12, width));
 const rowGapOf = width => Math.max(1, Math.round(width * 0.9));
 const tallest = width => (width < 2 ? 9 : Math.round(width * 3.6));
-const nodeWidth = (pool, width) => pool.width * width + (pool.width - 1) * gapOf(width) + nodeGapOf(width);
+const nodeWidth = (pool, width) =>
+  pool.width * width + (pool.width - 1) * gapOf(width) + nodeGapOf(width);
 
 export class Layout {
   /** `scale` is pixels of the canvas to one of the page. */
@@ -72,7 +77,12 @@ export class Layout {
     let sum = 0;
     for (const pool of this.pools) {
       const size = pool.nodes.length * pool.width;
-      if (shelves.at(-1).length && shelves.length < count && sum >= all * shelves.length / count - size * 0.45) shelves.push([]);
+      if (
+        shelves.at(-1).length &&
+        shelves.length < count &&
+        sum >= (all * shelves.length) / count - size * 0.45
+      )
+        shelves.push([]);
       shelves.at(-1).push(pool);
       sum += size;
     }
@@ -89,7 +99,10 @@ export class Layout {
       rows.push(count);
     }
     const total = rows.reduce((sum, count) => sum + count, 0);
-    const labels = rows.reduce((sum, count, at) => sum + count * this.labelOf(split[at], width, count), 0);
+    const labels = rows.reduce(
+      (sum, count, at) => sum + count * this.labelOf(split[at], width, count),
+      0,
+    );
     const free = this.height - this.pad * 1.5 - split.length * this.head - labels;
     const height = Math.min(Math.floor(free / total) - rowGapOf(width), tallest(width));
     return height < Math.max(3, width * 1.5) ? null : { rows, height, area: width * height };
@@ -98,13 +111,17 @@ export class Layout {
   /** From node to node of a pool: as wide as their cards, or as their names where the pool has that room anyhow. */
   strideOf(pool, width, rows) {
     const own = nodeWidth(pool, width);
-    const room = Math.floor(this.poolWidth(pool, width, rows) / Math.ceil(pool.nodes.length / rows));
+    const room = Math.floor(
+      this.poolWidth(pool, width, rows) / Math.ceil(pool.nodes.length / rows),
+    );
     const named = Math.ceil(this.nameRooms.get(pool)) + nodeGapOf(width);
     return named <= room ? Math.max(own, named) : own;
   }
 
   /** Whether the nodes of a pool stand far enough apart for names above them. */
-  isNamed(pool, width, rows) { return this.strideOf(pool, width, rows) - nodeGapOf(width) >= this.nameRooms.get(pool); }
+  isNamed(pool, width, rows) {
+    return this.strideOf(pool, width, rows) - nodeGapOf(width) >= this.nameRooms.get(pool);
+  }
 
   /** The height of the names of nodes on a shelf; none where no pool of it has room for them. */
   labelOf(pools, width, rows) {
@@ -112,17 +129,25 @@ export class Layout {
   }
 
   shelfWidth(pools, width, rows) {
-    return pools.reduce((sum, pool) => sum + this.poolWidth(pool, width, rows) + this.poolGap, -this.poolGap);
+    return pools.reduce(
+      (sum, pool) => sum + this.poolWidth(pool, width, rows) + this.poolGap,
+      -this.poolGap,
+    );
   }
 
   poolWidth(pool, width, rows) {
-    return Math.max(Math.ceil(pool.nodes.length / rows) * nodeWidth(pool, width), this.rooms.get(pool));
+    return Math.max(
+      Math.ceil(pool.nodes.length / rows) * nodeWidth(pool, width),
+      this.rooms.get(pool),
+    );
   }
 
   /** More cards than pixels: a shelf for each pool, and the picture is larger than the canvas. */
   tooMuch() {
     const room = this.width - 2 * this.pad;
-    const rows = this.pools.map(pool => Math.ceil(pool.nodes.length / Math.max(1, Math.floor(room / nodeWidth(pool, 1)))));
+    const rows = this.pools.map(pool =>
+      Math.ceil(pool.nodes.length / Math.max(1, Math.floor(room / nodeWidth(pool, 1)))),
+    );
     return { zoom: 0, height: 3, split: this.pools.map(pool => [pool]), rows };
   }
 
@@ -130,7 +155,10 @@ export class Layout {
   zoomTo(zoom) {
     this.zoom = Math.max(0, Math.min(WIDTHS.length - 1, zoom));
     this.cardWidth = WIDTHS[this.zoom];
-    this.cardHeight = this.zoom === this.fitted ? this.fittedHeight : Math.round(this.cardWidth * this.fittedHeight / WIDTHS[this.fitted]);
+    this.cardHeight =
+      this.zoom === this.fitted
+        ? this.fittedHeight
+        : Math.round((this.cardWidth * this.fittedHeight) / WIDTHS[this.fitted]);
     this.gap = gapOf(this.cardWidth);
     this.groups = [];
     let y = 0;
@@ -141,7 +169,18 @@ export class Layout {
       for (const pool of pools) {
         const columns = Math.ceil(pool.nodes.length / rows);
         const width = this.poolWidth(pool, this.cardWidth, rows);
-        this.groups.push({ pool, x, y, columns, rows, width, label, named: this.isNamed(pool, this.cardWidth, rows), rowHeight, nodeWidth: this.strideOf(pool, this.cardWidth, rows) });
+        this.groups.push({
+          pool,
+          x,
+          y,
+          columns,
+          rows,
+          width,
+          label,
+          named: this.isNamed(pool, this.cardWidth, rows),
+          rowHeight,
+          nodeWidth: this.strideOf(pool, this.cardWidth, rows),
+        });
         x += width + this.poolGap;
       }
       y += this.head + rows * rowHeight;
@@ -153,7 +192,9 @@ export class Layout {
   zoomBy(steps, x = this.width / 2, y = this.height / 2) {
     const zoom = Math.max(0, Math.min(WIDTHS.length - 1, this.zoom + steps));
     if (zoom === this.zoom || !this.groups.length) return;
-    const before = this.groups.filter(group => x >= this.left + group.x - 9 && y >= this.top + group.y).at(-1) ?? this.groups[0];
+    const before =
+      this.groups.filter(group => x >= this.left + group.x - 9 && y >= this.top + group.y).at(-1) ??
+      this.groups[0];
     const across = (x - this.left - before.x) / before.nodeWidth;
     const down = (y - this.top - before.y - this.head) / before.rowHeight;
     this.zoomTo(zoom);
@@ -184,8 +225,19 @@ export class Layout {
     const group = this.groups.find(each => each.pool === node.home);
     if (!group) return null;
     const { x, y } = this.nodeAt(group, node.place);
-    if (card === WHOLE) return { x, y, width: node.count * (this.cardWidth + this.gap) - this.gap, height: this.cardHeight };
-    return { x: x + card * (this.cardWidth + this.gap), y, width: this.cardWidth, height: this.cardHeight };
+    if (card === WHOLE)
+      return {
+        x,
+        y,
+        width: node.count * (this.cardWidth + this.gap) - this.gap,
+        height: this.cardHeight,
+      };
+    return {
+      x: x + card * (this.cardWidth + this.gap),
+      y,
+      width: this.cardWidth,
+      height: this.cardHeight,
+    };
   }
 
   /** The card at a point: `{node, card}`, or null; the node as a whole where its name stands. */
@@ -212,8 +264,14 @@ export class Layout {
     const x = this.left + group.x;
     const y = this.top + group.y + this.head;
     return {
-      columns: [Math.max(0, Math.floor(-x / group.nodeWidth)), Math.min(group.columns, Math.ceil((this.width - x) / group.nodeWidth))],
-      rows: [Math.max(0, Math.floor(-y / group.rowHeight)), Math.min(group.rows, Math.ceil((this.height - y) / group.rowHeight))],
+      columns: [
+        Math.max(0, Math.floor(-x / group.nodeWidth)),
+        Math.min(group.columns, Math.ceil((this.width - x) / group.nodeWidth)),
+      ],
+      rows: [
+        Math.max(0, Math.floor(-y / group.rowHeight)),
+        Math.min(group.rows, Math.ceil((this.height - y) / group.rowHeight)),
+      ],
     };
   }
 }

@@ -30,7 +30,13 @@ export function unpack([name, pool, ready, cordon, models, cards, notes, pods, c
   const found = [];
   pods.forEach(([namespace, , phase, shares], pod) => {
     for (let at = 0; at < shares.length; at += 3) {
-      found.push([shares[at], shares[at + 1] / Math.max(1, model[shares[at]][1]), pod, namespacePlace(namespace), phase === "allocated" ? 1 : 0]);
+      found.push([
+        shares[at],
+        shares[at + 1] / Math.max(1, model[shares[at]][1]),
+        pod,
+        namespacePlace(namespace),
+        phase === "allocated" ? 1 : 0,
+      ]);
     }
   });
   found.sort((a, b) => a[0] - b[0] || a[2] - b[2]);
@@ -38,8 +44,23 @@ export function unpack([name, pool, ready, cordon, models, cards, notes, pods, c
   for (const [card] of found) start[card + 1] += 1;
   for (let card = 0; card < count; card += 1) start[card + 1] += start[card];
   return {
-    name, pool, ready: Boolean(ready), cordon, notes, cordons, count, state, index, model, start,
-    pods: pods.map(([namespace, pod, phase, , gang = ""]) => ({ namespace, name: pod, phase, gang })), // an older gateway tells no gang
+    name,
+    pool,
+    ready: Boolean(ready),
+    cordon,
+    notes,
+    cordons,
+    count,
+    state,
+    index,
+    model,
+    start,
+    pods: pods.map(([namespace, pod, phase, , gang = ""]) => ({
+      namespace,
+      name: pod,
+      phase,
+      gang,
+    })), // an older gateway tells no gang
     memory: found.map(share => share[1]), // parts of the card
     holder: found.map(share => share[2]), // places in `pods`
     colour: found.map(share => share[3]), // places among the namespaces' colours
@@ -79,7 +100,8 @@ export class Fleet {
     this.revision = answer.revision;
     if (moved) this.arrange();
     else for (const row of answer.nodes) this.replace(this.nodes.get(row[0]));
-    for (const pool of this.pools) if (pool.held === null) Object.assign(pool, { held: heldOf(pool), models: modelsOf(pool) });
+    for (const pool of this.pools)
+      if (pool.held === null) Object.assign(pool, { held: heldOf(pool), models: modelsOf(pool) });
     return moved;
   }
 
@@ -109,7 +131,15 @@ export class Fleet {
   arrange() {
     const pools = new Map();
     for (const node of this.nodes.values()) {
-      if (!pools.has(node.pool)) pools.set(node.pool, { name: node.pool, nodes: [], cards: 0, width: 1, held: null, models: [] });
+      if (!pools.has(node.pool))
+        pools.set(node.pool, {
+          name: node.pool,
+          nodes: [],
+          cards: 0,
+          width: 1,
+          held: null,
+          models: [],
+        });
       const pool = pools.get(node.pool);
       pool.nodes.push(node);
       pool.cards += node.count;
@@ -118,7 +148,10 @@ export class Fleet {
     this.pools = [...pools.values()].sort((a, b) => b.cards - a.cards || byName(a.name, b.name));
     for (const pool of this.pools) {
       pool.nodes.sort((a, b) => byName(a.name, b.name));
-      pool.nodes.forEach((node, at) => { node.home = pool; node.place = at; });
+      pool.nodes.forEach((node, at) => {
+        node.home = pool;
+        node.place = at;
+      });
     }
     this.shape += 1;
   }
@@ -158,7 +191,23 @@ export class Fleet {
    * `cordonedBroken` say which of the two they are.
    */
   totals() {
-    const sum = { cards: 0, granted: 0, free: 0, broken: 0, failed: 0, brokenTaken: 0, cordoned: 0, cordonedTaken: 0, cordonedHeld: 0, cordonedBroken: 0, idle: 0, memory: 0, held: 0, used: 0, nodes: this.nodes.size };
+    const sum = {
+      cards: 0,
+      granted: 0,
+      free: 0,
+      broken: 0,
+      failed: 0,
+      brokenTaken: 0,
+      cordoned: 0,
+      cordonedTaken: 0,
+      cordonedHeld: 0,
+      cordonedBroken: 0,
+      idle: 0,
+      memory: 0,
+      held: 0,
+      used: 0,
+      nodes: this.nodes.size,
+    };
     for (const node of this.nodes.values()) {
       for (let card = 0; card < node.count; card += 1) {
         const held = granted(node, card);
@@ -178,7 +227,10 @@ export class Fleet {
           if (broken) sum.cordonedBroken += 1;
         }
         const use = used(node, card);
-        if (use >= 0) { sum.held += held * mib; sum.used += use * mib; }
+        if (use >= 0) {
+          sum.held += held * mib;
+          sum.used += use * mib;
+        }
         if (isIdle(node, card)) sum.idle += 1;
       }
     }
@@ -195,14 +247,16 @@ function modelsOf(pool) {
 /** How many cards' worth of a pool is granted. */
 function heldOf(pool) {
   let held = 0;
-  for (const node of pool.nodes) for (let card = 0; card < node.count; card += 1) held += Math.min(1, granted(node, card));
+  for (const node of pool.nodes)
+    for (let card = 0; card < node.count; card += 1) held += Math.min(1, granted(node, card));
   return held;
 }
 
 /** What of a card is granted, as a part. */
 export function granted(node, card) {
   let sum = 0;
-  for (let at = node.start[card]; at < node.start[card + 1]; at += 1) sum += node.memory[at] || 1e-6;
+  for (let at = node.start[card]; at < node.start[card + 1]; at += 1)
+    sum += node.memory[at] || 1e-6;
   return sum;
 }
 
@@ -211,14 +265,18 @@ export function used(node, card) {
   let sum = 0;
   let told = false;
   for (let at = node.start[card]; at < node.start[card + 1]; at += 1) {
-    if (node.used[at] >= 0) { sum += node.used[at]; told = true; }
+    if (node.used[at] >= 0) {
+      sum += node.used[at];
+      told = true;
+    }
   }
   return told ? sum : -1;
 }
 
 const isBroken = (node, card) => (node.state[card] & BROKEN) !== 0;
 
-export const isFree = (node, card) => node.start[card] === node.start[card + 1] && node.state[card] === 0;
+export const isFree = (node, card) =>
+  node.start[card] === node.start[card + 1] && node.state[card] === 0;
 
 /** Granted, and hardly used by what is said. */
 export function isIdle(node, card) {

@@ -26,15 +26,22 @@ function brokenCount(all) {
   const told = count("fleet", all.broken, "broken", { show: "broken" }, all.broken ? "c-bad" : "");
   if (!all.broken) return told;
   const unreached = all.broken - all.failed;
-  const why = all.failed && unreached
-    ? html`${count("fleet", all.failed, "failed", { q: "state:failed" })}, ${count("fleet", unreached, "out of reach", { q: "state:unreached" })}`
-    : all.failed ? "failed" : "out of reach";
-  return html`${told} (${why}${asWell("; ", all.brokenTaken, all.broken, "granted", { q: "state:broken", show: "granted" })})`;
+  const why =
+    all.failed && unreached
+      ? html`${count("fleet", all.failed, "failed", { q: "state:failed" })},
+        ${count("fleet", unreached, "out of reach", { q: "state:unreached" })}`
+      : all.failed
+        ? "failed"
+        : "out of reach";
+  return html`${told}
+  (${why}${asWell("; ", all.brokenTaken, all.broken, "granted", { q: "state:broken", show: "granted" })})`;
 }
 
 function cordonedCount(all) {
   const told = count("fleet", all.cordoned, "cordoned", { show: "cordoned" });
-  const what = [all.cordonedHeld ? "granted" : "", all.cordonedBroken ? "broken" : ""].filter(Boolean).join(" or ");
+  const what = [all.cordonedHeld ? "granted" : "", all.cordonedBroken ? "broken" : ""]
+    .filter(Boolean)
+    .join(" or ");
   return what ? html`${told} (${asWell("", all.cordonedTaken, all.cordoned, what)})` : told;
 }
 
@@ -82,14 +89,22 @@ class FleetPage {
     this.turn += 1;
     const mine = this.turn;
     const live = isLive();
-    const after = live && this.live && this.fleet.revision >= 0 ? { after: this.fleet.revision, heard: this.heard } : {};
+    const after =
+      live && this.live && this.fleet.revision >= 0
+        ? { after: this.fleet.revision, heard: this.heard }
+        : {};
     this.waiting = true;
     const [fleet, summary] = await Promise.all([
-      live ? getNow("fleet", after) : get("fleet"), this.askSummary(live),
-    ]).catch(problem => {
-      if (mine === this.turn) throw problem;
-      return [];
-    }).finally(() => { if (mine === this.turn) this.waiting = false; });
+      live ? getNow("fleet", after) : get("fleet"),
+      this.askSummary(live),
+    ])
+      .catch(problem => {
+        if (mine === this.turn) throw problem;
+        return [];
+      })
+      .finally(() => {
+        if (mine === this.turn) this.waiting = false;
+      });
     if (mine !== this.turn) return null;
     this.live = live;
     this.summary = summary;
@@ -133,15 +148,65 @@ class FleetPage {
   // ---- the page ----
 
   show() {
-    mount(this.main, html`<div class="page wide fleet"><header class="answer"><h1 id="answer"></h1><div class="subrow"><p class="sub" id="notes"></p><div class="legend" id="legend"></div></div><p class="odd" id="odd" role="status"></p></header>
-      <div class="bar">${searchField(this.text, this.fleet.example(), "Find cards by node, pool, model, ns, pod, gang or state")}
-      ${segments("show", "Show only", STATES.map(state => [state, state]), this.filter.show)}
-      ${segments("by", "Colour by", [["state", "by state"], ["namespace", "by namespace"]], this.by)}<span class="grow"></span>
-      <div class="seg" role="group" aria-label="Zoom"><button data-zoom="-1" aria-label="Zoom out">−</button><button data-zoom="0">fit</button><button data-zoom="1" aria-label="Zoom in">+</button></div>
-      <details class="matches" id="matches" hidden><summary id="matches-count"></summary><ul id="matches-list"></ul></details></div>
-      <div class="stage" id="stage"><canvas id="pixels"></canvas><canvas id="cards" tabindex="0" role="application" aria-roledescription="picture of all cards" aria-label="Every card of the fleet, by pool. Arrows go from card to card, Enter opens one, Tab goes into what is open." aria-describedby="hover"></canvas>
-      <div class="hcard" id="hover" role="status" hidden></div><section class="panel" id="panel" aria-label="What is chosen" tabindex="-1" hidden></section>
-      <p class="nothing" id="nothing" hidden></p></div></div>`);
+    mount(
+      this.main,
+      html`<div class="page wide fleet">
+        <header class="answer">
+          <h1 id="answer"></h1>
+          <div class="subrow">
+            <p class="sub" id="notes"></p>
+            <div class="legend" id="legend"></div>
+          </div>
+          <p class="odd" id="odd" role="status"></p>
+        </header>
+        <div class="bar">
+          ${searchField(this.text, this.fleet.example(), "Find cards by node, pool, model, ns, pod, gang or state")}
+          ${segments(
+            "show",
+            "Show only",
+            STATES.map(state => [state, state]),
+            this.filter.show,
+          )}
+          ${segments(
+            "by",
+            "Colour by",
+            [
+              ["state", "by state"],
+              ["namespace", "by namespace"],
+            ],
+            this.by,
+          )}<span class="grow"></span>
+          <div class="seg" role="group" aria-label="Zoom">
+            <button data-zoom="-1" aria-label="Zoom out">−</button><button data-zoom="0">fit</button
+            ><button data-zoom="1" aria-label="Zoom in">+</button>
+          </div>
+          <details class="matches" id="matches" hidden>
+            <summary id="matches-count"></summary>
+            <ul id="matches-list"></ul>
+          </details>
+        </div>
+        <div class="stage" id="stage">
+          <canvas id="pixels"></canvas
+          ><canvas
+            id="cards"
+            tabindex="0"
+            role="application"
+            aria-roledescription="picture of all cards"
+            aria-label="Every card of the fleet, by pool. Arrows go from card to card, Enter opens one, Tab goes into what is open."
+            aria-describedby="hover"
+          ></canvas>
+          <div class="hcard" id="hover" role="status" hidden></div>
+          <section
+            class="panel"
+            id="panel"
+            aria-label="What is chosen"
+            tabindex="-1"
+            hidden
+          ></section>
+          <p class="nothing" id="nothing" hidden></p>
+        </div>
+      </div>`,
+    );
     this.stage = $("#stage");
     this.painter = new Painter($("#pixels"), $("#cards"));
     this.painter.byNamespace = this.by === "namespace";
@@ -156,31 +221,61 @@ class FleetPage {
 
   lay() {
     this.aside = null;
-    this.layout = new Layout(this.fleet.pools, this.painter.width, this.painter.height, this.painter.scale);
+    this.layout = new Layout(
+      this.fleet.pools,
+      this.painter.width,
+      this.painter.height,
+      this.painter.scale,
+    );
   }
 
   answer() {
     const all = this.fleet.totals();
     const waits = (this.summary.phases.refused ?? 0) + (this.summary.phases.pending ?? 0);
-    const use = all.held ? html`, ${link("fleet", percent(all.used / all.held), { show: "idle" })} of that is used` : "";
-    renew($("#answer"), all.cards
-      ? html`${link("fleet", `${num(all.granted)} of ${many(all.cards, "card")}`, { show: "granted" })} ${all.granted === 1 ? "is" : "are"} granted${use}; ${brokenCount(all)}, ${cordonedCount(all)}. ${waits ? html`${link("waiting", many(waits, "pod"))} ${waits === 1 ? "waits" : "wait"}.` : "Nobody waits."}`
-      : "No node has reported a card yet.");
-    const pods = Object.entries(this.summary.phases).reduce((sum, [phase, n]) => (phase === "rejected" ? sum : sum + n), 0);
-    renew($("#notes"), [
-      count("fleet", all.free, all.free === 1 ? "card free" : "cards free", { show: "free" }),
-      this.fleet.told ? count("fleet", all.idle, "granted but idle", { show: "idle" }) : "",
-      link("pods", many(pods, "pod")), many(all.nodes, "node"),
-    ].filter(Boolean).map(note => html`<span>${note}</span>`));
+    const use = all.held
+      ? html`, ${link("fleet", percent(all.used / all.held), { show: "idle" })} of that is used`
+      : "";
+    renew(
+      $("#answer"),
+      all.cards
+        ? html`${link("fleet", `${num(all.granted)} of ${many(all.cards, "card")}`, { show: "granted" })}
+          ${all.granted === 1 ? "is" : "are"} granted${use}; ${brokenCount(all)},
+          ${cordonedCount(all)}.
+          ${waits ? html`${link("waiting", many(waits, "pod"))} ${waits === 1 ? "waits" : "wait"}.` : "Nobody waits."}`
+        : "No node has reported a card yet.",
+    );
+    const pods = Object.entries(this.summary.phases).reduce(
+      (sum, [phase, n]) => (phase === "rejected" ? sum : sum + n),
+      0,
+    );
+    renew(
+      $("#notes"),
+      [
+        count("fleet", all.free, all.free === 1 ? "card free" : "cards free", { show: "free" }),
+        this.fleet.told ? count("fleet", all.idle, "granted but idle", { show: "idle" }) : "",
+        link("pods", many(pods, "pod")),
+        many(all.nodes, "node"),
+      ]
+        .filter(Boolean)
+        .map(note => html`<span>${note}</span>`),
+    );
     const nothing = $("#nothing");
     nothing.hidden = all.cards > 0;
-    nothing.textContent = all.cards ? "" : "Start an agent on a node (apportion agent), and its cards appear here.";
+    nothing.textContent = all.cards
+      ? ""
+      : "Start an agent on a node (apportion agent), and its cards appear here.";
   }
 
   legend() {
-    mount($("#legend"), this.by === "state"
-      ? legend([this.fleet.told ? "used" : "running", "granted", "free", "broken", "cordoned"])
-      : namespaceLegend().map(([name, colour]) => html`<span><i class="sw" data-s="background:${colour}"></i>${name}</span>`));
+    mount(
+      $("#legend"),
+      this.by === "state"
+        ? legend([this.fleet.told ? "used" : "running", "granted", "free", "broken", "cordoned"])
+        : namespaceLegend().map(
+            ([name, colour]) =>
+              html`<span><i class="sw" data-s="background:${colour}"></i>${name}</span>`,
+          ),
+    );
   }
 
   // ---- what the address asks for ----
@@ -193,7 +288,8 @@ class FleetPage {
     this.chosen = { node, card };
     this.layout.centre(node, Math.max(0, card));
     this.showPanel(true);
-    if ([document.body, this.main].includes(document.activeElement)) $("#cards").focus({ preventScroll: true });
+    if ([document.body, this.main].includes(document.activeElement))
+      $("#cards").focus({ preventScroll: true });
   }
 
   /** What `card` of the address is called, and is here: without a `node` or a `card` there is no such thing. */
@@ -213,15 +309,26 @@ class FleetPage {
 
   /** What of the address means nothing here is said, and what would. */
   tellOdd() {
-    const said = odd(this.text, this.wrong.show, this.fleet.pools.map(pool => pool.name));
-    if (!["", "state", "namespace"].includes(this.wrong.by)) said.push(`Cards are not coloured by “${this.wrong.by}”; by=state and by=namespace are there.`);
+    const said = odd(
+      this.text,
+      this.wrong.show,
+      this.fleet.pools.map(pool => pool.name),
+    );
+    if (!["", "state", "namespace"].includes(this.wrong.by))
+      said.push(
+        `Cards are not coloured by “${this.wrong.by}”; by=state and by=namespace are there.`,
+      );
     const { name, index, node, card } = this.named();
-    if (this.addressed) { // and not written just now, when most names are not whole yet
+    if (this.addressed) {
+      // and not written just now, when most names are not whole yet
       const called = new Set([...this.fleet.nodes.keys()].map(each => each.toLowerCase()));
-      for (const [kind, wanted] of this.filter.words) if (kind === "node" && !called.has(wanted)) said.push(`No node is called “${wanted}”.`);
+      for (const [kind, wanted] of this.filter.words)
+        if (kind === "node" && !called.has(wanted)) said.push(`No node is called “${wanted}”.`);
     }
-    if (name && !node) said.push(`No node is called “${name}”${isLive() ? "" : " at this moment"}.`);
-    else if (node && card === undefined) said.push(`${name} has no card ${index}; its cards are ${node.index.join(", ")}.`);
+    if (name && !node)
+      said.push(`No node is called “${name}”${isLive() ? "" : " at this moment"}.`);
+    else if (node && card === undefined)
+      said.push(`${name} has no card ${index}; its cards are ${node.index.join(", ")}.`);
     $("#odd").textContent = said.join(" ");
   }
 
@@ -244,7 +351,10 @@ class FleetPage {
 
   draw() {
     if (this.asked) return;
-    this.asked = requestAnimationFrame(() => { this.asked = 0; if (!this.stop.signal.aborted) this.drawNow(); });
+    this.asked = requestAnimationFrame(() => {
+      this.asked = 0;
+      if (!this.stop.signal.aborted) this.drawNow();
+    });
   }
 
   drawNow() {
@@ -253,7 +363,9 @@ class FleetPage {
     this.list();
   }
 
-  overlay() { this.painter.overlay(this.layout, this.pointed, this.chosen); }
+  overlay() {
+    this.painter.overlay(this.layout, this.pointed, this.chosen);
+  }
 
   /** The cards that a filter means, as text: for whoever cannot see the picture. */
   list() {
@@ -267,12 +379,24 @@ class FleetPage {
         this.filter.of(node).forEach((meant, card) => {
           if (!meant) return;
           total += 1;
-          if (rows.length < MATCHES_SHOWN && box.open) rows.push(html`<li>${link("fleet", `${node.name} card ${node.index[card]}`, { card: `${node.name}:${node.index[card]}`, q: this.text, show: this.filter.show === "all" ? "" : this.filter.show }, "m")} <span class="faint">${stateWords(node, card)}</span></li>`);
+          if (rows.length < MATCHES_SHOWN && box.open)
+            rows.push(
+              html`<li>
+                ${link("fleet", `${node.name} card ${node.index[card]}`, { card: `${node.name}:${node.index[card]}`, q: this.text, show: this.filter.show === "all" ? "" : this.filter.show }, "m")}
+                <span class="faint">${stateWords(node, card)}</span>
+              </li>`,
+            );
         });
       }
     }
     $("#matches-count").textContent = total ? many(total, "card") : "No card";
-    if (box.open) renew($("#matches-list"), [...rows, total > rows.length ? html`<li class="faint">and ${num(total - rows.length)} more</li>` : ""]);
+    if (box.open)
+      renew($("#matches-list"), [
+        ...rows,
+        total > rows.length
+          ? html`<li class="faint">and ${num(total - rows.length)} more</li>`
+          : "",
+      ]);
   }
 
   theme() {
@@ -284,23 +408,42 @@ class FleetPage {
 
   listen() {
     const { signal } = this.stop;
-    const on = (target, kind, act, options = {}) => target.addEventListener(kind, act, { signal, ...options });
+    const on = (target, kind, act, options = {}) =>
+      target.addEventListener(kind, act, { signal, ...options });
     const canvas = $("#cards");
     on(canvas, "pointermove", event => this.move(event));
     on(canvas, "pointerdown", event => this.press(event, canvas));
     on(canvas, "pointerup", event => this.release(event));
-    on(canvas, "pointercancel", event => { this.pads.delete(event.pointerId); this.drag = null; });
+    on(canvas, "pointercancel", event => {
+      this.pads.delete(event.pointerId);
+      this.drag = null;
+    });
     on(canvas, "pointerleave", () => this.point(null));
-    on(canvas, "wheel", event => { event.preventDefault(); this.zoom(event.deltaY < 0 ? 1 : -1, ...this.spot(event)); }, { passive: false });
+    on(
+      canvas,
+      "wheel",
+      event => {
+        event.preventDefault();
+        this.zoom(event.deltaY < 0 ? 1 : -1, ...this.spot(event));
+      },
+      { passive: false },
+    );
     on(canvas, "keydown", event => this.key(event));
     on($("#panel"), "click", event => this.press_panel(event));
     on($("#matches"), "toggle", () => this.list());
     on(this.main, "click", event => this.press_button(event));
     on($("#q"), "input", event => this.setFilter(event.target.value, this.filter.show));
-    const sizes = new ResizeObserver(() => { if (this.painter.resize(this.stage)) { this.lay(); this.drawNow(); } });
+    const sizes = new ResizeObserver(() => {
+      if (this.painter.resize(this.stage)) {
+        this.lay();
+        this.drawNow();
+      }
+    });
     sizes.observe(this.stage);
     signal.addEventListener("abort", () => sizes.disconnect());
-    const samples = setInterval(() => { if (isLive() && !document.hidden && !this.waiting) this.update(true).catch(this.mention); }, SAMPLES_MS);
+    const samples = setInterval(() => {
+      if (isLive() && !document.hidden && !this.waiting) this.update(true).catch(this.mention);
+    }, SAMPLES_MS);
     signal.addEventListener("abort", () => clearInterval(samples));
   }
 
@@ -309,8 +452,11 @@ class FleetPage {
     if (!button) return;
     if (button.dataset.show) this.setFilter(this.text, button.dataset.show);
     else if (button.dataset.by) this.colourBy(button.dataset.by);
-    else if (button.dataset.zoom === "0") { this.aside = null; this.layout.fit(); this.draw(); }
-    else if (button.dataset.zoom) this.zoom(Number(button.dataset.zoom));
+    else if (button.dataset.zoom === "0") {
+      this.aside = null;
+      this.layout.fit();
+      this.draw();
+    } else if (button.dataset.zoom) this.zoom(Number(button.dataset.zoom));
   }
 
   press_panel(event) {
@@ -319,7 +465,13 @@ class FleetPage {
     else if (other && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
       event.preventDefault();
       const { node } = this.chosen;
-      this.choose({ node, card: Array.from({ length: node.count }, (_, card) => card).find(card => cardName(node, card) === other.dataset.choose) ?? WHOLE });
+      this.choose({
+        node,
+        card:
+          Array.from({ length: node.count }, (_, card) => card).find(
+            card => cardName(node, card) === other.dataset.choose,
+          ) ?? WHOLE,
+      });
     } else copyFrom(event);
   }
 
@@ -328,8 +480,12 @@ class FleetPage {
     this.wrong.show = show;
     this.addressed = false;
     this.filter.set(text, show);
-    this.setParameters({ q: text.trim(), show: this.filter.show === "all" ? "" : this.filter.show });
-    for (const button of $$("[data-show]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.show === this.filter.show));
+    this.setParameters({
+      q: text.trim(),
+      show: this.filter.show === "all" ? "" : this.filter.show,
+    });
+    for (const button of $$("[data-show]", this.main))
+      button.setAttribute("aria-pressed", String(button.dataset.show === this.filter.show));
     this.tellOdd();
     this.draw();
   }
@@ -338,17 +494,25 @@ class FleetPage {
     this.by = this.wrong.by = by;
     this.painter.byNamespace = by === "namespace";
     this.setParameters({ by: by === "state" ? "" : by });
-    for (const button of $$("[data-by]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.by === by));
+    for (const button of $$("[data-by]", this.main))
+      button.setAttribute("aria-pressed", String(button.dataset.by === by));
     this.legend();
     this.draw();
   }
 
-  zoom(steps, x, y) { this.aside = null; this.layout.zoomBy(steps, x, y); this.draw(); }
+  zoom(steps, x, y) {
+    this.aside = null;
+    this.layout.zoomBy(steps, x, y);
+    this.draw();
+  }
 
   /** Where the pointer is, in pixels of the canvas. */
   spot(event) {
     const box = this.stage.getBoundingClientRect();
-    return [(event.clientX - box.left) * this.painter.scale, (event.clientY - box.top) * this.painter.scale];
+    return [
+      (event.clientX - box.left) * this.painter.scale,
+      (event.clientY - box.top) * this.painter.scale,
+    ];
   }
 
   press(event, canvas) {
@@ -360,7 +524,10 @@ class FleetPage {
 
   move(event) {
     const [x, y] = this.spot(event);
-    if (this.pads.size === 2 && this.pads.has(event.pointerId)) { this.pinch(event.pointerId, x, y); return; }
+    if (this.pads.size === 2 && this.pads.has(event.pointerId)) {
+      this.pinch(event.pointerId, x, y);
+      return;
+    }
     if (this.drag) {
       this.drag.moved ||= Math.hypot(x - this.drag.x, y - this.drag.y) > 4 * this.painter.scale;
       if (!this.drag.moved) return;
@@ -398,7 +565,12 @@ class FleetPage {
     card.hidden = !at;
     if (!same) {
       this.overlay();
-      if (at) mount(card, html`${facts(at.node, at.card)}<p class="faint hint"><kbd>click</kbd> keeps it open</p>`);
+      if (at)
+        mount(
+          card,
+          html`${facts(at.node, at.card)}
+            <p class="faint hint"><kbd>click</kbd> keeps it open</p>`,
+        );
     }
     if (at) this.placeHover(card, x / this.painter.scale, y / this.painter.scale);
   }
@@ -433,9 +605,16 @@ class FleetPage {
     const live = isLive();
     const revision = live ? this.fleet.revision : moment.revision;
     if (this.more?.revision === revision) return;
-    const more = { ...await ask(chosen.node, chosen.card), revision };
-    const late = live !== isLive() || (live ? this.more?.revision > revision : moment.revision !== revision);
-    if (late || this.stop.signal.aborted || this.chosen?.node.name !== chosen.node.name || this.chosen.card !== chosen.card) return;
+    const more = { ...(await ask(chosen.node, chosen.card)), revision };
+    const late =
+      live !== isLive() || (live ? this.more?.revision > revision : moment.revision !== revision);
+    if (
+      late ||
+      this.stop.signal.aborted ||
+      this.chosen?.node.name !== chosen.node.name ||
+      this.chosen.card !== chosen.card
+    )
+      return;
     this.more = more;
     this.drawPanel(anew);
   }
@@ -450,7 +629,10 @@ class FleetPage {
 
   /** A panel lies over no card that it tells of: the picture moves away below it, and back when it closes. */
   uncover(element) {
-    const { layout, painter: { scale } } = this;
+    const {
+      layout,
+      painter: { scale },
+    } = this;
     if (this.aside) {
       layout.left -= this.aside[0];
       layout.top -= this.aside[1];
@@ -462,7 +644,8 @@ class FleetPage {
       const [left, top] = [element.offsetLeft * scale - margin, element.offsetTop * scale - margin];
       const [across, down] = [box.x + box.width - left, box.y + box.height - top];
       const wide = element.offsetLeft > this.stage.clientWidth / 2;
-      if (across > 0 && down > 0 && box.y < top + element.offsetHeight * scale + margin) this.aside = wide ? [-Math.round(across), 0] : [0, -Math.round(down)];
+      if (across > 0 && down > 0 && box.y < top + element.offsetHeight * scale + margin)
+        this.aside = wide ? [-Math.round(across), 0] : [0, -Math.round(down)];
       if (this.aside) {
         layout.left += this.aside[0];
         layout.top += this.aside[1];
@@ -472,7 +655,9 @@ class FleetPage {
   }
 
   key(event) {
-    const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[
+      event.key
+    ];
     if (steps && !event.shiftKey) {
       event.preventDefault();
       const next = this.neighbour(...steps);
@@ -493,8 +678,14 @@ class FleetPage {
     const { node } = from;
     let place = node.place + down;
     let card = from.card === WHOLE && !across ? 0 : from.card + across;
-    if (card < 0 && from.card !== WHOLE) { place -= 1; card = Infinity; }
-    if (card >= node.count && across > 0) { place += 1; card = 0; }
+    if (card < 0 && from.card !== WHOLE) {
+      place -= 1;
+      card = Infinity;
+    }
+    if (card >= node.count && across > 0) {
+      place += 1;
+      card = 0;
+    }
     const next = node.home.nodes[place] ?? null;
     return next?.count ? { node: next, card: Math.max(0, Math.min(card, next.count - 1)) } : from;
   }

@@ -23,7 +23,8 @@ export function word(hex) {
 export function mixed(a, b, part) {
   let result = 0;
   for (let shift = 0; shift < 32; shift += 8) {
-    result |= Math.round(((a >>> shift) & 255) * (1 - part) + ((b >>> shift) & 255) * part) << shift;
+    result |=
+      Math.round(((a >>> shift) & 255) * (1 - part) + ((b >>> shift) & 255) * part) << shift;
   }
   return result >>> 0;
 }
@@ -36,9 +37,13 @@ export function palette() {
   const both = colour => [colour, mixed(colour, ground, DIMMED)];
   const free = word(css("--c-free"));
   return {
-    css, ground,
-    free: both(free), granted: both(word(css("--c-granted"))), used: both(word(css("--c-used"))),
-    broken: both(word(css("--c-broken"))), cordoned: both(word(css("--c-cordon"))),
+    css,
+    ground,
+    free: both(free),
+    granted: both(word(css("--c-granted"))),
+    used: both(word(css("--c-used"))),
+    broken: both(word(css("--c-broken"))),
+    cordoned: both(word(css("--c-cordon"))),
     namespaceUsed: NAMESPACE_COLOURS.map(hex => both(word(hex))),
     namespaceGranted: NAMESPACE_COLOURS.map(hex => both(mixed(word(hex), free, 0.6))),
   };
@@ -93,7 +98,8 @@ export class Painter {
       this.rect(x, at.y, width, height, this.colours.free[dim]);
       if (node.state[card] & BROKEN) this.cross(x, at.y, width, height, dim);
       else this.shares(node, card, { x, y: at.y, width, height, dim, told });
-      if (node.state[card] & CORDONED && !(node.state[card] & BROKEN)) this.hatch(layout, x, at.y, width, height, dim);
+      if (node.state[card] & CORDONED && !(node.state[card] & BROKEN))
+        this.hatch(layout, x, at.y, width, height, dim);
     }
   }
 
@@ -114,7 +120,10 @@ export class Painter {
       const most = Math.max(1, foot - y - (node.start[card + 1] - at - 1));
       const tall = Math.min(most, Math.max(1, foot - y - height + Math.round(sum * height)));
       const [pale, strong] = this.byNamespace
-        ? [colours.namespaceGranted[node.colour[at]][dim], colours.namespaceUsed[node.colour[at]][dim]]
+        ? [
+            colours.namespaceGranted[node.colour[at]][dim],
+            colours.namespaceUsed[node.colour[at]][dim],
+          ]
         : [colours.granted[dim], colours.used[dim]];
       const share = node.memory[at] || 1;
       const part = cordoned ? 0 : told ? Math.max(0, node.used[at]) / share : node.running[at];
@@ -122,7 +131,8 @@ export class Painter {
       this.rect(x, foot - tall, width, tall, pale);
       if (full) this.rect(x, foot - full, width, full, strong);
       foot -= tall;
-      if (height >= 8 && tall >= LINED_FROM && foot > y) this.rect(x, foot, width, 1, colours.ground);
+      if (height >= 8 && tall >= LINED_FROM && foot > y)
+        this.rect(x, foot, width, 1, colours.ground);
     }
   }
 
@@ -176,9 +186,14 @@ export class Painter {
     for (const group of layout.groups) if (group.named) this.nodeNames(layout, group);
     if (pointed) {
       this.outline(layout.boxOf(pointed.node, WHOLE), colours.css("--muted"), 1);
-      this.outline(layout.boxOf(pointed.node, pointed.card), colours.css("--text"), Math.max(1.5, scale));
+      this.outline(
+        layout.boxOf(pointed.node, pointed.card),
+        colours.css("--text"),
+        Math.max(1.5, scale),
+      );
     }
-    if (chosen) this.outline(layout.boxOf(chosen.node, chosen.card), colours.css("--accent"), 2 * scale);
+    if (chosen)
+      this.outline(layout.boxOf(chosen.node, chosen.card), colours.css("--accent"), 2 * scale);
   }
 
   font(weight, size, mono = false) {
@@ -189,10 +204,19 @@ export class Painter {
   poolNames(layout) {
     const places = layout.groups.map(group => {
       const x = Math.max(layout.pad, layout.left + group.x);
-      return { pool: group.pool, x, y: layout.top + group.y, most: layout.left + group.x + group.width - x };
+      return {
+        pool: group.pool,
+        x,
+        y: layout.top + group.y,
+        most: layout.left + group.x + group.width - x,
+      };
     });
     const lines = new Map(places.map(({ pool }) => [pool, this.headingOf(pool)]));
-    const long = new Set(places.filter(({ pool, most }) => most > 0 && this.wide(lines.get(pool).one) > most).map(({ y }) => y));
+    const long = new Set(
+      places
+        .filter(({ pool, most }) => most > 0 && this.wide(lines.get(pool).one) > most)
+        .map(({ y }) => y),
+    );
     for (const { pool, x, y, most } of places) {
       if (y < -60 * this.scale || y > this.height + 40 || x > this.width) continue;
       const { one, name, counts } = lines.get(pool);
@@ -209,16 +233,30 @@ export class Painter {
     const bold = said => ({ said, font: this.font(600, 12), colour: "--text" });
     const small = (said, colour) => ({ said, font: this.font(400, 11), colour });
     const held = small(percent(pool.held / Math.max(1, pool.cards)), "--text");
-    const models = pool.models.slice(0, 1).map(model => small(pool.models.length > 1 ? `${model} +${num(pool.models.length - 1)}` : model, "--muted"));
-    return { one: [bold(poolHeading(pool)), held, ...models], name: [bold(poolWords(pool.name)), ...models], counts: [small(poolCounts(pool), "--muted"), held] };
+    const models = pool.models
+      .slice(0, 1)
+      .map(model =>
+        small(
+          pool.models.length > 1 ? `${model} +${num(pool.models.length - 1)}` : model,
+          "--muted",
+        ),
+      );
+    return {
+      one: [bold(poolHeading(pool)), held, ...models],
+      name: [bold(poolWords(pool.name)), ...models],
+      counts: [small(poolCounts(pool), "--muted"), held],
+    };
   }
 
   /** How wide words beside each other are. */
   wide(line) {
-    return line.reduce((sum, { said, font }) => {
-      this.words.font = font;
-      return sum + this.words.measureText(said).width;
-    }, (line.length - 1) * WORD_GAP * this.scale);
+    return line.reduce(
+      (sum, { said, font }) => {
+        this.words.font = font;
+        return sum + this.words.measureText(said).width;
+      },
+      (line.length - 1) * WORD_GAP * this.scale,
+    );
   }
 
   /** Words beside each other, as many as there is room for; the first is cut where it is too long. */
@@ -262,6 +300,7 @@ export class Painter {
 /** Words cut to a width in their middle, with a sign that something is missing. */
 function shortened(words, text, most) {
   let cut = text;
-  for (let length = text.length - 1; length > 1 && words.measureText(cut).width > most; length -= 1) cut = midCut(text, length);
+  for (let length = text.length - 1; length > 1 && words.measureText(cut).width > most; length -= 1)
+    cut = midCut(text, length);
   return cut;
 }

@@ -38,8 +38,11 @@ class EventsPage {
     this.hidden = new Set((parameters.get("hide") ?? "").split(",").filter(Boolean));
     const rev = parameters.get("rev") ?? "";
     this.chosen = /^\d{1,15}$/.test(rev) ? Number(rev) : 0;
-    this.odd = [...this.hidden].filter(kind => !chipsOf({ other: 1 }).includes(kind)).map(kind => `No kind of events is called “${kind}”; ${listed(chipsOf({}))} are.`);
-    if (rev && !this.chosen) this.odd.push(`“${rev}” is no revision, which is a number such as 1200.`);
+    this.odd = [...this.hidden]
+      .filter(kind => !chipsOf({ other: 1 }).includes(kind))
+      .map(kind => `No kind of events is called “${kind}”; ${listed(chipsOf({}))} are.`);
+    if (rev && !this.chosen)
+      this.odd.push(`“${rev}” is no revision, which is a number such as 1200.`);
     this.held = false;
     this.asked = 0;
     this.closed = false;
@@ -50,40 +53,91 @@ class EventsPage {
   async load() {
     this.sought = this.text.trim(); // more may be typed before the answer comes
     const before = this.chosen ? this.chosen + NEWER_SHOWN : isLive() ? 0 : moment.revision + 1;
-    const [page, line] = await Promise.all([this.ask(before), getNow("timeline", { bins: 1, to: isLive() ? "" : moment.revision })]);
+    const [page, line] = await Promise.all([
+      this.ask(before),
+      getNow("timeline", { bins: 1, to: isLive() ? "" : moment.revision }),
+    ]);
     this.rows = page.items;
     this.next = page.continue;
     this.newest = page.revision;
     this.first = line.first_time;
-    this.total = line.bins.reduce((sum, bin) => sum + Object.values(bin.counts).reduce((a, b) => a + b, 0), 0);
+    this.total = line.bins.reduce(
+      (sum, bin) => sum + Object.values(bin.counts).reduce((a, b) => a + b, 0),
+      0,
+    );
     this.counts = countKinds(line.bins[0]?.counts ?? {});
     await this.fill();
   }
 
-  ask(before) { return getNow("log", { limit: PAGE, text: this.sought, ...(before ? { before } : {}) }); }
+  ask(before) {
+    return getNow("log", { limit: PAGE, text: this.sought, ...(before ? { before } : {}) });
+  }
 
   /** Older pages, until there is something to show. */
   async fill() {
-    for (let asked = 0; asked < MORE_PAGES && this.next && this.shown().length < PAGE / 3; asked += 1) await this.older();
+    for (
+      let asked = 0;
+      asked < MORE_PAGES && this.next && this.shown().length < PAGE / 3;
+      asked += 1
+    )
+      await this.older();
   }
 
   async older() {
     const { rows, next } = this;
     const isOld = () => this.rows !== rows || this.next !== next; // it is of another question by now, or there already
-    const page = await this.ask(Number(next)).catch(problem => { if (!isOld()) throw problem; });
+    const page = await this.ask(Number(next)).catch(problem => {
+      if (!isOld()) throw problem;
+    });
     if (isOld()) return;
     rows.push(...page.items);
     this.next = page.continue;
   }
 
-  shown() { return this.rows.filter(row => !this.hidden.has(kindOf(row.type))); }
+  shown() {
+    return this.rows.filter(row => !this.hidden.has(kindOf(row.type)));
+  }
 
   // ---- the page ----
 
   show() {
-    mount(this.main, html`<div class="page wide"><div id="answer"></div>
-      <div class="bar">${searchField(this.text, "pod, node or word", "Find events")}<div class="chips" id="kinds" role="group" aria-label="Kinds of events">${chipsOf({ other: 1 }).map(chip)}</div><a class="btn end" id="compare">Compare moments</a></div>
-      <div class="split"><div class="tablebox" id="box" tabindex="-1"><button class="newpill" id="pill" hidden></button><table class="t ev"><caption class="unseen">Events, the newest first</caption><thead><tr><th scope="col" class="num hide-s">Revision</th><th scope="col">Time</th><th scope="col">What happened</th></tr></thead><tbody id="rows"></tbody></table></div><aside class="card detail" id="detail" aria-label="The chosen event" aria-live="polite"></aside></div></div>`);
+    mount(
+      this.main,
+      html`<div class="page wide">
+        <div id="answer"></div>
+        <div class="bar">
+          ${searchField(this.text, "pod, node or word", "Find events")}
+          <div class="chips" id="kinds" role="group" aria-label="Kinds of events">
+            ${chipsOf({ other: 1 }).map(chip)}
+          </div>
+          <a class="btn end" id="compare">Compare moments</a>
+        </div>
+        <div class="split">
+          <div class="tablebox" id="box" tabindex="-1">
+            <button class="newpill" id="pill" hidden></button>
+            <table class="t ev">
+              <caption class="unseen">
+                Events, the newest first
+              </caption>
+              <thead>
+                <tr>
+                  <th scope="col" class="num hide-s">Revision</th>
+                  <th scope="col">Time</th>
+                  <th scope="col">What happened</th>
+                </tr>
+              </thead>
+              <tbody id="rows"></tbody>
+            </table>
+          </div>
+          <aside
+            class="card detail"
+            id="detail"
+            aria-label="The chosen event"
+            aria-live="polite"
+          ></aside>
+        </div>
+      </div>`,
+    );
     this.answer();
     this.list();
     this.detail();
@@ -100,13 +154,23 @@ class EventsPage {
   answer() {
     const [last] = this.chosen ? [] : this.rows;
     const sentence = this.total
-      ? html`${many(this.total, "event")} since ${when(instant(this.first) ?? 0, shownTime(), true)}${last ? html`; the newest, at ${when(instant(last.time) ?? 0, shownTime())}, is ${receipt(last.revision)}` : ""}.`
+      ? html`${many(this.total, "event")} since
+        ${when(instant(this.first) ?? 0, shownTime(), true)}${last ? html`; the newest, at ${when(instant(last.time) ?? 0, shownTime())}, is ${receipt(last.revision)}` : ""}.`
       : "Nothing has happened yet.";
-    mount($("#answer"), answer(sentence, [
-      ...this.odd,
-      this.chosen ? link("events", "all events", {}) : "",
-      this.counts.refusal ? many(this.counts.refusal, "refusal") : "",
-      this.counts.health ? `${num(this.counts.health)} of health` : "", this.sought ? html`<span role="status">${num(this.shown().length)}${this.next ? " and more" : ""} match</span>` : ""]));
+    mount(
+      $("#answer"),
+      answer(sentence, [
+        ...this.odd,
+        this.chosen ? link("events", "all events", {}) : "",
+        this.counts.refusal ? many(this.counts.refusal, "refusal") : "",
+        this.counts.health ? `${num(this.counts.health)} of health` : "",
+        this.sought
+          ? html`<span role="status"
+              >${num(this.shown().length)}${this.next ? " and more" : ""} match</span
+            >`
+          : "",
+      ]),
+    );
     $("#compare").setAttribute("href", this.diffAddress());
     const kinds = chipsOf(this.counts);
     for (const each of $$("#kinds button")) {
@@ -119,9 +183,21 @@ class EventsPage {
 
   list() {
     const rows = folded(this.shown());
-    renew($("#rows"), [...rows.map(row => eventRow(row, this.chosen)),
-      this.next ? html`<tr class="more"><td class="hide-s"></td><td></td><td><button class="btn" id="older">Older</button></td></tr>` : "",
-      rows.length ? "" : html`<tr class="more"><td colspan="3">No event is meant by that${this.next ? " among the newest" : ""}.</td></tr>`]);
+    renew($("#rows"), [
+      ...rows.map(row => eventRow(row, this.chosen)),
+      this.next
+        ? html`<tr class="more">
+            <td class="hide-s"></td>
+            <td></td>
+            <td><button class="btn" id="older">Older</button></td>
+          </tr>`
+        : "",
+      rows.length
+        ? ""
+        : html`<tr class="more">
+            <td colspan="3">No event is meant by that${this.next ? " among the newest" : ""}.</td>
+          </tr>`,
+    ]);
   }
 
   async showOlder() {
@@ -134,8 +210,18 @@ class EventsPage {
     const revision = this.chosen || this.rows[0]?.revision;
     const box = $("#detail");
     box.classList.toggle("chosen", Boolean(this.chosen));
-    for (const row of $$("#rows tr")) row.classList.toggle("sel", Number(row.dataset.first) <= revision && revision <= Number(row.dataset.revision));
-    if (!revision) { mount(box, html`<p class="faint">Choose an event, and it stands here as it is in the ledger.</p>`); return; }
+    for (const row of $$("#rows tr"))
+      row.classList.toggle(
+        "sel",
+        Number(row.dataset.first) <= revision && revision <= Number(row.dataset.revision),
+      );
+    if (!revision) {
+      mount(
+        box,
+        html`<p class="faint">Choose an event, and it stands here as it is in the ledger.</p>`,
+      );
+      return;
+    }
     if (this.detailed === revision) return;
     this.detailed = revision;
     if (!box.childElementCount) mount(box, html`<p class="faint">asking…</p>`);
@@ -144,16 +230,42 @@ class EventsPage {
       found = await getNow(`log/${revision}`);
     } catch (problem) {
       if (this.closed || this.detailed !== revision) return;
-      mount(box, html`<button class="x" aria-label="Close">${ICONS.close}</button><h2>No event <small class="m">#${num(revision)}</small></h2>${problemNote(problem, "one event")}`);
+      mount(
+        box,
+        html`<button class="x" aria-label="Close">${ICONS.close}</button>
+          <h2>No event <small class="m">#${num(revision)}</small></h2>
+          ${problemNote(problem, "one event")}`,
+      );
       return;
     }
     if (this.closed || this.detailed !== revision) return;
     const { row, event } = found;
     const ms = instant(row.time);
-    mount(box, html`<button class="x" aria-label="Close">${ICONS.close}</button><h2>${row.type || "No event"} <small class="m">#${num(revision)}</small></h2><p class="say">${linked(row.sentence, row.subject)}.</p>
-      <div class="kv"><span>at</span><b class="m">${ms === null ? row.time : new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC")}</b><span>written by</span><b class="m">${row.source}</b><span>subject</span><b class="m">${subjectWords(row.subject)}</b></div>
-      <pre class="m" tabindex="0" aria-label="The event itself">${JSON.stringify(event, null, 1)}</pre>
-      <div class="acts">${link("fleet", "See the fleet then", { at: String(revision) }, "btn")}${podOf(row, event)}</div>`);
+    mount(
+      box,
+      html`<button class="x" aria-label="Close">${ICONS.close}</button>
+        <h2>${row.type || "No event"} <small class="m">#${num(revision)}</small></h2>
+        <p class="say">${linked(row.sentence, row.subject)}.</p>
+        <div class="kv">
+          <span>at</span
+          ><b class="m"
+            >${
+              ms === null
+                ? row.time
+                : new Date(ms)
+                    .toISOString()
+                    .replace("T", " ")
+                    .replace(/\.\d+Z$/, " UTC")
+            }</b
+          ><span>written by</span><b class="m">${row.source}</b><span>subject</span
+          ><b class="m">${subjectWords(row.subject)}</b>
+        </div>
+        <pre class="m" tabindex="0" aria-label="The event itself">
+${JSON.stringify(event, null, 1)}</pre>
+        <div class="acts">
+          ${link("fleet", "See the fleet then", { at: String(revision) }, "btn")}${podOf(row, event)}
+        </div>`,
+    );
   }
 
   // ---- what people do, and what happens ----
@@ -172,14 +284,20 @@ class EventsPage {
       if (kind) this.toggle(kind).catch(failed);
     });
     const box = $("#box");
-    box.addEventListener("pointerenter", () => { this.held = true; });
-    box.addEventListener("pointerleave", () => { this.held = false; });
+    box.addEventListener("pointerenter", () => {
+      this.held = true;
+    });
+    box.addEventListener("pointerleave", () => {
+      this.held = false;
+    });
     $("#pill").addEventListener("click", () => this.again(true).catch(failed));
     $("#rows").addEventListener("click", event => {
       if (event.target.closest("#older")) this.showOlder().catch(failed);
       else this.choose(event);
     });
-    $("#rows").addEventListener("focusin", event => { if (event.target.matches("tr")) this.choose(event); });
+    $("#rows").addEventListener("focusin", event => {
+      if (event.target.matches("tr")) this.choose(event);
+    });
     $("#detail").addEventListener("click", event => {
       if (event.target.closest(".x")) this.unchoose();
       else copyFrom(event);
@@ -218,7 +336,7 @@ class EventsPage {
       this.context.setParameters({ rev: "" });
       $("#box").scrollTop = 0;
     }
-    if (!await loadAnew(this)) return;
+    if (!(await loadAnew(this))) return;
     $("#pill").hidden = true;
     this.answer();
     this.list();
@@ -228,7 +346,10 @@ class EventsPage {
   /** The list stops while somebody points at it, has scrolled, has chosen or marked something. What comes
    * too soon after what was shown waits, so that the last of many is shown too. */
   async update(live) {
-    if (!live) { await this.again(true); return; }
+    if (!live) {
+      await this.again(true);
+      return;
+    }
     await pause(this.asked + LIVE_MS - performance.now());
     if (this.closed || !isLive()) return;
     const behind = moment.newest - this.newest;
@@ -244,15 +365,22 @@ class EventsPage {
     }
   }
 
-  close() { this.closed = true; }
+  close() {
+    this.closed = true;
+  }
 }
 
-const pause = ms => new Promise(resolve => { setTimeout(resolve, ms); });
+const pause = ms =>
+  new Promise(resolve => {
+    setTimeout(resolve, ms);
+  });
 
-const chip = kind => html`<button class="fchip k-${kind}" data-kind="${kind}"><i></i>${kind}<em></em></button>`;
+const chip = kind =>
+  html`<button class="fchip k-${kind}" data-kind="${kind}"><i></i>${kind}<em></em></button>`;
 
 /** What is well again, which is of the kind that failures are of. */
-const isRecovery = ({ type, sentence }) => type === "NodeHeard" || (type === "DeviceHealthChanged" && sentence.endsWith(" recovered"));
+const isRecovery = ({ type, sentence }) =>
+  type === "NodeHeard" || (type === "DeviceHealthChanged" && sentence.endsWith(" recovered"));
 
 /** Whether the row is of an event that is not told to this reader: it has no subject. */
 const isHidden = ({ subject, namespaces }) => !subject && namespaces?.length > 0;
@@ -263,7 +391,10 @@ function folded(rows) {
   for (const row of rows) {
     const last = found.at(-1);
     const said = row.sentence.replace(/^device \S+/, "device");
-    const isAlike = row.type === "DeviceHealthChanged" ? last?.row.subject === row.subject && last.said === said : isHidden(row) && last && isHidden(last.row);
+    const isAlike =
+      row.type === "DeviceHealthChanged"
+        ? last?.row.subject === row.subject && last.said === said
+        : isHidden(row) && last && isHidden(last.row);
     if (last && isAlike) Object.assign(last, { count: last.count + 1, first: row.revision });
     else found.push({ row, said, count: 1, first: row.revision });
   }
@@ -272,12 +403,32 @@ function folded(rows) {
 
 function eventRow({ row, count, first }, chosen) {
   const ms = instant(row.time);
-  return html`<tr data-row tabindex="0" data-revision="${row.revision}" data-first="${first}" class="k-${kindOf(row.type)} ${isRecovery(row) ? "well" : ""} ${first <= chosen && chosen <= row.revision ? "sel" : ""}"><td class="num hide-s">${receipt(row.revision)}</td><td class="m" title="${row.time}">${ms === null ? "" : when(ms, shownTime())}${second([receipt(row.revision)])}</td><td><i class="kd"></i><span class="say">${isHidden(row) ? html`<span class="faint">${count > 1 ? "events" : "an event"} of another namespace</span>` : linked(row.sentence, row.subject)}${count > 1 ? html` <em>×${count}</em>` : ""}</span></td></tr>`;
+  return html`<tr
+    data-row
+    tabindex="0"
+    data-revision="${row.revision}"
+    data-first="${first}"
+    class="k-${kindOf(row.type)} ${isRecovery(row) ? "well" : ""} ${first <= chosen && chosen <= row.revision ? "sel" : ""}"
+  >
+    <td class="num hide-s">${receipt(row.revision)}</td>
+    <td class="m" title="${row.time}">
+      ${ms === null ? "" : when(ms, shownTime())}${second([receipt(row.revision)])}
+    </td>
+    <td>
+      <i class="kd"></i
+      ><span class="say"
+        >${isHidden(row) ? html`<span class="faint">${count > 1 ? "events" : "an event"} of another namespace</span>` : linked(row.sentence, row.subject)}${count > 1 ? html` <em>×${count}</em>` : ""}</span
+      >
+    </td>
+  </tr>`;
 }
 
 /** The pod that an event is about, by the name that stands in it or in its sentence. */
 function podOf(row, event) {
   const data = event?.data ?? {};
-  const named = data.namespace && data.name ? `${data.namespace}/${data.name}` : (/^([\w.-]+\/[\w.-]+)[ :]/.exec(row.sentence) ?? [])[1];
+  const named =
+    data.namespace && data.name
+      ? `${data.namespace}/${data.name}`
+      : (/^([\w.-]+\/[\w.-]+)[ :]/.exec(row.sentence) ?? [])[1];
   return named ? link(`pod/${named}`, "The pod", {}, "btn") : "";
 }

@@ -34,7 +34,9 @@ export class ListPage {
   }
 
   /** What is drawn once, as a field in which somebody may type. */
-  frame() { mount(this.main, ""); }
+  frame() {
+    mount(this.main, "");
+  }
 
   /** Ask and show; `load` and `draw` are the page's own, and so may `frame` be. */
   async start() {
@@ -47,22 +49,30 @@ export class ListPage {
   }
 
   pressed(event) {
-    if (event.target.closest("#newer")) { this.ask(); return; }
+    if (event.target.closest("#newer")) {
+      this.ask();
+      return;
+    }
     this.clicked?.(event);
   }
 
   /** What somebody asks for, or why that has no answer. */
-  ask() { return this.reload().catch(this.context.failed); }
+  ask() {
+    return this.reload().catch(this.context.failed);
+  }
 
   async reload() {
-    if (!await loadAnew(this)) return;
+    if (!(await loadAnew(this))) return;
     const { scrollTop } = this.main;
     this.draw();
     this.main.scrollTop = scrollTop;
   }
 
   async update(live) {
-    if (!live) { await this.reload(); return; }
+    if (!live) {
+      await this.reload();
+      return;
+    }
     const behind = moment.newest - this.revision;
     const button = $("#newer", this.main);
     if (button && isLive() && behind > 0) {

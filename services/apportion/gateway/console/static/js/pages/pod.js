@@ -2,13 +2,33 @@
 // Where none has the name, which may be meant.
 import { get, getNow, orNone, path, Problem } from "../api.js";
 import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
-import { behindWords, between, byName, clock, duration, instant, many, num, shortId, shortModel, when } from "../format.js";
+import {
+  behindWords,
+  between,
+  byName,
+  clock,
+  duration,
+  instant,
+  many,
+  num,
+  shortId,
+  shortModel,
+  when,
+} from "../format.js";
 import { html, mount, renew } from "../html.js";
 import { ICONS } from "../icons.js";
 import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
 import { mayBeMeant, namespacesOf, nonePage, otherKinds, severalPage } from "../meant.js";
 import { isLive, shownTime } from "../moment.js";
-import { answer, causeList, clauses, copyFrom, problemNote, sentenceCase, withCode } from "../parts.js";
+import {
+  answer,
+  causeList,
+  clauses,
+  copyFrom,
+  problemNote,
+  sentenceCase,
+  withCode,
+} from "../parts.js";
 import { href, setCanonical } from "../route.js";
 import { linked } from "../sentence.js";
 import { STORY } from "../vocabulary.js";
@@ -21,10 +41,21 @@ const ENDED = "ended";
 const ENDED_BECAUSE = /^\S+ ended at revision [\d,]+, [^ ]+: (.*?)\. At revision [\d,]+ /s;
 const PART_COLOURS = ["--p1", "--p2", "--p3", "--p4"];
 const LOOKS = {
-  PodSubmitted: "submitted", PodAdopted: "placed", PodRefused: "refused", PodRejected: "refused", PodPlaced: "placed",
-  PodBound: "bound", SharesAllocated: "allocated", PodGone: "ended", PlacementVoided: "refused",
-  AllocationFailed: "refused", BindFailed: "refused", PodEvicted: "refused", PodResized: "allocated",
-  NodeGone: "refused", NodeSilent: "refused",
+  PodSubmitted: "submitted",
+  PodAdopted: "placed",
+  PodRefused: "refused",
+  PodRejected: "refused",
+  PodPlaced: "placed",
+  PodBound: "bound",
+  SharesAllocated: "allocated",
+  PodGone: "ended",
+  PlacementVoided: "refused",
+  AllocationFailed: "refused",
+  BindFailed: "refused",
+  PodEvicted: "refused",
+  PodResized: "allocated",
+  NodeGone: "refused",
+  NodeSilent: "refused",
 };
 
 /** See app.js. A name alone is that of the pod of which `apportion why` would speak. */
@@ -38,8 +69,12 @@ export async function open(main, context) {
     setCanonical([...spaces, name]);
     return new PodPage(main, context, [...spaces, name]).start();
   }
-  const page = spaces.length ? severalPage(name, spaces)
-    : nonePage(`of the name ${name}`, name, { ...await mayBeMeant(name), ...await otherKinds(name) });
+  const page = spaces.length
+    ? severalPage(name, spaces)
+    : nonePage(`of the name ${name}`, name, {
+        ...(await mayBeMeant(name)),
+        ...(await otherKinds(name)),
+      });
   if (context.alive()) mount(main, page);
   return null; // at another moment the name is looked for anew
 }
@@ -52,7 +87,10 @@ class PodPage extends ListPage {
 
   async load() {
     const name = path(this.namespace, this.name);
-    const [why, history] = await Promise.all([orNone(get(`pods/${name}/why`)), this.orProblem(get(`history/pods/${name}`, { limit: 500 }))]);
+    const [why, history] = await Promise.all([
+      orNone(get(`pods/${name}/why`)),
+      this.orProblem(get(`history/pods/${name}`, { limit: 500 })),
+    ]);
     Object.assign(this, { why, history });
     this.revision = why?.revision ?? 0;
     if (this.isNone()) await this.loadMeant();
@@ -67,27 +105,43 @@ class PodPage extends ListPage {
       held ? this.orProblem(get("placements", { node: held, limit: 1000, ...then })) : null,
     ]);
     const { data } = entry?.event ?? {};
-    Object.assign(this, { pod: pod?.pod ?? null, queue: why?.gang?.queue || data?.queue || data?.submitted?.queue || "", node, beside });
+    Object.assign(this, {
+      pod: pod?.pod ?? null,
+      queue: why?.gang?.queue || data?.queue || data?.submitted?.queue || "",
+      node,
+      beside,
+    });
   }
 
   /** The moment at which it held what it held last, as a parameter: of one that ended, just before its end. */
-  whenHeld() { return this.why && this.hasEnded() ? { at: String(this.why.history.at(-1).revision - 1) } : {}; }
+  whenHeld() {
+    return this.why && this.hasEnded() ? { at: String(this.why.history.at(-1).revision - 1) } : {};
+  }
 
   /** Which may be meant where none has the name: also one that came after the moment that is shown. */
   async loadMeant() {
     const { namespace, name } = this;
-    const story = isLive() ? null : await orNone(getNow(`history/pods/${path(namespace, name)}`, { limit: 1 }));
-    this.meant = { ...await mayBeMeant(name), later: story && { namespace, name, revision: story.items[0].revision } };
+    const story = isLive()
+      ? null
+      : await orNone(getNow(`history/pods/${path(namespace, name)}`, { limit: 1 }));
+    this.meant = {
+      ...(await mayBeMeant(name)),
+      later: story && { namespace, name, revision: story.items[0].revision },
+    };
   }
 
   async orProblem(answered) {
-    try { return await answered; } catch (problem) {
+    try {
+      return await answered;
+    } catch (problem) {
       if (problem instanceof Problem) return problem;
       throw problem;
     }
   }
 
-  isNone() { return !this.why && !this.history?.items?.length; }
+  isNone() {
+    return !this.why && !this.history?.items?.length;
+  }
 
   draw() {
     const { why } = this;
@@ -96,10 +150,24 @@ class PodPage extends ListPage {
       return;
     }
     const phase = why ? phaseWord(why.phase) : ENDED;
-    renew(this.main, html`<div class="page"><p class="crumb">${link("pods", "Pods")} / <span class="m">${this.namespace}/<b>${this.name}</b></span> ${phaseChip(phase)}${this.pod?.priority ? html` <span class="chip">priority ${this.pod.priority}</span>` : ""}</p>
-      ${answer(this.sentence(), this.notes())}
-      ${this.besides()}
-      <div class="cols story"><section class="card"><h2>Story</h2>${this.story()}</section><div class="stack">${this.evidence()}</div></div></div>`);
+    renew(
+      this.main,
+      html`<div class="page">
+        <p class="crumb">
+          ${link("pods", "Pods")} /
+          <span class="m">${this.namespace}/<b>${this.name}</b></span>
+          ${phaseChip(phase)}${this.pod?.priority ? html` <span class="chip">priority ${this.pod.priority}</span>` : ""}
+        </p>
+        ${answer(this.sentence(), this.notes())} ${this.besides()}
+        <div class="cols story">
+          <section class="card">
+            <h2>Story</h2>
+            ${this.story()}
+          </section>
+          <div class="stack">${this.evidence()}</div>
+        </div>
+      </div>`,
+    );
   }
 
   // ---- the answer ----
@@ -108,28 +176,45 @@ class PodPage extends ListPage {
     const { why } = this;
     if (!why) return `${sentenceCase(this.history.items.at(-1).sentence)}.`;
     const broken = this.hasEnded() ? 0 : why.failed_devices.length;
-    if (broken) return html`${this.placedLead()} on ${nodeLink(why.placed.node)}, <span class="c-bad">on ${broken === 1 ? "a failed card" : html`${num(broken)} failed cards`}</span>.`;
-    if (why.placed) return html`${this.placedLead()} on ${nodeLink(why.placed.node)}, ${this.fittedWords()}${this.waitWords()}.`;
-    if (why.rejected) return html`${this.hasEnded() ? "Ended; it could not be read" : "Cannot be read"}: ${why.rejected.field} ${why.rejected.problem}.`;
+    if (broken)
+      return html`${this.placedLead()} on ${nodeLink(why.placed.node)},
+        <span class="c-bad"
+          >on ${broken === 1 ? "a failed card" : html`${num(broken)} failed cards`}</span
+        >.`;
+    if (why.placed)
+      return html`${this.placedLead()} on ${nodeLink(why.placed.node)},
+      ${this.fittedWords()}${this.waitWords()}.`;
+    if (why.rejected)
+      return html`${this.hasEnded() ? "Ended; it could not be read" : "Cannot be read"}:
+      ${why.rejected.field} ${why.rejected.problem}.`;
     if (this.hasEnded()) return this.endedSentence();
     const waited = this.waited();
     const lead = waited === null ? "Waits" : `Waits for ${duration(waited)}`;
     if (why.refused) return html`${lead}: ${this.reason()}.`;
-    const [, until, rest] = /^(?:of the gang \S+ )?(?:waits (until )?)?(.*)$/s.exec(why.sentence.replace(`${this.namespace}/${this.name} `, ""));
+    const [, until, rest] = /^(?:of the gang \S+ )?(?:waits (until )?)?(.*)$/s.exec(
+      why.sentence.replace(`${this.namespace}/${this.name} `, ""),
+    );
     return html`${lead}${until ? " until " : ": "}${rest}.`;
   }
 
-  hasEnded() { return this.why.phase === ENDED; }
+  hasEnded() {
+    return this.why.phase === ENDED;
+  }
 
   placedLead() {
     const { why } = this;
-    if (this.hasEnded()) return `${this.endedLead()}; it ${why.history.some(step => step.phase === "allocated") ? "ran" : "had its place"}`;
+    if (this.hasEnded())
+      return `${this.endedLead()}; it ${why.history.some(step => step.phase === "allocated") ? "ran" : "had its place"}`;
     return why.phase === "allocated" && !why.unready ? "Runs" : "Has its place";
   }
 
   fittedWords() {
     const { fitting } = this.why.placed;
-    return fitting === 1 ? "the only node that fitted" : fitting ? `the best of ${num(fitting)} that fitted` : "where it was found";
+    return fitting === 1
+      ? "the only node that fitted"
+      : fitting
+        ? `the best of ${num(fitting)} that fitted`
+        : "where it was found";
   }
 
   /** When it ended and why, as its story has it: who deleted it. */
@@ -144,13 +229,16 @@ class PodPage extends ListPage {
   endedSentence() {
     const { why } = this;
     const waited = this.waited();
-    return html`${this.endedLead()} without ever having a place${waited === null ? "" : `, after ${duration(waited)} of waiting`}${why.refused ? html`: ${this.reason()}` : ""}.`;
+    return html`${this.endedLead()} without ever having a
+    place${waited === null ? "" : `, after ${duration(waited)} of waiting`}${why.refused ? html`: ${this.reason()}` : ""}.`;
   }
 
   /** What keeps it, or kept it; the nearest node is a link. */
   reason() {
     const { refused } = this.why;
-    const words = this.hasEnded() ? refused.reason.replace(/^it can never/, "it could never") : refused.reason;
+    const words = this.hasEnded()
+      ? refused.reason.replace(/^it can never/, "it could never")
+      : refused.reason;
     const node = refused.nearest[0]?.node;
     const [before, after] = node ? words.split(`nearest is ${node} `) : [words];
     return after === undefined ? before : html`${before}nearest is ${nodeLink(node)} ${after}`;
@@ -159,24 +247,37 @@ class PodPage extends ListPage {
   /** Until it had its place, or its end came; else until the moment that is shown. */
   waited() {
     const { history, placed } = this.why;
-    return between(history[0]?.time, placed?.time || (this.hasEnded() && history.at(-1)?.time) || shownTime());
+    return between(
+      history[0]?.time,
+      placed?.time || (this.hasEnded() && history.at(-1)?.time) || shownTime(),
+    );
   }
 
   waitWords() {
     const waited = this.waited();
     if (waited === null) return "";
     const looked = this.history?.items?.some(({ type }) => type === "PodRefused"); // its story has it waiting, however short
-    const words = waited < 2 && !looked ? ", after no wait" : `, after ${duration(Math.max(LEAST_S, waited))} of waiting`;
+    const words =
+      waited < 2 && !looked
+        ? ", after no wait"
+        : `, after ${duration(Math.max(LEAST_S, waited))} of waiting`;
     const anew = this.history?.uids?.length > 1; // the story tells of those that had the name before
-    return anew ? `${words} since it was submitted anew at ${clock(instant(this.why.history[0].time))}` : words;
+    return anew
+      ? `${words} since it was submitted anew at ${clock(instant(this.why.history[0].time))}`
+      : words;
   }
 
   /** What is so besides while it waits: who stays where it could be, what was taken off offer since. */
   besides() {
     const { refused } = this.why ?? {};
     if (!refused || this.hasEnded()) return "";
-    const said = [refused.spared, refused.since.length ? `Since then ${ownTimes(refused.since.join("; "))}` : ""].filter(Boolean);
-    return said.map(words => html`<p class="note warn">${ICONS.soon}<span>${withCode(words)}.</span></p>`);
+    const said = [
+      refused.spared,
+      refused.since.length ? `Since then ${ownTimes(refused.since.join("; "))}` : "",
+    ].filter(Boolean);
+    return said.map(
+      words => html`<p class="note warn">${ICONS.soon}<span>${withCode(words)}.</span></p>`,
+    );
   }
 
   notes() {
@@ -195,11 +296,22 @@ class PodPage extends ListPage {
   story() {
     const steps = this.steps();
     const open = this.why && !this.why.placed && !this.why.rejected && !this.hasEnded();
-    return html`<ol class="tl">${steps.map((step, at) => stepRow(step, steps[at + 1]))}${open ? html`<li class="open"><div class="tl-t"><time>now</time></div><div class="tl-b"><b>Waiting</b><span>${this.standing()}</span></div></li>` : ""}</ol>`;
+    return html`<ol class="tl">
+      ${steps.map((step, at) => stepRow(step, steps[at + 1]))}${
+        open
+          ? html`<li class="open">
+              <div class="tl-t"><time>now</time></div>
+              <div class="tl-b"><b>Waiting</b><span>${this.standing()}</span></div>
+            </li>`
+          : ""
+      }
+    </ol>`;
   }
 
   /** Whether it stands in no line: nobody looks at a pod before its gates are taken away. */
-  isGated() { return !this.why.refused && !this.why.waiting; }
+  isGated() {
+    return !this.why.refused && !this.why.waiting;
+  }
 
   /** Where it stands among those that wait. */
   standing() {
@@ -211,12 +323,26 @@ class PodPage extends ListPage {
   steps() {
     if (this.history?.items) {
       return this.rooms(this.history.items).map(([item, ...others]) => ({
-        look: LOOKS[item.type] ?? "submitted", title: this.titled(item), time: item.time, revision: item.revision,
-        words: others.length ? [item, ...others].map(each => html`<span class="clause">${this.told(each)} ${each === item ? "" : receipt(each.revision)}</span>`) : this.told(item),
+        look: LOOKS[item.type] ?? "submitted",
+        title: this.titled(item),
+        time: item.time,
+        revision: item.revision,
+        words: others.length
+          ? [item, ...others].map(
+              each =>
+                html`<span class="clause"
+                  >${this.told(each)} ${each === item ? "" : receipt(each.revision)}</span
+                >`,
+            )
+          : this.told(item),
       }));
     }
     return this.why.history.map(step => ({
-      look: step.phase, title: sentenceCase(phaseWord(step.phase)), time: step.time, revision: step.revision, words: this.stepWords(step.phase),
+      look: step.phase,
+      title: sentenceCase(phaseWord(step.phase)),
+      time: step.time,
+      revision: step.revision,
+      words: this.stepWords(step.phase),
     }));
   }
 
@@ -224,23 +350,33 @@ class PodPage extends ListPage {
   rooms(items) {
     const groups = [];
     for (const item of items) {
-      if (groups.length && this.makesRoom(item) && this.makesRoom(groups.at(-1)[0])) groups.at(-1).push(item);
+      if (groups.length && this.makesRoom(item) && this.makesRoom(groups.at(-1)[0]))
+        groups.at(-1).push(item);
       else groups.push([item]);
     }
     return groups;
   }
 
   /** The eviction of another pod, for this one, is no eviction of it. */
-  makesRoom({ type, sentence }) { return type === "PodEvicted" && !sentence.startsWith(`${this.namespace}/${this.name} `); }
+  makesRoom({ type, sentence }) {
+    return type === "PodEvicted" && !sentence.startsWith(`${this.namespace}/${this.name} `);
+  }
 
   /** What a fact is headed with. */
-  titled(item) { return this.makesRoom(item) ? "Room is made" : STORY[item.type] ?? item.type; }
+  titled(item) {
+    return this.makesRoom(item) ? "Room is made" : (STORY[item.type] ?? item.type);
+  }
 
   /** The sentence without what its title and the page say already. */
   told({ sentence, subject }) {
     const own = `${this.namespace}/${this.name}`;
-    const rest = sentence.startsWith(own) ? sentence.slice(own.length).replace(/^:? /, "") : sentence;
-    const said = rest.replace(/^(submitted|waits|rejected): /, "").replace(/^(placed|bound|adopted) /, "").replace(/^\((priority -?\d+)\) is evicted /, "it, of $1, is evicted ");
+    const rest = sentence.startsWith(own)
+      ? sentence.slice(own.length).replace(/^:? /, "")
+      : sentence;
+    const said = rest
+      .replace(/^(submitted|waits|rejected): /, "")
+      .replace(/^(placed|bound|adopted) /, "")
+      .replace(/^\((priority -?\d+)\) is evicted /, "it, of $1, is evicted ");
     return clauses(ownTimes(sentenceCase(said)), text => linked(text, subject));
   }
 
@@ -248,7 +384,9 @@ class PodPage extends ListPage {
     const { why, pod } = this;
     if (phase === "submitted") return pod?.dialect ? `${wants(pod.asks)} (${pod.dialect})` : "";
     if (phase === "refused" && why.refused) return this.reason();
-    if (phase === "placed" && why.placed?.score.total) return html`on ${nodeLink(why.placed.node)}, score <b>${why.placed.score.total.toFixed(1)}</b>`;
+    if (phase === "placed" && why.placed?.score.total)
+      return html`on ${nodeLink(why.placed.node)}, score
+        <b>${why.placed.score.total.toFixed(1)}</b>`;
     if (phase === "bound") return "the node has been told";
     return phase === "allocated" ? "the agent has handed out its shares" : "";
   }
@@ -259,38 +397,82 @@ class PodPage extends ListPage {
     const { why } = this;
     if (!why) return "";
     if (why.placed) return [this.whyHere(), this.share(), this.failed()];
-    if (why.rejected) return html`<section class="card"><h2>What to mend</h2><p class="lead"><span class="m">${why.rejected.field}</span> is ${why.rejected.value}: ${why.rejected.problem}.</p><p class="lead">${sentenceCase(why.rejected.fix)}.</p></section>`;
+    if (why.rejected)
+      return html`<section class="card">
+        <h2>What to mend</h2>
+        <p class="lead">
+          <span class="m">${why.rejected.field}</span> is ${why.rejected.value}:
+          ${why.rejected.problem}.
+        </p>
+        <p class="lead">${sentenceCase(why.rejected.fix)}.</p>
+      </section>`;
     return this.unblock();
   }
 
   whyHere() {
     const { placed } = this.why;
-    const rows = [{ node: placed.node, total: placed.score.total ?? 0, parts: placed.score.parts ?? {} }, ...placed.runners_up];
+    const rows = [
+      { node: placed.node, total: placed.score.total ?? 0, parts: placed.score.parts ?? {} },
+      ...placed.runners_up,
+    ];
     const parts = Object.keys(rows[0].parts).sort(byName);
     const most = Math.max(1e-9, ...rows.map(row => row.total));
-    const said = rows.length > 1 ? `${num(placed.fitting)} of ${many(placed.nodes, "node")} fitted; the best ${rows.length}` : placed.fitting === 1 ? "no other node fitted" : "";
-    if (!placed.nodes) return html`<section class="card"><h2>Why here</h2><p>It ran here before this ledger held it.</p></section>`;
-    return html`<section class="card"><h2>Why here <small>${said}</small></h2>
-      <div class="funnel" role="img" aria-label="${num(placed.nodes)} nodes, ${num(placed.fitting)} fitted, 1 chosen"><span><b>${num(placed.nodes)}</b> ${placed.nodes === 1 ? "node" : "nodes"}</span><span><b>${num(placed.fitting)}</b> fitted</span><span class="on"><b>1</b> ${placed.node}</span></div>
+    const said =
+      rows.length > 1
+        ? `${num(placed.fitting)} of ${many(placed.nodes, "node")} fitted; the best ${rows.length}`
+        : placed.fitting === 1
+          ? "no other node fitted"
+          : "";
+    if (!placed.nodes)
+      return html`<section class="card">
+        <h2>Why here</h2>
+        <p>It ran here before this ledger held it.</p>
+      </section>`;
+    return html`<section class="card">
+      <h2>Why here <small>${said}</small></h2>
+      <div
+        class="funnel"
+        role="img"
+        aria-label="${num(placed.nodes)} nodes, ${num(placed.fitting)} fitted, 1 chosen"
+      >
+        <span><b>${num(placed.nodes)}</b> ${placed.nodes === 1 ? "node" : "nodes"}</span
+        ><span><b>${num(placed.fitting)}</b> fitted</span
+        ><span class="on"><b>1</b> ${placed.node}</span>
+      </div>
       <div class="runs">${rows.map((row, at) => runRow(row, at, { rows, parts, most }))}</div>
-      <div class="keyrow">${parts.map((part, at) => html`<span><i class="sw" data-s="background:var(${PART_COLOURS[at % 4]})"></i>${part}</span>`)}</div></section>`;
+      <div class="keyrow">
+        ${parts.map((part, at) => html`<span><i class="sw" data-s="background:var(${PART_COLOURS[at % 4]})"></i>${part}</span>`)}
+      </div>
+    </section>`;
   }
 
   /** What it holds among the others of its node; of one that ended what it held, just before its end. */
   share() {
     const { placed } = this.why;
     const own = new Map();
-    for (const { share } of placed.shares) own.set(share.device, (own.get(share.device) ?? 0) + share.memory_mib);
+    for (const { share } of placed.shares)
+      own.set(share.device, (own.get(share.device) ?? 0) + share.memory_mib);
     const cards = this.cards();
     const mine = cards.map(({ device }) => device).filter(device => own.has(device.device));
     const model = placed.shares[0]?.model ? ` · ${shortModel(placed.shares[0].model)}` : "";
-    const amounts = new Set(mine.map(device => `${num(own.get(device.device))} of ${num(device.memory_mib)} MiB`));
+    const amounts = new Set(
+      mine.map(device => `${num(own.get(device.device))} of ${num(device.memory_mib)} MiB`),
+    );
     const first = placed.shares[0]?.share;
-    return html`<section class="card"><h2>${this.shareHead()} <small>${mine.length > 1 ? `${mine.length} cards of ` : ""}${placed.node}${model}${this.hasEnded() ? ", at its end" : ""}</small></h2>
+    return html`<section class="card">
+      <h2>
+        ${this.shareHead()}
+        <small
+          >${mine.length > 1 ? `${mine.length} cards of ` : ""}${placed.node}${model}${this.hasEnded() ? ", at its end" : ""}</small
+        >
+      </h2>
       <div class="cards8">${cards.map(card => this.cardBox(card))}</div>
       ${cards.length ? html`<div class="legend">${legend([...statesOf(cards), ...(cards.some(isOwn) ? [["own", "this pod"]] : [])])}</div>` : ""}
-      <div class="kv">${[...amounts].map(amount => html`<span>${mine.length > 1 ? "each" : "memory"}</span><b>${amount}</b>`)}${first?.cores ? html`<span>cores</span><b>${coresHeld(first)}</b>` : ""}
-      ${cards.length ? html`<span>beside</span><b>${this.besideWords()}</b>` : ""}</div></section>`;
+      <div class="kv">
+        ${[...amounts].map(amount => html`<span>${mine.length > 1 ? "each" : "memory"}</span><b>${amount}</b>`)}${first?.cores ? html`<span>cores</span><b>${coresHeld(first)}</b>` : ""}
+        ${cards.length ? html`<span>beside</span><b>${this.besideWords()}</b>` : ""}
+      </div>
+    </section>`;
   }
 
   shareHead() {
@@ -301,37 +483,70 @@ class PodPage extends ListPage {
 
   /** The cards of its node with what is held of each, its own first. */
   cards() {
-    const phases = new Map((this.beside?.items ?? []).map(item => [`${item.namespace}/${item.name}`, item.phase]));
+    const phases = new Map(
+      (this.beside?.items ?? []).map(item => [`${item.namespace}/${item.name}`, item.phase]),
+    );
     return (this.node?.devices ?? []).map(device => ({
-      device, state: stateOf(device, this.node.node), shares: sharesOf(device, phases, holder => this.own(holder)).sort((a, b) => b.own - a.own),
+      device,
+      state: stateOf(device, this.node.node),
+      shares: sharesOf(device, phases, holder => this.own(holder)).sort((a, b) => b.own - a.own),
     }));
   }
 
   besideWords() {
     const { node } = this.why.placed;
-    const beside = new Set(this.node.devices.flatMap(device => device.holders.map(holder => `${holder.namespace}/${holder.pod}`)));
+    const beside = new Set(
+      this.node.devices.flatMap(device =>
+        device.holders.map(holder => `${holder.namespace}/${holder.pod}`),
+      ),
+    );
     beside.delete(`${this.namespace}/${this.name}`);
-    return beside.size ? link("fleet", `${many(beside.size, "other pod")} on the node`, { q: `node:${node}`, ...this.whenHeld() }) : "nobody else on the node";
+    return beside.size
+      ? link("fleet", `${many(beside.size, "other pod")} on the node`, {
+          q: `node:${node}`,
+          ...this.whenHeld(),
+        })
+      : "nobody else on the node";
   }
 
-  own(holder) { return holder.namespace === this.namespace && holder.pod === this.name; }
+  own(holder) {
+    return holder.namespace === this.namespace && holder.pod === this.name;
+  }
 
   cardBox({ device, state, shares }) {
     const own = isOwn({ shares });
     const address = href("fleet", { card: `${device.node}:${device.index}`, ...this.whenHeld() });
-    return html`<a class="c8" href="${address}" aria-label="card ${device.index}${own ? `, ${this.hasEnded() ? "held" : "holds"} a share of this pod` : ""}${state ? `, ${state}` : ""}">${gauge(state, shares)}${own ? html`<b>${device.index}</b>` : html`<span>${device.index}</span>`}</a>`;
+    return html`<a
+      class="c8"
+      href="${address}"
+      aria-label="card ${device.index}${own ? `, ${this.hasEnded() ? "held" : "holds"} a share of this pod` : ""}${state ? `, ${state}` : ""}"
+      >${gauge(state, shares)}${own ? html`<b>${device.index}</b>` : html`<span>${device.index}</span>`}</a
+    >`;
   }
 
   failed() {
     const { why } = this;
     const ended = this.hasEnded();
     if (!why.failed_devices.length && !why.evicted && !why.last_failure && !why.unready) {
-      return html`<section class="card"><h2>Its health</h2><p class="ok-line">${ICONS.ok} What it ${ended ? "held was" : "holds is"} healthy.</p></section>`;
+      return html`<section class="card">
+        <h2>Its health</h2>
+        <p class="ok-line">${ICONS.ok} What it ${ended ? "held was" : "holds is"} healthy.</p>
+      </section>`;
     }
-    return html`<section class="card"><h2>Its health</h2>${why.failed_devices.map(failed => html`<p class="note bad">${ICONS.broken}<span><span class="m">${shortId(failed.device)}</span>: ${ownTimes(failed.reason)}</span></p>`)}
+    return html`<section class="card">
+      <h2>Its health</h2>
+      ${why.failed_devices.map(
+        failed =>
+          html`<p class="note bad">
+            ${ICONS.broken}<span
+              ><span class="m">${shortId(failed.device)}</span>: ${ownTimes(failed.reason)}</span
+            >
+          </p>`,
+      )}
       ${why.unready ? html`<p class="note bad">${ICONS.broken}<span>${ownTimes(sentenceCase(why.unready))}: nobody ${ended ? "knew how it fared" : "knows how it fares"} there.</span></p>` : ""}
       ${why.evicted ? html`<p class="note warn">${ICONS.soon}<span>It ${ended ? "was" : "is"} to go, for ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has gone since" : ""}.</span></p>` : ""}
-      ${why.last_failure ? html`<p class="note warn">${ICONS.soon}<span>An earlier placement came to nothing: ${ownTimes(why.last_failure)}</span></p>` : ""}</section>`;
+      ${why.last_failure ? html`<p class="note warn">${ICONS.soon}<span>An earlier placement came to nothing: ${ownTimes(why.last_failure)}</span></p>` : ""}
+    </section>`;
   }
 
   unblock() {
@@ -340,27 +555,50 @@ class PodPage extends ListPage {
     const leaving = this.why.evicts;
     const ended = this.hasEnded();
     const limited = refused ? !refused.nodes : this.isGated(); // nobody looked at nodes
-    return html`${leaving.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${leaving.map(each => html`<li><span>${podName(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}
-      <section class="card"><h2>${limited ? `Why it ${ended ? "waited" : "waits"}` : `Why none ${ended ? "fitted" : "fits"}`} <small>${this.unblockWords(limited)}</small></h2>
-      ${causes.length ? html`${this.limitWords()}${causeList(causes, refused.nodes)}` : html`<p>${withCode(sentenceCase(this.why.sentence))}.</p>`}
-      ${ended || this.isGated() ? "" : html`<div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div>`}</section>
+    return html`${
+        leaving.length
+          ? html`<section class="card">
+              <h2>Room is made for it</h2>
+              <ol class="mini">
+                ${leaving.map(each => html`<li><span>${podName(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}
+              </ol>
+            </section>`
+          : ""
+      }
+      <section class="card">
+        <h2>
+          ${limited ? `Why it ${ended ? "waited" : "waits"}` : `Why none ${ended ? "fitted" : "fits"}`}
+          <small>${this.unblockWords(limited)}</small>
+        </h2>
+        ${causes.length ? html`${this.limitWords()}${causeList(causes, refused.nodes)}` : html`<p>${withCode(sentenceCase(this.why.sentence))}.</p>`}
+        ${ended || this.isGated() ? "" : html`<div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div>`}
+      </section>
       ${nearest(refused?.nearest ?? [])}
       ${this.history instanceof Problem && !this.history.unknown ? problemNote(this.history, "what happened to a pod") : ""}`;
   }
 
   unblockWords(limited) {
     const { refused } = this.why;
-    if (!refused) return this.hasEnded() ? "nobody had looked" : this.isGated() ? "no scheduler looks at it before" : "nobody has looked yet";
+    if (!refused)
+      return this.hasEnded()
+        ? "nobody had looked"
+        : this.isGated()
+          ? "no scheduler looks at it before"
+          : "nobody has looked yet";
     return `${limited ? "" : `of ${many(refused.nodes, "node")}, `}and what would ${this.hasEnded() ? "have unblocked" : "unblock"} it`;
   }
 
   /** The limit, or the gang, that keeps it out: the causes below it are of nodes. */
   limitWords() {
     const { limit, causes } = this.why.refused;
-    return limit && !causes.some(({ words }) => words === limit) ? html`<p>${withCode(sentenceCase(limit))}.</p>` : "";
+    return limit && !causes.some(({ words }) => words === limit)
+      ? html`<p>${withCode(sentenceCase(limit))}.</p>`
+      : "";
   }
 
-  clicked(event) { copyFrom(event); }
+  clicked(event) {
+    copyFrom(event);
+  }
 }
 
 const isOwn = ({ shares }) => shares.some(share => share.own);
@@ -368,31 +606,73 @@ const isOwn = ({ shares }) => shares.some(share => share.own);
 function stepRow(step, next) {
   const ms = instant(step.time);
   const gap = next ? between(step.time, next.time) : null;
-  return html`<li class="p-${step.look}"><div class="tl-t"><time title="${step.time}">${ms === null ? "" : timeWords(ms)}</time>${receipt(step.revision)}</div><div class="tl-b"><b>${step.title}</b><span>${step.words}</span></div>${gap === null ? "" : html`<span class="gap ${gap > LONG_WAIT_S ? "long" : ""}">${duration(gap)}</span>`}</li>`;
+  return html`<li class="p-${step.look}">
+    <div class="tl-t">
+      <time title="${step.time}">${ms === null ? "" : timeWords(ms)}</time>${receipt(step.revision)}
+    </div>
+    <div class="tl-b"><b>${step.title}</b><span>${step.words}</span></div>
+    ${gap === null ? "" : html`<span class="gap ${gap > LONG_WAIT_S ? "long" : ""}">${duration(gap)}</span>`}
+  </li>`;
 }
 
 function timeWords(ms) {
   const words = when(ms, shownTime());
-  return words.length > 8 ? html`${words.slice(0, 5)}<br>${clock(ms)}` : words;
+  return words.length > 8 ? html`${words.slice(0, 5)}<br />${clock(ms)}` : words;
 }
 
 function runRow(row, at, { rows, parts, most }) {
   const said = parts.map(part => `${part} ${(row.parts[part] ?? 0).toFixed(1)}`).join(", ");
-  return html`<div class="run ${at ? "" : "won"}"><span class="m">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="${said}">${parts.map((part, place) => html`<i title="${part} ${(row.parts[part] ?? 0).toFixed(1)}" data-s="width:${Math.max(0, row.parts[part] ?? 0) / most * 100}%;background:var(${PART_COLOURS[place % 4]})"></i>`)}</span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? behindWords(rows[0].total, row.total) : ""}</em></div>`;
+  return html`<div class="run ${at ? "" : "won"}">
+    <span class="m">${nodeLink(row.node)}</span
+    ><span class="stackbar" role="img" aria-label="${said}"
+      >${parts.map((part, place) => html`<i title="${part} ${(row.parts[part] ?? 0).toFixed(1)}" data-s="width:${(Math.max(0, row.parts[part] ?? 0) / most) * 100}%;background:var(${PART_COLOURS[place % 4]})"></i>`)}</span
+    ><b class="m">${row.total.toFixed(1)}</b
+    ><em class="m">${at ? behindWords(rows[0].total, row.total) : ""}</em>
+  </div>`;
 }
 
 // Nodes that nearly fitted: what was wanted and what is there, or who holds it; no column stands empty.
 function nearest(misses) {
   if (!misses.length) return "";
   const columns = [
-    ["Wanted", miss => miss.needed_words, "nw"], ["There", miss => miss.available_words, "hide-s"],
-    ["Missing", miss => (miss.missing ? html`<span class="nw">${miss.missing}</span>` : miss.words), ""], ["Held by", holdersOf, ""],
-  ].map(([words, of, look]) => ({ words, look, cells: misses.map(of) })).filter(({ cells }) => cells.some(Boolean));
-  return html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th>${columns.map(({ words, look }) => html`<th scope="col" class="${look}">${words}</th>`)}</tr></thead><tbody>${misses.map((miss, at) => html`<tr data-row tabindex="0"><td class="node">${nodeLink(miss.node)}</td>${columns.map(({ look, cells }) => html`<td class="${look}">${cells[at]}</td>`)}</tr>`)}</tbody></table></section>`;
+    ["Wanted", miss => miss.needed_words, "nw"],
+    ["There", miss => miss.available_words, "hide-s"],
+    [
+      "Missing",
+      miss => (miss.missing ? html`<span class="nw">${miss.missing}</span>` : miss.words),
+      "",
+    ],
+    ["Held by", holdersOf, ""],
+  ]
+    .map(([words, of, look]) => ({ words, look, cells: misses.map(of) }))
+    .filter(({ cells }) => cells.some(Boolean));
+  return html`<section class="card">
+    <h2>Nearest</h2>
+    <table class="t tight">
+      <thead>
+        <tr>
+          <th scope="col">Node</th>
+          ${columns.map(({ words, look }) => html`<th scope="col" class="${look}">${words}</th>`)}
+        </tr>
+      </thead>
+      <tbody>
+        ${misses.map(
+          (miss, at) =>
+            html`<tr data-row tabindex="0">
+              <td class="node">${nodeLink(miss.node)}</td>
+              ${columns.map(({ look, cells }) => html`<td class="${look}">${cells[at]}</td>`)}
+            </tr>`,
+        )}
+      </tbody>
+    </table>
+  </section>`;
 }
 
 function holdersOf({ held_by: names, holders }) {
   if (!holders) return "";
-  const links = names.map((name, at) => html`${at ? ", " : ""}${name.includes("/") ? podLink(...name.split("/", 2)) : name}`);
+  const links = names.map(
+    (name, at) =>
+      html`${at ? ", " : ""}${name.includes("/") ? podLink(...name.split("/", 2)) : name}`,
+  );
   return html`${links}${holders > names.length ? ` and ${num(holders - names.length)} more` : ""}`;
 }

@@ -1,7 +1,13 @@
 // Reports: how many hours of cards were granted and used, what they cost, and what did nothing.
 import { getNow, Problem } from "../api.js";
 import { stackChart, stackNotes } from "../chart.js";
-import { meetNamespaces, namespaceColour, namespacePlace, NAMESPACE_COLOURS, OTHER } from "../colours.js";
+import {
+  meetNamespaces,
+  namespaceColour,
+  namespacePlace,
+  NAMESPACE_COLOURS,
+  OTHER,
+} from "../colours.js";
 import { decimal, instant, many, num, percent, when } from "../format.js";
 import { $, html, mount, renew } from "../html.js";
 import { link } from "../links.js";
@@ -12,8 +18,18 @@ import { answer, problemNote, second, segments } from "../parts.js";
 import { podName } from "../words.js";
 import { ListPage, NEWER } from "./list_page.js";
 
-const BYS = [["namespace", "namespace"], ["queue", "queue"], ["user", "user"], ["node", "node"]];
-const SPANS = [["1h", "1 h", 3_600], ["6h", "6 h", 21_600], ["1d", "1 d", 86_400], ["7d", "7 d", 604_800]];
+const BYS = [
+  ["namespace", "namespace"],
+  ["queue", "queue"],
+  ["user", "user"],
+  ["node", "node"],
+];
+const SPANS = [
+  ["1h", "1 h", 3_600],
+  ["6h", "6 h", 21_600],
+  ["1d", "1 d", 86_400],
+  ["7d", "7 d", 604_800],
+];
 const STEPS_S = [60, 120, 300, 900, 1800, 3600, 7200, 21_600, 86_400];
 const STEPS_WANTED = 72;
 const LEAST_MS = 2000; // the first second of a ledger has a report too
@@ -41,13 +57,20 @@ class ReportsPage extends ListPage {
     const end = isLive() ? Date.now() : shownTime();
     const wanted = SPANS.find(([name]) => name === this.span)[2] * 1000;
     const from = Math.max(instant(line.first_time) ?? 0, end - wanted);
-    const seconds = STEPS_S.find(each => (end - from) / 1000 / each <= STEPS_WANTED) ?? STEPS_S.at(-1);
-    const period = { by, from: iso(from, Math.ceil), ...(isLive() ? {} : { to: iso(Math.max(end, from + LEAST_MS), Math.floor) }) };
+    const seconds =
+      STEPS_S.find(each => (end - from) / 1000 / each <= STEPS_WANTED) ?? STEPS_S.at(-1);
+    const period = {
+      by,
+      from: iso(from, Math.ceil),
+      ...(isLive() ? {} : { to: iso(Math.max(end, from + LEAST_MS), Math.floor) }),
+    };
     this.period = period;
     const [usage, idle] = await Promise.all([
-      getNow("report/usage", { ...period, step: `${seconds / 60}m` }), this.orProblem(getNow("report/idle", period)),
+      getNow("report/usage", { ...period, step: `${seconds / 60}m` }),
+      this.orProblem(getNow("report/idle", period)),
     ]);
-    const cost = unpriced ?? await this.orProblem(getNow("report/cost", { ...period, to: usage.to }));
+    const cost =
+      unpriced ?? (await this.orProblem(getNow("report/cost", { ...period, to: usage.to })));
     if (cost.status === NO_PRICES && UNPRICED.test(cost.message)) unpriced = cost;
     Object.assign(this, { usage, idle, cost });
     this.revision = usage.revision;
@@ -55,7 +78,9 @@ class ReportsPage extends ListPage {
   }
 
   async orProblem(answered) {
-    try { return await answered; } catch (problem) {
+    try {
+      return await answered;
+    } catch (problem) {
       if (problem instanceof Problem) return problem;
       throw problem;
     }
@@ -66,17 +91,51 @@ class ReportsPage extends ListPage {
     const { total } = usage;
     const began = when(this.began(), shownTime(), true);
     const sentence = total.granted_gpu_hours
-      ? html`${decimal(total.granted_gpu_hours)} GPU hours were granted since ${began}, ${percent(total.granted_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of what there was${total.reported_gpu_hours ? html`; where nodes tell, ${percent(total.used_gpu_hours / total.reported_gpu_hours)} of them did something` : ""}.`
+      ? html`${decimal(total.granted_gpu_hours)} GPU hours were granted since ${began},
+        ${percent(total.granted_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of what there
+        was${total.reported_gpu_hours ? html`; where nodes tell, ${percent(total.used_gpu_hours / total.reported_gpu_hours)} of them did something` : ""}.`
       : html`Nothing was granted since ${began}.`;
     const money = this.cost?.total?.cost;
-    renew(this.main, html`<div class="page">${answer(sentence, [
-      this.span === this.said ? "" : html`<span class="c-warn">this page has no span ${this.said}: it has ${SPANS.map(([name]) => name).join(", ")}, and shows ${this.span}</span>`,
-      money === undefined || money === null ? "" : `${amount(money, this.cost.currency)} at list price`,
-      total.reported_gpu_hours ? "" : "no node has told yet what was used",
-      this.idle?.found ? html`<span class="c-warn">${many(this.idle.found, "share")} did nothing for an hour or more</span>` : "",
-      NEWER])}
-      <section class="card"><div class="ch-h"><h2>Cards granted, by ${this.by} <small>means of ${stepWords(usage.step_s)}; a share counts as its part of a card; the line is what was granted or free</small></h2><div class="acts">${segments("span", "Over the last", SPANS, this.span)}${segments("by", "By", BYS, this.by)}</div></div><div class="chart" id="chart"></div>${this.offWords()}</section>
-      <div class="cols rep">${this.rows()}${this.idleCard()}</div></div>`);
+    renew(
+      this.main,
+      html`<div class="page">
+        ${answer(sentence, [
+          this.span === this.said
+            ? ""
+            : html`<span class="c-warn"
+                >this page has no span ${this.said}: it has
+                ${SPANS.map(([name]) => name).join(", ")}, and shows ${this.span}</span
+              >`,
+          money === undefined || money === null
+            ? ""
+            : `${amount(money, this.cost.currency)} at list price`,
+          total.reported_gpu_hours ? "" : "no node has told yet what was used",
+          this.idle?.found
+            ? html`<span class="c-warn"
+                >${many(this.idle.found, "share")} did nothing for an hour or more</span
+              >`
+            : "",
+          NEWER,
+        ])}
+        <section class="card">
+          <div class="ch-h">
+            <h2>
+              Cards granted, by ${this.by}
+              <small
+                >means of ${stepWords(usage.step_s)}; a share counts as its part of a card; the line
+                is what was granted or free</small
+              >
+            </h2>
+            <div class="acts">
+              ${segments("span", "Over the last", SPANS, this.span)}${segments("by", "By", BYS, this.by)}
+            </div>
+          </div>
+          <div class="chart" id="chart"></div>
+          ${this.offWords()}
+        </section>
+        <div class="cols rep">${this.rows()}${this.idleCard()}</div>
+      </div>`,
+    );
     this.drawn = 0;
     this.chart();
     this.sizes?.disconnect();
@@ -85,13 +144,23 @@ class ReportsPage extends ListPage {
   }
 
   /** The first moment that counts: of a ledger that is younger than what is asked, its own beginning. */
-  began() { return instant(this.usage.begins) ?? instant(this.usage.from); }
+  began() {
+    return instant(this.usage.begins) ?? instant(this.usage.from);
+  }
 
   /** The figures as files, up to the moment to which the tables are; who sees some namespaces only has them as JSON alone. */
   files(report) {
-    const file = (words, format, name) => html`<a class="btn" download="${name}" href="/api/v1/report/${report}?${new URLSearchParams({ ...this.period, to: this.usage.to, format })}">${words}</a>`;
+    const file = (words, format, name) =>
+      html`<a
+        class="btn"
+        download="${name}"
+        href="/api/v1/report/${report}?${new URLSearchParams({ ...this.period, to: this.usage.to, format })}"
+        >${words}</a
+      >`;
     const name = `${report}-by-${this.by.replace(/\W+/g, "-")}`;
-    return html`<div class="acts">${me.all ? file("CSV", "csv", `${name}.csv`) : ""}${file("JSON", "json", `${name}.json`)}${me.all && report === "cost" ? file("FOCUS", "focus", `${name}-focus.csv`) : ""}</div>`;
+    return html`<div class="acts">
+      ${me.all ? file("CSV", "csv", `${name}.csv`) : ""}${file("JSON", "json", `${name}.json`)}${me.all && report === "cost" ? file("FOCUS", "focus", `${name}-focus.csv`) : ""}
+    </div>`;
   }
 
   // ---- the chart ----
@@ -100,9 +169,17 @@ class ReportsPage extends ListPage {
   offWords() {
     const { usage } = this;
     const off = usage.total.cordoned_gpu_hours || usage.total.broken_gpu_hours;
-    const failed = this.marks.some(({ kind, time }) => kind === "failure" && instant(time) < instant(usage.to));
-    return html`${off ? html`<div class="legend foot"><span><i class="sw off"></i>cordoned or broken, and held by nobody</span></div>` : ""}
-      ${failed ? html`<p class="foot faint">What is held of a broken card is granted until its pods are gone: only then does the line fall by it.</p>` : ""}`;
+    const failed = this.marks.some(
+      ({ kind, time }) => kind === "failure" && instant(time) < instant(usage.to),
+    );
+    return html`${
+      off
+        ? html`<div class="legend foot">
+            <span><i class="sw off"></i>cordoned or broken, and held by nobody</span>
+          </div>`
+        : ""
+    }
+    ${failed ? html`<p class="foot faint">What is held of a broken card is granted until its pods are gone: only then does the line fall by it.</p>` : ""}`;
   }
 
   chart() {
@@ -112,14 +189,31 @@ class ReportsPage extends ListPage {
     const { usage } = this;
     const begins = [...new Set(usage.steps.map(step => step.from))].sort().map(instant);
     const times = begins.map(ms => Math.max(ms, this.began())); // the first step may begin before there is anything
-    if (!times.length) { mount(box, html`<p class="faint">No step is over yet.</p>`); return; }
+    if (!times.length) {
+      mount(box, html`<p class="faint">No step is over yet.</p>`);
+      return;
+    }
     const end = instant(usage.to);
     const lengths = times.map((ms, at) => ((times[at + 1] ?? end) - ms) / 3_600_000);
     const place = new Map(begins.map((ms, at) => [ms, at]));
-    const own = usage.rows.filter(row => row.granted_gpu_hours && (this.by !== "namespace" || namespacePlace(row.key) < OTHER));
-    const named = own.slice(0, SERIES).map(row => ({ name: row.key || "(none)", key: row.key, colour: this.colour(row.key, usage.rows.indexOf(row)), values: times.map(() => 0) }));
-    const left = usage.rows.filter(row => row.granted_gpu_hours && !named.some(each => each.key === row.key));
-    const others = { name: left.length === 1 ? left[0].key || "(none)" : `${num(left.length)} others`, key: null, colour: NAMESPACE_COLOURS[OTHER], values: times.map(() => 0) };
+    const own = usage.rows.filter(
+      row => row.granted_gpu_hours && (this.by !== "namespace" || namespacePlace(row.key) < OTHER),
+    );
+    const named = own.slice(0, SERIES).map(row => ({
+      name: row.key || "(none)",
+      key: row.key,
+      colour: this.colour(row.key, usage.rows.indexOf(row)),
+      values: times.map(() => 0),
+    }));
+    const left = usage.rows.filter(
+      row => row.granted_gpu_hours && !named.some(each => each.key === row.key),
+    );
+    const others = {
+      name: left.length === 1 ? left[0].key || "(none)" : `${num(left.length)} others`,
+      key: null,
+      colour: NAMESPACE_COLOURS[OTHER],
+      values: times.map(() => 0),
+    };
     const line = times.map(() => 0);
     const off = times.map(() => 0);
     for (const step of usage.steps) {
@@ -131,13 +225,24 @@ class ReportsPage extends ListPage {
       off[at] += ((step.cordoned_gpu_hours ?? 0) + (step.broken_gpu_hours ?? 0)) / lengths[at];
     }
     const series = others.values.some(value => value > 1e-6) ? [...named, others] : named;
-    const marks = this.marks.filter(mark => mark.kind !== "recovery")
-      .map(mark => ({ ms: instant(mark.time), kind: mark.kind, words: mark.sentence, look: LOOK_OF[mark.kind] ?? "policy" }));
-    mount(box, html`${stackChart({ width, times, end, series, line, off, marks, label: `Cards granted over time by ${this.by}. ${usableWords(line)}. The table below has the figures.` })}${stackNotes({ width, times, end, series, marks })}`);
+    const marks = this.marks
+      .filter(mark => mark.kind !== "recovery")
+      .map(mark => ({
+        ms: instant(mark.time),
+        kind: mark.kind,
+        words: mark.sentence,
+        look: LOOK_OF[mark.kind] ?? "policy",
+      }));
+    mount(
+      box,
+      html`${stackChart({ width, times, end, series, line, off, marks, label: `Cards granted over time by ${this.by}. ${usableWords(line)}. The table below has the figures.` })}${stackNotes({ width, times, end, series, marks })}`,
+    );
     this.drawn = width;
   }
 
-  colour(key, at) { return this.by === "namespace" ? namespaceColour(key) : NAMESPACE_COLOURS[at % OTHER]; }
+  colour(key, at) {
+    return this.by === "namespace" ? namespaceColour(key) : NAMESPACE_COLOURS[at % OTHER];
+  }
 
   // ---- the tables ----
 
@@ -147,12 +252,73 @@ class ReportsPage extends ListPage {
     const priced = cost?.total?.cost !== undefined && cost.total.cost !== null;
     const told = usage.total.reported_gpu_hours > 0;
     const whole = usage.total;
-    const part = each => (each.granted_gpu_hours ? percent(each.granted_gpu_hours / whole.granted_gpu_hours) : "–");
-    const none = html`<tr><td colspan="5" class="faint">Nothing was granted here in this time.</td></tr>`;
-    const row = (each, at) => html`<tr data-row tabindex="0"><td class="name"><i class="nsdot" data-s="background:${this.by === "namespace" || at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"></i>${this.keyLink(each.key)}${second([each.granted_gpu_hours ? `${part(each)} of all` : ""])}</td><td class="num m">${each.granted_gpu_hours ? decimal(each.granted_gpu_hours) : NOTHING}</td><td class="num m hide-s">${part(each)}</td>${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${100 * each.used_gpu_hours / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}</tr>`;
-    return html`<section class="card"><div class="ch-h"><h2>${priced ? "Cost" : "Hours"} <small>by ${this.by}</small></h2>${this.files(priced ? "cost" : "usage")}</div><table class="t tight"><thead><tr><th scope="col">${this.by[0].toUpperCase() + this.by.slice(1)}</th><th scope="col" class="num">GPU hours</th><th scope="col" class="num hide-s">Of all</th>${told ? html`<th scope="col" class="num">Used</th>` : ""}${priced ? html`<th scope="col" class="num">Cost</th>` : ""}</tr></thead><tbody>${usage.rows.length ? usage.rows.slice(0, ROWS).map(row) : none}${usage.rows.length > ROWS ? html`<tr class="more"><td colspan="5">and ${num(usage.rows.length - ROWS)} more in the files</td></tr>` : ""}</tbody>
-      <tfoot><tr><td>All</td><td class="num m">${whole.granted_gpu_hours ? decimal(whole.granted_gpu_hours) : NOTHING}</td><td class="num m hide-s">${part(whole)}</td>${told ? html`<td class="num m">${percent(whole.used_gpu_hours / whole.reported_gpu_hours)}</td>` : ""}${priced ? html`<td class="num m">${amount(cost.total.cost, cost.currency)}</td>` : ""}</tr>
-      ${[["Free", whole.free_gpu_hours], ["Cordoned", whole.cordoned_gpu_hours], ["Broken", whole.broken_gpu_hours]].map(([words, value]) => html`<tr class="faint"><td><i class="sw ${words.toLowerCase()}"></i>${words}</td><td class="num m">${decimal(value ?? 0)}</td><td class="hide-s"></td>${told ? html`<td></td>` : ""}${priced ? html`<td></td>` : ""}</tr>`)}</tfoot></table>${cost instanceof Problem ? html`<div class="foot">${problemNote(cost, "what it cost")}</div>` : ""}</section>`;
+    const part = each =>
+      each.granted_gpu_hours ? percent(each.granted_gpu_hours / whole.granted_gpu_hours) : "–";
+    const none = html`<tr>
+      <td colspan="5" class="faint">Nothing was granted here in this time.</td>
+    </tr>`;
+    const row = (each, at) =>
+      html`<tr data-row tabindex="0">
+        <td class="name">
+          <i
+            class="nsdot"
+            data-s="background:${this.by === "namespace" || at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"
+          ></i
+          >${this.keyLink(each.key)}${second([each.granted_gpu_hours ? `${part(each)} of all` : ""])}
+        </td>
+        <td class="num m">${each.granted_gpu_hours ? decimal(each.granted_gpu_hours) : NOTHING}</td>
+        <td class="num m hide-s">${part(each)}</td>
+        ${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${(100 * each.used_gpu_hours) / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}
+      </tr>`;
+    return html`<section class="card">
+      <div class="ch-h">
+        <h2>${priced ? "Cost" : "Hours"} <small>by ${this.by}</small></h2>
+        ${this.files(priced ? "cost" : "usage")}
+      </div>
+      <table class="t tight">
+        <thead>
+          <tr>
+            <th scope="col">${this.by[0].toUpperCase() + this.by.slice(1)}</th>
+            <th scope="col" class="num">GPU hours</th>
+            <th scope="col" class="num hide-s">Of all</th>
+            ${told ? html`<th scope="col" class="num">Used</th>` : ""}${priced ? html`<th scope="col" class="num">Cost</th>` : ""}
+          </tr>
+        </thead>
+        <tbody>
+          ${usage.rows.length ? usage.rows.slice(0, ROWS).map(row) : none}${
+            usage.rows.length > ROWS
+              ? html`<tr class="more">
+                  <td colspan="5">and ${num(usage.rows.length - ROWS)} more in the files</td>
+                </tr>`
+              : ""
+          }
+        </tbody>
+        <tfoot>
+          <tr>
+            <td>All</td>
+            <td class="num m">
+              ${whole.granted_gpu_hours ? decimal(whole.granted_gpu_hours) : NOTHING}
+            </td>
+            <td class="num m hide-s">${part(whole)}</td>
+            ${told ? html`<td class="num m">${percent(whole.used_gpu_hours / whole.reported_gpu_hours)}</td>` : ""}${priced ? html`<td class="num m">${amount(cost.total.cost, cost.currency)}</td>` : ""}
+          </tr>
+          ${[
+            ["Free", whole.free_gpu_hours],
+            ["Cordoned", whole.cordoned_gpu_hours],
+            ["Broken", whole.broken_gpu_hours],
+          ].map(
+            ([words, value]) =>
+              html`<tr class="faint">
+                <td><i class="sw ${words.toLowerCase()}"></i>${words}</td>
+                <td class="num m">${decimal(value ?? 0)}</td>
+                <td class="hide-s"></td>
+                ${told ? html`<td></td>` : ""}${priced ? html`<td></td>` : ""}
+              </tr>`,
+          )}
+        </tfoot>
+      </table>
+      ${cost instanceof Problem ? html`<div class="foot">${problemNote(cost, "what it cost")}</div>` : ""}
+    </section>`;
   }
 
   keyLink(key) {
@@ -163,9 +329,46 @@ class ReportsPage extends ListPage {
 
   idleCard() {
     const { idle } = this;
-    if (idle instanceof Problem) return html`<section class="card"><h2>Idle shares</h2>${problemNote(idle, "what did nothing")}</section>`;
-    if (!idle.found) return html`<section class="card"><h2>Idle shares</h2><p class="faint">${idle.reported ? "No share did nothing for an hour." : "Nodes tell once an hour what was used; none has yet."}</p></section>`;
-    return html`<section class="card"><h2>Idle shares <small>did nothing for an hour or more</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col" class="num">Idle</th><th scope="col" class="num">GPU hours</th></tr></thead><tbody>${idle.shares.slice(0, ROWS).map(share => html`<tr data-row tabindex="0"><td class="name">${podName(share.namespace, share.pod)}</td><td class="num m">${decimal(share.hours)} h</td><td class="num m">${decimal(share.gpu_hours)}</td></tr>`)}${idle.found > ROWS ? html`<tr class="more"><td colspan="3">and ${num(idle.found - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
+    if (idle instanceof Problem)
+      return html`<section class="card">
+        <h2>Idle shares</h2>
+        ${problemNote(idle, "what did nothing")}
+      </section>`;
+    if (!idle.found)
+      return html`<section class="card">
+        <h2>Idle shares</h2>
+        <p class="faint">
+          ${idle.reported ? "No share did nothing for an hour." : "Nodes tell once an hour what was used; none has yet."}
+        </p>
+      </section>`;
+    return html`<section class="card">
+      <h2>Idle shares <small>did nothing for an hour or more</small></h2>
+      <table class="t tight">
+        <thead>
+          <tr>
+            <th scope="col">Pod</th>
+            <th scope="col" class="num">Idle</th>
+            <th scope="col" class="num">GPU hours</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${idle.shares.slice(0, ROWS).map(
+            share =>
+              html`<tr data-row tabindex="0">
+                <td class="name">${podName(share.namespace, share.pod)}</td>
+                <td class="num m">${decimal(share.hours)} h</td>
+                <td class="num m">${decimal(share.gpu_hours)}</td>
+              </tr>`,
+          )}${
+            idle.found > ROWS
+              ? html`<tr class="more">
+                  <td colspan="3">and ${num(idle.found - ROWS)} more</td>
+                </tr>`
+              : ""
+          }
+        </tbody>
+      </table>
+    </section>`;
   }
 
   clicked(event) {
@@ -173,7 +376,10 @@ class ReportsPage extends ListPage {
     if (!dataset?.by && !dataset?.span) return;
     if (dataset.by) this.by = dataset.by;
     if (dataset.span) this.span = this.said = dataset.span;
-    this.context.setParameters({ by: this.by === "namespace" ? "" : this.by, span: this.span === "1d" ? "" : this.span });
+    this.context.setParameters({
+      by: this.by === "namespace" ? "" : this.by,
+      span: this.span === "1d" ? "" : this.span,
+    });
     this.ask();
   }
 
@@ -185,6 +391,9 @@ class ReportsPage extends ListPage {
 
 const iso = (ms, round) => new Date(round(ms / 1000) * 1000).toISOString().replace(/\.\d+Z$/, "Z");
 const NOTHING = html`<span class="faint">nothing</span>`;
-const stepWords = seconds => (seconds < 3600 ? many(seconds / 60, "minute") : many(seconds / 3600, "hour"));
-const usableWords = line => `Granted or free were ${[line[0], Math.min(...line), line.at(-1)].map((value, at) => `${value.toFixed(1)} cards ${["at first", "at least", "at last"][at]}`).join(", ")}`;
-const amount = (value, currency) => (value === undefined || value === null ? "–" : `${decimal(value)} ${currency}`.trim());
+const stepWords = seconds =>
+  seconds < 3600 ? many(seconds / 60, "minute") : many(seconds / 3600, "hour");
+const usableWords = line =>
+  `Granted or free were ${[line[0], Math.min(...line), line.at(-1)].map((value, at) => `${value.toFixed(1)} cards ${["at first", "at least", "at last"][at]}`).join(", ")}`;
+const amount = (value, currency) =>
+  value === undefined || value === null ? "–" : `${decimal(value)} ${currency}`.trim();

@@ -7,7 +7,18 @@ import { behindWords, byName, many, num, shortId, shortModel } from "../format.j
 import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, podLink, receipt } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
-import { answer, causeList, clauses, command, copyFrom, second, segments, sentence, sentenceCase, withCode } from "../parts.js";
+import {
+  answer,
+  causeList,
+  clauses,
+  command,
+  copyFrom,
+  second,
+  segments,
+  sentence,
+  sentenceCase,
+  withCode,
+} from "../parts.js";
 import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
 import { nodeOf } from "../sentence.js";
 import { OUTCOMES } from "../vocabulary.js";
@@ -15,7 +26,14 @@ import { isTold, nodeName, podName } from "../words.js";
 import { Working } from "../working.js";
 import { compared } from "./diff.js";
 
-const POLICIES = [["", "as it is"], ["price", "price"], ["fgd", "fgd"], ["bestfit", "bestfit"], ["binpack", "binpack"], ["spread", "spread"]];
+const POLICIES = [
+  ["", "as it is"],
+  ["price", "price"],
+  ["fgd", "fgd"],
+  ["bestfit", "bestfit"],
+  ["binpack", "binpack"],
+  ["spread", "spread"],
+];
 const TYPING_MS = 600;
 const NODES_DRAWN = 5;
 const ROWS = 12;
@@ -36,12 +54,24 @@ export async function open(main, context) {
 }
 
 /** A word as a shell takes it for one. */
-const shellWord = word => (/^[\w@%+=:./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`);
+const shellWord = word =>
+  /^[\w@%+=:./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 
 /** A field in which something is named, which then stands before it. */
-const named = (id, placeholder, list = "") => html`<input id="${id}" placeholder="${placeholder}" autocomplete="off" spellcheck="false"${list ? html` list="${list}"` : ""}>`;
+const named = (id, placeholder, list = "") =>
+  html`<input
+    id="${id}"
+    placeholder="${placeholder}"
+    autocomplete="off"
+    spellcheck="false"
+    ${list ? html` list="${list}"` : ""}
+  />`;
 
-const listOf = text => (text ?? "").split(",").map(each => each.trim()).filter(Boolean);
+const listOf = text =>
+  (text ?? "")
+    .split(",")
+    .map(each => each.trim())
+    .filter(Boolean);
 
 class WhatIfPage {
   constructor(main, context) {
@@ -78,32 +108,76 @@ class WhatIfPage {
 
   /** The answer, or that where the gateway has none. */
   async or(that, answered) {
-    try { return await answered; } catch (problem) {
+    try {
+      return await answered;
+    } catch (problem) {
       if (problem instanceof Problem) return that;
       throw problem;
     }
   }
 
-  asks() { return Boolean(this.manifest.trim() || this.lose.length || this.add.length || this.policy); }
+  asks() {
+    return Boolean(this.manifest.trim() || this.lose.length || this.add.length || this.policy);
+  }
 
   show() {
-    mount(this.main, html`<div class="page"><p class="unseen" id="said" role="status"></p><div id="answer"></div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
-      <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="8" placeholder="YAML, as you would submit it: Pod, Job, Deployment, PodGroup, Queue, ResourceQuota" aria-describedby="by-itself"></textarea><p class="faint small" id="by-itself">Answered by itself, as soon as you stop typing.</p><p class="c-warn small" id="linked" role="status"></p>
-      <label for="lose">Nodes or cards to lose</label><div class="tags" id="lost"><span class="through" id="lost-tags"></span>${named("lose", "node, or GPU-… ↵", "nodes")}</div><datalist id="nodes"></datalist>
-      <label for="add">Nodes to add</label><div class="tags"><span class="through" id="added-tags"></span>${named("add", "4x8xH100-80GB ↵")}</div>
-      <span class="inl small" id="policy-label">Policy</span>${segments("policy", "Policy", POLICIES, this.policy)}
-      <p class="faint small" id="as-of"></p><div id="same"></div></section><div id="result" class="stack"></div></div></div>`);
+    mount(
+      this.main,
+      html`<div class="page">
+        <p class="unseen" id="said" role="status"></p>
+        <div id="answer"></div>
+        <div class="cols wi">
+          <section class="card form" aria-label="The change">
+            <h2>Change <small>nothing is appended</small></h2>
+            <label for="manifest">A manifest to submit</label
+            ><textarea
+              id="manifest"
+              spellcheck="false"
+              rows="8"
+              placeholder="YAML, as you would submit it: Pod, Job, Deployment, PodGroup, Queue, ResourceQuota"
+              aria-describedby="by-itself"
+            ></textarea>
+            <p class="faint small" id="by-itself">
+              Answered by itself, as soon as you stop typing.
+            </p>
+            <p class="c-warn small" id="linked" role="status"></p>
+            <label for="lose">Nodes or cards to lose</label>
+            <div class="tags" id="lost">
+              <span class="through" id="lost-tags"></span
+              >${named("lose", "node, or GPU-… ↵", "nodes")}
+            </div>
+            <datalist id="nodes"></datalist> <label for="add">Nodes to add</label>
+            <div class="tags">
+              <span class="through" id="added-tags"></span>${named("add", "4x8xH100-80GB ↵")}
+            </div>
+            <span class="inl small" id="policy-label">Policy</span
+            >${segments("policy", "Policy", POLICIES, this.policy)}
+            <p class="faint small" id="as-of"></p>
+            <div id="same"></div>
+          </section>
+          <div id="result" class="stack"></div>
+        </div>
+      </div>`,
+    );
     this.working = new Working({ head: $("#answer"), body: $("#result"), status: $("#said") });
     $("#manifest").value = this.manifest;
     this.fields();
     $("#manifest").addEventListener("input", event => {
       this.manifest = event.target.value;
       clearTimeout(this.typing);
-      this.typing = setTimeout(() => { this.typing = 0; this.keep(); this.run(); }, TYPING_MS);
+      this.typing = setTimeout(() => {
+        this.typing = 0;
+        this.keep();
+        this.run();
+      }, TYPING_MS);
     });
-    $("#manifest").addEventListener("change", () => { // what was typed may be under way: whoever stops it leaves the field first
+    $("#manifest").addEventListener("change", () => {
+      // what was typed may be under way: whoever stops it leaves the field first
       clearTimeout(this.typing);
-      if (this.typing) { this.keep(); this.run(); }
+      if (this.typing) {
+        this.keep();
+        this.run();
+      }
       this.typing = 0;
       this.reveal();
     });
@@ -116,8 +190,17 @@ class WhatIfPage {
 
   /** What stands above as long as nothing is asked. */
   question() {
-    if (this.pod && !this.why) return answer(`There is no pod ${this.pod.join("/")} to help.`, ["Its address may be mistyped, or it is not there at this moment.", link("pods", "All pods")]);
-    return this.pod ? answer(html`What would help ${podLink(...this.pod)}${this.first ? `, the first in the queue${this.isFirstOfAll ? "" : " that you may see"}` : ""}?`, ["Add nodes, choose a policy, or write another manifest."])
+    if (this.pod && !this.why)
+      return answer(`There is no pod ${this.pod.join("/")} to help.`, [
+        "Its address may be mistyped, or it is not there at this moment.",
+        link("pods", "All pods"),
+      ]);
+    return this.pod
+      ? answer(
+          html`What would help
+          ${podLink(...this.pod)}${this.first ? `, the first in the queue${this.isFirstOfAll ? "" : " that you may see"}` : ""}?`,
+          ["Add nodes, choose a policy, or write another manifest."],
+        )
       : answer("What would happen? Write a manifest, or name a node or a card.");
   }
 
@@ -125,24 +208,63 @@ class WhatIfPage {
   hint() {
     const { why } = this;
     if (!this.pod) {
-      return html`<section class="card"><h2>Nothing is asked yet</h2><ul class="hints"><li><b>Paste a manifest</b>: does it fit, where, beside whom, and what is ahead of it?</li><li><b>Name a node or a card to lose</b>: whose pods are hit, and where would they go?</li><li><b>Add nodes</b>, or choose a <b>policy</b>: who of those that wait would have a place?</li></ul></section>`;
+      return html`<section class="card">
+        <h2>Nothing is asked yet</h2>
+        <ul class="hints">
+          <li>
+            <b>Paste a manifest</b>: does it fit, where, beside whom, and what is ahead of it?
+          </li>
+          <li>
+            <b>Name a node or a card to lose</b>: whose pods are hit, and where would they go?
+          </li>
+          <li>
+            <b>Add nodes</b>, or choose a <b>policy</b>: who of those that wait would have a place?
+          </li>
+        </ul>
+      </section>`;
     }
-    if (!why?.refused) return why ? html`<section class="card"><p>${withCode(sentenceCase(why.sentence))}.</p></section>` : "";
-    return html`<section class="card"><h2>Why it waits <small>${why.refused.nodes ? `none of ${many(why.refused.nodes, "node")} fits` : "a limit keeps it out"}, and what would unblock it</small></h2>${causeList(why.refused.causes, why.refused.nodes)}</section>`;
+    if (!why?.refused)
+      return why
+        ? html`<section class="card"><p>${withCode(sentenceCase(why.sentence))}.</p></section>`
+        : "";
+    return html`<section class="card">
+      <h2>
+        Why it waits
+        <small
+          >${why.refused.nodes ? `none of ${many(why.refused.nodes, "node")} fits` : "a limit keeps it out"},
+          and what would unblock it</small
+        >
+      </h2>
+      ${causeList(why.refused.causes, why.refused.nodes)}
+    </section>`;
   }
 
   /** What was named stands before its field, which stays as it is: somebody may be writing there. */
   fields() {
-    const tags = (list, id, words) => list.map(each => html`<span class="tag ${id}">${each}<button data-${id}-out="${each}" aria-label="${words} ${each}">×</button></span>`);
+    const tags = (list, id, words) =>
+      list.map(
+        each =>
+          html`<span class="tag ${id}"
+            >${each}<button data-${id}-out="${each}" aria-label="${words} ${each}">×</button></span
+          >`,
+      );
     mount($("#lost-tags"), tags(this.lose, "lose", "Keep"));
     mount($("#added-tags"), tags(this.add, "add", "Without"));
-    for (const button of $$("[data-policy]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.policy === this.policy));
+    for (const button of $$("[data-policy]", this.main))
+      button.setAttribute("aria-pressed", String(button.dataset.policy === this.policy));
   }
 
   same() {
-    const words = ["apportion plan", this.manifest.trim() ? "-f FILE" : "", ...this.lose.map(each => `--lose ${shellWord(each)}`), ...this.add.map(each => `--add ${shellWord(each)}`), this.policy ? `--policy ${this.policy}` : ""];
+    const words = [
+      "apportion plan",
+      this.manifest.trim() ? "-f FILE" : "",
+      ...this.lose.map(each => `--lose ${shellWord(each)}`),
+      ...this.add.map(each => `--add ${shellWord(each)}`),
+      this.policy ? `--policy ${this.policy}` : "",
+    ];
     mount($("#same"), this.asks() ? command(words.filter(Boolean).join(" ")) : "");
-    $("#as-of").textContent = `The scheduler's own engine, on a copy of the state${isLive() ? "" : ` at ${revisionWords(moment.revision)}`}.${this.asks() ? " The same as a command:" : ""}`;
+    $("#as-of").textContent =
+      `The scheduler's own engine, on a copy of the state${isLive() ? "" : ` at ${revisionWords(moment.revision)}`}.${this.asks() ? " The same as a command:" : ""}`;
   }
 
   clicked(event) {
@@ -172,21 +294,35 @@ class WhatIfPage {
     if (target.id !== "lose") return;
     const wanted = target.value.trim().toLowerCase();
     this.names ??= this.or({ items: [] }, all("nodes", {}, NODES_MOST));
-    const found = (await this.names).items.map(({ node }) => node).filter(node => node.toLowerCase().includes(wanted)).sort(byName);
-    const one = found.find(node => node.toLowerCase() === wanted) ?? (found.length === 1 ? found[0] : "");
+    const found = (await this.names).items
+      .map(({ node }) => node)
+      .filter(node => node.toLowerCase().includes(wanted))
+      .sort(byName);
+    const one =
+      found.find(node => node.toLowerCase() === wanted) ?? (found.length === 1 ? found[0] : "");
     const cards = one ? await this.cards(one) : [];
     const list = $("#nodes");
     if (!list || !this.context.alive() || target.value.trim().toLowerCase() !== wanted) return;
     const nodes = found.filter(node => !this.lose.includes(node)).slice(0, NAMES_OFFERED);
-    mount(list, [nodes.map(node => html`<option value="${node}"></option>`),
-      cards.map(card => html`<option value="${card.device}" label="${one} card ${card.index}, ${shortModel(card.model)}"></option>`)]);
+    mount(list, [
+      nodes.map(node => html`<option value="${node}"></option>`),
+      cards.map(
+        card =>
+          html`<option
+            value="${card.device}"
+            label="${one} card ${card.index}, ${shortModel(card.model)}"
+          ></option>`,
+      ),
+    ]);
   }
 
   /** The cards of a node that are not lost already; where they are is kept for the picture. */
   async cards(node) {
     const { devices } = await this.or({ devices: [] }, get(`nodes/${path(node)}`));
     for (const { device } of devices) this.nodeOf.set(device, node);
-    return devices.filter(({ device, present }) => present && !this.lose.includes(device)).slice(0, CARDS_OFFERED);
+    return devices
+      .filter(({ device, present }) => present && !this.lose.includes(device))
+      .slice(0, CARDS_OFFERED);
   }
 
   /** A card as addresses of the console have it, NODE:NUMBER, becomes its id, which is what a plan knows; another word stays. */
@@ -217,18 +353,32 @@ class WhatIfPage {
   keep() {
     const { lose, add, policy, manifest } = this;
     const linked = encodeURIComponent(manifest).length > LINKED_MOST ? "" : manifest;
-    this.context.setParameters({ pod: this.helped(), lose: lose.join(","), add: add.join(","), policy, manifest: linked.trim() && linked });
-    $("#linked").textContent = manifest && !linked ? "Too long for a link: the address of this page leaves the manifest out." : "";
+    this.context.setParameters({
+      pod: this.helped(),
+      lose: lose.join(","),
+      add: add.join(","),
+      policy,
+      manifest: linked.trim() && linked,
+    });
+    $("#linked").textContent =
+      manifest && !linked
+        ? "Too long for a link: the address of this page leaves the manifest out."
+        : "";
   }
 
   /** The pod of the address, as long as what is asked could help it: a manifest or a loss is about something else. */
-  helped() { return this.pod && !this.first && !this.manifest.trim() && !this.lose.length ? this.pod.join("/") : ""; }
+  helped() {
+    return this.pod && !this.first && !this.manifest.trim() && !this.lose.length
+      ? this.pod.join("/")
+      : "";
+  }
 
   /** What was just asked is answered where it is seen: on one column the answer is below the form. */
   async reveal() {
     await this.running;
     const result = $("#result");
-    if (result && this.asks() && result.getBoundingClientRect().top > innerHeight / 2) result.scrollIntoView();
+    if (result && this.asks() && result.getBoundingClientRect().top > innerHeight / 2)
+      result.scrollIntoView();
   }
 
   // ---- asking ----
@@ -247,11 +397,19 @@ class WhatIfPage {
     this.same();
     const began = performance.now();
     try {
-      if (!this.asks()) { await this.rest(signal); return; }
+      if (!this.asks()) {
+        await this.rest(signal);
+        return;
+      }
       await this.meetCards(signal);
       if (signal.aborted) return;
       this.working.begin("Working out what would happen", { old: this.answered, stop: true });
-      const plan = await post("plan", { manifest: this.manifest, lose: this.lose, add: this.add, policy: this.policy }, far => this.working.far(far), { signal });
+      const plan = await post(
+        "plan",
+        { manifest: this.manifest, lose: this.lose, add: this.add, policy: this.policy },
+        far => this.working.far(far),
+        { signal },
+      );
       const nodes = await this.nodes(plan);
       if (signal.aborted) return;
       if (isUnread(plan)) this.unread(plan.problems);
@@ -265,7 +423,10 @@ class WhatIfPage {
 
   /** Nothing is asked: what there is to ask, once it is known who waits. */
   async rest(signal) {
-    if (!this.met) this.working.begin(this.pod ? `Looking why ${this.pod.join("/")} waits` : "Looking who waits");
+    if (!this.met)
+      this.working.begin(
+        this.pod ? `Looking why ${this.pod.join("/")} waits` : "Looking who waits",
+      );
     await this.meeting;
     if (signal.aborted) return;
     mount($("#answer"), this.question());
@@ -280,8 +441,11 @@ class WhatIfPage {
 
   /** Why there is no answer; where the same question may well have one later, it can be asked again. */
   refused(problem) {
-    const words = problem.unknown ? "This gateway does not answer what if." : sentence(problem.message);
-    const fix = !problem.unknown && problem.fix ? html`<p>${withCode(sentence(problem.fix))}</p>` : "";
+    const words = problem.unknown
+      ? "This gateway does not answer what if."
+      : sentence(problem.message);
+    const fix =
+      !problem.unknown && problem.fix ? html`<p>${withCode(sentence(problem.fix))}</p>` : "";
     this.unanswered(words, fix, problem.passing);
   }
 
@@ -294,32 +458,57 @@ class WhatIfPage {
 
   unanswered(words, more, again) {
     mount($("#answer"), answer(words));
-    mount($("#result"), html`<p class="again" aria-hidden="true">${withCode(words)}</p>${more || again ? html`<section class="card">${more}${again ? html`<div class="acts"><button class="btn" data-again>Ask again</button></div>` : ""}</section>` : ""}`);
+    mount(
+      $("#result"),
+      html`<p class="again" aria-hidden="true">${withCode(words)}</p>
+        ${more || again ? html`<section class="card">${more}${again ? html`<div class="acts"><button class="btn" data-again>Ask again</button></div>` : ""}</section>` : ""}`,
+    );
     this.end(words, false);
   }
 
   /** The nodes that the plan is about, as they are; one that would be added is not there yet. */
   async nodes(plan) {
     const lost = await Promise.all(this.lose.map(name => this.nodeNamed(name)));
-    const names = [...new Set([...lost, ...plan.moved.map(pod => pod.was), ...plan.pods.map(pod => pod.node), ...plan.moved.map(pod => pod.node), ...plan.helped.map(pod => pod.node)])].filter(name => isTold(name) && !this.isAdded(name));
+    const names = [
+      ...new Set([
+        ...lost,
+        ...plan.moved.map(pod => pod.was),
+        ...plan.pods.map(pod => pod.node),
+        ...plan.moved.map(pod => pod.node),
+        ...plan.helped.map(pod => pod.node),
+      ]),
+    ].filter(name => isTold(name) && !this.isAdded(name));
     const asked = names.slice(0, NODES_DRAWN).map(async name => {
       const [node, placed] = await Promise.all([
-        this.or(null, get(`nodes/${path(name)}`)), this.or({ items: [] }, get("placements", { node: name, limit: 1000 })),
+        this.or(null, get(`nodes/${path(name)}`)),
+        this.or({ items: [] }, get("placements", { node: name, limit: 1000 })),
       ]);
-      return node && { ...node, phases: new Map(placed.items.map(item => [`${item.namespace}/${item.name}`, item.phase])) };
+      return (
+        node && {
+          ...node,
+          phases: new Map(placed.items.map(item => [`${item.namespace}/${item.name}`, item.phase])),
+        }
+      );
     });
     return (await Promise.all(asked)).filter(Boolean);
   }
 
   /** Whether the name is that of a node which the plan adds: there is no page of it. */
-  isAdded(name) { return this.add.length > 0 && ADDED.test(name); }
+  isAdded(name) {
+    return this.add.length > 0 && ADDED.test(name);
+  }
 
-  nodeName(name) { return this.isAdded(name) ? html`<span class="m">${name}</span>` : nodeName(name); }
+  nodeName(name) {
+    return this.isAdded(name) ? html`<span class="m">${name}</span>` : nodeName(name);
+  }
 
   /** A node that is lost, or that of a card: of one that was not offered here its story tells. Ids of cards have capitals, names of nodes none. */
   async nodeNamed(name) {
     if (this.nodeOf.has(name) || name === name.toLowerCase()) return this.nodeOf.get(name) ?? name;
-    const { items } = await this.or({ items: [] }, get(`history/devices/${path(name)}`, { limit: 1 }));
+    const { items } = await this.or(
+      { items: [] },
+      get(`history/devices/${path(name)}`, { limit: 1 }),
+    );
     return items.length ? nodeOf(items[0].subject) : "";
   }
 
@@ -327,26 +516,71 @@ class WhatIfPage {
 
   /** Nothing was tried, so only what is wrong is said: not that nothing would change. */
   unread(problems) {
-    const words = problems.length === 1 ? sentence(problems[0]) : `${many(problems.length, "document")} cannot be used.`;
+    const words =
+      problems.length === 1
+        ? sentence(problems[0])
+        : `${many(problems.length, "document")} cannot be used.`;
     mount($("#answer"), answer(words));
-    mount($("#result"), html`<p class="again" aria-hidden="true">${withCode(words)}</p>${problems.length > 1 ? unusable(problems) : ""}`);
+    mount(
+      $("#result"),
+      html`<p class="again" aria-hidden="true">${withCode(words)}</p>
+        ${problems.length > 1 ? unusable(problems) : ""}`,
+    );
     this.end(words);
   }
 
   draw(plan, nodes, took) {
     const about = this.helped() ? this.helpWords(plan) : "";
     const said = about || sentence(plan.sentence);
-    mount($("#answer"), answer(said, [
-      about && sentenceCase(plan.sentence), `as of ${revisionWords(plan.revision)}`, plan.changes.join(", "), `answered in ${num(took)} ms on a copy`, plan.when]));
-    mount($("#result"), html`<p class="again" aria-hidden="true">${said}</p>${plan.problems.length ? unusable(plan.problems) : ""}
-      ${plan.warnings.length ? html`<section class="card"><h2>Probably not meant so</h2>${plan.warnings.map(words => html`<p class="note warn"><span>${withCode(words)}</span></p>`)}</section>` : ""}
-      ${plan.passed_over.length ? html`<p class="note"><span>Passed over: ${plan.passed_over.join(", ")}</span></p>` : ""}
-      ${this.beforeAfter(plan, nodes)}
-      ${plan.pods.map(pod => this.planned(pod))}
-      ${this.table("Who is hit", plan.moved, "held a place on what is lost")}
-      ${this.table("Who is helped", plan.helped, "wait now, and would have a place")}
-      ${plan.evicted.length ? html`<section class="card"><h2>Who would go <small>${many(plan.evicted.length, "pod")} of lower priority</small></h2><ol class="mini">${plan.evicted.slice(0, ROWS).map(pod => html`<li><span>${podName(pod.namespace, pod.pod)} leaves ${this.nodeName(pod.node)} for <span class="m">${pod.beneficiary}</span>${pod.to ? html`, and goes to ${this.nodeName(pod.to)}` : ""}${pod.budgets.length ? html` <span class="c-warn">(exceeds ${pod.budgets.join(", ")})</span>` : ""}</span></li>`)}</ol></section>` : ""}
-      ${waiters(plan)}`);
+    mount(
+      $("#answer"),
+      answer(said, [
+        about && sentenceCase(plan.sentence),
+        `as of ${revisionWords(plan.revision)}`,
+        plan.changes.join(", "),
+        `answered in ${num(took)} ms on a copy`,
+        plan.when,
+      ]),
+    );
+    mount(
+      $("#result"),
+      html`<p class="again" aria-hidden="true">${said}</p>
+        ${plan.problems.length ? unusable(plan.problems) : ""}
+        ${
+          plan.warnings.length
+            ? html`<section class="card">
+                <h2>Probably not meant so</h2>
+                ${plan.warnings.map(words => html`<p class="note warn"><span>${withCode(words)}</span></p>`)}
+              </section>`
+            : ""
+        }
+        ${plan.passed_over.length ? html`<p class="note"><span>Passed over: ${plan.passed_over.join(", ")}</span></p>` : ""}
+        ${this.beforeAfter(plan, nodes)} ${plan.pods.map(pod => this.planned(pod))}
+        ${this.table("Who is hit", plan.moved, "held a place on what is lost")}
+        ${this.table("Who is helped", plan.helped, "wait now, and would have a place")}
+        ${
+          plan.evicted.length
+            ? html`<section class="card">
+                <h2>
+                  Who would go <small>${many(plan.evicted.length, "pod")} of lower priority</small>
+                </h2>
+                <ol class="mini">
+                  ${plan.evicted.slice(0, ROWS).map(
+                    pod =>
+                      html`<li>
+                        <span
+                          >${podName(pod.namespace, pod.pod)} leaves ${this.nodeName(pod.node)} for
+                          <span class="m">${pod.beneficiary}</span
+                          >${pod.to ? html`, and goes to ${this.nodeName(pod.to)}` : ""}${pod.budgets.length ? html` <span class="c-warn">(exceeds ${pod.budgets.join(", ")})</span>` : ""}</span
+                        >
+                      </li>`,
+                  )}
+                </ol>
+              </section>`
+            : ""
+        }
+        ${waiters(plan)}`,
+    );
     this.end($("#answer h1").textContent);
   }
 
@@ -356,7 +590,8 @@ class WhatIfPage {
     const { why } = this;
     const whose = podLink(namespace, name);
     if (!why) return html`There is no pod ${whose} to help.`;
-    if (why.placed || why.rejected || why.phase === "ended") return html`${whose} does not wait: ${withCode(why.sentence)}.`;
+    if (why.placed || why.rejected || why.phase === "ended")
+      return html`${whose} does not wait: ${withCode(why.sentence)}.`;
     const pod = helped.find(each => each.namespace === namespace && each.name === name);
     if (pod) return html`${whose} would have a place, on ${this.nodeName(pod.node)}.`;
     const cause = waiting.find(each => each.namespace === namespace && each.pod === name)?.cause;
@@ -366,41 +601,177 @@ class WhatIfPage {
   beforeAfter(plan, nodes) {
     if (!plan.before || !plan.after) return "";
     const lost = new Set(this.lose);
-    const loses = ({ node, devices }) => lost.has(node.node) || devices.some(device => isLost(device, lost));
-    const ordered = nodes.toSorted((a, b) => loses(b) - loses(a) || byName(a.node.node, b.node.node));
+    const loses = ({ node, devices }) =>
+      lost.has(node.node) || devices.some(device => isLost(device, lost));
+    const ordered = nodes.toSorted(
+      (a, b) => loses(b) - loses(a) || byName(a.node.node, b.node.node),
+    );
     // A pod of the manifest that loses its node is among those that move as well.
-    const coming = [...plan.pods.filter(each => each.outcome !== "unchanged" && !each.was), ...plan.moved, ...plan.helped].flatMap(pod => pod.placed?.shares ?? []).filter(({ share }) => share?.device);
-    const cards = { before: cardsOf(ordered), after: cardsOf(ordered, { lost, coming, going: plan.evicted }) };
-    const seen = Object.values(cards).flat().flatMap(node => node.cards);
+    const coming = [
+      ...plan.pods.filter(each => each.outcome !== "unchanged" && !each.was),
+      ...plan.moved,
+      ...plan.helped,
+    ]
+      .flatMap(pod => pod.placed?.shares ?? [])
+      .filter(({ share }) => share?.device);
+    const cards = {
+      before: cardsOf(ordered),
+      after: cardsOf(ordered, { lost, coming, going: plan.evicted }),
+    };
+    const seen = Object.values(cards)
+      .flat()
+      .flatMap(node => node.cards);
     const { before, after } = plan;
     const gib = totals => Math.round((totals.memory_mib - totals.memory_free_mib) / 1024); // so that the difference is that of what is shown
     const rows = [
-      ["Nodes", before.nodes, after.nodes, 1], ["Cards", before.devices, after.devices, 1],
-      ...(before.devices_broken || after.devices_broken ? [["Cards broken", before.devices_broken, after.devices_broken, -1]] : []),
-      ["Cards with a share", before.devices_used, after.devices_used, 0], ["Memory granted, GiB", gib(before), gib(after), 0],
-      ["Pods with a place", before.placed, after.placed, 1], ["Pods waiting", before.waiting, after.waiting, -1],
+      ["Nodes", before.nodes, after.nodes, 1],
+      ["Cards", before.devices, after.devices, 1],
+      ...(before.devices_broken || after.devices_broken
+        ? [["Cards broken", before.devices_broken, after.devices_broken, -1]]
+        : []),
+      ["Cards with a share", before.devices_used, after.devices_used, 0],
+      ["Memory granted, GiB", gib(before), gib(after), 0],
+      ["Pods with a place", before.placed, after.placed, 1],
+      ["Pods waiting", before.waiting, after.waiting, -1],
     ];
-    return html`<section class="card">${nodes.length ? html`<div class="ba"><div><h2>Before</h2>${miniFleet(cards.before)}</div><div><h2>After</h2>${miniFleet(cards.after)}</div></div><div class="legend">${legend([...statesOf(seen), ...(seen.some(card => card.shares.some(share => share.own)) ? [["own granted", "would come"]] : [])])}</div>` : ""}
-      <table class="t cmp"><caption class="unseen">Before the change and after it</caption><thead><tr><th scope="col"></th><th scope="col" class="num">Before</th><th scope="col" class="num">After</th><th scope="col" class="num">Difference</th></tr></thead><tbody>${rows.map(compared)}</tbody></table></section>`;
+    return html`<section class="card">
+      ${
+        nodes.length
+          ? html`<div class="ba">
+                <div>
+                  <h2>Before</h2>
+                  ${miniFleet(cards.before)}
+                </div>
+                <div>
+                  <h2>After</h2>
+                  ${miniFleet(cards.after)}
+                </div>
+              </div>
+              <div class="legend">
+                ${legend([...statesOf(seen), ...(seen.some(card => card.shares.some(share => share.own)) ? [["own granted", "would come"]] : [])])}
+              </div>`
+          : ""
+      }
+      <table class="t cmp">
+        <caption class="unseen">
+          Before the change and after it
+        </caption>
+        <thead>
+          <tr>
+            <th scope="col"></th>
+            <th scope="col" class="num">Before</th>
+            <th scope="col" class="num">After</th>
+            <th scope="col" class="num">Difference</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${rows.map(compared)}
+        </tbody>
+      </table>
+    </section>`;
   }
 
   planned(pod) {
     const runners = pod.placed?.runners_up ?? [];
-    const best = pod.placed ? [{ node: pod.placed.node, total: pod.placed.score.total ?? 0 }, ...runners] : [];
+    const best = pod.placed
+      ? [{ node: pod.placed.node, total: pod.placed.score.total ?? 0 }, ...runners]
+      : [];
     const most = Math.max(1e-9, ...best.map(row => row.total));
-    return html`<section class="card"><h2><span class="m">${pod.namespace}/${pod.name}</span> ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${outcomeWords(pod.without)}</small>` : ""}</h2><p>${pod.refused ? "" : withCode(`${sentenceCase(pod.sentence)}.`)}${pod.refused && pod.pending_since ? html`Waits already, since ${receipt(pod.pending_since)}.` : ""}</p>
-      ${best.length ? html`<div class="runs">${best.map((row, at) => html`<div class="run ${at ? "" : "won"}"><span class="m">${this.nodeName(row.node)}</span><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"><i data-s="width:${Math.max(0, row.total) / most * 100}%;background:var(--p1)"></i></span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? behindWords(best[0].total, row.total) : ""}</em></div>`)}</div>` : ""}
-      ${pod.beside.length ? html`<h3>Beside</h3><ol class="mini">${pod.beside.slice(0, 5).map(each => html`<li><span>${podName(each.namespace, each.pod)} <span class="faint">${num(each.memory_mib)} MiB</span></span></li>`)}</ol>` : ""}
-      ${pod.refused ? html`<h3>${pod.outcome === "never" ? pod.refused.never ? "What an empty fleet lacks" : "Why it can never have a place" : "Why it would wait"}</h3>${limitBesides(pod.refused)}${causeList(pod.refused.causes, pod.refused.nodes)}` : ""}
-      ${pod.ahead ? html`<p class="faint">${many(pod.ahead, "pod")} would have their turn before it: ${link("waiting", "the lines")}.</p>` : ""}</section>`;
+    return html`<section class="card">
+      <h2>
+        <span class="m">${pod.namespace}/${pod.name}</span>
+        ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${outcomeWords(pod.without)}</small>` : ""}
+      </h2>
+      <p>
+        ${pod.refused ? "" : withCode(`${sentenceCase(pod.sentence)}.`)}${pod.refused && pod.pending_since ? html`Waits already, since ${receipt(pod.pending_since)}.` : ""}
+      </p>
+      ${
+        best.length
+          ? html`<div class="runs">
+              ${best.map(
+                (row, at) =>
+                  html`<div class="run ${at ? "" : "won"}">
+                    <span class="m">${this.nodeName(row.node)}</span
+                    ><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"
+                      ><i
+                        data-s="width:${(Math.max(0, row.total) / most) * 100}%;background:var(--p1)"
+                      ></i></span
+                    ><b class="m">${row.total.toFixed(1)}</b
+                    ><em class="m">${at ? behindWords(best[0].total, row.total) : ""}</em>
+                  </div>`,
+              )}
+            </div>`
+          : ""
+      }
+      ${
+        pod.beside.length
+          ? html`<h3>Beside</h3>
+              <ol class="mini">
+                ${pod.beside.slice(0, 5).map(
+                  each =>
+                    html`<li>
+                      <span
+                        >${podName(each.namespace, each.pod)}
+                        <span class="faint">${num(each.memory_mib)} MiB</span></span
+                      >
+                    </li>`,
+                )}
+              </ol>`
+          : ""
+      }
+      ${
+        pod.refused
+          ? html`<h3>
+                ${pod.outcome === "never" ? (pod.refused.never ? "What an empty fleet lacks" : "Why it can never have a place") : "Why it would wait"}
+              </h3>
+              ${limitBesides(pod.refused)}${causeList(pod.refused.causes, pod.refused.nodes)}`
+          : ""
+      }
+      ${pod.ahead ? html`<p class="faint">${many(pod.ahead, "pod")} would have their turn before it: ${link("waiting", "the lines")}.</p>` : ""}
+    </section>`;
   }
 
   table(words, pods, about) {
     if (!pods.length) return "";
-    return html`<section class="card"><h2>${words} <small>${many(pods.length, "pod")} that ${about}</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col">From</th><th scope="col">Would go to</th><th scope="col" class="num hide-s">Score</th></tr></thead><tbody>${pods.slice(0, ROWS).map(pod => html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podName(pod.namespace, pod.name)}${second([pod.placed?.score?.total ? `score ${pod.placed.score.total.toFixed(1)}` : ""])}</td><td>${pod.was ? nodeName(pod.was) : html`<span class="faint">waits</span>`}</td><td>${pod.node ? this.nodeName(pod.node) : html`<span class="c-bad">${pod.outcome === "never" ? "nowhere" : "waits"}${lackWords(pod)}</span>`}</td><td class="num m hide-s">${pod.placed?.score?.total?.toFixed(1) ?? "–"}</td></tr>`)}${pods.length > ROWS ? html`<tr class="more"><td colspan="4">and ${num(pods.length - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
+    return html`<section class="card">
+      <h2>${words} <small>${many(pods.length, "pod")} that ${about}</small></h2>
+      <table class="t tight">
+        <thead>
+          <tr>
+            <th scope="col">Pod</th>
+            <th scope="col">From</th>
+            <th scope="col">Would go to</th>
+            <th scope="col" class="num hide-s">Score</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${pods.slice(0, ROWS).map(
+            pod =>
+              html`<tr data-row tabindex="0">
+                <td class="name">
+                  ${namespaceDot(pod.namespace)}${podName(pod.namespace, pod.name)}${second([pod.placed?.score?.total ? `score ${pod.placed.score.total.toFixed(1)}` : ""])}
+                </td>
+                <td>${pod.was ? nodeName(pod.was) : html`<span class="faint">waits</span>`}</td>
+                <td>
+                  ${pod.node ? this.nodeName(pod.node) : html`<span class="c-bad">${pod.outcome === "never" ? "nowhere" : "waits"}${lackWords(pod)}</span>`}
+                </td>
+                <td class="num m hide-s">${pod.placed?.score?.total?.toFixed(1) ?? "–"}</td>
+              </tr>`,
+          )}${
+            pods.length > ROWS
+              ? html`<tr class="more">
+                  <td colspan="4">and ${num(pods.length - ROWS)} more</td>
+                </tr>`
+              : ""
+          }
+        </tbody>
+      </table>
+    </section>`;
   }
 
-  async update(live) { if (!live) await this.run(); }
+  async update(live) {
+    if (!live) await this.run();
+  }
 
   close() {
     clearTimeout(this.typing);
@@ -411,16 +782,23 @@ class WhatIfPage {
 }
 
 /** Whether all that was asked could not be read. */
-const isUnread = ({ problems, pods, changes }) => problems.length > 0 && !pods.length && !changes.length;
+const isUnread = ({ problems, pods, changes }) =>
+  problems.length > 0 && !pods.length && !changes.length;
 
-const unusable = problems => html`<section class="card"><h2>What cannot be used</h2>${problems.map(words => html`<p class="note bad"><span>${withCode(words)}</span></p>`)}</section>`;
+const unusable = problems =>
+  html`<section class="card">
+    <h2>What cannot be used</h2>
+    ${problems.map(words => html`<p class="note bad"><span>${withCode(words)}</span></p>`)}
+  </section>`;
 
 const LOOKS = { fits: "allocated", "not-now": "waiting", never: "never", unchanged: "allocated" };
 
 /** What keeps a pod from a place: the limit or its gang, else what the nearest node lacks. */
 /** What keeps a gang out that no cause says: of a limit one does. */
 function limitBesides({ limit, causes }) {
-  return limit && !causes.some(cause => cause.words === limit) ? html`<p>${sentenceCase(limit)}.</p>` : "";
+  return limit && !causes.some(cause => cause.words === limit)
+    ? html`<p>${sentenceCase(limit)}.</p>`
+    : "";
 }
 
 function lackWords({ refused }) {
@@ -442,12 +820,23 @@ function outcomeChip(outcome) {
 function waiters({ waiting: pods, after, ...plan }) {
   const isBehind = plan.pods.some(pod => pod.ahead);
   const told = isBehind ? pods : pods.filter(pod => pod.submitted_revision > plan.revision);
-  const lines = [...Map.groupBy(told, pod => `${pod.priority} ${pod.cause}`).values()].map(line => ({ first: line[0], count: (isBehind && line[0].alike) || line.length }));
-  const above = new Set([...plan.pods, ...plan.moved].filter(pod => !pod.node).map(pod => `${pod.namespace}/${pod.name}`));
+  const lines = [...Map.groupBy(told, pod => `${pod.priority} ${pod.cause}`).values()].map(
+    line => ({ first: line[0], count: (isBehind && line[0].alike) || line.length }),
+  );
+  const above = new Set(
+    [...plan.pods, ...plan.moved]
+      .filter(pod => !pod.node)
+      .map(pod => `${pod.namespace}/${pod.name}`),
+  );
   const all = (after?.waiting ?? 0) - above.size;
   const left = all - lines.reduce((sum, { count }) => sum + count, 0);
   if (!lines.length && left <= 0) return "";
-  return html`<section class="card"><h2>Who would wait${lines.length ? html` <small>in their order, by what for</small>` : ""}</h2><ol class="mini">${lines.slice(0, ROWS).map(waiterRow)}${lines.length > ROWS ? html`<li class="faint">and ${num(lines.length - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">${leftWords(left, { isAlone: !lines.length, isBehind, isNamed: all <= pods.length })}</li>` : ""}</ol></section>`;
+  return html`<section class="card">
+    <h2>Who would wait${lines.length ? html` <small>in their order, by what for</small>` : ""}</h2>
+    <ol class="mini">
+      ${lines.slice(0, ROWS).map(waiterRow)}${lines.length > ROWS ? html`<li class="faint">and ${num(lines.length - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">${leftWords(left, { isAlone: !lines.length, isBehind, isNamed: all <= pods.length })}</li>` : ""}
+    </ol>
+  </section>`;
 }
 
 /** Those that are not told, as the verb counts them: of pods that the plan does not name nobody knows that they wait now. */
@@ -457,7 +846,12 @@ function leftWords(left, { isAlone, isBehind, isNamed }) {
   return isAlone ? `${many(left, "pod")} would wait` : `and ${many(left, "pod")} more would wait`;
 }
 
-const waiterRow = ({ first, count }) => html`<li><span>${podName(first.namespace, first.pod)}${count > 1 ? ` and ${num(count - 1)} more` : ""}${first.priority ? html` <span class="faint">of priority ${first.priority}</span>` : ""}${isTold(first.cause) ? html`: ${clauses(first.cause, withCode)}` : ""}</span></li>`;
+const waiterRow = ({ first, count }) =>
+  html`<li>
+    <span
+      >${podName(first.namespace, first.pod)}${count > 1 ? ` and ${num(count - 1)} more` : ""}${first.priority ? html` <span class="faint">of priority ${first.priority}</span>` : ""}${isTold(first.cause) ? html`: ${clauses(first.cause, withCode)}` : ""}</span
+    >
+  </li>`;
 
 /** Whether a card is named among what is lost: whole, or as pages cut its id. */
 const isLost = ({ device }, lost) => lost.has(device) || lost.has(shortId(device));
@@ -466,24 +860,37 @@ const isLost = ({ device }, lost) => lost.has(device) || lost.has(shortId(device
 function cardsOf(nodes, { lost = new Set(), coming = [], going = [] } = {}) {
   const gone = new Set(going.map(pod => `${pod.namespace}/${pod.pod}`));
   return nodes.map(({ node, devices, phases }) => ({
-    name: node.node, model: devices[0] ? shortModel(devices[0].model) : "",
+    name: node.node,
+    model: devices[0] ? shortModel(devices[0].model) : "",
     cards: devices.map(device => {
-      const holders = device.holders.filter(holder => !gone.has(`${holder.namespace}/${holder.pod}`));
-      const mib = coming.reduce((sum, { share }) => sum + (share.device === device.device ? share.memory_mib : 0), 0);
-      const come = mib ? [{ part: mib / Math.max(1, device.memory_mib), state: "granted", own: true }] : [];
+      const holders = device.holders.filter(
+        holder => !gone.has(`${holder.namespace}/${holder.pod}`),
+      );
+      const mib = coming.reduce(
+        (sum, { share }) => sum + (share.device === device.device ? share.memory_mib : 0),
+        0,
+      );
+      const come = mib
+        ? [{ part: mib / Math.max(1, device.memory_mib), state: "granted", own: true }]
+        : [];
       return {
-        state: lost.has(node.node) || isLost(device, lost) ? "broken" : stateOf(device, node), shares: [...sharesOf({ ...device, holders }, phases), ...come],
+        state: lost.has(node.node) || isLost(device, lost) ? "broken" : stateOf(device, node),
+        shares: [...sharesOf({ ...device, holders }, phases), ...come],
       };
     }),
   }));
 }
 
 function miniFleet(nodes) {
-  return html`<div class="mini-fleet">${nodes.map(({ name, model, cards }) => html`<div class="mn"><span class="m" title="${name} ${model}">${name}</span><span class="mcards" role="img" aria-label="${name}: ${cardWords(cards)}">${cards.map(({ state, shares }) => gauge(state, shares))}</span></div>`)}</div>`;
+  return html`<div class="mini-fleet">
+    ${nodes.map(({ name, model, cards }) => html`<div class="mn"><span class="m" title="${name} ${model}">${name}</span><span class="mcards" role="img" aria-label="${name}: ${cardWords(cards)}">${cards.map(({ state, shares }) => gauge(state, shares))}</span></div>`)}
+  </div>`;
 }
 
 function cardWords(cards) {
   const broken = cards.filter(card => card.state === "broken").length;
-  const come = cards.filter(card => card.state !== "broken" && card.shares.some(share => share.own)).length;
+  const come = cards.filter(
+    card => card.state !== "broken" && card.shares.some(share => share.own),
+  ).length;
   return `${many(cards.length, "card")}${broken ? `, ${num(broken)} broken` : ""}${come ? `, something new on ${num(come)}` : ""}`;
 }
