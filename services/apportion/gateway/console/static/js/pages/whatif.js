@@ -3,7 +3,7 @@
 // The gateway decides on a copy of its state, with the scheduler's own engine. Nothing is changed by
 // it, so nothing here needs a login; what acts is left to the command line.
 import { all, get, NODES_MOST, path, post, Problem } from "../api.js";
-import { behindWords, byName, many, num, shortId, shortModel } from "../format.js";
+import { behindWords, byName, many, num, shortModel } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, podLink, receipt } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
@@ -19,12 +19,11 @@ import {
   sentenceCase,
   withCode,
 } from "../parts.js";
-import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
 import { nodeOf } from "../sentence.js";
 import { OUTCOMES } from "../vocabulary.js";
 import { isTold, nodeName, podName } from "../words.js";
 import { Working } from "../working.js";
-import { compared } from "./diff.js";
+import { beforeAfter } from "./before_after.js";
 
 const POLICIES = [
   ["", "as it is"],
@@ -555,7 +554,7 @@ class WhatIfPage {
             : ""
         }
         ${plan.passed_over.length ? html`<p class="note"><span>Passed over: ${plan.passed_over.join(", ")}</span></p>` : ""}
-        ${this.beforeAfter(plan, nodes)} ${plan.pods.map(pod => this.planned(pod))}
+        ${beforeAfter(plan, nodes, this.lose)} ${plan.pods.map(pod => this.planned(pod))}
         ${this.table("Who is hit", plan.moved, "held a place on what is lost")}
         ${this.table("Who is helped", plan.helped, "wait now, and would have a place")}
         ${
@@ -596,79 +595,6 @@ class WhatIfPage {
     if (pod) return html`${whose} would have a place, on ${this.nodeName(pod.node)}.`;
     const cause = waiting.find(each => each.namespace === namespace && each.pod === name)?.cause;
     return html`${whose} would still wait${cause ? html`: ${withCode(cause)}` : ""}.`;
-  }
-
-  beforeAfter(plan, nodes) {
-    if (!plan.before || !plan.after) return "";
-    const lost = new Set(this.lose);
-    const loses = ({ node, devices }) =>
-      lost.has(node.node) || devices.some(device => isLost(device, lost));
-    const ordered = nodes.toSorted(
-      (a, b) => loses(b) - loses(a) || byName(a.node.node, b.node.node),
-    );
-    // A pod of the manifest that loses its node is among those that move as well.
-    const coming = [
-      ...plan.pods.filter(each => each.outcome !== "unchanged" && !each.was),
-      ...plan.moved,
-      ...plan.helped,
-    ]
-      .flatMap(pod => pod.placed?.shares ?? [])
-      .filter(({ share }) => share?.device);
-    const cards = {
-      before: cardsOf(ordered),
-      after: cardsOf(ordered, { lost, coming, going: plan.evicted }),
-    };
-    const seen = Object.values(cards)
-      .flat()
-      .flatMap(node => node.cards);
-    const { before, after } = plan;
-    const gib = totals => Math.round((totals.memory_mib - totals.memory_free_mib) / 1024); // so that the difference is that of what is shown
-    const rows = [
-      ["Nodes", before.nodes, after.nodes, 1],
-      ["Cards", before.devices, after.devices, 1],
-      ...(before.devices_broken || after.devices_broken
-        ? [["Cards broken", before.devices_broken, after.devices_broken, -1]]
-        : []),
-      ["Cards with a share", before.devices_used, after.devices_used, 0],
-      ["Memory granted, GiB", gib(before), gib(after), 0],
-      ["Pods with a place", before.placed, after.placed, 1],
-      ["Pods waiting", before.waiting, after.waiting, -1],
-    ];
-    return html`<section class="card">
-      ${
-        nodes.length
-          ? html`<div class="ba">
-                <div>
-                  <h2>Before</h2>
-                  ${miniFleet(cards.before)}
-                </div>
-                <div>
-                  <h2>After</h2>
-                  ${miniFleet(cards.after)}
-                </div>
-              </div>
-              <div class="legend">
-                ${legend([...statesOf(seen), ...(seen.some(card => card.shares.some(share => share.own)) ? [["own granted", "would come"]] : [])])}
-              </div>`
-          : ""
-      }
-      <table class="t cmp">
-        <caption class="unseen">
-          Before the change and after it
-        </caption>
-        <thead>
-          <tr>
-            <th scope="col"></th>
-            <th scope="col" class="num">Before</th>
-            <th scope="col" class="num">After</th>
-            <th scope="col" class="num">Difference</th>
-          </tr>
-        </thead>
-        <tbody>
-          ${rows.map(compared)}
-        </tbody>
-      </table>
-    </section>`;
   }
 
   planned(pod) {
@@ -852,45 +778,3 @@ const waiterRow = ({ first, count }) =>
       >${podName(first.namespace, first.pod)}${count > 1 ? ` and ${num(count - 1)} more` : ""}${first.priority ? html` <span class="faint">of priority ${first.priority}</span>` : ""}${isTold(first.cause) ? html`: ${clauses(first.cause, withCode)}` : ""}</span
     >
   </li>`;
-
-/** Whether a card is named among what is lost: whole, or as pages cut its id. */
-const isLost = ({ device }, lost) => lost.has(device) || lost.has(shortId(device));
-
-/** Nodes card by card; in the picture of after, what is lost is broken, and what goes or comes has. */
-function cardsOf(nodes, { lost = new Set(), coming = [], going = [] } = {}) {
-  const gone = new Set(going.map(pod => `${pod.namespace}/${pod.pod}`));
-  return nodes.map(({ node, devices, phases }) => ({
-    name: node.node,
-    model: devices[0] ? shortModel(devices[0].model) : "",
-    cards: devices.map(device => {
-      const holders = device.holders.filter(
-        holder => !gone.has(`${holder.namespace}/${holder.pod}`),
-      );
-      const mib = coming.reduce(
-        (sum, { share }) => sum + (share.device === device.device ? share.memory_mib : 0),
-        0,
-      );
-      const come = mib
-        ? [{ part: mib / Math.max(1, device.memory_mib), state: "granted", own: true }]
-        : [];
-      return {
-        state: lost.has(node.node) || isLost(device, lost) ? "broken" : stateOf(device, node),
-        shares: [...sharesOf({ ...device, holders }, phases), ...come],
-      };
-    }),
-  }));
-}
-
-function miniFleet(nodes) {
-  return html`<div class="mini-fleet">
-    ${nodes.map(({ name, model, cards }) => html`<div class="mn"><span class="m" title="${name} ${model}">${name}</span><span class="mcards" role="img" aria-label="${name}: ${cardWords(cards)}">${cards.map(({ state, shares }) => gauge(state, shares))}</span></div>`)}
-  </div>`;
-}
-
-function cardWords(cards) {
-  const broken = cards.filter(card => card.state === "broken").length;
-  const come = cards.filter(
-    card => card.state !== "broken" && card.shares.some(share => share.own),
-  ).length;
-  return `${many(cards.length, "card")}${broken ? `, ${num(broken)} broken` : ""}${come ? `, something new on ${num(come)}` : ""}`;
-}
