@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.gateway.api.stream import CLIENTS_MAX, EACH_MAX
+from apportion.gateway.api.live import CLIENTS_MAX, EACH_MAX
 from apportion.gateway.feed import WINDOW_EVENTS
 from apportion.runtime.ledger.port import Draft
 from apportion_schemas import FormatEnabled, NodeObserved, PodRejected, ShareUse, UsageSample

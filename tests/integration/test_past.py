@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from apportion.gateway.api.looking_back import LOOKS_EACH
+from apportion.gateway.api.past_client import LOOKS_EACH
 from apportion.gateway.past.index import Index
 from apportion.runtime.jetstream import stream
 from apportion.runtime.ledger.reader import StateFold
@@ -276,7 +276,7 @@ async def test_what_was_read_once_is_there_after_a_restart(
             assert [row["revision"] for row in story["items"]] == [2, 4, 5, 6]
             line = await gateway.ok("/api/v1/timeline?bins=1")
             assert sum(line["bins"][0]["counts"].values()) == facts.revision
-        await until(_of(lambda: looking_back(tmp_path / "kept") == []), "nobody to look back")
+        await until(_of(lambda: past_processes(tmp_path / "kept") == []), "nobody to look back")
         index = Index(tmp_path / "kept" / "index.sqlite")
         assert index.revision == facts.revision
         if number == 1:  # as if the ledger had been put back, and had gone on otherwise
@@ -300,22 +300,22 @@ async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again
     kept = tmp_path / "kept"
     async with serving(bus, "--past", str(kept)) as gateway:
         await gateway.ok("/api/v1/moment?at=1")
-        [first] = looking_back(kept)
+        [first] = past_processes(kept)
         os.kill(first, signal.SIGKILL)
-        await until(_of(lambda: looking_back(kept) == []), "the process to be gone")
+        await until(_of(lambda: past_processes(kept) == []), "the process to be gone")
 
         async def answered() -> bool:  # until the gateway has heard of the end it is 503: ask again
             status, body = await gateway.get("/api/v1/moment?at=1")
             return status == 200 and bool(body["revision"] == 1)
 
         await until(answered, "the past to answer again", timeout_s=30)
-        [second] = looking_back(kept)
+        [second] = past_processes(kept)
         assert second != first
-    await until(_of(lambda: looking_back(kept) == []), "nobody to look back")
+    await until(_of(lambda: past_processes(kept) == []), "nobody to look back")
     assert facts.revision == 8
 
 
-def looking_back(kept: Path) -> list[int]:
+def past_processes(kept: Path) -> list[int]:
     """The processes that look back and keep what they need in this folder."""
     found = []
     for folder in Path("/proc").iterdir():

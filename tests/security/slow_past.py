@@ -25,8 +25,8 @@ QUESTIONS = 20
 def begun_by(guard: str) -> str:
     """Code that has a gateway begin this process, without the guard if it is named."""
     return (
-        "import os\nfrom apportion.gateway.api import looking_back\n"
-        f"looking_back.MODULE = {__name__!r}\nos.environ[{WITHOUT!r}] = {guard!r}\n"
+        "import os\nfrom apportion.gateway.api import past_client\n"
+        f"past_client.MODULE = {__name__!r}\nos.environ[{WITHOUT!r}] = {guard!r}\n"
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from apportion.gateway.api.stream import CLIENTS_MAX
+from apportion.gateway.api.live import CLIENTS_MAX
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from tests.security.slow_past import begun_by
 from tests.security.weakened import without

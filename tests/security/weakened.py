@@ -271,7 +271,7 @@ def escapes_what_it_prints() -> Iterator[None]:
 @contextlib.contextmanager
 def limits_each_client() -> Iterator[None]:
     """One client may have all that there is for all, and half a request may wait."""
-    from apportion.gateway.api import stream  # noqa: PLC0415
+    from apportion.gateway.api import live  # noqa: PLC0415
     from apportion.runtime.service.http import HttpServer  # noqa: PLC0415
     from apportion.runtime.service.limits import Limits, Turns  # noqa: PLC0415
 
@@ -284,7 +284,7 @@ def limits_each_client() -> Iterator[None]:
     with (
         mock.patch.dict(defaults, limits=limits),
         mock.patch.dict(turns, each=most, waiting=0),
-        mock.patch.object(stream, "EACH_MAX", most),
+        mock.patch.object(live, "EACH_MAX", most),
     ):
         yield
 

@@ -28,11 +28,11 @@ from apportion.gateway.access.session import Sessions
 from apportion.gateway.api.answering import by_turns, unknown_path
 from apportion.gateway.api.api import Api
 from apportion.gateway.api.doctor import Doctor, Seen
-from apportion.gateway.api.looking_back import LONG_EVENTS, LookingBack, PastOptions
+from apportion.gateway.api.live import EventStream
 from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.past_client import LONG_EVENTS, PastClient, PastOptions
 from apportion.gateway.api.plans import AT_ONCE, Plans
 from apportion.gateway.api.reads import PREFIX
-from apportion.gateway.api.stream import EventStream
 from apportion.gateway.console.console import console_routes
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
@@ -203,7 +203,7 @@ class Gateway:
                 commit = GroupCommit(ledger, clock=service.clock)
                 append = (await open_servers.enter_async_context(commit)).append
                 door = Door(self._gate, Publisher("gateway", service.clock, append))
-                past = LookingBack(service.config, self._past)
+                past = PastClient(service.config, self._past)
                 open_servers.push_async_callback(past.close)
                 scheme = "https" if life.tls else "http"
                 server = life.api(self._places.api, measures, past, door)
@@ -249,7 +249,7 @@ class _Life:
     def _unready(self) -> str:
         return "; ".join(self.reader.not_ready())
 
-    async def begin_past(self, past: LookingBack) -> None:
+    async def begin_past(self, past: PastClient) -> None:
         """Have a long ledger read before somebody asks what was."""
         await self.reader.caught_up()
         if self._feed.state.revision >= LONG_EVENTS:
@@ -273,7 +273,7 @@ class _Life:
         except NotPermitted as error:
             self._service.log.warning("what shares use is not shown", error=str(error))
 
-    def api(self, listen: Address, measures: Measures, past: LookingBack, door: Door) -> HttpServer:
+    def api(self, listen: Address, measures: Measures, past: PastClient, door: Door) -> HttpServer:
         """The read API and the event stream, and what people may do."""
         rows = FleetRows(self._feed.state)
         sums = FleetSums(self._feed.state, rows, self._service.clock)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Page, Route
 
 from apportion.core.explain.lens import namespaces_in
-from apportion.gateway.access.sight import look_at
+from apportion.gateway.access.redaction_rules import look_at
 
 API = "/api/v1/"
 

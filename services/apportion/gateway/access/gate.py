@@ -27,7 +27,7 @@ from apportion.gateway.access.people import (
     read_namespace,
 )
 from apportion.gateway.access.public_url import PublicUrl
-from apportion.gateway.access.sight import (
+from apportion.gateway.access.redaction_rules import (
     Look,
     is_shown,
     look_at,

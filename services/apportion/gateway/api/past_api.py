@@ -16,17 +16,17 @@ from aiohttp import web
 from apportion.core.explain.past_answers import MomentAnswer
 from apportion.core.ledger.state import State
 from apportion.gateway.api.answering import Handler, guarded, json_response
-from apportion.gateway.api.differing import Differing
+from apportion.gateway.api.diff import Diff
+from apportion.gateway.api.history import History
 from apportion.gateway.api.log import Log
-from apportion.gateway.api.looking_back import RECORDS
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.moments import Moments
+from apportion.gateway.api.past_client import RECORDS
 from apportion.gateway.api.plans import Plans
 from apportion.gateway.api.query import COMMON, REVISION_MAX, RequestRefused, only, whole
 from apportion.gateway.api.reads import PREFIX, Answering, reads
-from apportion.gateway.api.stories import Stories
 from apportion.gateway.api.timeline import timeline
-from apportion.gateway.api.whys import PastView, Whys
+from apportion.gateway.api.why import PastView, PastWhy
 from apportion.gateway.past.past import Past
 from apportion.gateway.past.pieces import Pieces
 from apportion.gateway.past.states import BeforeBeginning
@@ -44,25 +44,25 @@ class PastApi:
         self._moments = Moments(past, now)
         self._log = Log(past)
         self._pieces = Pieces(past.chronicle)
-        self._stories = Stories(past, self._moments)
-        self._differing = Differing(past, self._moments)
-        self._whys = Whys(past, self._stories)
+        self._history = History(past, self._moments)
+        self._diffs = Diff(past, self._moments)
+        self._why = PastWhy(past, self._history)
         self._plans = Plans(self._state, measures=measures)
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """Every read of the API, at a moment, and what there is of the past alone."""
         for path, what, answer in reads():
-            known = {"why": self._whys.handle}
+            known = {"why": self._why.handle}
             yield self._route(path, what, known.get(what) or self._answering(answer))
         yield self._route("moment", "moment", self._moment)
         yield self._route("timeline", "timeline", self._timeline)
         yield self._route("log", "log", self._log.page)
         yield self._route("log/{revision}", "log", self._log.entry)
-        yield self._route("history/pods/{name}", "history", self._stories.names)
-        yield self._route("history/pods/{namespace}/{name}", "history", self._stories.pod)
-        yield self._route("history/nodes/{node}", "history", self._stories.node)
-        yield self._route("history/devices/{device}", "history", self._stories.device)
-        yield self._route("who", "who", self._stories.who)
+        yield self._route("history/pods/{name}", "history", self._history.names)
+        yield self._route("history/pods/{namespace}/{name}", "history", self._history.pod)
+        yield self._route("history/nodes/{node}", "history", self._history.node)
+        yield self._route("history/devices/{device}", "history", self._history.device)
+        yield self._route("who", "who", self._history.who)
         yield self._route("diff", "diff", self._diff)
         plan = guarded(self._measures, "plan", _sound(self._plans.handle))
         yield web.post(f"{PREFIX}/plan", plan)
@@ -102,7 +102,7 @@ class PastApi:
         return json_response(await timeline(self._past, self._moments, request.query))
 
     async def _diff(self, request: web.Request) -> web.StreamResponse:
-        return json_response(await self._differing.answer(request.query))
+        return json_response(await self._diffs.answer(request.query))
 
 
 def _sound(handle: Handler) -> Handler:

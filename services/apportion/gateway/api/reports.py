@@ -19,8 +19,8 @@ from apportion.core.reports.prices import PriceError, Prices
 from apportion.core.reports.report import COST
 from apportion.core.reports.rows import WrongBy, by_of
 from apportion.gateway.api.answering import guarded, json_response
-from apportion.gateway.api.looking_back import LOOK_S
 from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.past_client import LOOK_S
 from apportion.gateway.api.query import RequestRefused, only
 from apportion.gateway.api.reads import PREFIX
 from apportion.runtime.jetstream.accounting import TooEarly

@@ -6,7 +6,7 @@ import pytest
 
 from apportion.core.explain.differences import WHOLE_LIMIT
 from apportion.core.ledger.state import State
-from apportion.gateway.api.differing import event_behind, who_wrote
+from apportion.gateway.api.diff import event_behind, who_wrote
 from apportion.gateway.past.index import LIMIT, NODE, POD
 from apportion.gateway.past.indexing import Indexer, open_index
 from apportion_schemas import NodeCordoned, NodeSilent, PlacementVoided, PodGone, QueueObserved

@@ -13,7 +13,7 @@ from apportion.core.explain.plans import PlanAnswer
 from apportion.core.explain.queued import LinesAnswer, lines_answer
 from apportion.core.explain.why import why
 from apportion.core.reports.answers import ReportAnswer, ReportRow
-from apportion.gateway.access.sight import is_shown, look_at
+from apportion.gateway.access.redaction_rules import is_shown, look_at
 from apportion.lab.changes import Changes
 from apportion.lab.planning import Plan, plan
 from apportion_schemas import QueueObserved, QuotaObserved

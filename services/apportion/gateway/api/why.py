@@ -14,8 +14,8 @@ from apportion.core.explain.why import why, why_ended, why_rejected
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway.api.answering import json_response
 from apportion.gateway.api.evictions import breaches_of, evictions_of
+from apportion.gateway.api.history import History
 from apportion.gateway.api.query import COMMON, only
-from apportion.gateway.api.stories import Stories
 from apportion.gateway.past.index import DEVICE, POD
 from apportion.gateway.past.past import Past
 from apportion_schemas import DeviceHealthChanged, EventError, PodGone, decode
@@ -39,18 +39,18 @@ class PastView:
         return found
 
 
-class Whys:
+class PastWhy:
     """The explanations of one ledger."""
 
-    def __init__(self, past: Past, stories: Stories) -> None:
+    def __init__(self, past: Past, history: History) -> None:
         self._past = past
-        self._stories = stories
+        self._history = history
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """`/pods/NAMESPACE/NAME/why`, at a moment or now. Raises RequestRefused, LedgerError."""
         only(request.query, COMMON)
         name = f"{request.match_info['namespace']}/{request.match_info['name']}"
-        upto = await self._stories.upto(request.query)
+        upto = await self._history.upto(request.query)
         time = await self._past.chronicle.time_at(upto) if "at" in request.query else ""
         state = await self._past.states.at(upto)
         answer = self._live(state, name)
@@ -89,12 +89,12 @@ class Whys:
         uids = self._past.index.pods_named(name, upto=upto, limit=1)
         end = await self._end(uids[0], upto) if uids else None
         if end is None:
-            raise self._stories.no_pod(name, upto)
+            raise self._history.no_pod(name, upto)
         step, reason = end
         state = await self._past.states.at(step.revision - 1)
         before = self._live(state, name)
         if before is None:
-            raise self._stories.no_pod(name, upto)
+            raise self._history.no_pod(name, upto)
         failed: tuple[FailedDevice, ...] = ()
         if before.placed is not None:
             devices = tuple(dict.fromkeys(held.share.device for held in before.placed.shares))

@@ -16,10 +16,10 @@ from apportion.gateway.access.people import (
     Remembered,
     Wish,
 )
-from apportion.gateway.api import stream
+from apportion.gateway.api import live
 from apportion.gateway.api.answering import Handler
+from apportion.gateway.api.live import EventStream, encoded
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.api.stream import EventStream, encoded
 from apportion.gateway.feed import Feed
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.process.metrics import Metrics
@@ -61,8 +61,8 @@ async def _nothing(after: int) -> list[Record]:
 
 async def test_a_silent_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Again and again, or a proxy takes it for dead; a comment is no event to a client."""
-    monkeypatch.setattr(stream, "LOOK_S", 0.02)
-    monkeypatch.setattr(stream, "BEAT_S", 0.05)
+    monkeypatch.setattr(live, "LOOK_S", 0.02)
+    monkeypatch.setattr(live, "BEAT_S", 0.05)
     application = web.Application()
     events = EventStream(Feed(), _nothing, measures=Measures(Metrics()))
     application.router.add_get("/events", events.handle)
@@ -96,9 +96,9 @@ async def test_a_stream_ends_with_the_token_and_the_right(
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is no way to read on for months; what is remembered of a person is forgotten by then."""
-    monkeypatch.setattr(stream, "LOOK_S", 0.02)
-    monkeypatch.setattr(stream, "STILL_S", 0.05)
-    monkeypatch.setattr(stream, "BEAT_S", 0.1)
+    monkeypatch.setattr(live, "LOOK_S", 0.02)
+    monkeypatch.setattr(live, "STILL_S", 0.05)
+    monkeypatch.setattr(live, "BEAT_S", 0.1)
     register, now = Register(), 0.0
     gate = Gate(Remembered(register, now=lambda: now), Cursors())
 

@@ -57,7 +57,7 @@ class PastOptions(msgspec.Struct, frozen=True):
     prices: Path | None = None
 
 
-class LookingBack:
+class PastClient:
     """The child process, and questions to it."""
 
     def __init__(self, config: ServiceConfig, options: PastOptions) -> None:

@@ -44,7 +44,7 @@ NAMESAKES_MAX = 100
 """So many namespaces are named where a pod of one name is or was."""
 
 
-class Stories:
+class History:
     """The stories of one ledger."""
 
     def __init__(self, past: Past, moments: Moments) -> None:

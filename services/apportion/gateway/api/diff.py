@@ -62,7 +62,7 @@ class _Worded(NamedTuple):
 _decode_by = from_outside(msgspec.json.Decoder(_Said).decode)
 
 
-class Differing:
+class Diff:
     """Compares states of one ledger, and looks for the events behind what differs."""
 
     def __init__(self, past: Past, moments: Moments) -> None:
