@@ -1,0 +1,1 @@
+"""Programs for people who work on Apportion; nothing that we ship imports them."""
