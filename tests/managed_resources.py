@@ -10,8 +10,8 @@ Invariant: only the list is written; the rest of the file is kept as it stands.
 
 from pathlib import Path
 
-from apportion.core.dialects import DialectConfig
-from apportion.core.dialects.listing import claimed
+from apportion.core.workloads.dialects import DialectConfig
+from apportion.core.workloads.dialects.listing import claimed
 
 FILE = Path(__file__).resolve().parents[1] / "deploy" / "extender" / "kube-scheduler.yaml"
 HEAD = "    managedResources:\n"

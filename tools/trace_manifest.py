@@ -20,7 +20,7 @@ from io import BytesIO
 from pathlib import Path
 from types import FrameType
 
-from apportion.core.manifests import read_documents
+from apportion.core.workloads.reading import read_documents
 from apportion.runtime.files.manifests import Document, read_manifest_files
 from apportion.runtime.files.wishes import read_wish
 

@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.ledger.unnamed import EVIDENCE
-from apportion.core.manifests.placed import ATTEMPT, SHARES, shares_text
+from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, shares_text
 from apportion_schemas import (
     BindFailed,
     DifferenceFound,

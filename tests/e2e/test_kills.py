@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from apportion.core.manifests.placed import SHARES, shares_text
+from apportion.core.workloads.adoption.placement_annotations import SHARES, shares_text
 from apportion_schemas import BindFailed, PodBound, PodEvicted, PodGone, PodPlaced, PodSubmitted
 from tests.e2e.test_preemption import priority_class
 from tests.e2e.test_volumes import bind, claim, mounting, volume

@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 
-from apportion.core.manifests.placed import NEXT_PROCESS, RESIZED_CORES, SHARES
+from apportion.core.workloads.adoption.placement_annotations import (
+    NEXT_PROCESS,
+    RESIZED_CORES,
+    SHARES,
+)
 from apportion_schemas import (
     DifferenceFound,
     PlacementVoided,

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.manifests import harmless, kube
-from apportion.core.manifests.unsupported import POD_SPEC
+from apportion.core.workloads import kube
+from apportion.core.workloads.lint import ignored_fields
+from apportion.core.workloads.pods.unsupported import POD_SPEC
 from tests.support.control_plane import ControlPlane
 
 NEWEST = (1, 36)
@@ -72,7 +73,7 @@ def _is_list(kind: msgspec.inspect.Type) -> bool:
     return isinstance(kind, msgspec.inspect.ListType)
 
 
-SAID = {*harmless.every(), *(row.path for row in POD_SPEC)}
+SAID = {*ignored_fields.every(), *(row.path for row in POD_SPEC)}
 
 
 def test_H9_every_field_of_a_pod_is_read_or_refused_or_listed(control_plane: ControlPlane) -> None:
@@ -86,7 +87,7 @@ def test_nothing_is_listed_that_is_not_a_field(control_plane: ControlPlane) -> N
     """A misspelt name would hide the field that it means; what is refused may be of any version."""
     schemas = Schemas(control_plane)
     missing = []
-    for path in sorted(harmless.every()):
+    for path in sorted(ignored_fields.every()):
         name = f"{CORE}PodSpec"
         for part in path.split("."):
             fields = schemas.fields(name)

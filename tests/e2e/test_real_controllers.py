@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from apportion.core.manifests.placed import SHARES
+from apportion.core.workloads.adoption.placement_annotations import SHARES
 from apportion_schemas import DifferenceFound, PodBound, PodGone, PodSubmitted
 from tests.e2e.test_life import VERBS, system
 from tests.e2e.test_volcano_jobs import job

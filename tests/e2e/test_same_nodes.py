@@ -15,8 +15,8 @@ import pytest
 from msgspec import structs
 
 from apportion.core.ledger.state import PodState
-from apportion.core.manifests import ManifestConfig
 from apportion.core.placement.index.board_loops import REFUSED
+from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.watcher.kubernetes_facts import Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import ClusterView

@@ -7,11 +7,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.core.dialects import DialectConfig, ManifestError
-from apportion.core.dialects.listing import claimed
-from apportion.core.dialects.names import HAMI, VgpuNames
-from apportion.core.dialects.quantity import quantity
-from apportion.core.manifests import Manifest, ManifestConfig, read_document, submitted
+from apportion.core.workloads.dialects import DialectConfig, ManifestError
+from apportion.core.workloads.dialects.listing import claimed
+from apportion.core.workloads.dialects.names import HAMI, VgpuNames
+from apportion.core.workloads.dialects.quantity import quantity
+from apportion.core.workloads.kinds.drafts import Manifest, submitted
+from apportion.core.workloads.pods.template import ManifestConfig
+from apportion.core.workloads.reading import read_document
 from apportion_schemas import Event, encode
 from tests.support.manifests import container, pod
 

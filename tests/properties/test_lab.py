@@ -9,7 +9,7 @@ from msgspec import structs
 from apportion.core.explain.plans import PlannedPod
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.state import PodState
-from apportion.core.manifests import PodDraft, submitted
+from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.lab.changes import Changes
 from apportion.lab.planning import Plan, comes_again, plan
 from apportion.lab.replaying import Otherwise, Replay

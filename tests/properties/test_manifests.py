@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.core.dialects import ManifestError
-from apportion.core.manifests import read_documents, submitted
-from apportion.core.manifests.trace import read_trace_pods
-from apportion.core.manifests.workloads import PodDraft
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.kinds.drafts import PodDraft, submitted
+from apportion.core.workloads.reading import read_documents
+from apportion.core.workloads.trace import read_trace_pods
 from apportion.runtime.files.safe_yaml import parse
 from apportion_schemas import Event, encode
 from tests.support.manifests import pod, task, volcano_job

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.core.manifests import read_documents, submitted
+from apportion.core.workloads.kinds.drafts import submitted
+from apportion.core.workloads.reading import read_documents
 from apportion.runtime.files.manifests import Document, read_manifest_files
 from apportion_schemas import Event, PodPlaced, encode
 from apportion_schemas.quantities import Payload

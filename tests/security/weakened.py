@@ -39,7 +39,7 @@ def looks_at_the_ledger() -> Iterator[None]:
 @contextlib.contextmanager
 def doubts_annotations() -> Iterator[None]:
     """What a pod's author wrote on it is believed, whoever put it onto its node."""
-    from apportion.core.manifests import claims  # noqa: PLC0415
+    from apportion.core.workloads.adoption import claims  # noqa: PLC0415
 
     def nothing(*_: object) -> tuple[str, ...]:
         return ()

@@ -16,7 +16,12 @@ import msgspec
 
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.ledger.state import NodeState, Phase, State
-from apportion.core.manifests.placed import ATTEMPT, SHARES, UID, shares_text
+from apportion.core.workloads.adoption.placement_annotations import (
+    ATTEMPT,
+    SHARES,
+    UID,
+    shares_text,
+)
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,

@@ -15,7 +15,7 @@ from apportion.binder.target import Bound, Failed, Outcome
 from apportion.core.devices.demand import Known
 from apportion.core.ledger.state import NodeState
 from apportion.core.ledger.unnamed import taken
-from apportion.core.manifests.claims import Claim
+from apportion.core.workloads.adoption.claims import Claim
 from apportion.runtime.kube import watch as kube_watch
 from apportion.runtime.kube.client import Answer, KubeApi
 from apportion.runtime.kube.watch import Watch

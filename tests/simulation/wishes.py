@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from apportion.core.manifests import PodDraft
+from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.watcher.source import Observation
 from apportion_schemas import Ask, Configuration, DeviceConstraints, PodGroupObserved, Shape
 from tests.simulation.loop import rest

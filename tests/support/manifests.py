@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from apportion.core.dialects import DialectConfig, ManifestError
-from apportion.core.manifests import Manifest, ManifestConfig, PodDraft, read_document
+from apportion.core.workloads.dialects import DialectConfig, ManifestError
+from apportion.core.workloads.kinds.drafts import Manifest, PodDraft
+from apportion.core.workloads.pods.template import ManifestConfig
+from apportion.core.workloads.reading import read_document
 from apportion_schemas import Ask
 
 Limits = Mapping[str, object]

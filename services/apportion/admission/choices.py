@@ -10,7 +10,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from apportion.core.manifests.schedulers import OURS
+from apportion.core.workloads.schedulers import OURS
 from apportion.runtime.process.config import Address, ConfigError, parse_address
 from apportion.runtime.service.options import Command
 from apportion.runtime.service.serving_tls import (

@@ -21,11 +21,11 @@ from msgspec import Meta, Raw, Struct
 from apportion.core.admission import Admitted, Asked, Rejected, Rules, admit
 from apportion.core.admission.rules import CREATE
 from apportion.core.configuration import manifest_config
-from apportion.core.dialects.errors import ManifestError
-from apportion.core.dialects.listing import claimed
-from apportion.core.manifests.placed import PREFIX
-from apportion.core.manifests.schedulers import scheduler_names
-from apportion.core.manifests.suspects import suspects
+from apportion.core.workloads.adoption.placement_annotations import PREFIX
+from apportion.core.workloads.dialects.errors import ManifestError
+from apportion.core.workloads.dialects.listing import claimed
+from apportion.core.workloads.lint.typo_checks import suspects
+from apportion.core.workloads.schedulers import scheduler_names
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.callers import PodTooLarge, answering, read_body, read_pod
 from apportion.runtime.service.limits import Limits

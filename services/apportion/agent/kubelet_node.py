@@ -29,8 +29,8 @@ from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.usage.owners import Owner, Owners
 from apportion.core.configuration import manifest_config
-from apportion.core.dialects.listing import count_names
 from apportion.core.ledger.allocatable import names_of, of_devices
+from apportion.core.workloads.dialects.listing import count_names
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics

@@ -22,13 +22,13 @@ from urllib.parse import quote
 import msgspec
 
 from apportion.core.configuration import manifest_config
-from apportion.core.dialects import Container, ManifestError
-from apportion.core.dialects.container import Role
-from apportion.core.dialects.names import DialectConfig
 from apportion.core.ledger.allocatable import beyond, cards, names_of, shown
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import NodeState, PodState, State
-from apportion.core.manifests.resources import node_amounts
+from apportion.core.workloads.dialects import Container, ManifestError
+from apportion.core.workloads.dialects.container import Role
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.pods.resources import node_amounts
 from apportion.runtime.kube.client import (
     MERGE_PATCH,
     KubeApi,

@@ -17,7 +17,7 @@ import msgspec
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.core.manifests.gangs import VOLCANO, api_of
+from apportion.core.workloads.pods.gangs import VOLCANO, api_of
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
 from apportion.runtime.kube.discovery import Discovery
 from apportion.runtime.ledger.reader import Reader

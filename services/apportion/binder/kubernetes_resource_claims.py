@@ -18,14 +18,14 @@ import msgspec
 from msgspec import Struct
 
 from apportion.binder.target import Failed
-from apportion.core.dialects import ManifestError
 from apportion.core.dra.allocation import NotOfClaim, allocation, is_allocated, of_ours
 from apportion.core.dra.names import claim_of, container_of
 from apportion.core.dra.pods import PodClaims
 from apportion.core.dra.requests import Consumer, ResourceClaim, read_resource_claim
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import NodeState, State
-from apportion.core.manifests.claims import ENDED
+from apportion.core.workloads.adoption.claims import ENDED
+from apportion.core.workloads.dialects import ManifestError
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
 from apportion.runtime.kube.dra import API, CLAIMS
 from apportion.runtime.kube.watch import pages

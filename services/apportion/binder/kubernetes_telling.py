@@ -32,7 +32,7 @@ from apportion.core.explain.health import failed_devices, failed_words
 from apportion.core.explain.why import event_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import NodeState, Phase, PodState, State
-from apportion.core.manifests.placed import PREFIX
+from apportion.core.workloads.adoption.placement_annotations import PREFIX
 from apportion.runtime.kube.client import MERGE_PATCH, Answer, KubeApi, KubeUnavailable, pod_path
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock

@@ -18,7 +18,8 @@ import msgspec
 
 from apportion.binder.target import Failed
 from apportion.core.ledger.state import NodeState, PodState, State
-from apportion.core.manifests.volumes import (
+from apportion.core.placement.feasibility.nodes import matches
+from apportion.core.workloads.pods.volumes import (
     BOUND_BY_CONTROLLER,
     SELECTED_NODE,
     Claim,
@@ -31,7 +32,6 @@ from apportion.core.manifests.volumes import (
     read_volume,
     size_of,
 )
-from apportion.core.placement.feasibility.nodes import matches
 from apportion.runtime.kube.client import MERGE_PATCH, KubeApi, KubeRefused
 from apportion.runtime.kube.watch import pages
 from apportion.runtime.process.clock import Clock

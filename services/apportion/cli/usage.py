@@ -92,8 +92,8 @@ def _mib_of(value: object) -> int | None:
     """What a quantity in bytes, as `3Gi`, is in MiB; None of what is none."""
     if not (isinstance(value, str) and value[-1:].isalpha()):
         return None
-    from apportion.core.dialects import ManifestError  # seldom needed, and of weight
-    from apportion.core.dialects.quantity import quantity
+    from apportion.core.workloads.dialects import ManifestError  # seldom needed, and of weight
+    from apportion.core.workloads.dialects.quantity import quantity
 
     try:
         return math.ceil(quantity(value, "") / (1 << 20))

@@ -16,13 +16,14 @@ from aiohttp import web
 from msgspec import Raw
 
 from apportion.core.configuration import manifest_config
-from apportion.core.dialects import ManifestError
 from apportion.core.explain import words
 from apportion.core.ledger.state import State
-from apportion.core.manifests import PodDraft, read_document
-from apportion.core.manifests.devices_only import devices_only
-from apportion.core.manifests.schedulers import Chooser, scheduler_names
 from apportion.core.placement.fit_query import FilterResult, FitQuery
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.pods.devices_only import devices_only
+from apportion.core.workloads.reading import read_document
+from apportion.core.workloads.schedulers import Chooser, scheduler_names
 from apportion.extender.binding import ExtenderBinding
 from apportion.extender.wire import (
     BindingArgs,

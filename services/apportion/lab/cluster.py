@@ -19,8 +19,8 @@ from apportion.core.explain.replays import Measured, ReplayAnswer
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.why import why
 from apportion.core.ledger.state import PodState, State
-from apportion.core.manifests import ManifestConfig, PodDraft, submitted
-from apportion.core.manifests.template import DEFAULT_CONFIG
+from apportion.core.workloads.kinds.drafts import PodDraft, submitted
+from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.lab import changes as lab_changes
 from apportion.lab.changes import Changes, known_policy
 from apportion.lab.course import Course, copied

@@ -46,8 +46,8 @@ from apportion.core.explain.words import eviction, many
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.ledger.state import PENDING, PodState, State
-from apportion.core.manifests import PodDraft, submitted
 from apportion.core.placement.queueing.shape_queue import turn_of
+from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.lab import changes as lab_changes
 from apportion.lab.changes import Changes, Displaced, WishInvalid, submitted_again
 from apportion.lab.course import Course, copied

@@ -14,9 +14,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from apportion.core.dialects import ManifestError
-from apportion.core.manifests import PodDraft
-from apportion.core.manifests.trace import read_trace_pods
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.trace import read_trace_pods
 from apportion.runtime.files.fleets import NODES_MAX, SimulatedNode
 from apportion_schemas import Device, Host
 from apportion_schemas.quantities import COUNT_MAX, CpuMilli, HostMemoryMib, Name

@@ -11,7 +11,7 @@ import logging
 
 import msgspec
 
-from apportion.core.manifests.claims import ENDED
+from apportion.core.workloads.adoption.claims import ENDED
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
 from apportion.watcher.kubernetes_objects import PodView
 from apportion_schemas.decoding import from_outside

@@ -13,13 +13,12 @@ from typing import NamedTuple
 import msgspec
 
 from apportion.core.devices.shares import Oversold
-from apportion.core.dialects.errors import ManifestError, shown
 from apportion.core.ledger.adoption import charged
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.ledger.unnamed import taken
-from apportion.core.manifests import submitted
-from apportion.core.manifests.placed import shares_text
-from apportion.core.manifests.workloads import claims_of
+from apportion.core.workloads.adoption.placement_annotations import shares_text
+from apportion.core.workloads.dialects.errors import ManifestError, shown
+from apportion.core.workloads.kinds.drafts import claims_of, submitted
 from apportion.watcher.kubernetes_objects import NodeView, PodView
 from apportion.watcher.kubernetes_view import ClusterView, change_of, placed_on, says_otherwise
 from apportion_schemas import (

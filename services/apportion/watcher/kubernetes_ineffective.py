@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from apportion.core.manifests.suspects import Suspect
+from apportion.core.workloads.lint.typo_checks import Suspect
 from apportion.runtime.kube.client import KubeApi, KubeUnavailable
 from apportion.runtime.process.clock import Clock
 

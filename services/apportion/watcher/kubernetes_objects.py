@@ -20,33 +20,29 @@ import msgspec
 from msgspec import Raw, Struct
 
 from apportion.core.configuration import manifest_config
-from apportion.core.dialects import Container, ManifestError
-from apportion.core.dialects.container import Role
-from apportion.core.dialects.listing import claimed
-from apportion.core.dialects.node_annotations import registered_plugin, unhealthy_indexes
-from apportion.core.dialects.quantity import quantity
 from apportion.core.ledger.state import DEVICE_PLUGIN
-from apportion.core.manifests import (
-    ManifestConfig,
-    PodDraft,
-    kube,
-    mounts,
-    neighbours,
-    nodes,
-    read_document,
-)
-from apportion.core.manifests.card_quota import card_quota
-from apportion.core.manifests.claims import ENDED, Claim, claim_of
-from apportion.core.manifests.devices_only import devices_only
-from apportion.core.manifests.gangs import api_of
-from apportion.core.manifests.limits import QUEUE
-from apportion.core.manifests.placed import ATTEMPT, SHARES
-from apportion.core.manifests.resource_quota import extended_limits
-from apportion.core.manifests.resources import NodeAmounts, node_amounts
-from apportion.core.manifests.schedulers import Chooser, SchedulerNames, scheduler_names
-from apportion.core.manifests.suspects import Suspect, of_annotations, of_queue
-from apportion.core.manifests.volumes import read_node_drivers
-from apportion.core.manifests.writers import WRITERS
+from apportion.core.workloads import kube
+from apportion.core.workloads.adoption.claims import ENDED, Claim, claim_of
+from apportion.core.workloads.adoption.managed_fields import WRITERS
+from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES
+from apportion.core.workloads.dialects import Container, ManifestError
+from apportion.core.workloads.dialects.container import Role
+from apportion.core.workloads.dialects.listing import claimed
+from apportion.core.workloads.dialects.node_annotations import registered_plugin, unhealthy_indexes
+from apportion.core.workloads.dialects.quantity import quantity
+from apportion.core.workloads.kinds.card_quota import card_quota
+from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.kinds.limits import QUEUE
+from apportion.core.workloads.kinds.resource_quota import extended_limits
+from apportion.core.workloads.lint.typo_checks import Suspect, of_annotations, of_queue
+from apportion.core.workloads.pods import affinity, mounts, node_constraints
+from apportion.core.workloads.pods.devices_only import devices_only
+from apportion.core.workloads.pods.gangs import api_of
+from apportion.core.workloads.pods.resources import NodeAmounts, node_amounts
+from apportion.core.workloads.pods.template import ManifestConfig
+from apportion.core.workloads.pods.volumes import read_node_drivers
+from apportion.core.workloads.reading import read_document
+from apportion.core.workloads.schedulers import Chooser, SchedulerNames, scheduler_names
 from apportion.runtime.kube.watch import number
 from apportion.watcher.kubernetes_ineffective import Subject
 from apportion_schemas import (
@@ -536,7 +532,7 @@ class ObjectReader:
         return BudgetObserved(
             namespace=meta.namespace,
             budget=meta.name,
-            selector=neighbours.expressions(selector, "spec.selector") if selector else (),
+            selector=affinity.expressions(selector, "spec.selector") if selector else (),
             allowed=max(found.status.disruptions_allowed, 0),
             version=number(meta.resource_version),
         )
@@ -638,18 +634,19 @@ def _minded(
 
     What cannot be read keeps nobody away: the API server and its scheduler took it.
     """
-    affinity, *ports = of_spec
+    wanted, *ports = of_spec
     try:
         containers = [
             kube.ContainerSpec(name="c", ports=_decode_ports(each) or []) for each in ports
         ]
         spec = kube.PodSpec(
             containers=containers,
-            affinity=_decode_affinity(affinity) or kube.Affinity(),
+            affinity=_decode_affinity(wanted) or kube.Affinity(),
             host_network=host_network,
         )
-        own = neighbours.Own(namespace, dict(labels))
-        return nodes.ports(spec, "spec"), neighbours.wishes(spec, "spec", own).anti_affinity
+        own = affinity.Own(namespace, dict(labels))
+        of_others = affinity.wishes(spec, "spec", own)
+        return node_constraints.ports(spec, "spec"), of_others.anti_affinity
     except (ManifestError, msgspec.MsgspecError):
         return (), ()
 

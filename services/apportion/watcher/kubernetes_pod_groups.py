@@ -11,10 +11,10 @@ from functools import partial
 
 import msgspec
 
-from apportion.core.dialects import ManifestError
 from apportion.core.ledger.state import State
-from apportion.core.manifests.gangs import COSCHEDULING, KUBERNETES, VERSIONS, api_of, unread
-from apportion.core.manifests.gangs import VOLCANO as VOLCANO_API
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.pods.gangs import COSCHEDULING, KUBERNETES, VERSIONS, api_of, unread
+from apportion.core.workloads.pods.gangs import VOLCANO as VOLCANO_API
 from apportion.watcher.kubernetes_kind import Kind, metadata_of
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion_schemas import PodGroupObserved

@@ -17,7 +17,7 @@ from apportion.core.dra.pods import PodClaims
 from apportion.core.dra.requests import ResourceClaim, read_resource_claim
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.core.manifests import PodDraft
+from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.watcher.kubernetes_kind import Kind, metadata_of
 from apportion.watcher.kubernetes_objects import PodView
 from apportion_schemas import Ask, PodAdopted, PodGone, PodSubmitted

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from apportion.core.dialects import ManifestError
 from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.workloads.dialects import ManifestError
 from apportion.watcher.kubernetes_kind import Kind, metadata_of
 from apportion.watcher.kubernetes_namespaces import NamespaceView
 from apportion.watcher.kubernetes_objects import NodeView, ObjectReader, PodView

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from apportion.core.dialects import ManifestError
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.core.manifests.volumes import (
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.pods.volumes import (
     Capacity,
     Claim,
     CsiDriver,

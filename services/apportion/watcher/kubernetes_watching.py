@@ -20,9 +20,9 @@ from apportion.core.explain.lines import shares_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.ledger.unnamed import EVIDENCE
-from apportion.core.manifests import ManifestConfig
-from apportion.core.manifests.gangs import VERSIONS
-from apportion.core.manifests.writers import WRITERS
+from apportion.core.workloads.adoption.managed_fields import WRITERS
+from apportion.core.workloads.pods.gangs import VERSIONS
+from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
 from apportion.runtime.kube.discovery import Discovery
 from apportion.runtime.kube.dra import CLAIMS

@@ -16,7 +16,7 @@ import msgspec
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.core.manifests import submitted
+from apportion.core.workloads.kinds.drafts import submitted
 from apportion.watcher.by_hand import PREEMPTED
 from apportion.watcher.source import Observation, Source
 from apportion_schemas import PodEvicted, PodGone, PodGroupObserved, PodSubmitted

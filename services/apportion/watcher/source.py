@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from apportion.core.manifests import PodDraft
+from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion_schemas import Configuration, PodGroupObserved
 
 DEFAULT = Configuration()

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from apportion.core.manifests.gangs import VOLCANO
+from apportion.core.workloads.pods.gangs import VOLCANO
 from apportion.runtime.kube.client import KubeRefused
 from apportion.runtime.kube.discovery import Discovery
 from apportion.runtime.process.clock import SystemClock

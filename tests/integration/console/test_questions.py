@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from apportion.core.manifests.reading import TAKEN
+from apportion.core.workloads.reading import TAKEN
 from tests.integration.console.cards import fail, recover
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from apportion.core.devices.simulating import simulated_devices
-from apportion.core.manifests.placed import ATTEMPT, SHARES, UID
+from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, UID
 from apportion_schemas import (
     BindFailed,
     Host,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from apportion.core.dialects import DialectConfig
-from apportion.core.dialects.listing import claimed
-from apportion.core.dialects.vcuda import DIALECTS as VCUDA
+from apportion.core.workloads.dialects import DialectConfig
+from apportion.core.workloads.dialects.listing import claimed
+from apportion.core.workloads.dialects.vcuda import DIALECTS as VCUDA
 from tests.support.control_plane import ROOT, ControlPlane
 
 pytestmark = pytest.mark.timeout(180)

@@ -14,7 +14,7 @@ from apportion.cli.pods.resubmit import Anew, Unit
 from apportion.cli.verbs.act.drain import Progress, Report, _move
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.lines import limit_name
-from apportion.core.manifests import PodDraft
+from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.history import history

@@ -14,7 +14,7 @@ from apportion.binder import kubernetes_target
 from apportion.binder.kubernetes_pace import FIRST, Pace
 from apportion.binder.kubernetes_target import KubernetesTarget
 from apportion.binder.target import Bound, Failed, Outcome
-from apportion.core.manifests.placed import ATTEMPT, SHARES, UID
+from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, UID
 from apportion.runtime.kube.client import KubeApi
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import NodeGone, PodGone

@@ -11,8 +11,8 @@ from apportion.binder.kubernetes_pace import Pace
 from apportion.binder.kubernetes_target import KubernetesTarget
 from apportion.binder.kubernetes_volumes import PATIENCE_S, WAIT_S
 from apportion.binder.target import Bound, Failed, Outcome
-from apportion.core.manifests.placed import ATTEMPT
-from apportion.core.manifests.volumes import BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE
+from apportion.core.workloads.adoption.placement_annotations import ATTEMPT
+from apportion.core.workloads.pods.volumes import BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE
 from apportion.runtime.kube.client import MERGE_PATCH
 from apportion_schemas import NodeExpression, PodPlaced, VolumeClaimObserved
 from tests.simulation.clocks import EPOCH, SkewedClock

@@ -7,7 +7,7 @@ import pytest
 from apportion.core.explain.plans import PlanAnswer, PlannedPod, PlanRequest
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.state import State
-from apportion.core.manifests import PodDraft
+from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.course import Course, copied
 from apportion.lab.planning import PODS_MAX, WAITING_NAMED, Plan, plan

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from apportion.core.ledger.change import Change
-from apportion.core.manifests import ManifestConfig
+from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.watcher.kubernetes_facts import Adoption, Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import ClusterView

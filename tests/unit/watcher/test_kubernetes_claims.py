@@ -7,7 +7,7 @@ import pytest
 
 from apportion.core.ledger.state import Phase
 from apportion.core.ledger.unnamed import EVIDENCE
-from apportion.core.manifests.placed import ATTEMPT, SHARES, shares_text
+from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, shares_text
 from apportion_schemas import (
     BindFailed,
     DifferenceFound,

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.manifests.card_quota import CARD_QUOTA
-from apportion.core.manifests.placed import ATTEMPT
+from apportion.core.workloads.adoption.placement_annotations import ATTEMPT
+from apportion.core.workloads.kinds.card_quota import CARD_QUOTA
 from apportion.watcher.kubernetes_facts import Fact
 from apportion_schemas import (
     BudgetGone,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from apportion.core.dialects import ManifestError
 from apportion.core.ledger.state import DEVICE_PLUGIN
-from apportion.core.manifests import ManifestConfig
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.watcher.kubernetes_objects import ObjectReader, PodView
 from apportion_schemas import Configuration, QueueObserved
 from apportion_schemas.configuration import NvidiaConfiguration

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.manifests.gangs import COSCHEDULING, KUBERNETES, KUBERNETES_VERSIONS
+from apportion.core.workloads.pods.gangs import COSCHEDULING, KUBERNETES, KUBERNETES_VERSIONS
 from apportion_schemas import PodGroupGone
 from tests.support.pods import member
 from tests.unit.watcher.followed_cluster import Cluster

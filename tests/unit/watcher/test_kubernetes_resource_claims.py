@@ -3,7 +3,7 @@
 from typing import Any
 
 from apportion.core.dra.names import container_of
-from apportion.core.manifests.placed import ATTEMPT, SHARES, shares_text
+from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, shares_text
 from apportion_schemas import PodGone, PodRejected, PodSubmitted, Share
 from tests.support.fleet import gpu, node, observed
 from tests.support.kube_claims import claiming_pod, request, resource_claim

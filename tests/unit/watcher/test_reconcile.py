@@ -5,7 +5,7 @@ import pytest
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
-from apportion.core.manifests import PodDraft
+from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.watcher.by_hand import PREEMPTED
 from apportion.watcher.reconcile import (
     CHANGED,

@@ -22,8 +22,8 @@ from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.port import HANDED_TO, NotPrepared
 from apportion.agent.view import Claim, NodeView
-from apportion.core.dialects.slot import SLOT
 from apportion.core.grants import Edits, GrantRefused
+from apportion.core.workloads.dialects.slot import SLOT
 from apportion_schemas import Device, Share
 
 PATIENCE_S: Final = 2.0

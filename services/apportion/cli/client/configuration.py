@@ -14,7 +14,7 @@ from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.pods.append import WAIT_S
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.answers import ConfigurationAnswer
-from apportion.core.manifests import ManifestConfig
+from apportion.core.workloads.pods.template import ManifestConfig
 
 
 async def configuration_now(where: Where) -> ConfigurationAnswer:

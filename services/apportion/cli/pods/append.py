@@ -21,7 +21,7 @@ from apportion.cli.exits import NotFound
 from apportion.cli.pods.submissions import subject_of_pod
 from apportion.core.explain.answers import PodAnswer, PodDetail, RevisionAnswer
 from apportion.core.explain.lines import limit_name
-from apportion.core.manifests import PodDraft, submitted
+from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.runtime.files.wishes import Wish
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from apportion.cli.render.output import console, plain
 from apportion.cli.render.progress import progress
-from apportion.core.dialects import ManifestError
-from apportion.core.manifests import ManifestConfig
-from apportion.core.manifests.others import passed_over_words
-from apportion.core.manifests.template import DEFAULT_CONFIG
-from apportion.core.manifests.trace import read_trace_pods
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.lint.ignored_kinds import passed_over_words
+from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
+from apportion.core.workloads.trace import read_trace_pods
 from apportion.runtime.files.manifests import Document, Problem, read_manifest_files
 from apportion.runtime.files.wishes import Wish, read_wish
 

@@ -21,7 +21,7 @@ from apportion.core.explain import limit_words, words
 from apportion.core.explain.answers import GangAnswer, PodAnswer, Why
 from apportion.core.explain.frequent import frequent
 from apportion.core.explain.unlooked import gates_words
-from apportion.core.manifests import PodDraft
+from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion_schemas import PodRefused, Shape
 
 ASKED_MAX: Final = 40

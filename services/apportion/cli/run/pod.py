@@ -15,9 +15,11 @@ from msgspec import Struct
 from apportion.cli.client.ledger import user
 from apportion.cli.exits import NotFound, Wrong
 from apportion.cli.pods.local_process import Run
-from apportion.core.dialects import ManifestError
 from apportion.core.explain.answers import NodeDetail
-from apportion.core.manifests import ManifestConfig, PodDraft, read_document
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.pods.template import ManifestConfig
+from apportion.core.workloads.reading import read_document
 from apportion.runtime.ledger.starting import CONTAINER
 
 _LABEL_MAX: Final = 63

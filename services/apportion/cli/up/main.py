@@ -174,9 +174,9 @@ def _check(make: Callable[[Any], object]) -> None:
 
 def misnamed(node: str) -> str:
     """Why no node may be called so in Kubernetes; empty if one may."""
-    from apportion.core.dialects import ManifestError  # with all readers, see _check
-    from apportion.core.dialects.errors import shown
-    from apportion.core.manifests.naming import subdomain
+    from apportion.core.workloads.dialects import ManifestError  # with all readers, see _check
+    from apportion.core.workloads.dialects.errors import shown
+    from apportion.core.workloads.naming import subdomain
 
     try:
         subdomain(node, "node")

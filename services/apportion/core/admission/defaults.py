@@ -10,10 +10,10 @@ about it. Invariant: a pod that is filled in reads to the same asks as before.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from apportion.core.dialects import Container, DialectConfig, hami, volcano_vgpu
-from apportion.core.dialects.listing import count_names
-from apportion.core.dialects.names import VgpuNames
-from apportion.core.dialects.slot import SLOT
+from apportion.core.workloads.dialects import Container, DialectConfig, hami, volcano_vgpu
+from apportion.core.workloads.dialects.listing import count_names
+from apportion.core.workloads.dialects.names import VgpuNames
+from apportion.core.workloads.dialects.slot import SLOT
 from apportion_schemas import Ask
 
 

@@ -6,8 +6,8 @@ created with one, and only our binder's account changes one.
 
 from typing import Any
 
-from apportion.core.dialects.errors import ManifestError, within
-from apportion.core.manifests.placed import PREFIX
+from apportion.core.workloads.adoption.placement_annotations import PREFIX
+from apportion.core.workloads.dialects.errors import ManifestError, within
 
 FIELD = "metadata.annotations"
 

@@ -17,15 +17,17 @@ from msgspec import Struct
 from apportion.core.admission.defaults import limit_patches, missing_limits
 from apportion.core.admission.environment import Patch, hidden, unlimited
 from apportion.core.admission.own import check_changed, check_created
-from apportion.core.dialects import ManifestError
-from apportion.core.dialects.borrowing import joined
-from apportion.core.dialects.listing import claimed, families_of
-from apportion.core.dialects.nvidia import FAMILY as NVIDIA
-from apportion.core.manifests import ManifestConfig, PodDraft, kube, read_document
-from apportion.core.manifests.devices_only import devices_only
-from apportion.core.manifests.document import cleaned, typed
-from apportion.core.manifests.schedulers import Chooser, SchedulerNames
-from apportion.core.manifests.template import containers_of
+from apportion.core.workloads import kube
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.dialects.borrowing import joined
+from apportion.core.workloads.dialects.listing import claimed, families_of
+from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
+from apportion.core.workloads.document import cleaned, typed
+from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.pods.devices_only import devices_only
+from apportion.core.workloads.pods.template import ManifestConfig, containers_of
+from apportion.core.workloads.reading import read_document
+from apportion.core.workloads.schedulers import Chooser, SchedulerNames
 from apportion_schemas import Ask
 
 IGNORE = "ignore"

@@ -13,10 +13,10 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from apportion.core.dialects.errors import ManifestError
 from apportion.core.dra.names import CLASS, DIALECT
 from apportion.core.dra.requests import ResourceClaim, Wanted, wanted
-from apportion.core.manifests import PodDraft
+from apportion.core.workloads.dialects.errors import ManifestError
+from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import CONTAINERS_MAX
 

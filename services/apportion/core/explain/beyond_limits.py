@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping
 from msgspec import structs
 
 from apportion.core.devices.catalogue import type_matches
-from apportion.core.dialects.configured import dialect_config
-from apportion.core.dialects.resource import DEVICE_MEMORY, SHARES
 from apportion.core.explain import limit_words
 from apportion.core.explain.limited import counted_devices, held_by, used
 from apportion.core.explain.natural import natural
@@ -26,6 +24,8 @@ from apportion.core.placement.limits.quotas import (
     of_devices,
     of_shares,
 )
+from apportion.core.workloads.dialects.configured import dialect_config
+from apportion.core.workloads.dialects.resource import DEVICE_MEMORY, SHARES
 from apportion_schemas import Device, PodRefused, QueueObserved, Shape
 
 

@@ -9,11 +9,9 @@ quotas costs nothing here.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
-from apportion.core.dialects.configured import dialect_config
 from apportion.core.explain.answers import QueueAnswer, QuotaAnswer
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
-from apportion.core.manifests.resource_quota import OF_CLAIMS
 from apportion.core.placement.limits.quotas import (
     EXTENDED,
     Amount,
@@ -22,6 +20,8 @@ from apportion.core.placement.limits.quotas import (
     of_devices,
     of_shares,
 )
+from apportion.core.workloads.dialects.configured import dialect_config
+from apportion.core.workloads.kinds.resource_quota import OF_CLAIMS
 from apportion_schemas import Shape, Share
 
 Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]

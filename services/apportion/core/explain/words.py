@@ -15,7 +15,7 @@ from msgspec import structs
 
 from apportion.core.explain import limit_words, wishes
 from apportion.core.explain.frequent import LASTING, frequent
-from apportion.core.manifests.gangs import KUBERNETES, KUBERNETES_VERSIONS, api_of
+from apportion.core.workloads.pods.gangs import KUBERNETES, KUBERNETES_VERSIONS, api_of
 from apportion_schemas import (
     GangShortage,
     NearMiss,

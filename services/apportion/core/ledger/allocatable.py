@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from apportion.core.dialects import hami, nvidia, volcano_vgpu
-from apportion.core.dialects.names import DialectConfig, VgpuNames
 from apportion.core.ledger.state import NodeState, PodState
+from apportion.core.workloads.dialects import hami, nvidia, volcano_vgpu
+from apportion.core.workloads.dialects.names import DialectConfig, VgpuNames
 from apportion_schemas import Device
 
 WHOLE_ONLY = "exclusive"

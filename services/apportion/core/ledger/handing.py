@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from apportion.core.dialects.borrowing import lent
 from apportion.core.grants.controls import HIGH, PRIORITY
+from apportion.core.workloads.dialects.borrowing import lent
 from apportion_schemas import Device, PodPlaced, PodSubmitted
 from apportion_schemas.workload import Controls
 

@@ -14,7 +14,7 @@ from msgspec import structs
 from apportion.core.devices.demand import Demand, Known, demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState
-from apportion.core.manifests.claims import Claim, Wanted
+from apportion.core.workloads.adoption.claims import Claim, Wanted
 from apportion_schemas import Ask, MigInstance, PodAdopted, PodSubmitted, Share
 from apportion_schemas.quantities import TEXT_MAX
 

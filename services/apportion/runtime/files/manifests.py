@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from apportion.core.dialects import ManifestError
+from apportion.core.workloads.dialects import ManifestError
 from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, Parsed, parse
 
 STANDARD_INPUT = "-"

@@ -10,25 +10,25 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from apportion.core.dialects import ManifestError
 from apportion.core.explain.lines import listed
 from apportion.core.explain.natural import natural
 from apportion.core.explain.near import did_you_mean
-from apportion.core.manifests import Manifest, ManifestConfig, PodDraft, read_document
-from apportion.core.manifests.document import items_of
-from apportion.core.manifests.elsewhere import left_elsewhere
-from apportion.core.manifests.limits import limit_of
-from apportion.core.manifests.others import (
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.document import items_of
+from apportion.core.workloads.kinds.drafts import Manifest, PodDraft
+from apportion.core.workloads.kinds.limits import limit_of
+from apportion.core.workloads.kinds.priority_classes import with_classes
+from apportion.core.workloads.lint.ignored_kinds import (
     found_as,
     is_other,
     nothing_taken_words,
     others_in,
 )
-from apportion.core.manifests.priority_classes import with_classes
-from apportion.core.manifests.queues import queues_named
-from apportion.core.manifests.reading import errors_below
-from apportion.core.manifests.suspects import suspects
-from apportion.core.manifests.template import DEFAULT_CONFIG
+from apportion.core.workloads.lint.other_scheduler import left_elsewhere
+from apportion.core.workloads.lint.queue_names import queues_named
+from apportion.core.workloads.lint.typo_checks import suspects
+from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
+from apportion.core.workloads.reading import errors_below, read_document
 from apportion.runtime.files.manifests import Document, Problem
 from apportion_schemas import PodGroupObserved, QueueObserved, QuotaObserved
 

@@ -10,7 +10,7 @@ from apportion.cli.pods.pending import causes, never_of
 from apportion.cli.verbs.act.submit import Report, counted, of_plan, of_replace, of_waiting
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.words import phrase
-from apportion.core.manifests import PodDraft
+from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.runtime.files.wishes import Wish
 from apportion_schemas import (
     NodeConstraints,

@@ -10,9 +10,9 @@ from apportion.cli.exits import NotFound, Wrong
 from apportion.cli.pods import local_process as runs
 from apportion.cli.pods.local_process import Run, ended, engine_of, unreachable, with_device
 from apportion.cli.run.pod import Asked, document, draft_of, label, room_for
-from apportion.core.dialects.names import DialectConfig, VgpuNames
 from apportion.core.explain.answers import DeviceAnswer, NodeAnswer, NodeDetail, PodAnswer
-from apportion.core.manifests import ManifestConfig
+from apportion.core.workloads.dialects.names import DialectConfig, VgpuNames
+from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.runtime.process.lives import Life, life_of
 from apportion_schemas.quantities import WHOLE
 

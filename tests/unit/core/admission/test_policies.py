@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from apportion.core.dialects import DialectConfig, ascend, cambricon, hami, vcuda, volcano_share
-from apportion.core.dialects.listing import claimed, recovers
+from apportion.core.workloads.dialects import (
+    DialectConfig,
+    ascend,
+    cambricon,
+    hami,
+    vcuda,
+    volcano_share,
+)
+from apportion.core.workloads.dialects.listing import claimed, recovers
 
 POLICIES = Path(__file__).resolve().parents[4] / "deploy" / "kubernetes" / "policies"
 WISHED = "volcano.sh/gpu-index"

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from apportion.core.admission import Admitted, Asked, Rejected, Rules, admit
 from apportion.core.configuration import manifest_config, read_configuration
-from apportion.core.manifests import read_document
-from apportion.core.manifests.schedulers import scheduler_names
+from apportion.core.workloads.reading import read_document
+from apportion.core.workloads.schedulers import scheduler_names
 from apportion_schemas import Configuration
 from tests.support.kube_objects import kube_pod, share
 

@@ -6,7 +6,8 @@ import pytest
 
 from apportion.core.configuration import manifest_config, read_configuration
 from apportion.core.configuration.offering import offered
-from apportion.core.manifests import PodDraft, read_document
+from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.reading import read_document
 from apportion_schemas import (
     Ask,
     Configuration,

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.dialects import ManifestError
 from apportion.core.dra.names import DRIVER, container_of
 from apportion.core.dra.pods import PodClaims
 from apportion.core.dra.requests import ResourceClaim, read_resource_claim
-from apportion.core.manifests import PodDraft
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion_schemas import Ask, Shape
 from tests.support.kube_claims import claiming_pod, request, resource_claim
 

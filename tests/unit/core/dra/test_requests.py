@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.dialects import ManifestError
 from apportion.core.dra.names import DRIVER, container_of
 from apportion.core.dra.requests import ResourceClaim, read_resource_claim, requests_of, wanted
+from apportion.core.workloads.dialects import ManifestError
 from apportion_schemas import Ask, DeviceConstraints
 from tests.support.kube_claims import request, resource_claim
 

@@ -3,8 +3,8 @@
 import pytest
 from msgspec import structs
 
-from apportion.core.dialects.names import DialectConfig
 from apportion.core.ledger.allocatable import beyond, cards, shown
+from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import PodAdopted, PodGone, ResizeAsked, Share
 from tests.support.fleet import T4, gpu, node, npu
 from tests.support.ledger_of import Ledger

@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.explain import words
-from apportion.core.manifests import submitted
+from apportion.core.workloads.kinds.drafts import submitted
 from apportion_schemas import (
     Device,
     DeviceConstraints,

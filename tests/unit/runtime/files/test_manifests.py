@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apportion.core.dialects import ManifestError
+from apportion.core.workloads.dialects import ManifestError
 from apportion.runtime.files import manifests
 from apportion.runtime.files.manifests import Document, Problem, read_manifest_files
 from tests.support.manifests import refused

@@ -15,7 +15,7 @@ from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json, table
 from apportion.core.configuration import ConfigurationError, passed_over, read_configuration
-from apportion.core.configuration.every import every_error
+from apportion.core.configuration.collect_errors import every_error
 from apportion.core.configuration.keys import KEYS
 from apportion.core.explain.answers import ConfigurationAnswer, NodeAnswer
 from apportion.core.explain.near import did_you_mean

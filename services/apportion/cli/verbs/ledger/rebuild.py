@@ -23,8 +23,8 @@ from apportion.cli.render.output import console, plain, print_json
 from apportion.core.configuration import manifest_config
 from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.state import State
-from apportion.core.manifests.claims import Claim, bound_claim
-from apportion.core.manifests.schedulers import OURS, scheduler_names
+from apportion.core.workloads.adoption.claims import Claim, bound_claim
+from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import FenceRefused, Record

@@ -19,11 +19,11 @@ from apportion.cli.verbs.act.config import read_configuration_file
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.limit_words import of_resource
 from apportion.core.explain.lines import ask_words
-from apportion.core.manifests import PodDraft
-from apportion.core.manifests.checking import Checked, checked
-from apportion.core.manifests.others import nothing_taken_words
-from apportion.core.manifests.priority_classes import with_classes
-from apportion.core.manifests.template import DEFAULT_CONFIG, ManifestConfig
+from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.kinds.priority_classes import with_classes
+from apportion.core.workloads.lint.checking import Checked, checked
+from apportion.core.workloads.lint.ignored_kinds import nothing_taken_words
+from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.runtime.files.manifests import (
     FILES_MAX,
     STANDARD_INPUT,

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.ledger.state import NodeState, PodState, State
-from apportion.core.manifests.labels import meet
 from apportion.core.placement.index.columns import Columns
+from apportion.core.workloads.pods.labels import meet
 from apportion_schemas import (
     Neighbour,
     PodConstraints,

@@ -7,7 +7,6 @@ and no invariant of the ledger: the fold takes what goes beyond it.
 from collections import Counter
 from collections.abc import Sequence
 
-from apportion.core.dialects.resource import CORES, DEVICE_MEMORY, SHARES
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
@@ -15,6 +14,7 @@ from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.limits import quotas
 from apportion.core.placement.limits.quotas import Amount, Amounts, LimitExceeded, Quota
 from apportion.core.placement.limits.usage import NOTHING, OFFERS, Holdings
+from apportion.core.workloads.dialects.resource import CORES, DEVICE_MEMORY, SHARES
 from apportion_schemas import (
     ConfigurationChanged,
     Device,

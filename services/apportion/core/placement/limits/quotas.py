@@ -17,10 +17,13 @@ from typing import Final, NamedTuple
 
 from apportion.core.devices.catalogue import normal, type_matches
 from apportion.core.devices.demand import Demand
-from apportion.core.dialects.configured import dialect_config
-from apportion.core.dialects.listing import resources
-from apportion.core.dialects.names import DialectConfig
-from apportion.core.dialects.resource import (
+from apportion.core.ledger.state import NodeState
+from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.index.device_kinds import FIRST_KIND
+from apportion.core.workloads.dialects.configured import dialect_config
+from apportion.core.workloads.dialects.listing import resources
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.resource import (
     CORES,
     COUNTED,
     DEVICE_MEMORY,
@@ -29,9 +32,6 @@ from apportion.core.dialects.resource import (
     PARTIAL_MEMORY,
     SHARES,
 )
-from apportion.core.ledger.state import NodeState
-from apportion.core.placement.index.asks import AskColumns
-from apportion.core.placement.index.device_kinds import FIRST_KIND
 from apportion_schemas import (
     Configuration,
     Device,

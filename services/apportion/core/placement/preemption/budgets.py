@@ -6,7 +6,7 @@ A budget forbids nothing here: pods whose eviction exceeds one are spared where 
 from collections.abc import Iterable
 
 from apportion.core.ledger.state import PodState, State
-from apportion.core.manifests.labels import meet
+from apportion.core.workloads.pods.labels import meet
 
 Exceeded = dict[str, tuple[str, ...]]
 """By uid of a pod, the budgets that its eviction exceeds."""

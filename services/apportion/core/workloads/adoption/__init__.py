@@ -1,0 +1,1 @@
+"""Pods that are bound: what the annotations on them say that they hold."""

@@ -1,0 +1,144 @@
+"""What a pod holds, read back from the annotations that its scheduler wrote for a device plugin.
+
+The inverse of `rendering`, for pods that another scheduler placed. Some systems name devices by
+their number on the node and leave amounts to the pod's asks, so the node's devices are needed to
+know them. Invariant: what cannot be understood whole is not understood: half of what a pod holds
+would be taken for free.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from apportion.core.devices.catalogue import FAMILIES, mig_profiles
+from apportion.core.devices.demand import Demand, Known, demand, memory_charged_mib
+from apportion.core.devices.geometries import generated, groups_of, laid_out
+from apportion.core.workloads.dialects.bound_pod import BoundPod, Held, Unclear
+from apportion.core.workloads.dialects.listing import recovers
+from apportion_schemas import Ask, Device, MigInstance, Share
+from apportion_schemas.quantities import WHOLE
+
+TEXT_MAX = 1 << 18
+
+
+class Recovered(NamedTuple):
+    """What a pod holds, and the annotation that says so."""
+
+    evidence: str
+    held: tuple[Held, ...]
+
+
+def recover(pod: BoundPod) -> Recovered | None:
+    """What the pod's annotations say that it holds; None where none of them can be understood."""
+    for key, read in recovers().items():
+        text = pod.annotations.get(key, "")
+        if not text or len(text) > TEXT_MAX:
+            continue
+        try:
+            held = tuple(read(pod, text))
+        except (Unclear, msgspec.MsgspecError, LookupError):
+            continue
+        if held:
+            return Recovered(key, held)
+    return None
+
+
+def shares_of(
+    held: Iterable[Held], asks: Sequence[Ask], devices: Mapping[str, Device], known: Known = ()
+) -> tuple[Share, ...] | None:
+    """The shares, with the node's devices by id; None while one of them cannot be told.
+
+    `known` are the ways in which cards may be cut (`knownMigGeometries`).
+    """
+    by_index = {(device.family, device.index): device for device in devices.values()}
+    wanted = {ask.container: ask for ask in asks}
+    shares = []
+    for each in held:
+        found = devices.get(each.device) or by_index.get((each.family, each.number))
+        if found is None and not each.device:
+            return None
+        if found is not None and found.mode == "mig" and not (each.place or each.instance):
+            return None  # a part of a card that is cut, and nobody says which
+        if each.place is not None:
+            share = _placed(each, each.place, found, known)
+            if share is None:
+                return None
+            shares.append(share)
+            continue
+        amounts = _amounts(each, wanted.get(each.container), found)
+        if amounts is None:
+            return None
+        memory_mib, cores, template = amounts
+        shares.append(
+            Share(
+                container=each.container, device=found.id if found else each.device,
+                memory_mib=memory_mib, cores=cores, instance=each.instance, template=template,
+            )
+        )  # fmt: skip
+    return tuple(shares)
+
+
+def _placed(
+    each: Held, place: tuple[str, int], device: Device | None, known: Known
+) -> Share | None:
+    """The share of an instance in a group: a configured one, or one that Volcano comes with.
+
+    A card of which nobody says how it is cut follows no group in the ledger.
+    """
+    if device is None:
+        return None
+    sizes = device.mig_sizes
+    configured = groups_of(known, device.family, device.model, sizes)
+    groups = configured or [
+        laid_out(group, 1, device.model, sizes) for group in generated(device.model)
+    ]
+    for found in (found for group in groups for found in group):
+        if (found.group, found.position) == place:
+            group, position = place if configured else ("", 0)
+            return Share(
+                container=each.container,
+                device=device.id,
+                memory_mib=memory_charged_mib(found.profile, device),
+                cores=0,
+                instance=MigInstance(
+                    profile=found.profile.name,
+                    start=found.start,
+                    size=found.profile.size,
+                    group=group,
+                    position=position,
+                ),
+            )
+    return None
+
+
+def _amounts(
+    each: Held, ask: Ask | None, device: Device | None
+) -> tuple[int, int, str | None] | None:
+    """Memory and cores that are charged, and the template; None where nobody says."""
+    memory_mib, cores, template = each.memory_mib, each.cores, None
+    if memory_mib is None or cores is None:
+        if ask is None or device is None:
+            return None
+        needed = demand(ask, device)
+        if not isinstance(needed, Demand):
+            return None
+        return needed.memory_mib, needed.cores, needed.template
+    if each.instance is not None:
+        return _charged_mib(each.instance, memory_mib, device), 0, None
+    family = FAMILIES.get(each.family)
+    split_softly = device is not None and device.mode == "hami-core"
+    if family is not None and family.templates and not split_softly:
+        cut = next((t for t in family.templates if t.memory_mib == memory_mib), None)
+        if cut is None:  # a whole device
+            return memory_mib, device.cores if device else cores, None
+        return memory_mib, cut.cores, cut.name
+    if cores == WHOLE and device is not None:
+        cores = device.cores
+    return memory_mib, cores, template
+
+
+def _charged_mib(instance: MigInstance, memory_mib: int, device: Device | None) -> int:
+    profiles = mig_profiles(device.family, device.model, device.mig_sizes) if device else ()
+    profile = next((each for each in profiles if each.name == instance.profile), None)
+    return memory_charged_mib(profile, device) if profile and device else memory_mib

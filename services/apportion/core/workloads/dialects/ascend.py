@@ -1,0 +1,294 @@
+"""Ascend: `huawei.com/Ascend310P` and its sisters, each with a `-memory`.
+
+Memory is cut by templates, which the device catalogue knows: a vNPU is the smallest template that
+holds the amount, else the whole device. Several devices at once are whole ones, and the dies of a
+910C are handed out in pairs (HAMi's Ascend device). The names are also taken in lower case. Its
+device plugin takes a placement from the pod's annotations, family by family.
+
+A pod with `huawei.com/vnpu-mode: hami-core` wants its NPUs split softly instead, by any amount of
+memory and by percent of their cores, of as many devices as it says. It gets NPUs that their agent
+reports in the mode `hami-core`.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import structs
+
+from apportion.core.devices.catalogue import FAMILIES, module_of
+from apportion.core.workloads.dialects import hami, measures
+from apportion.core.workloads.dialects.container import Amount, Amounts, Container
+from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.workloads.dialects.errors import ManifestError
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.notes import Notes, names, one, some_left
+from apportion.core.workloads.dialects.placed_pod import PlacedPod, record
+from apportion.core.workloads.dialects.resource import Resource, Resources, of_family
+from apportion_schemas import Ask, DeviceConstraints, Mode, Share
+from apportion_schemas.quantities import WHOLE
+
+VNPU_MODE = "huawei.com/vnpu-mode"
+SOFT: Mode = "hami-core"
+PAIR = 2
+MINDCLUSTER = "huawei.com/npu-core"
+"""The MindCluster way to ask; claimed so that it is refused by name."""
+_encode = msgspec.json.Encoder().encode
+
+
+class Npu(msgspec.Struct, frozen=True):
+    """One family of NPUs, by the word that its resources and annotations are made of."""
+
+    word: str
+
+    @property
+    def family(self) -> str:
+        """What the catalogue calls it."""
+        return self.word.lower()
+
+    @property
+    def paired(self) -> bool:
+        """Whether its dies come two to a module and are handed out in pairs."""
+        return module_of(self.family) == PAIR
+
+    @property
+    def count(self) -> str:
+        """The name under which pods ask for devices of this kind."""
+        return f"huawei.com/{self.word}"
+
+    @property
+    def memory(self) -> str:
+        """The resource of memory, in MiB."""
+        return f"huawei.com/{self.word}-memory"
+
+    @property
+    def cores(self) -> str:
+        """The resource of AI cores, in percent, of devices that are split softly."""
+        return f"huawei.com/{self.word}-core"
+
+    @property
+    def use_ids(self) -> str:
+        """The annotation of the devices that will do."""
+        return f"hami.io/use-{self.word}-uuid"
+
+    @property
+    def nouse_ids(self) -> str:
+        """The annotation of the devices that will not."""
+        return f"hami.io/no-use-{self.word}-uuid"
+
+    @property
+    def to_allocate(self) -> str:
+        """The annotation that the plugin takes segments from."""
+        return f"hami.io/{self.word}-devices-to-allocate"
+
+    @property
+    def allocated(self) -> str:
+        """The annotation that keeps them."""
+        return f"hami.io/{self.word}-devices-allocated"
+
+
+Read = Callable[[Container, Amounts, Npu], Ask | None]
+NPUS = (
+    Npu("Ascend910A"),
+    Npu("Ascend910B2"),
+    Npu("Ascend910B3"),
+    Npu("Ascend910B4"),
+    Npu("Ascend910B4-1"),
+    Npu("Ascend910C"),
+    Npu("Ascend310P"),
+)
+"""One plugin serves them all, so they are one dialect."""
+
+
+def _resources(_: DialectConfig) -> Resources:
+    found: dict[str, Resource] = {MINDCLUSTER: Resource(tuple(npu.family for npu in NPUS))}
+    for npu in NPUS:
+        own = of_family(npu.family, count=npu.count, memory=npu.memory, cores=npu.cores)
+        found |= own | {name.lower(): resource for name, resource in own.items()}
+    return found
+
+
+def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
+    return _read_any(container, amounts, _read_family)
+
+
+def _read_soft(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
+    return _read_any(container, amounts, _read_part)
+
+
+def _read_any(container: Container, amounts: Amounts, read: Read) -> Ask | None:
+    if mindcluster := amounts.get(MINDCLUSTER):
+        raise mindcluster.refusal(
+            "is not implemented yet", "ask by family, as in huawei.com/Ascend310P"
+        )
+    asks = [ask for npu in NPUS if (ask := read(container, amounts, npu))]
+    if len(asks) > 1:
+        raise ManifestError(
+            f"{container.field}.resources",
+            None,
+            f"asks for {asks[0].family} and {asks[1].family} in one container",
+            "keep one family per container",
+        )
+    return asks[0] if asks else None
+
+
+def _read_family(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
+    count, memory = _either(amounts, npu.count), _either(amounts, npu.memory)
+    if (cores := _either(amounts, npu.cores)) and cores.value:
+        raise cores.refusal(
+            "is for NPUs that are split softly; a template brings its own cores",
+            f"remove it and ask by {npu.memory}, or annotate the pod with {VNPU_MODE}: {SOFT}",
+        )
+    deciding = count or memory
+    if deciding is None or deciding.value == 0:
+        return None
+    memory_mib = _memory_mib(memory, npu) if memory else None
+    whole = memory_mib is None or memory_mib > _largest_template_mib(npu)
+    devices = measures.count(count) if count else 1
+    if memory and devices > 1 and not whole:
+        raise memory.refusal(
+            f"is a part of a device, and {devices} devices are asked for, which are whole ones",
+            f"set {npu.count} to 1, or remove {npu.memory}",
+        )
+    return Ask(
+        container=container.name,
+        family=npu.family,
+        count=_paired(devices, count) if npu.paired and whole else devices,
+        memory_mib=memory_mib,
+        cores=WHOLE if memory_mib is None else 0,
+        init=container.role == "init",
+    )
+
+
+def _read_part(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
+    """Of a pod that wants its NPUs split softly: HAMi's webhook lets any amount through."""
+    count, memory, cores = (_either(amounts, n) for n in (npu.count, npu.memory, npu.cores))
+    deciding = count or memory or cores
+    if deciding is None or deciding.value == 0:
+        return None
+    devices = measures.count(count) if count else 1
+    return Ask(
+        container=container.name,
+        family=npu.family,
+        count=_paired(devices, count) if npu.paired else devices,
+        memory_mib=measures.memory_mib(memory, 1) if memory else None,
+        cores=measures.cores_percent(cores, clamp=True) if cores else 0,
+        init=container.role == "init",
+    )
+
+
+def _memory_mib(memory: Amount, npu: Npu) -> int | None:
+    """The amount; None, which is the whole device, where it is what is printed on the device, or
+    as much of it as no template has (`trimMemory` of HAMi and Volcano: up to `memoryCapacity`).
+    """
+    wanted, family = measures.memory_mib(memory, 1), FAMILIES.get(npu.family)
+    printed = family.printed_mib if family else 0
+    if wanted is not None and _largest_template_mib(npu) < wanted <= printed:
+        return None
+    return wanted
+
+
+def _paired(devices: int, count: Amount | None) -> int:
+    if devices == 1:
+        return PAIR
+    if count and devices % PAIR:
+        raise count.refusal(
+            "is odd, and the dies of this family come in pairs",
+            f"write {devices - 1} or {devices + 1}",
+        )
+    return devices
+
+
+def _either(amounts: Amounts, name: str) -> Amount | None:
+    exact, lower = amounts.get(name), amounts.get(name.lower())
+    if exact and lower:
+        raise lower.refusal(f"is written beside {name}", "keep one of the two spellings")
+    return exact or lower
+
+
+def _largest_template_mib(npu: Npu) -> int:
+    family = FAMILIES.get(npu.family)
+    return max((template.memory_mib for template in family.templates), default=0) if family else 0
+
+
+def _choose(notes: Notes) -> DeviceConstraints:
+    """Ids are wanted and unwanted family by family."""
+    use_ids: dict[str, None] = {}
+    nouse_ids: dict[str, None] = {}
+    for npu in NPUS:
+        use = one(notes, (npu.use_ids,), names) or ()
+        nouse = one(notes, (npu.nouse_ids,), names) or ()
+        some_left(notes, (npu.nouse_ids,), use, nouse)
+        use_ids |= dict.fromkeys(use)
+        nouse_ids |= dict.fromkeys(nouse)
+    return DeviceConstraints(use_ids=tuple(use_ids), nouse_ids=tuple(nouse_ids))
+
+
+def _choose_soft(notes: Notes) -> DeviceConstraints:
+    return structs.replace(_choose(notes), modes=(SOFT,))
+
+
+def _variant(dialect: Dialect, notes: Notes) -> Dialect:
+    if one(notes, (VNPU_MODE,), _mode) is None:
+        return dialect
+    return structs.replace(dialect, read=_read_soft, choose=_choose_soft)
+
+
+def _mode(notes: Notes, key: str) -> str:
+    if notes.values[key].strip() != SOFT:
+        raise notes.refusal(key, "is no way to split an NPU", f'write "{SOFT}", or remove it')
+    return SOFT
+
+
+def _render(it: PlacedPod) -> dict[str, str]:
+    """What HAMi's scheduler writes on a pod of this placement."""
+    notes = hami.bound(it) | {"predicate-time": it.seconds}
+    soft = it.pod.shape.devices.modes == (SOFT,)
+    for npu in NPUS:
+        shares = [s for s in it.placed.shares if it.devices[s.device].family == npu.family]
+        if not shares:
+            continue
+        segments = "".join(
+            "".join(
+                record(share.device, npu.word, share.memory_mib, share.cores if soft else 0)
+                for share in it.shares(name)
+                if it.devices[share.device].family == npu.family
+            )
+            + ";"
+            for name in (*it.init_containers, *it.containers)
+        )
+        notes[npu.to_allocate] = segments
+        notes[npu.allocated] = segments
+        given = [_part(share) if soft else _cut(share) for share in shares]
+        notes[npu.count] = _encode(given).decode()
+    return notes
+
+
+def _cut(share: Share) -> dict[str, str]:
+    """A device, and the template that it is cut by where it is not taken whole."""
+    return {"UUID": share.device, **({"temp": share.template} if share.template else {})}
+
+
+def _part(share: Share) -> dict[str, str | int]:
+    """A device, and what of it is given where it is split softly: what is 0 is left out."""
+    amounts = {"memory": share.memory_mib, "core": share.cores}
+    return {"UUID": share.device, **{name: much for name, much in amounts.items() if much}}
+
+
+DIALECT = Dialect(
+    name="ascend",
+    devices="NPUs",
+    resources=_resources,
+    read=_read,
+    choose=_choose,
+    reserved=dict.fromkeys(
+        (VNPU_MODE, *(key for npu in NPUS for key in (npu.use_ids, npu.nouse_ids))),
+        "selects NPUs in a pod that asks for {devices}",
+    ),
+    variant=_variant,
+    render=_render,
+    recover={
+        key: hami.segments_of(npu.family)
+        for npu in NPUS
+        for key in (npu.allocated, npu.to_allocate)
+    },
+)

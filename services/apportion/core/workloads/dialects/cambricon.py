@@ -1,0 +1,84 @@
+"""Cambricon: `cambricon.com/vmlu`, with memory in units of 256 MiB and compute in percent.
+
+The rules are those of HAMi's Cambricon device: a count alone is that many whole MLUs; memory and
+cores are of each MLU, and one of them alone asks for one. Whoever names no cores has all of them,
+and so the MLU alone. Their names carry `smlu`, the share that the vendor's own plugin makes.
+"""
+
+from apportion.core.workloads.dialects import hami, measures
+from apportion.core.workloads.dialects.container import Amounts, Container
+from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.notes import Notes, Selecting, selected
+from apportion.core.workloads.dialects.placed_pod import PlacedPod, record
+from apportion.core.workloads.dialects.resource import Resources, of_family
+from apportion_schemas import Ask, DeviceConstraints
+from apportion_schemas.quantities import WHOLE
+
+FAMILY = "cambricon"
+TYPE = "MLU"
+UNIT_MIB = 256
+COUNT = "cambricon.com/vmlu"
+MEMORY = "cambricon.com/mlu.smlu.vmemory"
+CORES = "cambricon.com/mlu.smlu.vcore"
+TO_ALLOCATE = "hami.io/cambricon-mlu-devices-to-allocate"
+ALLOCATED = "hami.io/cambricon-mlu-devices-allocated"
+SELECTING = Selecting(
+    use_types="cambricon.com/use-mlutype",
+    nouse_types="cambricon.com/nouse-mlutype",
+    use_ids="cambricon.com/use-gpuuuid",
+    nouse_ids="cambricon.com/nouse-gpuuuid",
+)
+
+
+def _resources(_: DialectConfig) -> Resources:
+    return of_family(FAMILY, count=COUNT, memory=MEMORY, cores=CORES, unit_mib=UNIT_MIB)
+
+
+def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
+    count, memory, cores = (amounts.get(name) for name in (COUNT, MEMORY, CORES))
+    deciding = (count,) if count else (memory, cores)
+    if not any(amount and amount.value for amount in deciding):
+        return None
+    memory_mib = measures.memory_mib(memory, UNIT_MIB) if memory else None
+    percent = measures.cores_percent(cores, clamp=True) if cores else WHOLE
+    return Ask(
+        container=container.name,
+        family=FAMILY,
+        count=measures.count(count) if count else 1,
+        memory_mib=memory_mib,
+        cores=percent if memory_mib or percent else WHOLE,
+        init=container.role == "init",
+    )
+
+
+def _choose(notes: Notes) -> DeviceConstraints:
+    return selected(notes, SELECTING)
+
+
+def _render(it: PlacedPod) -> dict[str, str]:
+    """What HAMi's scheduler writes; the plugin cuts one share per pod, the profile of the first."""
+    segments = "".join(
+        "".join(record(s.device, TYPE, s.memory_mib, s.cores) for s in it.shares(name)) + ";"
+        for name in (*it.init_containers, *it.containers)
+    )
+    first = it.placed.shares[0]
+    profile = (it.index_of(first), first.cores, first.memory_mib // UNIT_MIB)
+    return hami.bound(it) | {
+        "CAMBRICON_DSMLU_ASSIGNED": "false",
+        "CAMBRICON_DSMLU_PROFILE": "_".join(map(str, profile)),
+        TO_ALLOCATE: segments,
+        ALLOCATED: segments,
+    }
+
+
+DIALECT = Dialect(
+    name="cambricon",
+    devices="MLUs",
+    resources=_resources,
+    read=_read,
+    choose=_choose,
+    reserved=dict.fromkeys(SELECTING, "selects MLUs in a pod that asks for {devices}"),
+    render=_render,
+    recover={ALLOCATED: hami.segments_of(FAMILY)},
+)

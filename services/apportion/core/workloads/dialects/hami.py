@@ -1,0 +1,171 @@
+"""HAMi: `nvidia.com/gpu`, `gpumem`, `gpumem-percentage`, `gpucores`, `priority`.
+
+The defaults are those of HAMi's admission webhook, which sets `gpucores` to 100 where the memory is
+the whole card and no cores were given. Its device plugin takes a placement from the pod's
+annotations: one segment per container, init containers first, empty ones kept. The plugins of other
+vendors that HAMi serves read segments alike. On cards that are cut it counts instances, and not
+cards (`Fit` looks at such a card again after each).
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.workloads.dialects import nvidia, vgpu
+from apportion.core.workloads.dialects.bound_pod import BoundPod, Held, Unclear, records
+from apportion.core.workloads.dialects.container import Amounts, Container
+from apportion.core.workloads.dialects.dialect import Dialect, Recover
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.placed_pod import PlacedPod, record
+from apportion.core.workloads.dialects.resource import Resources
+from apportion_schemas import Ask, MigInstance, Share
+from apportion_schemas.decoding import from_outside
+from apportion_schemas.quantities import WHOLE
+
+NAME = "hami"
+TYPE = "NVIDIA"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
+MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+MANNER = vgpu.Manner(
+    cap_memory=False,
+    percentage_first=False,
+    zero_is_unset=True,
+    clamp_cores=True,
+    full_percentage_is_alone=True,
+)
+"""Source: `GenerateResourceRequests` and `Fit` of HAMi's NVIDIA device."""
+_encode = msgspec.json.Encoder().encode
+
+
+def _resources(config: DialectConfig) -> Resources:
+    return vgpu.resources(config.hami, config)
+
+
+def _priority(config: DialectConfig) -> str:
+    return config.hami.priority or ""
+
+
+def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
+    return vgpu.read(container, amounts, config.hami, config, MANNER)
+
+
+def render(it: PlacedPod) -> dict[str, str]:
+    """What HAMi's scheduler writes on a pod of this placement."""
+    segments = "".join(
+        "".join(_record(it, share) for share in it.shares(name)) + ";"
+        for name in (*it.init_containers, *it.containers)
+    )
+    instances = list(_mig_allocations(it))
+    return {
+        TO_ALLOCATE: segments,
+        ALLOCATED: segments,
+        **bound(it),
+        **({MIG_ALLOCATIONS: _encode(instances).decode()} if instances else {}),
+    }
+
+
+def bound(it: PlacedPod) -> dict[str, str]:
+    """What HAMi writes whatever the device: where, and since when."""
+    return {
+        "hami.io/vgpu-node": it.placed.node,
+        "hami.io/vgpu-time": it.seconds,
+        "hami.io/bind-phase": "allocating",
+        "hami.io/bind-time": it.seconds,
+    }
+
+
+def _record(it: PlacedPod, share: Share) -> str:
+    if share.instance is None:
+        return record(share.device, TYPE, share.memory_mib, min(share.cores, WHOLE))
+    device, name = it.devices[share.device], share.instance.profile
+    profiles = mig_profiles(device.family, device.model, device.mig_sizes)
+    known = {profile.name: profile for profile in profiles}
+    if name not in known:
+        return record(share.device, TYPE, share.memory_mib, 0)
+    return record(share.device, TYPE, known[name].memory_mib, known[name].cores)
+
+
+def _mig_allocations(it: PlacedPod) -> Iterable[dict[str, object]]:
+    """Each instance with where it stands: the container and the device in it, counted from 0."""
+    for container, name in enumerate((*it.init_containers, *it.containers)):
+        for position, share in enumerate(it.shares(name)):
+            if share.instance is not None:
+                yield {
+                    "containerIndex": container,
+                    "deviceIndex": position,
+                    "gpuUUID": share.device,
+                    "profile": share.instance.profile,
+                    "placement": {"start": share.instance.start, "size": share.instance.size},
+                }
+
+
+class _Cut(msgspec.Struct, frozen=True):
+    start: int
+    size: int
+
+
+class _MigAllocation(msgspec.Struct, frozen=True, rename="camel"):
+    container_index: int
+    device_index: int
+    profile: str
+    placement: _Cut
+    gpu_uuid: str = msgspec.field(name="gpuUUID", default="")
+
+
+_decode = from_outside(msgspec.json.Decoder(list[_MigAllocation]).decode)
+
+
+def segments_of(family: str) -> Recover:
+    """How the segments of devices of this family are read back."""
+
+    def read(pod: BoundPod, text: str) -> Iterator[Held]:
+        names = (*pod.init_containers, *pod.containers)
+        segments = text.removesuffix(";").split(";")
+        if len(segments) > len(names):
+            raise Unclear
+        cuts = _instances(pod.annotations.get(MIG_ALLOCATIONS, ""))
+        known = {(at, i) for at, each in enumerate(segments) for i, _ in enumerate(records(each))}
+        if not cuts.keys() <= known:
+            raise Unclear  # instances of which no segment tells: it holds more than can be read
+        for number, (name, segment) in enumerate(zip(names, segments, strict=False)):
+            for position, (device, memory, cores) in enumerate(records(segment)):
+                card, cut = cuts.get((number, position), ("", None))
+                if card and card != device:
+                    raise Unclear  # HAMi: gpuUUID must match the segment
+                yield Held(name, family, device, -1, memory, cores, cut)
+
+    return read
+
+
+def _instances(text: str) -> dict[tuple[int, int], tuple[str, MigInstance]]:
+    """Card and MIG instance by container and device, each counted from 0.
+
+    Raises:
+        Unclear: one device of a container has two instances, which HAMi refuses as well.
+    """
+    found: dict[tuple[int, int], tuple[str, MigInstance]] = {}
+    for each in _decode(text) if text else ():
+        place = (each.container_index, each.device_index)
+        if place in found:
+            raise Unclear
+        instance = MigInstance(
+            profile=each.profile, start=each.placement.start, size=each.placement.size
+        )
+        found[place] = (each.gpu_uuid, instance)
+    return found
+
+
+DIALECT = Dialect(
+    name=NAME,
+    devices=nvidia.DEVICES,
+    resources=_resources,
+    read=_read,
+    choose=nvidia.choose,
+    reserved=nvidia.RESERVED,
+    render=render,
+    recover=dict.fromkeys((ALLOCATED, TO_ALLOCATE), segments_of(nvidia.FAMILY)),
+    priority=_priority,
+    instances_alike=True,
+)

@@ -1,0 +1,99 @@
+"""The list of dialects, and what follows from all of them together.
+
+To add one: a module beside this one that makes a `DIALECT`, and its row here. Invariant: of two
+dialects that claim one name under a configuration, the one that is listed first is preferred.
+"""
+
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+
+from apportion.core.devices.catalogue import FAMILIES
+from apportion.core.workloads.dialects import (
+    ascend,
+    cambricon,
+    hami,
+    plain,
+    vcuda,
+    volcano_share,
+    volcano_vgpu,
+)
+from apportion.core.workloads.dialects.dialect import Dialect, Recover
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.resource import ENTIRE, SHARES, Resource
+from apportion.core.workloads.dialects.slot import SLOT
+
+DIALECTS: tuple[Dialect, ...] = (
+    plain.DIALECT,
+    hami.DIALECT,
+    ascend.DIALECT,
+    cambricon.DIALECT,
+    volcano_vgpu.DIALECT,
+    volcano_share.DIALECT,
+    *vcuda.DIALECTS,
+)
+"""In the order in which names that several of them have are given away, and in which annotations of
+bound pods are looked at.
+"""
+
+
+def named(name: str) -> Dialect | None:
+    """The dialect that the ledger calls so."""
+    return next((dialect for dialect in DIALECTS if dialect.name == name), None)
+
+
+@lru_cache(maxsize=8)
+def claims(config: DialectConfig) -> Mapping[str, tuple[Dialect, ...]]:
+    """Every resource name that is about devices, with the dialects that claim it, in order."""
+    found: dict[str, tuple[Dialect, ...]] = {}
+    for dialect in DIALECTS:
+        for name in dialect.resources(config):
+            found[name] = (*found.get(name, ()), dialect)
+    return found
+
+
+@lru_cache(maxsize=8)
+def claimed(config: DialectConfig) -> frozenset[str]:
+    """Every resource name that is about devices, that of a slot among them."""
+    return frozenset(claims(config)) | {SLOT}
+
+
+@lru_cache(maxsize=8)
+def resources(config: DialectConfig) -> Mapping[str, Resource]:
+    """What every resource name that is about devices means; where several claim one, the last."""
+    return {
+        name: resource
+        for dialect in DIALECTS
+        for name, resource in dialect.resources(config).items()
+    }
+
+
+@lru_cache(maxsize=8)
+def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
+    """The names that count devices, each with its families, and that of a slot, which is of all: a
+    device plugin registers these.
+    """
+    return {SLOT: tuple(FAMILIES)} | {
+        name: resource.families
+        for name, resource in resources(config).items()
+        if resource.bound is not None and resource.bound.counts in (SHARES, ENTIRE)
+    }
+
+
+@lru_cache(maxsize=1)
+def reserved() -> Mapping[str, str]:
+    """The annotations that are for the pods of some dialect alone, with what is wrong elsewhere."""
+    return {key: problem for dialect in DIALECTS for key, problem in dialect.reserved.items()}
+
+
+@lru_cache(maxsize=1)
+def recovers() -> Mapping[str, Recover]:
+    """How what a bound pod holds is read, by annotation, in the order in which they are tried."""
+    return {key: read for dialect in DIALECTS for key, read in dialect.recover.items()}
+
+
+def families_of(names: Collection[str], config: DialectConfig) -> tuple[str, ...]:
+    """The families of devices that these of the claimed names are about, in order."""
+    known = resources(config)
+    return tuple(
+        sorted({family for name in names if name in known for family in known[name].families})
+    )

@@ -1,0 +1,99 @@
+"""The plain names of NVIDIA's own device plugin: `nvidia.com/gpu: N`, and MIG instances by profile.
+
+N whole cards, as under that plugin, unless a default amount of memory is configured. With
+`migStrategy: mixed` there is `nvidia.com/mig-1g.5gb: N` beside it: N instances of that profile, on
+one card or on several; without, such a name is whatever a node's own plugin offers under it.
+"""
+
+from apportion.core.devices.catalogue import FAMILIES
+from apportion.core.workloads.dialects import hami, measures, nvidia, volcano_vgpu
+from apportion.core.workloads.dialects.container import Amount, Amounts, Container
+from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.placed_pod import PlacedPod
+from apportion.core.workloads.dialects.resource import INSTANCES, SHARES, Bound, Resource, Resources
+from apportion_schemas import Ask
+from apportion_schemas.quantities import WHOLE
+
+MIG = "nvidia.com/mig-"
+PROFILES = {
+    MIG + profile.name: profile.name
+    for model in FAMILIES[nvidia.FAMILY].models
+    for profile in model.profiles
+}
+"""Resource to profile, of every model that we know."""
+
+
+def example(resource: str) -> tuple[str, int]:
+    """The first model that has the profile of one of `PROFILES`, and the memory of an instance."""
+    found = (
+        (profile.by_name, model.match[0], profile.memory_mib)
+        for model in FAMILIES[nvidia.FAMILY].models
+        for profile in model.profiles
+        if profile.name == PROFILES[resource]
+    )
+    return min(found, key=lambda each: each[0])[1:]
+
+
+def _resources(config: DialectConfig) -> Resources:
+    cards = {config.plain_count: Resource((nvidia.FAMILY,), Bound(SHARES, nvidia.FAMILY))}
+    if not config.mig_by_profile:
+        return cards
+    return cards | {
+        name: Resource((nvidia.FAMILY,), Bound(INSTANCES, profile))
+        for name, profile in PROFILES.items()
+    }
+
+
+def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
+    cards = amounts.get(config.plain_count)
+    asked = [(name, a) for name, a in amounts.items() if a.value and name in PROFILES]
+    if asked:
+        return _instances(container, cards, asked)
+    if cards is None or cards.value == 0:
+        return None
+    memory_mib = config.default_memory_mib or None
+    return Ask(
+        container=container.name,
+        family=nvidia.FAMILY,
+        count=measures.count(cards),
+        memory_mib=memory_mib,
+        cores=WHOLE if memory_mib is None else config.default_cores,
+        init=container.role == "init",
+    )
+
+
+def _instances(container: Container, cards: Amount | None, asked: list[tuple[str, Amount]]) -> Ask:
+    (name, amount), *others = asked
+    second = others[0][1] if others else cards if cards and cards.value else None
+    if second is not None:
+        raise second.refusal(
+            f"is asked beside {name} in one container", "keep one kind per container"
+        )
+    return Ask(
+        container=container.name,
+        family=nvidia.FAMILY,
+        count=measures.count(amount),
+        profile=PROFILES[name],
+        init=container.role == "init",
+    )
+
+
+def _render(it: PlacedPod) -> dict[str, str]:
+    """What the plugin wants that has the plain name for its own; NVIDIA's own one wants nothing."""
+    if all(it.devices[share.device].mode == "exclusive" for share in it.placed.shares):
+        return {}
+    volcano = it.config.volcano_vgpu.count == it.config.plain_count
+    return volcano_vgpu.render(it) if volcano else hami.render(it)
+
+
+DIALECT = Dialect(
+    name="plain",
+    devices=nvidia.DEVICES,
+    resources=_resources,
+    read=_read,
+    choose=nvidia.choose,
+    reserved=nvidia.RESERVED,
+    render=_render,
+    recover={},
+)

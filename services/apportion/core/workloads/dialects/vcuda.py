@@ -1,0 +1,182 @@
+"""vcuda, the design of gpu-manager: hundredths of a card, and memory in units of 256 MiB.
+
+1 to 99 hundredths are a share of one card and need an amount of memory; a positive multiple of 100
+is that many whole cards, whatever memory was written. The names exist under two prefixes, and a pod
+uses one of them; its dialect is named after it, as in `docker.com/vcuda`, because the device plugin
+wants its annotations under the same one.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from apportion.core.workloads.dialects import measures, nvidia
+from apportion.core.workloads.dialects.bound_pod import BoundPod, Held, natural
+from apportion.core.workloads.dialects.container import Amount, Amounts, Container
+from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.notes import Notes
+from apportion.core.workloads.dialects.placed_pod import PlacedPod, commas
+from apportion.core.workloads.dialects.resource import (
+    CORES,
+    DEVICE_MEMORY,
+    Bound,
+    Resource,
+    Resources,
+)
+from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
+from apportion_schemas.quantities import WHOLE
+
+FULLEST = ("binpack", DeviceWeights(slots=0, cores=1000, memory=1))
+"""The fewest free cores, and of equal ones the least free memory: gpu-manager's plugin takes that
+card (`NewShareMode`), and fails a pod for which another was chosen ("Nvidia node mismatch"). A
+percent of the cores weighs more than all memory.
+"""
+PREFIXES = ("docker.com", "tencent.com")
+UNIT_MIB = 256
+CARD = 100
+CONTAINERS_MAX: Final = 16
+"""Containers whose annotation counts where gpu-admission wrote no node."""
+LIMIT_DIGITS_MAX = 3
+
+
+class Vcuda(NamedTuple):
+    """The design under one prefix."""
+
+    prefix: str
+
+    @property
+    def name(self) -> str:
+        """The name of the dialect, as events say it."""
+        return f"{self.prefix}/vcuda"
+
+    @property
+    def cores(self) -> str:
+        """The resource of hundredths of a card."""
+        return f"{self.prefix}/vcuda-core"
+
+    @property
+    def memory(self) -> str:
+        """The name under which pods ask for device memory."""
+        return f"{self.prefix}/vcuda-memory"
+
+    @property
+    def core_limit(self) -> str:
+        """The annotation with the most of a card that the pod may use while it is idle. The node's
+        plugin reads it off the pod; it binds no decision.
+        """
+        return f"{self.prefix}/vcuda-core-limit"
+
+    def resources(self, _: DialectConfig) -> Resources:
+        """What the two names mean."""
+        family = nvidia.FAMILY
+        return {
+            self.cores: Resource((family,), Bound(CORES, family)),
+            self.memory: Resource((family,), Bound(DEVICE_MEMORY, family, UNIT_MIB)),
+        }
+
+    def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
+        """What a container wants.
+
+        Raises:
+            ManifestError: a share without memory, memory without a share, or a card and a part.
+        """
+        cores, memory = amounts.get(self.cores), amounts.get(self.memory)
+        memory_mib = measures.memory_mib(memory, UNIT_MIB) if memory else None
+        if cores is None or cores.value == 0:
+            if memory is None or memory_mib is None:
+                return None
+            raise memory.refusal(
+                f"is asked without {self.cores}",
+                f"add {self.cores}: 1 to 99 for a share, 100 for a whole card",
+            )
+        if cores.value < CARD and memory_mib is None:
+            raise cores.refusal(
+                f"is a share of a card without {self.memory}",
+                f"add {self.memory} in units of {UNIT_MIB} MiB",
+            )
+        shared = cores.value < CARD
+        return Ask(
+            container=container.name,
+            family=nvidia.FAMILY,
+            count=1 if shared else _cards(cores),
+            memory_mib=memory_mib if shared else None,
+            cores=cores.value if shared else WHOLE,
+            init=container.role == "init",
+        )
+
+    def choose(self, notes: Notes) -> DeviceConstraints:
+        """As of any GPU; beside that the limit of cores must be one.
+
+        Raises:
+            ManifestError: it is none, or an annotation is malformed.
+        """
+        value = notes.values.get(self.core_limit)
+        if value is not None:
+            digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX
+            if not digits or not 0 < int(value) <= WHOLE:
+                raise notes.refusal(
+                    self.core_limit,
+                    "is no percent of a card",
+                    f"write a whole number from 1 to {WHOLE}",
+                )
+        return nvidia.choose(notes)
+
+    def render(self, it: PlacedPod) -> dict[str, str]:
+        """What gpu-admission writes on a pod of this placement; it knows no init containers."""
+        cards = {
+            self.of_container(position): commas(map(it.index_of, shares))
+            for position, name in enumerate(it.containers)
+            if (shares := it.shares(name))
+        }
+        return {
+            **cards,
+            f"{self.prefix}/predicate-node": it.placed.node,
+            f"{self.prefix}/predicate-time": it.nanoseconds,
+            f"{self.prefix}/gpu-assigned": "false",
+        }
+
+    def recover(self, pod: BoundPod, _text: str) -> Iterator[Held]:
+        """One annotation for each container, counted from 0.
+
+        gpu-admission writes the node beside them; gpu-manager alone, which chooses the card
+        itself, does not.
+        """
+        for position, name in enumerate(pod.containers):
+            numbers = pod.annotations.get(self.of_container(position), "")
+            for number in numbers.split(",") if numbers else ():
+                yield Held(name, nvidia.FAMILY, number=natural(number))
+
+    def of_container(self, position: int) -> str:
+        """The annotation that names the cards of a container."""
+        return f"{self.prefix}/predicate-gpu-idx-{position}"
+
+
+def _cards(cores: Amount) -> int:
+    cards, rest = divmod(cores.value, CARD)
+    if rest:
+        raise cores.refusal(
+            "is neither a share of one card (1 to 99) nor whole cards (a multiple of 100)",
+            f"write {cards * CARD} or {(cards + 1) * CARD}",
+        )
+    return measures.count(Amount(cards, cores.field, cores.written))
+
+
+def _dialect(vcuda: Vcuda) -> Dialect:
+    alone = {vcuda.core_limit: f"limits the cores of {vcuda.name} alone"}
+    return Dialect(
+        name=vcuda.name,
+        devices=nvidia.DEVICES,
+        resources=vcuda.resources,
+        read=vcuda.read,
+        choose=vcuda.choose,
+        reserved=nvidia.RESERVED | alone,
+        render=vcuda.render,
+        recover=dict.fromkeys(
+            (f"{vcuda.prefix}/predicate-node", *map(vcuda.of_container, range(CONTAINERS_MAX))),
+            vcuda.recover,
+        ),
+        device_choice=FULLEST,
+    )
+
+
+DIALECTS = tuple(_dialect(Vcuda(prefix)) for prefix in PREFIXES)

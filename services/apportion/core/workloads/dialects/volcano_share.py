@@ -1,0 +1,116 @@
+"""Volcano's older GPU sharing: `volcano.sh/gpu-memory` on one card, or `gpu-number` whole cards.
+
+Its device plugin is told the numbers of the pod's cards, and finds the pod by the time. It shows
+all of them to every container, so the memory of a pod is of one card: that of all containers that
+run together, or of an init container that wants more (`getGPUMemoryOfPod`).
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from msgspec import structs
+
+from apportion.core.workloads.dialects import measures, nvidia
+from apportion.core.workloads.dialects.borrowing import Parts, parted
+from apportion.core.workloads.dialects.bound_pod import BoundPod, Held, Unclear, natural
+from apportion.core.workloads.dialects.container import Amounts, Container
+from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.placed_pod import PlacedPod, commas
+from apportion.core.workloads.dialects.resource import (
+    ENTIRE,
+    PARTIAL_MEMORY,
+    Bound,
+    Resource,
+    Resources,
+)
+from apportion_schemas import Ask
+from apportion_schemas.quantities import WHOLE
+
+MEMORY = "volcano.sh/gpu-memory"
+COUNT = "volcano.sh/gpu-number"
+INDEX = "volcano.sh/gpu-index"
+TIME = "volcano.sh/predicate-time"
+
+
+def _resources(config: DialectConfig) -> Resources:
+    """Beside Volcano's other names in a limit, the count is of entire cards alone, and the memory
+    of what is not an entire card.
+    """
+    family = nvidia.FAMILY
+    return {
+        COUNT: Resource((family,), Bound(ENTIRE, family)),
+        MEMORY: Resource((family,), Bound(PARTIAL_MEMORY, family, config.memory_factor)),
+    }
+
+
+def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
+    memory, cards = amounts.get(MEMORY), amounts.get(COUNT)
+    memory_mib = measures.memory_mib(memory, config.memory_factor) if memory else None
+    init = container.role == "init"
+    if cards and cards.value:
+        if memory_mib is not None:
+            raise cards.refusal(
+                f"contradicts {MEMORY}, which is a part of one card", "keep one of the two"
+            )
+        return Ask(
+            container=container.name,
+            family=nvidia.FAMILY,
+            count=measures.count(cards),
+            cores=WHOLE,
+            init=init,
+        )
+    if memory_mib is None:
+        return None
+    return Ask(container=container.name, family=nvidia.FAMILY, memory_mib=memory_mib, init=init)
+
+
+def _part(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
+    """The first container that runs on holds the memory of all, and lends the others theirs."""
+    running = [ask for ask in asks if ask.memory_mib is not None and not ask.init]
+    if len(running) <= 1:
+        return parted(asks, apps)
+    first, *others = running
+    total = structs.replace(first, memory_mib=sum(ask.memory_mib or 0 for ask in running))
+    left = [total if ask is first else ask for ask in asks if ask not in others]
+    own, borrowing = parted(left, {*apps, first.container})
+    lent = {ask.container for ask in (*others, first, *borrowing)}
+    return own, tuple(ask for ask in asks if ask.container in lent)
+
+
+def _render(it: PlacedPod) -> dict[str, str]:
+    """What Volcano's scheduler writes on a pod of this placement."""
+    indexes = dict.fromkeys(it.index_of(share) for share in it.placed.shares)
+    return {
+        INDEX: commas(indexes),
+        TIME: it.nanoseconds,
+    }
+
+
+def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
+    """The numbers of the pod's cards; which container has which follows from what they ask."""
+    if TIME not in pod.annotations:
+        raise Unclear  # the number is a wish of the pod's author
+    indexes = [natural(number) for number in text.split(",")]
+    if sum(ask.count for ask in pod.asks) == len(indexes):
+        left = iter(indexes)
+        for ask in pod.asks:
+            for _ in range(ask.count):
+                yield Held(ask.container, nvidia.FAMILY, number=next(left))
+    elif len(indexes) == 1:
+        for ask in pod.asks:
+            yield Held(ask.container, nvidia.FAMILY, number=indexes[0])
+    else:
+        raise Unclear
+
+
+DIALECT = Dialect(
+    name="volcano-share",
+    devices=nvidia.DEVICES,
+    resources=_resources,
+    read=_read,
+    choose=nvidia.choose,
+    reserved=nvidia.RESERVED,
+    render=_render,
+    recover={INDEX: _recover},
+    part=_part,
+)

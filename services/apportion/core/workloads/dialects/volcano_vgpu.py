@@ -1,0 +1,121 @@
+"""Volcano vGPU: `volcano.sh/vgpu-number`, `vgpu-memory`, `vgpu-memory-percentage`, `vgpu-cores`.
+
+Memory above the card's size is capped at the card. A count alone is that many whole cards; a
+percentage of 100 without cores is not, because Volcano lets such a card's cores be shared.
+
+Its device plugin takes a placement from the pod's annotations: one segment for each container that
+has a GPU. A MIG instance is named by its group and its position in it, so a cluster with that
+plugin needs `knownMigGeometries`; where none are configured, the groups are those that the plugin
+comes with.
+"""
+
+from collections.abc import Iterator
+
+from apportion.core.devices.geometries import generated, laid_out
+from apportion.core.workloads.dialects import nvidia, vgpu
+from apportion.core.workloads.dialects.bound_pod import BoundPod, Held, Unclear, natural, records
+from apportion.core.workloads.dialects.container import Amounts, Container
+from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.placed_pod import PlacedPod, record
+from apportion.core.workloads.dialects.resource import Resources
+from apportion_schemas import Ask, MigInstance, Share
+from apportion_schemas.quantities import WHOLE
+
+NAME = "volcano-vgpu"
+TYPE = "NVIDIA"
+IDS = "volcano.sh/vgpu-ids-new"
+MANNER = vgpu.Manner(
+    cap_memory=True,
+    percentage_first=True,
+    zero_is_unset=False,
+    clamp_cores=False,
+    full_percentage_is_alone=False,
+)
+"""Source: `ExtractResourceRequest` and `checkNodeGPUSharingPredicateAndScore` of Volcano."""
+
+
+def _resources(config: DialectConfig) -> Resources:
+    return vgpu.resources(config.volcano_vgpu, config)
+
+
+def _priority(config: DialectConfig) -> str:
+    return config.volcano_vgpu.priority or ""
+
+
+def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
+    return vgpu.read(container, amounts, config.volcano_vgpu, config, MANNER)
+
+
+def render(it: PlacedPod) -> dict[str, str]:
+    """What Volcano's scheduler writes on a pod of this placement."""
+    held = [shares for name in it.containers if (shares := it.shares(name))]
+    segments = ";".join("".join(_record(it, share) for share in shares) for shares in held)
+    return {
+        IDS: segments,
+        "volcano.sh/devices-to-allocate": segments,
+        "volcano.sh/vgpu-node": it.placed.node,
+        "volcano.sh/vgpu-time": it.seconds,
+        "volcano.sh/bind-phase": "allocating",
+        "volcano.sh/bind-time": it.seconds,
+    }
+
+
+def _record(it: PlacedPod, share: Share) -> str:
+    """Memory is in units of `gpuMemoryFactor` MiB; that of a MIG instance is what was asked for."""
+    factor = it.config.memory_factor
+    if share.instance is None:
+        return record(share.device, TYPE, share.memory_mib // factor, min(share.cores, WHOLE))
+    name = f"{share.device}[{_where(it.devices[share.device].model, share.instance)}]"
+    return record(name, TYPE, it.asked_memory_mib(share) // factor, it.ask(share.container).cores)
+
+
+def _where(model: str, instance: MigInstance) -> str:
+    if instance.group:
+        return f"{instance.group}-{instance.position}"
+    for group in generated(model):
+        if group.geometries[0].name == instance.profile:
+            places = laid_out(group, 1, model)
+            found = (p.position for p in places if p.start == instance.start)
+            return f"{group.group}-{next(found, 0)}"
+    return f"{instance.profile}-{instance.start}"
+
+
+def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
+    """One segment for each container that has a GPU; memory in units of `gpuMemoryFactor`."""
+    asking = {ask.container for ask in pod.asks if not ask.init}
+    names = [name for name in pod.containers if name in asking]
+    segments = text.split(";")
+    if len(segments) != len(names):
+        raise Unclear
+    for name, segment in zip(names, segments, strict=True):
+        for device_named, memory, cores in records(segment, places=True):
+            if TYPE not in segment:
+                raise Unclear
+            device, place = _place(device_named)
+            memory_mib = memory * pod.config.memory_factor
+            yield Held(name, nvidia.FAMILY, device, -1, memory_mib, cores, place=place)
+
+
+def _place(text: str) -> tuple[str, tuple[str, int] | None]:
+    """Id, group and position, as in `GPU-a[group1-0]`; of what is no MIG instance, the id."""
+    device, bracket, place = text.partition("[")
+    if not bracket:
+        return text, None
+    group, _, position = place.removesuffix("]").rpartition("-")
+    if not device or not group or not place.endswith("]"):
+        raise Unclear
+    return device, (group, natural(position))
+
+
+DIALECT = Dialect(
+    name=NAME,
+    devices=nvidia.DEVICES,
+    resources=_resources,
+    read=_read,
+    choose=nvidia.choose,
+    reserved=nvidia.RESERVED,
+    render=render,
+    recover={IDS: _recover},
+    priority=_priority,
+)

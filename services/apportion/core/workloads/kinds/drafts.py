@@ -1,0 +1,348 @@
+"""From one document to the pods it stands for: one small function per kind.
+
+There is no Kubernetes to ask here, so a controller's document stands for the pods that its
+controller would make, named as it would number them. Invariant: a document yields all of its pods
+or none.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from apportion.core.workloads import kube, naming
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.dialects.container import AMOUNT_MAX
+from apportion.core.workloads.dialects.errors import within
+from apportion.core.workloads.dialects.quantity import whole
+from apportion.core.workloads.document import typed
+from apportion.core.workloads.pods import gangs, mounts, unsupported
+from apportion.core.workloads.pods.template import (
+    ManifestConfig,
+    Template,
+    priority_of,
+    read_template,
+)
+from apportion_schemas import Ask, PodGroupObserved, PodSubmitted, Shape
+from apportion_schemas.quantities import GANG_PODS_MAX
+from apportion_schemas.workload import Controls
+
+VOLCANO_DEFAULT_TASK = "default"  # and its number, as Volcano's admission names tasks
+
+
+class PodDraft(Struct, frozen=True, kw_only=True):
+    """A pod that may be submitted: all but its uid. Fields as in `PodSubmitted`."""
+
+    namespace: str
+    name: str
+    shape: Shape
+    dialect: str
+    labels: dict[str, str] = {}
+    priority: int = 0
+    group: str = ""
+    task: str = ""
+    owner: str = ""
+    high_priority: tuple[str, ...] = ()
+    controls: Controls = {}
+    borrowing: tuple[Ask, ...] = ()
+    init_containers: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
+    scheduler_name: str = ""
+    chooser: str = ""
+    queue: str = ""
+    gates: tuple[str, ...] = ()
+    volume_claims: tuple[str, ...] = ()
+    preempts: bool = True
+    evictable: bool = True
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What one document stands for: a gang, pods, or both."""
+
+    kind: str
+    namespace: str
+    name: str
+    group: PodGroupObserved | None = None
+    pods: tuple[PodDraft, ...] = ()
+
+
+def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
+    """The event that a draft becomes once it has an identity."""
+    return PodSubmitted(
+        uid=uid,
+        namespace=draft.namespace,
+        name=draft.name,
+        shape=draft.shape,
+        dialect=draft.dialect,
+        labels=draft.labels,
+        priority=draft.priority,
+        group=draft.group,
+        task=draft.task,
+        owner=draft.owner,
+        high_priority=draft.high_priority,
+        controls=draft.controls,
+        borrowing=draft.borrowing,
+        init_containers=draft.init_containers,
+        containers=draft.containers,
+        chooser=draft.chooser,
+        queue=draft.queue,
+        gates=draft.gates,
+        volume_claims=claims_of(draft),
+        preempts=draft.preempts,
+        evictable=draft.evictable,
+    )
+
+
+def claims_of(draft: PodDraft) -> tuple[str, ...]:
+    """The PersistentVolumeClaims of the pod by their whole names."""
+    return mounts.whole_names(draft.name, draft.volume_claims)
+
+
+def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """The one pod of a document of kind Pod: itself."""
+    pod = typed(document, kube.Pod)
+    template = read_template(
+        kube.PodTemplate(spec=pod.spec, metadata=pod.metadata),
+        document["spec"],
+        field="",
+        config=config,
+        namespace=pod.metadata.namespace,
+    )
+    owners = (f"{o.kind}/{o.name}" for o in pod.metadata.owner_references if o.controller)
+    return _manifest("Pod", pod.metadata, [(pod.metadata.name, template)], next(owners, ""))
+
+
+def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """A Job: as many pods as run at once; a suspended one has none."""
+    job = typed(document, kube.Job)
+    count = job.spec.parallelism
+    if job.spec.completions is not None:
+        count = min(count, job.spec.completions)
+    return _replicated("Job", job, document, 0 if job.spec.suspend else count, config)
+
+
+def read_deployment(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """The pods of a document of kind Deployment: one for each replica."""
+    deployment = typed(document, kube.Deployment)
+    return _replicated("Deployment", deployment, document, deployment.spec.replicas, config)
+
+
+def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """A Volcano Job: a gang and the pods `<job>-<task>-<i>` of its tasks."""
+    job = typed(document, kube.VolcanoJob)
+    unsupported.check(document["spec"], "spec", unsupported.VOLCANO_JOB_SPEC)
+    name = naming.subdomain(job.metadata.name, "metadata.name")
+    group = _volcano_group(job, config)
+    named: list[tuple[str, Template]] = []
+    for i, task in enumerate(job.spec.tasks):
+        field = f"spec.tasks[{i}]"
+        template = read_template(
+            task.template,
+            document["spec"]["tasks"][i]["template"]["spec"],
+            field=f"{field}.template",
+            config=config,
+            namespace=job.metadata.namespace,
+            priority_class=job.spec.priority_class_name,
+        )
+        template = msgspec.structs.replace(
+            template,
+            scheduler_name=template.scheduler_name or job.spec.scheduler_name,
+            group=name,
+            task=_task_name(task, i),
+        )
+        named += [
+            (naming.joined(name, template.task, n, field=f"{field}.name"), template)
+            for n in range(task.replicas)
+        ]
+    return _manifest("Job", job.metadata, named, f"Job/{name}", group)
+
+
+def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """A PodGroup: the gang alone; its pods name it."""
+    group = typed(document, kube.PodGroup)
+    spec = group.spec
+    unsupported.check(document.get("spec", {}), "spec", unsupported.POD_GROUP_SPEC)
+    field = "spec.minTaskMember"
+    observed = PodGroupObserved(
+        group=_group_name(group.metadata),
+        min_available=spec.min_member,
+        min_tasks={
+            naming.label(task, within(field, task)): whole(
+                count, within(field, task), limit=AMOUNT_MAX
+            )
+            for task, count in spec.min_task_member.items()
+        },
+        queue=naming.subdomain(spec.queue, "spec.queue"),
+        priority=priority_of(spec.priority_class_name, "spec.priorityClassName", config),
+    )
+    return _manifest("PodGroup", group.metadata, [], "", observed)
+
+
+def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -> Manifest:
+    """A PodGroup of the coscheduling plugin: the gang of the pods with its label."""
+    group = typed(document, kube.CoschedulingPodGroup)
+    observed = PodGroupObserved(
+        group=_group_name(group.metadata, gangs.COSCHEDULING),
+        min_available=_startable(group.spec.min_member, "spec.minMember"),
+    )
+    return _manifest("PodGroup", group.metadata, [], "", observed)
+
+
+def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """A PodGroup of Kubernetes; the pods of one without a gang's policy come one by one."""
+    group = typed(document, kube.KubernetesPodGroup)
+    unsupported.check(document["spec"], "spec", unsupported.KUBERNETES_POD_GROUP_SPEC)
+    spec, gang = group.spec, group.spec.scheduling_policy.gang
+    priority = spec.priority
+    if priority is None:
+        priority = priority_of(spec.priority_class_name, "spec.priorityClassName", config)
+    field = "spec.schedulingPolicy.gang.minCount"
+    observed = PodGroupObserved(
+        group=_group_name(group.metadata, gangs.KUBERNETES),
+        min_available=_startable(gang.min_count, field) if gang is not None else 1,
+        priority=priority,
+    )
+    return _manifest("PodGroup", group.metadata, [], "", observed)
+
+
+KINDS: dict[tuple[str, str], Callable[[dict[str, Any], ManifestConfig], Manifest]] = {
+    ("v1", "Pod"): read_pod_document,
+    ("batch/v1", "Job"): read_job,
+    ("apps/v1", "Deployment"): read_deployment,
+    ("batch.volcano.sh/v1alpha1", "Job"): read_volcano_job,
+    ("scheduling.volcano.sh/v1beta1", "PodGroup"): read_pod_group,
+    ("scheduling.x-k8s.io/v1alpha1", "PodGroup"): read_coscheduling_group,
+    **{
+        (f"{gangs.KUBERNETES}/{version}", "PodGroup"): read_kubernetes_group
+        for version in gangs.KUBERNETES_VERSIONS
+    },
+}
+
+
+Owner = TypeVar("Owner", kube.Job, kube.Deployment)
+
+
+def _replicated(
+    kind: str, owner: Owner, document: dict[str, Any], count: int, config: ManifestConfig
+) -> Manifest:
+    template = read_template(
+        owner.spec.template,
+        document["spec"]["template"]["spec"],
+        field="spec.template",
+        config=config,
+        namespace=owner.metadata.namespace,
+    )
+    name = owner.metadata.name
+    named = [(naming.joined(name, i, field="metadata.name"), template) for i in range(count)]
+    return _manifest(kind, owner.metadata, named, f"{kind}/{name}")
+
+
+def _manifest(
+    kind: str,
+    metadata: kube.Metadata,
+    named: list[tuple[str, Template]],
+    owner: str,
+    group: PodGroupObserved | None = None,
+) -> Manifest:
+    """All pods of a document; the names of the document itself are checked here."""
+    name = naming.subdomain(metadata.name, "metadata.name")
+    namespace = naming.label(metadata.namespace, "metadata.namespace")
+    return Manifest(
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        group=group,
+        pods=tuple(_drafts(namespace, named, owner)),
+    )
+
+
+def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> Iterator[PodDraft]:
+    for name, template in named:
+        group = template.group and naming.joined(
+            namespace, template.group, by="/", field="metadata.namespace"
+        )
+        yield PodDraft(
+            namespace=namespace,
+            name=name,
+            shape=template.shape,
+            dialect=template.dialect,
+            labels=template.labels,
+            priority=template.priority,
+            group=group,
+            task=template.task,
+            owner=owner,
+            high_priority=template.high_priority,
+            controls=template.controls,
+            borrowing=template.borrowing,
+            init_containers=template.init_containers,
+            containers=template.containers,
+            scheduler_name=template.scheduler_name,
+            queue=template.queue,
+            gates=template.gates,
+            volume_claims=template.volume_claims,
+            preempts=template.preempts,
+            evictable=template.evictable,
+        )
+
+
+def _group_name(metadata: kube.Metadata, api: str = "") -> str:
+    return gangs.name_of(metadata.namespace, metadata.name, api)
+
+
+def _task_name(task: kube.VolcanoTask, index: int) -> str:
+    return naming.label(task.name or f"{VOLCANO_DEFAULT_TASK}{index}", f"spec.tasks[{index}].name")
+
+
+def _startable(pods: int, field: str = "spec.minAvailable") -> int:
+    """How many pods must start together, if that can ever be."""
+    if pods > GANG_PODS_MAX:
+        raise ManifestError(
+            field,
+            pods,
+            f"is more pods than can start together, which is {GANG_PODS_MAX}",
+            "lower it, or split the gang",
+        )
+    return pods
+
+
+def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObserved:
+    """The gang of a Volcano Job, with the defaults and checks of Volcano's admission."""
+    replicas: dict[str, int] = {}
+    min_tasks: dict[str, int] = {}
+    for i, task in enumerate(job.spec.tasks):
+        name = _task_name(task, i)
+        if name in replicas:
+            raise ManifestError(
+                f"spec.tasks[{i}].name", name, "comes twice", "give each its own name"
+            )
+        replicas[name] = task.replicas
+        if task.min_available is not None:
+            min_tasks[name] = task.min_available
+            if task.min_available > task.replicas:
+                raise ManifestError(
+                    f"spec.tasks[{i}].minAvailable",
+                    task.min_available,
+                    f"is more than the {task.replicas} replicas of the task",
+                    "lower it, or raise replicas",
+                )
+    total = sum(replicas.values())
+    if total > kube.REPLICAS_MAX:
+        raise ManifestError(
+            "spec.tasks", None, f"makes {total} pods", f"write at most {kube.REPLICAS_MAX}"
+        )
+    if job.spec.min_available > total:
+        raise ManifestError(
+            "spec.minAvailable",
+            job.spec.min_available,
+            f"is more than the {total} pods of the job",
+            "lower it, or raise replicas",
+        )
+    min_available = job.spec.min_available or sum({**replicas, **min_tasks}.values())
+    return PodGroupObserved(
+        group=_group_name(job.metadata),
+        min_available=_startable(min_available),
+        min_tasks=min_tasks,
+        queue=naming.subdomain(job.spec.queue or "default", "spec.queue"),
+        priority=priority_of(job.spec.priority_class_name, "spec.priorityClassName", config),
+    )

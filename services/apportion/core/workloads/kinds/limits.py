@@ -1,0 +1,163 @@
+"""Documents that limit: a Volcano Queue and a ResourceQuota, as the events that say the same.
+
+Invariant: what cannot be obeyed is refused by the field that says so.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from apportion.core.workloads import naming
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.dialects.errors import within
+from apportion.core.workloads.dialects.listing import resources
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.quantity import quantity
+from apportion.core.workloads.dialects.resource import DEVICE_MEMORY, PARTIAL_MEMORY
+from apportion.core.workloads.kinds.card_quota import card_quota
+from apportion.core.workloads.kinds.resource_quota import AMOUNT_MAX, OF_CLAIMS, extended_limits
+from apportion_schemas import QueueObserved, QuotaObserved
+
+MIB: Final = 1 << 20
+WEIGHT_MAX: Final = 65_535
+"""Volcano's: its API takes no queue of another weight."""
+OPEN: Final = ("", "Open")
+STATES: Final = (*OPEN, "Closed", "Closing", "Unknown")
+"""Volcano's; only an open queue takes pods."""
+QUEUE: Final = ("scheduling.volcano.sh/v1beta1", "Queue")
+QUOTA: Final = ("v1", "ResourceQuota")
+DEFAULTS: Final = DialectConfig()
+_UNITS: Final = {"cpu": (1000, 1), "memory": (1, MIB)}
+"""CPU is kept in thousandths, memory in MiB, all else in whole units."""
+
+
+def limit_of(
+    document: object, config: DialectConfig = DEFAULTS
+) -> QueueObserved | QuotaObserved | None:
+    """What a document of either kind says; None for one of another kind.
+
+    `config` says which names are of the memory of devices, whose unit is not the byte.
+
+    Raises:
+        ManifestError: it cannot be obeyed.
+    """
+    if not isinstance(document, dict):
+        return None
+    kind = (document.get("apiVersion"), document.get("kind"))
+    if kind == QUEUE:
+        return _queue(document, config)
+    return _quota(document, config) if kind == QUOTA else None
+
+
+def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
+    metadata, spec = _parts(document)
+    weight = spec.get("weight", 1)
+    if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= WEIGHT_MAX:
+        fix = f"write a whole number from 1 to {WEIGHT_MAX}"
+        raise ManifestError("spec.weight", weight, "is no weight", fix)
+    capability = spec.get("capability") or {}
+    if not isinstance(capability, dict):
+        raise ManifestError("spec.capability", capability, "is no object", "write name: amount")
+    _check_units(capability, "spec.capability", config)
+    _refuse_state(spec)
+    return QueueObserved(
+        queue=naming.subdomain(str(metadata.get("name") or ""), "metadata.name"),
+        weight=weight,
+        capability={name: _amount(name, value) for name, value in sorted(capability.items())},
+        open=_state(document) in OPEN,
+        cards=card_quota(metadata.get("annotations") or {}),
+    )
+
+
+def _refuse_state(spec: Mapping[str, Any]) -> None:
+    """Volcano has it in the status: a queue that was to be closed so would take pods."""
+    state = spec.get("state")
+    if state not in (None, *OPEN):
+        raise ManifestError(
+            "spec.state",
+            state,
+            "has no effect: the state of a queue is in its status",
+            f"write status: {{state: {state}}}, beside spec",
+        )
+
+
+def _state(document: Mapping[str, Any]) -> str:
+    """What the document says of it where `kubectl get queue -o yaml` does."""
+    status = document.get("status") or {}
+    if not isinstance(status, dict):
+        raise ManifestError("status", status, "is not an object", "write the state below it")
+    state = status.get("state", "")
+    if state not in STATES:
+        raise ManifestError(
+            "status.state", state, "is no state of a queue", f"write one of {', '.join(STATES[1:])}"
+        )
+    return str(state)
+
+
+def _amount(name: str, value: object) -> int:
+    field = within("spec.capability", name)
+    factor, divisor = _UNITS.get(name, (1, 1))
+    amount = math.floor(quantity(value, field) * factor) // divisor
+    if not 0 <= amount <= AMOUNT_MAX:
+        raise ManifestError(field, value, "is out of bounds", f"at most {AMOUNT_MAX}, at least 0")
+    return amount
+
+
+def _check_units(limited: Mapping[str, object], field: str, config: DialectConfig) -> None:
+    """Refuse part of a device, and bytes where the unit is MiB, told by a suffix as Mi.
+
+    One as M is no sign of bytes: Kubernetes itself writes 20000000 as 20M. Nor is a large amount:
+    a limit is for a whole fleet. What a cluster has in force is read by the watcher all the same:
+    nobody could mend it here.
+    """
+    known = resources(config)
+    for name, value in limited.items():
+        if "/" not in name:
+            continue
+        at, amount = within(field, name), quantity(value, within(field, name))
+        if amount.denominator != 1:
+            raise ManifestError(at, value, "is a fraction", "write a whole number")
+        of_claims = next((prefix for prefix in OF_CLAIMS if name.startswith(prefix)), "")
+        meaning = known.get(name.removeprefix(of_claims))
+        bound = meaning.bound if meaning else None
+        if bound is None or bound.counts not in (DEVICE_MEMORY, PARTIAL_MEMORY):
+            continue
+        if isinstance(value, str) and value.endswith("i"):
+            # Less than one unit in bytes, as 16Ki, is meant by nobody: that is a number of units.
+            meant = int(amount) // (bound.unit * MIB) or int(amount)
+            raise ManifestError(
+                at,
+                value,
+                f"is counted in units of {bound.unit} MiB, not in bytes",
+                f"write {meant}",
+            )
+
+
+def _quota(document: Mapping[str, Any], config: DialectConfig) -> QuotaObserved:
+    metadata, spec = _parts(document)
+    if not isinstance(spec.get("hard") or {}, dict):
+        raise ManifestError("spec.hard", spec["hard"], "is no object", "write name: amount")
+    hard = extended_limits(document)
+    _check_units({name: spec["hard"][name] for name in hard}, "spec.hard", config)
+    if not hard:
+        raise ManifestError(
+            "spec.hard",
+            spec.get("hard"),
+            "limits no device, and CPU and memory are not limited here",
+            "name a resource of devices, as in requests.nvidia.com/gpu",
+        )
+    return QuotaObserved(
+        namespace=naming.label(str(metadata.get("namespace") or "default"), "metadata.namespace"),
+        quota=naming.subdomain(str(metadata.get("name") or ""), "metadata.name"),
+        hard=hard,
+    )
+
+
+def _parts(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    parts = []
+    for field in ("metadata", "spec"):
+        part = document.get(field) or {}
+        if not isinstance(part, dict):
+            raise ManifestError(field, part, "is not an object", f"write the {field} below it")
+        parts.append(part)
+    return parts[0], parts[1]

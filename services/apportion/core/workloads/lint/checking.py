@@ -1,0 +1,141 @@
+"""What manifests would mean here, said without a cluster: for those who look before they begin.
+
+Wider than what is submitted: of workloads that a controller makes pods of, the pod template is read
+as a pod, or as the job that it makes. Invariant: a document that makes pods is taken or refused, or
+said to be of a kind that is not known here, and what of a taken one has no effect is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.document import items_of
+from apportion.core.workloads.kinds.controllers import JOB_TEMPLATES, TEMPLATES
+from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.kinds.limits import limit_of
+from apportion.core.workloads.kinds.priority_classes import class_of
+from apportion.core.workloads.lint import ignored_fields
+from apportion.core.workloads.lint.ignored_kinds import called, holds_pods, is_other
+from apportion.core.workloads.lint.other_scheduler import left_elsewhere
+from apportion.core.workloads.lint.typo_checks import of_no_device, suspects
+from apportion.core.workloads.pods.template import ManifestConfig
+from apportion.core.workloads.pods.unsupported import places
+from apportion.core.workloads.reading import TAKEN, errors_below, read_document, title
+
+VOLCANO_JOB = ("batch.volcano.sh/v1alpha1", "Job")
+TEMPLATES_READ = {
+    ("v1", "Pod"): "",
+    ("batch/v1", "Job"): "spec.template",
+    ("apps/v1", "Deployment"): "spec.template",
+    VOLCANO_JOB: "spec.tasks[].template",
+}
+"""Where kinds that are submitted here have their pod."""
+
+
+class Note(NamedTuple):
+    """A field or annotation that has no effect here although one might expect it, and why.
+
+    Of a `doubtful` one its author probably meant another, whatever effect it has.
+    """
+
+    field: str
+    why: str
+    doubtful: bool = False
+
+
+class Checked(NamedTuple):
+    """One document, or one item of a List: its pods, or why it is refused.
+
+    Neither where it is `passed_over` or a priority class, limits others, or holds pods but is of a
+    kind that is not `known`.
+    """
+
+    name: str
+    pods: tuple[PodDraft, ...] = ()
+    notes: tuple[Note, ...] = ()
+    error: ManifestError | None = None
+    passed_over: bool = False
+    known: bool = True
+
+
+def checked(document: object, config: ManifestConfig) -> Iterator[Checked]:
+    """What becomes of a document; a List has one answer for each item. Classes have none."""
+    items, error = items_of(document)
+    for prefix, item in items:
+        if class_of(item) is None:
+            yield _checked(item, prefix, config)
+    if error is not None:
+        yield Checked(title(document), error=error)
+
+
+def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
+    if is_other(document):
+        return Checked(called(document), passed_over=True)
+    name = title(document)
+    about: dict[str, Any] = document if isinstance(document, dict) else {}
+    kind = (str(about.get("apiVersion")), str(about.get("kind")))
+    if kind not in {*TAKEN, *TEMPLATES, *JOB_TEMPLATES} and holds_pods(about):
+        return Checked(name, known=False)
+    try:
+        with errors_below(prefix):
+            if limit_of(document, config.dialects) is not None:
+                return Checked(name, notes=_below(prefix, _slips(document, config)))
+            made, below, at = _made(document, kind)
+        with errors_below(prefix + below):
+            manifest = read_document(made, config)
+    except ManifestError as error:
+        return Checked(name, error=error)
+    of_none = (Note(*each) for each in of_no_device(document, config.dialects))
+    elsewhere = (Note(*each) for each in left_elsewhere(about, config.schedulers))
+    notes = (*_notes(about, at, below), *of_none, *elsewhere, *_slips(document, config))
+    return Checked(name, manifest.pods, _below(prefix, notes))
+
+
+def _below(prefix: str, notes: Iterable[Note]) -> tuple[Note, ...]:
+    """The notes by their whole path, where a document stands in a List."""
+    return tuple(note._replace(field=prefix + note.field) for note in notes)
+
+
+def _slips(document: object, config: ManifestConfig) -> Iterator[Note]:
+    """Names in it that are probably not meant so, or have no effect."""
+    for each in suspects(document, config.dialects, placed=True):
+        yield Note(*each)
+
+
+def _made(document: Any, kind: tuple[str, str]) -> tuple[object, str, str]:
+    """What a controller would submit of a document, its path there, and where its pods stand."""
+    if (at := TEMPLATES.get(kind)) is not None:
+        return _as(("v1", "Pod"), document, at), f"{at}.", at
+    if (at := JOB_TEMPLATES.get(kind)) is not None:
+        below = f"{at}." if at else ""
+        return _as(VOLCANO_JOB, document, at), below, below + TEMPLATES_READ[VOLCANO_JOB]
+    return document, "", TEMPLATES_READ.get(kind, "")
+
+
+def _as(kind: tuple[str, str], document: dict[str, Any], at: str) -> dict[str, Any]:
+    """The pod or job that a controller would make, under the name of its owner."""
+    template: Any = document
+    for key in filter(None, at.split(".")):
+        template = template.get(key) if isinstance(template, dict) else None
+    if not isinstance(template, dict):
+        raise ManifestError(at, template, "is missing or no object", "write a template")
+    metadata = template.get("metadata")
+    owner: Any = document.get("metadata")
+    named = {
+        key: owner[key] for key in ("name", "namespace") if isinstance(owner, dict) and key in owner
+    }
+    parts = metadata if isinstance(metadata, dict) else {}
+    made = {"apiVersion": kind[0], "kind": kind[1]}
+    return template | made | {"metadata": parts | named}
+
+
+def _notes(document: dict[str, Any], at: str, job: str) -> Iterator[Note]:
+    below = f"{at}." if at else ""
+    expected = {f"{below}spec.{path}": why for path, why in ignored_fields.EXPECTED.items()}
+    if "tasks[]" in at:
+        expected |= {f"{job}spec.{path}": why for path, why in ignored_fields.JOB_FIELDS.items()}
+    for path, why in expected.items():
+        for field, _ in places(document, "", path.split(".")):
+            yield Note(field, why)

@@ -1,0 +1,350 @@
+"""Names that look like ours and are not: a slip of the pen would be passed over in silence.
+
+A resource that nobody reads counts as one that nodes offer, and no node does, and limits no device;
+an annotation or a field that nobody reads has no effect; of no device no part is given. What names
+that are read have for amounts is looked at in `amounts`. Invariant: a name with a domain that is
+read here is known, or is told of; and a name of any domain that is nearly one of ours is told of
+with those that it is near to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple
+
+from apportion.core.grants.controls import HIGH, PRIORITY, ends_hold
+from apportion.core.workloads.dialects import ManifestError, cambricon, listing, nvidia, plain
+from apportion.core.workloads.dialects import annotations as preferences
+from apportion.core.workloads.dialects.container import Container
+from apportion.core.workloads.dialects.errors import shown, within
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.reading import read_pod
+from apportion.core.workloads.dialects.vendors import HAMI_PLUGINS
+from apportion.core.workloads.kinds.limits import QUEUE, QUOTA
+from apportion.core.workloads.kinds.resource_quota import OF_CLAIMS
+from apportion.core.workloads.lint import ignored_fields
+from apportion.core.workloads.lint.doubtful_amounts import doubtful_amounts
+from apportion.core.workloads.lint.meant import meant
+from apportion.core.workloads.lint.unknown_fields import Part, unknown_fields
+from apportion.core.workloads.pods import gangs
+
+NEAR: Final = 0.8
+NEAR_OF_OTHERS: Final = 0.88
+"""How alike a name of a foreign domain must be to be taken for a slip."""
+DEPTH_MAX: Final = 32
+_OF_THE_NODE: Final = (
+    "it is asked of the node, as an extended resource of this name, and only a node that offers it "
+    "takes the pod"
+)
+_UNREAD: Final = f"is not known here: {_OF_THE_NODE}"
+_UNREAD_MIG: Final = f"is a MIG instance only where migStrategy is mixed; else {_OF_THE_NODE}"
+_OF_HAMI: Final = (
+    "is asked of the node, as an extended resource of the vendor's plugin; HAMi's plugin of this "
+    "name rejects a pod that HAMi's scheduler did not bind"
+)
+_NO_COUNT: Final = f"asks for one MLU here, where HAMi gives none; write {cambricon.COUNT}: 1"
+_NO_PROFILE: Final = f"is a MIG profile of no model known here: {_OF_THE_NODE}"
+_RIGHT: Final = "over pods of other namespaces, unless the node's agent has --priority-namespace"
+_HELD: Final = "unless the node's agent has --unheld-namespace, the container is held to its share"
+OWN: Final = frozenset(
+    (
+        preferences.SCORING_WEIGHTS,
+        preferences.NODE_POLICY,
+        preferences.DEVICE_POLICY,
+        preferences.GROUP_POLICY,
+        gangs.GROUP,
+        gangs.MIN_MEMBER,
+        gangs.VOLCANO_GROUP,
+        "scheduling.volcano.sh/queue-name",
+        "volcano.sh/numa-topology-policy",
+        "volcano.sh/preemptable",
+        "volcano.sh/queue-name",
+        "volcano.sh/task-spec",
+    )
+)
+WRITTEN: Final = ("hami.io/", "volcano.sh/vgpu-", "apportion.dev/", "tencent.com/")
+"""How names begin that schedulers and plugins write on pods that they have placed."""
+OF_NODES: Final = ("cpu", "memory", "pods", "ephemeral-storage")
+"""What a queue limits of nodes, beside huge pages and what has a domain."""
+
+
+class Suspect(NamedTuple):
+    """A name in a manifest that is probably not meant so, and why it is thought so.
+
+    One that is not `doubtful` is meant as it is written, and has no effect here.
+    """
+
+    field: str
+    why: str
+    doubtful: bool = True
+
+    @property
+    def said(self) -> str:
+        """The reason, readable without a heading."""
+        return self.why if self.doubtful else f"has no effect: {self.why}"
+
+
+def suspects(document: object, config: DialectConfig, *, placed: bool = False) -> Iterator[Suspect]:
+    """The suspicious names of a document, wherever in it its pods stand.
+
+    `placed`: it may hold what schedulers write on pods; their names are passed over.
+    """
+    about = document if isinstance(document, dict) else {}
+    if about.get("kind") in (QUEUE[1], QUOTA[1]):
+        yield from _of_limit(about, config)
+        return
+    for key, at, found in _parts(document, "", 0):
+        if key == "annotations":
+            yield from _annotations(found, at, placed=placed)
+            continue
+        yield from (Suspect(f"{at}.{field}", why) for field, why in unknown_fields(key, found))
+        if key == "container":
+            yield from _priority(found, at, config)
+            yield from _freeing(found, at)
+        if key == "resources":
+            for kind, amounts in _amounts(found):
+                yield from _resources(amounts, f"{at}.{kind}", config)
+            for asked, why in doubtful_amounts(found, config):
+                yield Suspect(within(f"{at}.{asked.kind}", asked.name), why)
+            if (zero := _zero(found, config)) and zero.besides:
+                yield Suspect(
+                    f"{at}.{zero.field}",
+                    f"is 0: no device is asked for, and {zero.besides} counts for nothing",
+                )
+
+
+def of_no_device(document: object, config: DialectConfig) -> Iterator[Suspect]:
+    """Where containers ask for 0 devices and nothing else of any: no slip, so that charts write."""
+    for key, at, found in _parts(document, "", 0):
+        if key == "resources" and (zero := _zero(found, config)) and not zero.besides:
+            yield Suspect(f"{at}.{zero.field}", "0 asks for no device", doubtful=False)
+
+
+def of_annotations(found: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
+    """Annotations that Volcano obeys and Apportion does not, and a gang that is none in either."""
+    for key in found:
+        if key in ignored_fields.ANNOTATIONS:
+            yield Suspect(within(at, key), ignored_fields.ANNOTATIONS[key], doubtful=False)
+    in_gang = bool(found.get(gangs.GROUP))
+    if gangs.VOLCANO_GROUP in found and not in_gang:
+        fix = f"write {gangs.GROUP}: {shown(found[gangs.VOLCANO_GROUP])}"
+        said = f"makes no gang, neither here nor in Volcano: the pod starts alone; {fix}"
+        yield Suspect(within(at, gangs.VOLCANO_GROUP), said)
+    if gangs.MIN_MEMBER in found:
+        why = f"minMember of the PodGroup counts, which {gangs.GROUP} names"
+        yield Suspect(within(at, gangs.MIN_MEMBER), why, doubtful=False)
+
+
+def of_queue(spec: Mapping[Any, Any], *, stored: bool = False) -> Iterator[Suspect]:
+    """Fields of a Queue's `spec` that decide nothing here.
+
+    `stored`: the API server has it, with the values that Volcano's webhook adds.
+    """
+    for name, why in ignored_fields.QUEUE_FIELDS.items():
+        value = spec.get(name)
+        if value in (None, "", {}, []) or value == ignored_fields.QUEUE_AS_HERE.get(name):
+            continue
+        if not (stored and name == "reclaimable" and value is True):
+            yield Suspect(f"spec.{name}", f"has no effect: {why}")
+
+
+def _of_limit(document: Mapping[Any, Any], config: DialectConfig) -> Iterator[Suspect]:
+    """What a queue or a quota names that is of no device, nor of a node; a quota is of devices."""
+    is_queue, spec = document["kind"] == QUEUE[1], document.get("spec")
+    part = "capability" if is_queue else "hard"
+    limited = spec.get(part) if isinstance(spec, dict) else None
+    before = ("",) if is_queue else ("", *OF_CLAIMS)
+    if is_queue:
+        yield from of_queue(spec if isinstance(spec, dict) else {})
+        parts = document.get("metadata")
+        notes = parts.get("annotations") if isinstance(parts, dict) else None
+        yield from of_annotations(notes if isinstance(notes, dict) else {}, "metadata.annotations")
+    known = frozenset(prefix + name for name in listing.claimed(config) for prefix in before)
+    for name in limited if isinstance(limited, dict) else ():
+        if not isinstance(name, str) or name in known:
+            continue
+        if "/" in name:
+            hint = _hint(name, known)
+            is_slip = bool(hint) or _domain(name) in _domains(known)
+        else:
+            hint = meant(name, OF_NODES, NEAR)
+            is_slip = is_queue and name not in OF_NODES and not name.startswith("hugepages-")
+        if is_slip:
+            said = f"is not known here, and limits no device{hint}"
+            yield Suspect(within(f"spec.{part}", name), said)
+
+
+_Part = tuple[Literal["annotations"] | Part, str, Mapping[Any, Any]]
+
+
+def _parts(value: object, field: str, depth: int) -> Iterator[_Part]:
+    """What names and amounts stand in, wherever in a document: what it is, its path, itself."""
+    if depth > DEPTH_MAX:
+        return
+    if isinstance(value, list):
+        for place, each in enumerate(value):
+            yield from _parts(each, f"{field}[{place}]", depth + 1)
+        return
+    if not isinstance(value, dict):
+        return
+    if isinstance(value.get("containers"), list):
+        yield "pod", field, value
+        yield from _containers(value, field)
+    for key, each in value.items():
+        at = f"{field}.{key}" if field else str(key)
+        if key in ("annotations", "resources") and isinstance(each, dict):
+            yield key, at, each
+        else:
+            yield from _parts(each, at, depth + 1)
+
+
+def _freeing(container: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
+    """Variables that would end HAMi-core's hold on the container."""
+    env = container.get("env")
+    for place, each in enumerate(env if isinstance(env, list) else ()):
+        name, value = (each.get("name"), each.get("value")) if isinstance(each, dict) else ("", "")
+        if isinstance(name, str) and isinstance(value, str) and ends_hold(name, value):
+            yield Suspect(f"{at}.env[{place}].value", f"{name}={value}: {_HELD}", doubtful=False)
+
+
+def _containers(spec: Mapping[Any, Any], field: str) -> Iterator[_Part]:
+    for kind in ("initContainers", "containers"):
+        group = spec.get(kind)
+        for place, each in enumerate(group if isinstance(group, list) else ()):
+            if isinstance(each, dict):
+                yield "container", f"{field}.{kind}[{place}]", each
+
+
+def _amounts(resources: Mapping[Any, Any]) -> Iterator[tuple[str, Mapping[Any, Any]]]:
+    for kind in ("limits", "requests"):
+        if isinstance(found := resources.get(kind), dict):
+            yield kind, found
+
+
+class _Zero(NamedTuple):
+    """An amount of 0 for which a container gets no device, and what it asks of one beside it."""
+
+    field: str
+    besides: str
+
+
+def _zero(resources: Mapping[Any, Any], config: DialectConfig) -> _Zero | None:
+    """As whoever reads the pod has it: of which names a 0 decides is the dialect's to say."""
+    claimed, kinds = listing.claimed(config), dict(_amounts(resources))
+    asked = [
+        (kind, name, str(amount))
+        for kind, amounts in kinds.items()
+        for name, amount in amounts.items()
+        if isinstance(name, str) and name in claimed
+    ]
+    zeros = [within(kind, name) for kind, name, amount in asked if amount == "0"]
+    if not zeros:
+        return None
+    container = Container("", "", kinds.get("limits", {}), kinds.get("requests", {}))
+    try:
+        if read_pod([container], {}, config=config).asks:
+            return None
+    except ManifestError:
+        return None  # whoever reads the pod says so
+    return _Zero(zeros[0], next((name for _, name, amount in asked if amount != "0"), ""))
+
+
+def _priority(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
+    """A container's priority on its card, where it decides nothing or needs a right.
+
+    The variable `CUDA_TASK_PRIORITY` says it, or a name in the limits.
+    """
+    resources, env = found.get("resources"), found.get("env")
+    amounts = dict(_amounts(resources if isinstance(resources, dict) else {}))
+    container = Container("", "", amounts.get("limits", {}), amounts.get("requests", {}))
+    written = {
+        f"{at}.env[{place}].value": each.get("value")
+        for place, each in enumerate(env if isinstance(env, list) else ())
+        if isinstance(each, dict) and each.get("name") == PRIORITY
+    }
+    for name in filter(None, (config.hami.priority, config.volcano_vgpu.priority)):
+        if not written and str(container.limits.get(name)) == HIGH:
+            yield Suspect(within(f"{at}.resources.limits", name), _RIGHT, doubtful=False)
+    if not written:
+        return
+    try:
+        pod = read_pod([container], {}, config=config)
+    except ManifestError:
+        return  # reading the pod refuses it
+    for field, value in written.items():
+        if all(ask.family != nvidia.FAMILY for ask in pod.asks):
+            yield Suspect(field, f"{PRIORITY} is for a container with a GPU", doubtful=False)
+        elif value == HIGH:
+            yield Suspect(field, f"{PRIORITY}={HIGH} {_RIGHT}", doubtful=False)
+        elif pod.high_priority:
+            said = f"is {PRIORITY}={value}, which wins over the priority in limits; remove one"
+            yield Suspect(field, said)
+        else:
+            said = f"{PRIORITY} other than {HIGH} is as without it"
+            yield Suspect(field, said, doubtful=False)
+
+
+def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator[Suspect]:
+    known = _known_annotations()
+    yield from of_annotations(found, at)
+    for key in found:
+        if not isinstance(key, str) or key in known or (placed and key.startswith(WRITTEN)):
+            continue
+        hint = _hint(key, known)
+        if hint or _domain(key) in _domains(known):
+            yield Suspect(within(at, key), f"is not known here, and has no effect{hint}")
+
+
+def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
+    known = listing.claimed(config)
+    if cambricon.COUNT not in found:
+        for key in (cambricon.MEMORY, cambricon.CORES):
+            if found.get(key) not in (None, 0, "0"):
+                yield Suspect(within(at, key), _NO_COUNT)
+    for key in found:
+        if not isinstance(key, str) or "/" not in key or key in known:
+            continue
+        if key in HAMI_PLUGINS:
+            yield Suspect(within(at, key), _OF_HAMI)
+            continue
+        if key.startswith(plain.MIG):
+            yield Suspect(within(at, key), _of_mig(key, known, config))
+            continue
+        hint = _hint(key, known)
+        if hint or _domain(key) in _domains(known):
+            yield Suspect(within(at, key), _UNREAD + hint)
+
+
+def _of_mig(key: str, known: Collection[str], config: DialectConfig) -> str:
+    """Why an instance by this name is none, and how one is had."""
+    if key not in plain.PROFILES:
+        return _NO_PROFILE + _hint(key, {*known, *plain.PROFILES})
+    model, memory_mib = plain.example(key)
+    memory = -(-memory_mib // config.memory_factor)
+    return (
+        f"{_UNREAD_MIG}; set that, or for the memory that one of {model} has write "
+        f"{config.hami.count}: 1 and {config.hami.memory}: {memory}"
+    )
+
+
+def _hint(key: str, known: Collection[str]) -> str:
+    if key in known:
+        return ""
+    cutoff = NEAR if _domain(key) in _domains(frozenset(known)) else NEAR_OF_OTHERS
+    return meant(key, known, cutoff)
+
+
+def _domain(key: str) -> str:
+    return key.partition("/")[0] if "/" in key else ""
+
+
+@lru_cache(maxsize=16)
+def _domains(known: frozenset[str]) -> frozenset[str]:
+    return frozenset(map(_domain, known)) - {""}
+
+
+@lru_cache(maxsize=1)
+def _known_annotations() -> frozenset[str]:
+    """All that some dialect, the manifests or a note of what has no effect knows."""
+    return frozenset((*listing.reserved(), *listing.recovers(), *OWN, *ignored_fields.ANNOTATIONS))

@@ -1,0 +1,244 @@
+"""What a pod wants of other pods: affinity, anti-affinity and topology spread.
+
+A term without namespaces means the pod's own, and is written so, because an event has to say by
+itself which pods are meant. Invariant: what Kubernetes would refuse is refused here; so is what we
+would have to know more of the cluster for than the ledger has, by name.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, cast, get_args, get_type_hints
+
+from apportion.core.workloads import kube, naming
+from apportion.core.workloads.dialects.errors import ManifestError
+from apportion.core.workloads.document import texts
+from apportion_schemas import (
+    LabelExpression,
+    PodConstraints,
+    PodSelector,
+    PodTerm,
+    PreferredPodTerm,
+    Shape,
+    SpreadConstraint,
+)
+
+LABELS_MAX = 256
+EXPRESSIONS_MAX = 64
+NAMESPACES_MAX = 64
+NO_WISHES = Shape().pods
+"""The default itself, which an event leaves out."""
+_OPERATORS = get_args(get_type_hints(LabelExpression)["operator"])
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_SPREAD = "topologySpreadConstraints"
+_LATER = "is not implemented yet"
+NO_POD = LabelExpression(key="app", operator="In")
+"""An expression without values, which no pod meets: what a missing `labelSelector` means."""
+
+
+class Own(NamedTuple):
+    """What the pod itself is: its namespace and labels."""
+
+    namespace: str
+    labels: dict[str, str]
+
+
+def labels_of(metadata: kube.Metadata, field: str) -> dict[str, str]:
+    """The labels of a pod.
+
+    Raises:
+        ManifestError: too many, or a value is not text.
+    """
+    if len(metadata.labels) > LABELS_MAX:
+        raise ManifestError(field, metadata.labels, "is too long", f"at most {LABELS_MAX}")
+    return texts(metadata.labels, field)
+
+
+def wishes(spec: kube.PodSpec, field: str, own: Own) -> PodConstraints:
+    """Everything that the pod wants of other pods.
+
+    Raises:
+        ManifestError: malformed, or more than we implement.
+    """
+    near, apart = spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity
+    affinity, anti = f"{field}.affinity.podAffinity", f"{field}.affinity.podAntiAffinity"
+    found = PodConstraints(
+        affinity=_together(tuple(_required(near, affinity, own)), f"{affinity}.{_REQUIRED}"),
+        anti_affinity=tuple(_required(apart, anti, own)),
+        preferred=(*_preferred(near, affinity, own, 1), *_preferred(apart, anti, own, -1)),
+        spread=tuple(
+            _spread(each, f"{field}.{_SPREAD}[{i}]", own)
+            for i, each in enumerate(spec.topology_spread_constraints)
+        ),
+    )
+    return NO_WISHES if found == NO_WISHES else found
+
+
+def _required(part: kube.PodAffinity, field: str, own: Own) -> Iterator[PodTerm]:
+    for i, term in enumerate(part.required_during_scheduling_ignored_during_execution):
+        yield _term(term, f"{field}.{_REQUIRED}[{i}]", own)
+
+
+def _preferred(
+    part: kube.PodAffinity, field: str, own: Own, sign: int
+) -> Iterator[PreferredPodTerm]:
+    for i, each in enumerate(part.preferred_during_scheduling_ignored_during_execution):
+        term = _term(each.pod_affinity_term, f"{field}.{_PREFERRED}[{i}].podAffinityTerm", own)
+        yield PreferredPodTerm(weight=sign * each.weight, term=term)
+
+
+def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
+    """Terms of affinity as Kubernetes takes them: a pod that counts meets every selector."""
+    if len({term.pods for term in terms}) <= 1:
+        return terms
+    by_label = {(term.pods.namespaces, term.pods.by_label) for term in terms}
+    if len(by_label) > 1 and any(labels for _, labels in by_label):
+        raise ManifestError(
+            field, None, "has terms of which one chooses other namespaces by their labels",
+            "write the same namespaces and namespaceSelector in all of them",
+        )  # fmt: skip
+    namespaces = _common({term.pods.namespaces for term in terms})
+    if namespaces is None:
+        raise ManifestError(
+            field, None, "has terms with no namespace in common, so that no pod meets all of them",
+            "name a namespace in all of them",
+        )  # fmt: skip
+    expressions = tuple(
+        dict.fromkeys(expression for term in terms for expression in term.pods.expressions)
+    )
+    if len(expressions) > EXPRESSIONS_MAX:
+        raise ManifestError(field, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
+    chosen = terms[0].pods.by_label
+    pods = PodSelector(expressions=expressions, namespaces=namespaces, by_label=chosen)
+    return tuple(PodTerm(pods=pods, topology_key=term.topology_key) for term in terms)
+
+
+def _common(each: set[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """The namespaces that all of these name, of which an empty one is any; None for none."""
+    named = [set(namespaces) for namespaces in each if namespaces]
+    if not named:
+        return ()
+    return tuple(sorted(set.intersection(*named))) or None
+
+
+def _term(term: kube.PodAffinityTerm, field: str, own: Own) -> PodTerm:
+    found = _selector(term.label_selector, field, own, term.match_label_keys)
+    found += _own_labels("NotIn", term.mismatch_label_keys, own)
+    _bounded(found, f"{field}.labelSelector")
+    pods = PodSelector(
+        expressions=found,
+        namespaces=_namespaces(term, field, own),
+        by_label=_by_label(term, field),
+    )
+    return PodTerm(pods=pods, topology_key=term.topology_key)
+
+
+def _namespaces(term: kube.PodAffinityTerm, field: str, own: Own) -> tuple[str, ...]:
+    """Sorted; none is all of them, which an empty `namespaceSelector` means."""
+    selector = term.namespace_selector
+    if selector is not None and not _chooses(selector):
+        return ()
+    if len(term.namespaces) > NAMESPACES_MAX:
+        raise ManifestError(
+            f"{field}.namespaces", term.namespaces, "is too long", f"at most {NAMESPACES_MAX}"
+        )
+    named = (naming.label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces))
+    return tuple(sorted(set(named))) or (() if selector is not None else (own.namespace,))
+
+
+def _by_label(term: kube.PodAffinityTerm, field: str) -> tuple[LabelExpression, ...]:
+    """A `namespaceSelector` that is not empty."""
+    selector = term.namespace_selector
+    return expressions(selector, f"{field}.namespaceSelector") if selector is not None else ()
+
+
+def _chooses(selector: kube.LabelSelector) -> bool:
+    return bool(selector.match_labels or selector.match_expressions)
+
+
+def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint:
+    for name, value in (
+        ("nodeAffinityPolicy", each.node_affinity_policy),
+        ("nodeTaintsPolicy", each.node_taints_policy),
+    ):
+        if value not in {"Honor", "Ignore"}:
+            raise ManifestError(f"{field}.{name}", value, "is unknown", "write Honor or Ignore")
+    if each.when_unsatisfiable not in {"DoNotSchedule", "ScheduleAnyway"}:
+        raise ManifestError(
+            f"{field}.whenUnsatisfiable",
+            each.when_unsatisfiable,
+            "is unknown",
+            "write one of DoNotSchedule, ScheduleAnyway",
+        )
+    # kube-scheduler counts no pod for an empty selector (`selector.Empty()`), as for a missing one.
+    found = _selector(each.label_selector, field, own, each.match_label_keys) or (NO_POD,)
+    return SpreadConstraint(
+        pods=PodSelector(expressions=found, namespaces=(own.namespace,)),
+        topology_key=each.topology_key,
+        max_skew=each.max_skew,
+        required=each.when_unsatisfiable == "DoNotSchedule",
+        min_domains=each.min_domains,
+        any_node=each.node_affinity_policy == "Ignore",
+        untainted=each.node_taints_policy == "Honor",
+    )
+
+
+def _selector(
+    selector: kube.LabelSelector | None, field: str, own: Own, keys: list[str]
+) -> tuple[LabelExpression, ...]:
+    """The pods that are meant, in a fixed order, so that equal selectors are one."""
+    at = f"{field}.labelSelector"
+    if selector is None:
+        return (NO_POD,)
+    return _bounded((*expressions(selector, at), *_own_labels("In", keys, own)), at)
+
+
+def expressions(selector: kube.LabelSelector, field: str) -> tuple[LabelExpression, ...]:
+    """A label selector, in a fixed order.
+
+    Raises:
+        ManifestError: an operator is unknown, or has not the values that it needs.
+    """
+    labels = texts(selector.match_labels, f"{field}.matchLabels")
+    found = [
+        LabelExpression(key=key, operator="In", values=(labels[key],)) for key in sorted(labels)
+    ]
+    found += [
+        _expression(expression, f"{field}.matchExpressions[{i}]")
+        for i, expression in enumerate(selector.match_expressions)
+    ]
+    return _bounded(tuple(found), field)
+
+
+def _own_labels(
+    operator: Literal["In", "NotIn"], keys: list[str], own: Own
+) -> tuple[LabelExpression, ...]:
+    """`matchLabelKeys` and `mismatchLabelKeys`: the same values as the pod's own, or others.
+
+    Keys that the pod has not are passed over. Newer API servers write the same into the selector.
+    """
+    return tuple(
+        LabelExpression(key=key, operator=operator, values=(own.labels[key],))
+        for key in sorted(set(keys))
+        if key in own.labels
+    )
+
+
+def _bounded(found: tuple[LabelExpression, ...], field: str) -> tuple[LabelExpression, ...]:
+    """Expressions, each once."""
+    once = tuple(dict.fromkeys(found))
+    if len(once) > EXPRESSIONS_MAX:
+        raise ManifestError(field, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
+    return once
+
+
+def _expression(expression: kube.Expression, field: str) -> LabelExpression:
+    operator, values = expression.operator, expression.values
+    if operator not in _OPERATORS:
+        raise ManifestError(
+            f"{field}.operator", operator, "is unknown", f"write one of {', '.join(_OPERATORS)}"
+        )
+    if operator in {"In", "NotIn"} and not values:
+        raise ManifestError(f"{field}.values", values, "is empty", "name at least one value")
+    if operator in {"Exists", "DoesNotExist"} and values:
+        raise ManifestError(f"{field}.values", values, f"means nothing to {operator}", "remove it")
+    return LabelExpression(key=expression.key, operator=cast("Any", operator), values=tuple(values))

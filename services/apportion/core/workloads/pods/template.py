@@ -1,0 +1,275 @@
+"""One pod spec, read whole: everything that pods made from it have in common.
+
+Invariant: the shape that comes out is one that the event schema accepts, so a pod that was read can
+be submitted.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from apportion.core.workloads import kube, naming
+from apportion.core.workloads.dialects import Container, DialectConfig, ManifestError, read_pod
+from apportion.core.workloads.dialects.container import Role
+from apportion.core.workloads.dialects.errors import within
+from apportion.core.workloads.dialects.listing import claimed
+from apportion.core.workloads.dialects.notes import FALSE, TRUE
+from apportion.core.workloads.dialects.reading import DeviceRequest
+from apportion.core.workloads.dialects.vendors import refuse_others
+from apportion.core.workloads.document import texts
+from apportion.core.workloads.pods import affinity, gangs, mounts, node_constraints, unsupported
+from apportion.core.workloads.pods.controls import controls_of
+from apportion.core.workloads.pods.resources import node_amounts
+from apportion.core.workloads.schedulers import SchedulerNames
+from apportion_schemas import Ask, NodeConstraints, Shape
+from apportion_schemas.quantities import CONTAINERS_MAX, Priority
+from apportion_schemas.workload import Controls
+
+SHAPE_BYTES_MAX = 1 << 18
+TASK = "volcano.sh/task-spec"
+QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
+"""Where a pod names its queue: what its author writes goes before what Volcano's jobs do."""
+PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+"""Those that every cluster has."""
+
+
+class ManifestConfig(Struct, frozen=True, kw_only=True):
+    """How manifests are read: the dialects, and the cluster's priority classes.
+
+    `gangs`: whether pods are of any; where another scheduler chose the node, they are its business.
+    `resource_claims`: whoever reads the pods sees to the claims that they name (`core.dra`).
+    `schedulers` only tell who would choose in Kubernetes: what is read is the same.
+    """
+
+    dialects: DialectConfig = DialectConfig()
+    priority_classes: dict[str, Priority] = msgspec.field(
+        default_factory=lambda: dict(PRIORITY_CLASSES)
+    )
+    gangs: bool = True
+    resource_claims: bool = False
+    schedulers: SchedulerNames = SchedulerNames()
+
+
+PREEMPTABLE = "volcano.sh/preemptable"
+DEFAULT_CONFIG = ManifestConfig()
+
+
+class Template(Struct, frozen=True, kw_only=True):
+    """What pods of one spec share; `group` is the gang without its namespace.
+
+    `task` and `queue` are what its annotations name.
+    """
+
+    shape: Shape
+    dialect: str
+    labels: dict[str, str]
+    priority: int
+    scheduler_name: str
+    high_priority: tuple[str, ...] = ()
+    controls: Controls = {}
+    borrowing: tuple[Ask, ...] = ()
+    init_containers: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
+    group: str = ""
+    task: str = ""
+    queue: str = ""
+    gates: tuple[str, ...] = ()
+    volume_claims: tuple[str, ...] = ()
+    preempts: bool = True
+    evictable: bool = True
+
+
+def read_template(
+    parts: kube.PodTemplate,
+    raw_spec: dict[str, Any],
+    *,
+    field: str,
+    config: ManifestConfig,
+    namespace: str,
+    priority_class: str = "",
+) -> Template:
+    """What a pod spec means; `field` is where its template stands, empty for a pod itself.
+
+    `namespace` is the pods'; `priority_class` is the owner's, for a spec without one of its own.
+
+    Raises:
+        ManifestError: anything in the spec that cannot be used.
+    """
+    spec_field, meta_field = (f"{field}.{part}".lstrip(".") for part in ("spec", "metadata"))
+    notes_field = f"{meta_field}.annotations"
+    unsupported.check_pod_spec(raw_spec, spec_field, resource_claims=config.resource_claims)
+    notes = texts(parts.metadata.annotations, notes_field)
+    unsupported.check_annotations(notes, notes_field)
+    own = affinity.Own(namespace, affinity.labels_of(parts.metadata, f"{meta_field}.labels"))
+    containers = refuse_others(containers_of(parts.spec, spec_field), claimed(config.dialects))
+    request = read_pod(containers, notes, annotations_field=notes_field, config=config.dialects)
+    shape = Shape(
+        asks=request.asks,
+        devices=request.devices,
+        node=_node(containers, parts.spec, spec_field, config.dialects),
+        pods=affinity.wishes(parts.spec, spec_field, own),
+        node_policy=request.node_policy,
+        device_policy=request.device_policy,
+        device_weights=request.device_weights,
+    )
+    return Template(
+        shape=_bounded(shape, spec_field),
+        dialect=request.dialect,
+        labels=own.labels,
+        priority=_priority(parts.spec, spec_field, config, priority_class),
+        scheduler_name=parts.spec.scheduler_name,
+        high_priority=request.high_priority,
+        borrowing=request.borrowing,
+        **(_every_container(parts.spec, request) if request.asks else {}),
+        gates=_gates(parts.spec, spec_field),
+        volume_claims=mounts.claims(parts.spec.volumes),
+        preempts=parts.spec.preemption_policy != "Never",
+        **_among_others(parts.spec, notes, own.labels, config, at=field),
+    )
+
+
+def priority_of(name: str, field: str, config: ManifestConfig) -> int:
+    """The number of a priority class; the empty name is 0.
+
+    Raises:
+        ManifestError: the cluster has no such class.
+    """
+    if name and name not in config.priority_classes:
+        known = ", ".join(sorted(config.priority_classes))
+        raise ManifestError(
+            field,
+            name,
+            "is no known priority class",
+            f"use one of {known}, or submit it with its PriorityClass",
+        )
+    return config.priority_classes[name] if name else 0
+
+
+def _priority(spec: kube.PodSpec, field: str, config: ManifestConfig, inherited: str) -> int:
+    if spec.priority is not None:
+        return spec.priority
+    return priority_of(spec.priority_class_name or inherited, f"{field}.priorityClassName", config)
+
+
+def _queue(annotations: dict[str, str], field: str) -> str:
+    key = next((key for key in QUEUES if annotations.get(key)), "")
+    return naming.subdomain(annotations[key], within(field, key)) if key else ""
+
+
+def _among_others(
+    spec: kube.PodSpec,
+    notes: dict[str, str],
+    labels: dict[str, str],
+    config: ManifestConfig,
+    *,
+    at: str,
+) -> dict[str, Any]:
+    """What the pod is among others: its gang, its task there, its queue, whether it may go."""
+    field = f"{at}.metadata.annotations".lstrip(".")
+    return {
+        "group": gangs.gang_of(spec, notes, labels, at=at) if config.gangs else "",
+        "task": notes.get(TASK, ""),
+        "queue": _queue(notes, field),
+        "evictable": _evictable(notes, labels, field),
+    }
+
+
+def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> bool:
+    """Whether the pod may be evicted for one of higher priority.
+
+    Source: Volcano's `volcano.sh/preemptable`, an annotation, or else a label; without it a pod may
+    be evicted.
+    """
+    value = notes.get(PREEMPTABLE, labels.get(PREEMPTABLE, "true"))
+    if value not in TRUE | FALSE:
+        raise ManifestError(within(field, PREEMPTABLE), value, "is no truth value", "write false")
+    return value in TRUE
+
+
+def _gates(spec: kube.PodSpec, field: str) -> tuple[str, ...]:
+    """`schedulingGates`: whoever set one takes it away once the pod may have a place."""
+    names = (
+        naming.qualified(gate.name, f"{field}.schedulingGates[{i}].name")
+        for i, gate in enumerate(spec.scheduling_gates)
+    )
+    return tuple(dict.fromkeys(names))
+
+
+def _every_container(spec: kube.PodSpec, request: DeviceRequest) -> dict[str, Any]:
+    """The names of all containers, for device plugins that count them, and what they control."""
+    return {
+        "controls": controls_of(spec, (*request.asks, *request.borrowing)),
+        "init_containers": tuple(container.name for container in spec.init_containers),
+        "containers": tuple(container.name for container in spec.containers),
+    }
+
+
+def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
+    """The containers of the spec at `field`, in the order in which they start.
+
+    Raises:
+        ManifestError: a name is malformed or comes twice, or there are too many.
+    """
+    found: dict[str, Container] = {}
+    groups = (("initContainers", spec.init_containers), ("containers", spec.containers))
+    for kind, group in groups:
+        for i, each in enumerate(group):
+            at = f"{field}.{kind}[{i}]"
+            name = naming.label(each.name, f"{at}.name")
+            if name in found:
+                raise ManifestError(f"{at}.name", name, "comes twice", "give each its own name")
+            role: Role = "app"
+            if kind == "initContainers":
+                role = "sidecar" if each.restart_policy == "Always" else "init"
+            found[name] = Container(name, at, each.resources.limits, each.resources.requests, role)
+    if len(found) > CONTAINERS_MAX:
+        raise ManifestError(
+            f"{field}.containers",
+            None,
+            f"makes {len(found)} containers with the init containers",
+            f"write at most {CONTAINERS_MAX}",
+        )
+    return tuple(found.values())
+
+
+def _node(
+    containers: tuple[Container, ...], spec: kube.PodSpec, field: str, config: DialectConfig
+) -> NodeConstraints:
+    whole = spec.resources or kube.Resources()
+    amounts = node_amounts(
+        containers,
+        spec.overhead,
+        whole=Container("", field, whole.limits, whole.requests),
+        field=field,
+        claimed=claimed(config),
+    )
+    return NodeConstraints(
+        cpu_milli=amounts.cpu_milli,
+        memory_mib=amounts.memory_mib,
+        extended=amounts.extended,
+        selector=node_constraints.selector(spec, field),
+        required=node_constraints.required(spec, field),
+        preferred=node_constraints.preferred(spec, field),
+        tolerations=node_constraints.tolerations(spec, field),
+        ports=node_constraints.ports(spec, field),
+        disks=mounts.disks(spec.volumes, field),
+    )
+
+
+def _bounded(shape: Shape, field: str) -> Shape:
+    """The shape as any reader of the ledger will have it."""
+    encoded = msgspec.json.encode(shape)
+    if len(encoded) > SHAPE_BYTES_MAX:
+        raise ManifestError(
+            field,
+            None,
+            f"has {len(encoded)} bytes of asks and constraints",
+            f"stay within {SHAPE_BYTES_MAX}",
+        )
+    try:
+        return msgspec.json.decode(encoded, type=Shape)
+    except msgspec.ValidationError as error:
+        raise ManifestError(
+            field, None, f"makes an impossible ask ({error})", "change it"
+        ) from None

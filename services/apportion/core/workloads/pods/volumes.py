@@ -1,0 +1,486 @@
+"""PersistentVolumeClaims, volumes and storage classes: where the volume of a claim is or could be.
+
+Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits, and the rules by which
+Kubernetes matches a claim with a volume. Invariant: what is read here of one object is never half
+of it: a node affinity that cannot be read raises, and is never taken for none.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from itertools import product
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import astuple
+
+from apportion.core.workloads import kube
+from apportion.core.workloads.dialects.quantity import quantity
+from apportion.core.workloads.pods import affinity, node_constraints
+from apportion.core.workloads.pods.labels import meet
+from apportion_schemas import LabelExpression, NodeExpression, VolumeClaimObserved
+from apportion_schemas.decoding import from_outside
+
+ZONE: Final = "topology.kubernetes.io/zone"
+REGION: Final = "topology.kubernetes.io/region"
+_TOPOLOGY: Final = {
+    ZONE: ZONE,
+    REGION: REGION,
+    "failure-domain.beta.kubernetes.io/zone": ZONE,
+    "failure-domain.beta.kubernetes.io/region": REGION,
+}
+"""Labels of a volume that say where it is, and the label of a node that is compared."""
+BETA_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
+"""Where claims and volumes named their class before 1.6; it still goes before the field."""
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
+BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
+NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+WAITS: Final = "WaitForFirstConsumer"
+AVAILABLE: Final = "Available"
+SINGLE_POD: Final = "ReadWriteOncePod"
+FILESYSTEM: Final = "Filesystem"
+MIGRATED: Final = {
+    "awsElasticBlockStore": "ebs.csi.aws.com",
+    "azureDisk": "disk.csi.azure.com",
+    "azureFile": "file.csi.azure.com",
+    "cinder": "cinder.csi.openstack.org",
+    "gcePersistentDisk": "pd.csi.storage.gke.io",
+    "portworxVolume": "pxd.portworx.com",
+    "vsphereVolume": "csi.vsphere.vmware.com",
+}
+"""Sources of volumes from before CSI, and the drivers that serve them today."""
+_IN_TREE: Final = {
+    "kubernetes.io/aws-ebs": "awsElasticBlockStore",
+    "kubernetes.io/azure-disk": "azureDisk",
+    "kubernetes.io/azure-file": "azureFile",
+    "kubernetes.io/cinder": "cinder",
+    "kubernetes.io/gce-pd": "gcePersistentDisk",
+    "kubernetes.io/portworx-volume": "portworxVolume",
+    "kubernetes.io/vsphere-volume": "vsphereVolume",
+}
+"""Their provisioners."""
+VALUES_MAX: Final = 256
+TERMS_MAX: Final = 1024
+Terms = tuple[tuple[NodeExpression, ...], ...]
+
+
+class _Meta(kube.Kube, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class _Requests(kube.Kube, frozen=True):
+    requests: dict[str, Any] | None = None
+
+
+class _ClaimSpec(kube.Kube, frozen=True):
+    volume_name: str = ""
+    storage_class_name: str | None = None
+    volume_attributes_class_name: str | None = None
+    access_modes: list[str] | None = None
+    volume_mode: str = FILESYSTEM
+    selector: kube.LabelSelector | None = None
+    resources: _Requests = _Requests()
+
+
+class _Status(kube.Kube, frozen=True):
+    phase: str = ""
+
+
+class Claim(kube.Kube, frozen=True):
+    """A PersistentVolumeClaim, as far as its volume is concerned."""
+
+    metadata: _Meta
+    spec: _ClaimSpec = _ClaimSpec()
+    status: _Status = _Status()
+
+    @property
+    def key(self) -> str:
+        """How it is called here: `namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def storage_class(self) -> str:
+        """The name of its storage class; empty where it has none."""
+        return self.metadata.annotations.get(BETA_CLASS, self.spec.storage_class_name or "")
+
+    @property
+    def bound(self) -> bool:
+        """Whether it has its volume, from both sides."""
+        return bool(self.spec.volume_name) and BIND_COMPLETED in self.metadata.annotations
+
+    @property
+    def selected_node(self) -> str:
+        """The node for which its volume is being made; empty while it is made for none."""
+        return self.metadata.annotations.get(SELECTED_NODE, "")
+
+
+class ClaimRef(kube.Kube, frozen=True):
+    """The claim that a volume is for."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _VolumeAffinity(kube.Kube, frozen=True):
+    required: kube.NodeTerms | None = None
+
+
+class _CsiSource(kube.Kube, frozen=True):
+    driver: str = ""
+
+
+class _VolumeSpec(kube.Kube, frozen=True):
+    capacity: dict[str, Any] | None = None
+    access_modes: list[str] | None = None
+    claim_ref: ClaimRef | None = None
+    storage_class_name: str = ""
+    volume_attributes_class_name: str | None = None
+    volume_mode: str = FILESYSTEM
+    node_affinity: _VolumeAffinity | None = None
+    csi: _CsiSource | None = None
+    aws_elastic_block_store: dict[str, Any] | None = None
+    azure_disk: dict[str, Any] | None = None
+    azure_file: dict[str, Any] | None = None
+    cinder: dict[str, Any] | None = None
+    gce_persistent_disk: dict[str, Any] | None = None
+    portworx_volume: dict[str, Any] | None = None
+    vsphere_volume: dict[str, Any] | None = None
+
+
+class Volume(kube.Kube, frozen=True):
+    """A PersistentVolume: what it offers, and from where it can be had."""
+
+    metadata: _Meta
+    spec: _VolumeSpec = _VolumeSpec()
+    status: _Status = _Status()
+
+    @property
+    def storage_class(self) -> str:
+        """The name of its storage class; empty where it has none."""
+        return self.metadata.annotations.get(BETA_CLASS, self.spec.storage_class_name)
+
+    @property
+    def driver(self) -> str:
+        """The CSI driver that attaches it; empty for none."""
+        if self.spec.csi is not None:
+            return self.spec.csi.driver
+        sources = zip(self.spec.__struct_encode_fields__, astuple(self.spec), strict=True)
+        return next((MIGRATED[name] for name, set_ in sources if set_ and name in MIGRATED), "")
+
+    def is_for(self, claim: Claim) -> bool:
+        """Whether nobody else's claim has the volume."""
+        ref = self.spec.claim_ref
+        if ref is None:
+            return True
+        same = (ref.namespace, ref.name) == (claim.metadata.namespace, claim.metadata.name)
+        return same and ref.uid in ("", claim.metadata.uid)
+
+
+class _TopologyLabel(kube.Kube, frozen=True):
+    key: str
+    values: list[str]
+
+
+class _TopologyTerm(kube.Kube, frozen=True):
+    match_label_expressions: list[_TopologyLabel] | None = None
+
+
+class StorageClass(kube.Kube, frozen=True):
+    """A StorageClass: whether volumes are made, when, and where."""
+
+    metadata: _Meta
+    provisioner: str = ""
+    volume_binding_mode: str = ""
+    allowed_topologies: Annotated[list[_TopologyTerm], Meta(max_length=1024)] | None = None
+
+    @property
+    def driver(self) -> str:
+        """The CSI driver that makes its volumes; empty where nobody does."""
+        if not self.provisions:
+            return ""
+        return MIGRATED.get(_IN_TREE.get(self.provisioner, ""), self.provisioner)
+
+    @property
+    def provisions(self) -> bool:
+        """Whether volumes are made when they are wanted."""
+        return self.provisioner not in ("", NO_PROVISIONER)
+
+
+read_claim = from_outside(msgspec.json.Decoder(Claim).decode)
+read_volume = from_outside(msgspec.json.Decoder(Volume).decode)
+read_class = from_outside(msgspec.json.Decoder(StorageClass).decode)
+
+
+class _Allocatable(kube.Kube, frozen=True):
+    count: int | None = None
+
+
+class _Driver(kube.Kube, frozen=True):
+    name: str
+    allocatable: _Allocatable | None = None
+
+
+class _DriversSpec(kube.Kube, frozen=True):
+    drivers: list[_Driver] | None = None  # null on a node without any
+
+
+class NodeDrivers(kube.Kube, frozen=True):
+    """A CSINode: the drivers of a node, and how many volumes of each it can have attached."""
+
+    metadata: _Meta
+    spec: _DriversSpec = _DriversSpec()
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """By driver; those without a number have no limit."""
+        counts = ((each.name, each.allocatable) for each in self.spec.drivers or ())
+        return {
+            name: max(room.count, 0) for name, room in counts if room and room.count is not None
+        }
+
+
+read_node_drivers = from_outside(msgspec.json.Decoder(NodeDrivers).decode)
+
+
+class Capacity(kube.Kube, frozen=True):
+    """A CSIStorageCapacity: how large a volume of a class can be made for some nodes."""
+
+    metadata: _Meta
+    storage_class_name: str = ""
+    node_topology: kube.LabelSelector | None = None
+    capacity: str | int | None = None
+    maximum_volume_size: str | int | None = None
+
+    def has_room(self, size: Fraction) -> bool:
+        """Whether a volume of so many bytes can be made there."""
+        most = self.capacity if self.maximum_volume_size is None else self.maximum_volume_size
+        return most is not None and quantity(most, "capacity") >= size
+
+
+class _CsiDriverSpec(kube.Kube, frozen=True):
+    storage_capacity: bool = False
+
+
+class CsiDriver(kube.Kube, frozen=True):
+    """A CSIDriver: whether its capacities are to be minded."""
+
+    metadata: _Meta
+    spec: _CsiDriverSpec = _CsiDriverSpec()
+
+
+read_capacity = from_outside(msgspec.json.Decoder(Capacity).decode)
+read_driver = from_outside(msgspec.json.Decoder(CsiDriver).decode)
+
+
+class Storage(NamedTuple):
+    """All that is known of volumes, classes and drivers by name, and of capacities."""
+
+    volumes: Mapping[str, Volume]
+    classes: Mapping[str, StorageClass]
+    drivers: Mapping[str, CsiDriver] = {}
+    capacities: Mapping[str, Capacity] = {}
+
+
+def claim_fact(
+    key: str, claim: Claim | None, storage: Storage, version: int
+) -> VolumeClaimObserved:
+    """What a pod that mounts the claim has to know of it.
+
+    Raises:
+        ManifestError: the node affinity of a volume cannot be read.
+    """
+    namespace, _, name = key.partition("/")
+    fact = VolumeClaimObserved(namespace=namespace, claim=name, state="missing", version=version)
+    if claim is None:
+        return fact
+    single = SINGLE_POD in (claim.spec.access_modes or ())
+    fact = msgspec.structs.replace(fact, single_pod=single, state="unbound")
+    if claim.metadata.deletion_timestamp is not None:
+        return msgspec.structs.replace(fact, state="deleting")
+    if claim.bound or claim.status.phase == "Lost":
+        volume = storage.volumes.get(claim.spec.volume_name)
+        if volume is None or claim.status.phase == "Lost":
+            return msgspec.structs.replace(fact, state="lost")
+        return msgspec.structs.replace(
+            fact, state="bound", nodes=merged(terms_of(volume)), driver=volume.driver
+        )
+    class_ = storage.classes.get(claim.storage_class)
+    if class_ is None:
+        return fact
+    fact = msgspec.structs.replace(fact, driver=class_.driver)
+    if class_.volume_binding_mode != WAITS:
+        return fact
+    found = _possible(claim, class_, storage)
+    if found is None:
+        return msgspec.structs.replace(fact, state="unavailable")
+    return msgspec.structs.replace(fact, state="first-consumer", nodes=found)
+
+
+def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
+    """The volumes that the claim could have, the smallest first; or those that are kept for it."""
+    wanted = size_of(claim)
+    selector = claim.spec.selector
+    means = affinity.expressions(selector, "spec.selector") if selector else ()
+    found = [
+        (volume.spec.claim_ref is None, quantity(_capacity(volume), "capacity"), volume)
+        for volume in volumes
+        if volume.is_for(claim)
+        and volume.metadata.deletion_timestamp is None
+        and volume.storage_class == claim.storage_class
+        and volume.spec.volume_mode == claim.spec.volume_mode
+        and _attributes(volume) == _attributes(claim)
+        and quantity(_capacity(volume), "capacity") >= wanted
+        and (volume.spec.claim_ref is not None or _is_free_for(volume, claim, means))
+    ]
+    found.sort(key=lambda each: (each[0], each[1], each[2].metadata.name))
+    return [volume for free, _, volume in found if free == found[0][0]]
+
+
+def _is_free_for(volume: Volume, claim: Claim, means: tuple[LabelExpression, ...]) -> bool:
+    """Whether a volume that is kept for nobody may be the claim's; `means` is its selector."""
+    modes = set(claim.spec.access_modes or ())
+    return (
+        volume.status.phase == AVAILABLE
+        and modes <= set(volume.spec.access_modes or ())
+        and meet(volume.metadata.labels, means)
+    )
+
+
+def _attributes(of: Claim | Volume) -> str:
+    return of.spec.volume_attributes_class_name or ""
+
+
+def size_of(claim: Claim) -> Fraction:
+    """How much storage the claim asks for, in bytes. Raises ManifestError."""
+    return quantity((claim.spec.resources.requests or {}).get("storage", 0), "storage")
+
+
+def _capacity(volume: Volume) -> Any:
+    return (volume.spec.capacity or {}).get("storage", 0)
+
+
+def affinity_of(volume: Volume) -> Terms:
+    """The nodes from which the volume can be had, by its node affinity; nothing is all of them.
+
+    Raises:
+        ManifestError: it cannot be read.
+    """
+    required = volume.spec.node_affinity.required if volume.spec.node_affinity else None
+    at = "spec.nodeAffinity.required.nodeSelectorTerms"
+    return tuple(
+        node_constraints.term(each, f"{at}[{i}]")
+        for i, each in enumerate(required.node_selector_terms if required else ())
+    )
+
+
+def terms_of(volume: Volume) -> Terms:
+    """The same of a volume that a claim has already, whose labels of a zone count as well.
+
+    A node without any label of a zone or region is not asked for them.
+    """
+    own = affinity_of(volume)
+    there = tuple(
+        NodeExpression(key=_TOPOLOGY[key], operator="In", values=tuple(sorted(value.split("__"))))
+        for key, value in sorted(volume.metadata.labels.items())
+        if key in _TOPOLOGY
+    )
+    unzoned = tuple(NodeExpression(key=key, operator="DoesNotExist") for key in sorted(_TOPOLOGY))
+    zones = [there, unzoned] if there else [()]
+    if not own:
+        return tuple(zones) if there else ()
+    return tuple((*left, *right) if left else () for left, right in product(own, zones))
+
+
+def _possible(claim: Claim, class_: StorageClass, storage: Storage) -> Terms | None:
+    """Where the claim could have a volume; nothing is anywhere, and None nowhere."""
+    if claim.selected_node:
+        return ((_named(claim.selected_node),),)
+    options: list[Terms] = [
+        affinity_of(volume) for volume in matching(claim, storage.volumes.values())
+    ]
+    if class_.provisions:
+        options += _makers(claim, class_, storage)
+    if not options:
+        return None
+    return () if not all(options) else merged(term for terms in options for term in terms)
+
+
+def _makers(claim: Claim, class_: StorageClass, storage: Storage) -> list[Terms]:
+    """Where the volume can be made: where the class allows it and, if it is told, there is room."""
+    allowed = tuple(_topologies(class_))
+    size, driver = size_of(claim), storage.drivers.get(class_.provisioner)
+    if not size or driver is None or not driver.spec.storage_capacity:
+        return [allowed]
+    rooms = [
+        (_meant(each.node_topology),)
+        for each in storage.capacities.values()
+        if each.storage_class_name == claim.storage_class
+        and each.node_topology is not None
+        and each.has_room(size)
+    ]
+    both = (product(allowed or ((),), room) for room in rooms)
+    return [tuple((*left, *right) for left, right in each if left or right) for each in both]
+
+
+def _meant(selector: kube.LabelSelector) -> tuple[NodeExpression, ...]:
+    """A selector of labels as a term of nodes."""
+    return tuple(
+        NodeExpression(key=each.key, operator=each.operator, values=each.values)
+        for each in affinity.expressions(selector, "nodeTopology")
+    )
+
+
+def _topologies(class_: StorageClass) -> Iterator[tuple[NodeExpression, ...]]:
+    for term in class_.allowed_topologies or ():
+        labels = term.match_label_expressions or ()
+        yield tuple(
+            NodeExpression(key=label.key, operator="In", values=tuple(label.values))
+            for label in labels
+        )
+
+
+def _named(node: str) -> NodeExpression:
+    return NodeExpression(key="metadata.name", operator="In", values=(node,), of_field=True)
+
+
+def merged(terms: Iterable[tuple[NodeExpression, ...]]) -> Terms:
+    """The same nodes in fewer terms; all nodes, where they are too many for one event.
+
+    Then who binds the volume finds out where it cannot be.
+    """
+    found = _joined(terms)
+    return found if len(found) <= TERMS_MAX else ()
+
+
+def _joined(terms: Iterable[tuple[NodeExpression, ...]]) -> Terms:
+    """Terms that differ in one list of values of one key are one term with all of them."""
+    some = list(dict.fromkeys(terms))
+    listing = dict.fromkeys(each for term in some for each in term if each.operator == "In")
+    values = Counter(each.key for each in listing)
+    lists: dict[tuple[Any, ...], dict[str, None]] = {}
+    others: list[tuple[NodeExpression, ...]] = []
+    for term in some:
+        listed = [each for each in term if each.operator == "In"]
+        if not listed:
+            others.append(term)
+            continue
+        widest = max(listed, key=lambda each: (values[each.key], each.key))
+        rest = tuple(each for each in term if each is not widest)
+        known = lists.setdefault((rest, widest.key, widest.of_field), {})
+        known.update(dict.fromkeys(widest.values))
+    for (rest, key, of_field), known in sorted(lists.items(), key=lambda each: repr(each[0])):
+        every = sorted(known)
+        others += [
+            (*rest, NodeExpression(key=key, operator="In", values=tuple(part), of_field=of_field))
+            for part in (every[at : at + VALUES_MAX] for at in range(0, len(every), VALUES_MAX))
+        ]
+    return tuple(others)

@@ -1,0 +1,86 @@
+"""A production trace as pods: the CSV columns of the `openb` traces, row by row.
+
+`gpu_milli` is the share of one GPU in thousandths when `num_gpu` is 1; a pod with more takes whole
+ones. The trace says nothing of GPU memory, so a share takes the same part of the memory. Invariant:
+a row is read exactly or refused by line, column and value; percents are rounded up.
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from apportion.core.workloads.dialects import NO_DIALECT, ManifestError, hami
+from apportion.core.workloads.dialects.nvidia import FAMILY
+from apportion.core.workloads.document import refusal
+from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion_schemas import Ask, DeviceConstraints, NodeConstraints, Shape
+from apportion_schemas.quantities import COUNT_MAX, WHOLE, CpuMilli, HostMemoryMib, Name
+
+NAMESPACE = "trace"
+CONTAINER = "main"
+WHOLE_MILLI = 1000
+
+
+class _Row(Struct, frozen=True):
+    """A row of `pods_*.csv`, as far as it says what a pod wants."""
+
+    name: Name
+    cpu_milli: CpuMilli
+    memory_mib: HostMemoryMib
+    num_gpu: Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+    gpu_milli: Annotated[int, Meta(ge=0, le=WHOLE_MILLI)]
+    gpu_spec: Annotated[str, Meta(max_length=1024)] = ""
+
+
+def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
+    """The pods of a trace, in its order.
+
+    Raises:
+        ManifestError: names the line and the column, as in `line 7.gpu_milli`.
+    """
+    for field, row in _rows(lines):
+        if row.num_gpu and not row.gpu_milli:
+            raise ManifestError(f"{field}.gpu_milli", 0, "is no share of a GPU", "write 1 to 1000")
+        yield PodDraft(
+            namespace=NAMESPACE,
+            name=row.name,
+            shape=Shape(
+                asks=_asks(row),
+                devices=DeviceConstraints(use_types=_types(row)),
+                node=NodeConstraints(cpu_milli=row.cpu_milli, memory_mib=row.memory_mib),
+            ),
+            dialect=hami.NAME if row.num_gpu else NO_DIALECT,
+        )
+
+
+def _asks(row: _Row) -> tuple[Ask, ...]:
+    if not row.num_gpu:
+        return ()
+    percent = math.ceil(row.gpu_milli * 100 / WHOLE_MILLI)
+    if row.num_gpu > 1 or percent == WHOLE:
+        return (Ask(container=CONTAINER, family=FAMILY, count=row.num_gpu, cores=WHOLE),)
+    return (Ask(container=CONTAINER, family=FAMILY, memory_percent=percent, cores=percent),)
+
+
+def _types(row: _Row) -> tuple[str, ...]:
+    return tuple(sorted({name for name in row.gpu_spec.split("|") if name}))
+
+
+def _rows(lines: Iterable[str]) -> Iterator[tuple[str, _Row]]:
+    reader = csv.DictReader(lines)
+    try:
+        for record in reader:
+            field = f"line {reader.line_num}"
+            filled = {key: value for key, value in record.items() if key and value}
+            try:
+                yield field, msgspec.convert(filled, _Row, strict=False)
+            except msgspec.ValidationError as error:
+                raise refusal(filled, str(error), field) from None
+    except csv.Error as error:
+        raise ManifestError(
+            f"line {reader.line_num}", None, f"is no CSV ({error})", "mend it"
+        ) from None

@@ -1,0 +1,43 @@
+"""All errors of a document at once, each with its key as it stands there."""
+
+from apportion.core.configuration.collect_errors import every_error
+
+
+def keys(document: object) -> list[str]:
+    """The keys of all errors, in order."""
+    return sorted(error.key for error in every_error(document))
+
+
+def test_a_sound_document_has_none() -> None:
+    """And so has an empty one."""
+    assert every_error({}) == []
+    assert every_error({"schedulerNames": ["apportion"]}) == []
+
+
+def test_all_are_named_and_not_only_the_first() -> None:
+    """A key that nobody knows, a wrong type, and values that contradict."""
+    document = {
+        "schedulerNames": ["a", "a"],
+        "nvidia": {"deviceSplitCount": "many", "whatever": 1},
+        "policies": {},
+    }
+    found = keys(document)
+    assert "policies" in found
+    assert "nvidia.whatever" in found
+    assert "nvidia.deviceSplitCount" in found
+    assert "schedulerNames" in found
+
+
+def test_entries_keep_their_positions() -> None:
+    """What was taken out before does not move the others."""
+    sound = {"name": "b", "devicesplitcount": 5}
+    document = {"nodeconfig": [{"nam": "a"}, sound, {"name": "c", "bogus": 1}, {}]}
+    found = keys(document)
+    assert found == [
+        "nodeconfig[0].nam", "nodeconfig[0].name", "nodeconfig[2].bogus", "nodeconfig[3].name",
+    ]  # fmt: skip
+
+
+def test_what_is_no_object_is_one_error() -> None:
+    """There is nothing to take out of it."""
+    assert len(every_error(7)) == 1

@@ -1,0 +1,209 @@
+"""The files of HAMi's chart and of Volcano are taken whole: what we obey, and what is nothing."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from apportion.core.configuration import ConfigurationError, passed_over, read_configuration
+from apportion.core.configuration.collect_errors import every_error
+from apportion.core.devices.catalogue import FAMILIES
+from apportion.core.workloads.dialects.ascend import NPUS, Npu
+from apportion.core.workloads.dialects.errors import below
+from apportion_schemas import Configuration
+from apportion_schemas.configuration import NvidiaConfiguration
+
+
+def chip(npu: Npu) -> dict[str, Any]:
+    """What the chart says of an Ascend chip."""
+    templates = [
+        {"name": t.name, "memory": t.memory_mib, "aiCore": t.cores}
+        | ({"aiCPU": t.cpu} if t.cpu else {})
+        for t in FAMILIES[npu.family].templates
+    ]
+    return {
+        "chipName": npu.word, "commonWord": npu.word, "resourceName": npu.count,
+        "resourceMemoryName": npu.memory, "resourceCoreName": npu.cores,
+        "memoryAllocatable": 32768, "memoryCapacity": 32768, "memoryFactor": 1, "aiCore": 20,
+        "runtimeClassName": "", "overwriteEnv": False, "templates": templates,
+        **({"superPod": True} if npu.paired else {}),
+    }  # fmt: skip
+
+
+CHART: dict[str, Any] = {
+    "nvidia": {
+        "resourceCountName": "nvidia.com/gpu",
+        "resourceMemoryName": "nvidia.com/gpumem",
+        "resourceMemoryPercentageName": "nvidia.com/gpumem-percentage",
+        "resourceCoreName": "nvidia.com/gpucores",
+        "resourcePriorityName": "nvidia.com/priority",
+        "overwriteEnv": False, "defaultMemory": 0, "defaultCores": 0, "defaultGPUNum": 1,
+        "preConfiguredDeviceMemory": 0, "memoryFactor": 1, "deviceSplitCount": 10,
+        "deviceMemoryScaling": 1, "deviceCoreScaling": 1, "enableNumaTopology": False,
+        "gpuCorePolicy": "default", "libCudaLogLevel": 1, "runtimeClassName": "",
+        "migProfileAllowlist": [
+            {"models": ["A30"], "profiles": ["1g.6gb", "2g.12gb", "4g.24gb"]},
+            {"models": ["A100-SXM4-80GB"],
+             "profiles": ["1g.10gb", "2g.20gb", "3g.40gb", "7g.79gb"]},
+            {"models": ["H100 on GH200"], "profiles": ["1g.12gb", "2g.24gb", "3g.48gb", "7g.96gb"]},
+        ],
+    },
+    "cambricon": {
+        "resourceCountName": "cambricon.com/vmlu",
+        "resourceMemoryName": "cambricon.com/mlu.smlu.vmemory",
+        "resourceCoreName": "cambricon.com/mlu.smlu.vcore",
+    },
+    "hygon": {"resourceCountName": "hygon.com/dcunum", "memoryFactor": 1},
+    "metax": {"resourceCountName": "metax-tech.com/gpu", "sgpuTopologyAware": False},
+    "enflame": {"resourceNameGCU": "enflame.com/gcu"},
+    "mthreads": {"resourceCountName": "mthreads.com/vgpu"},
+    "iluvatars": [{"chipName": "MR-V100"}],
+    "kunlun": {"resourceCountName": "kunlunxin.com/xpu"},
+    "awsneuron": {"resourceCountName": "aws.amazon.com/neuron"},
+    "amd": {"resourceCountName": "amd.com/gpu"},
+    "vastai": {"resourceCountName": "vastaitech.com/va"},
+    "biren": {"resourceCountName": "birentech.com/gpu"},
+    "vnpus": {"hamiVnpuCore": False, "configs": [chip(npu) for npu in NPUS]},
+}  # fmt: skip
+SIX = (
+    "preConfiguredDeviceMemory", "enableNumaTopology", "gpuCorePolicy", "libCudaLogLevel",
+    "runtimeClassName", "migProfileAllowlist",
+)  # fmt: skip
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """The chart's file with another value at this path."""
+    document = deepcopy(CHART)
+    *above, last = (int(key) if key.isdecimal() else key for key in path.split("."))
+    part: Any = document
+    for key in above:
+        part = part[key]
+    part[last] = value
+    return document
+
+
+def test_F6_the_file_of_hamis_chart_is_taken_whole() -> None:
+    """What of it we obey is the configuration; the rest is named, once each."""
+    names = {key: name for key, name in CHART["nvidia"].items() if key.endswith("Name")}
+    kept = {key: name for key, name in names.items() if key != "runtimeClassName"}
+    assert read_configuration(CHART) == read_configuration({"nvidia": kept})
+    assert {each.path for each in passed_over(CHART)} == {
+        *(f"nvidia.{key}" for key in SIX), *(key for key in CHART if key != "nvidia"),
+    }  # fmt: skip
+    assert passed_over({"nvidia": kept}) == ()
+
+
+def test_F6_the_list_of_older_files_and_nodes_of_config_json() -> None:
+    """Volcano's `vnpus` was the list itself; HAMi says some keys of a node as well."""
+    document = {
+        "vnpus": [chip(NPUS[0]), {"commonWord": "Ascend910Z"}],
+        "nodeconfig": [
+            {"name": "n1", "operatingmode": "mig", "enablegetpreferredallocation": True}
+        ],
+    }
+    assert [each.path for each in passed_over(document)] == [
+        "nodeconfig[0].enablegetpreferredallocation", "vnpus",
+    ]  # fmt: skip
+    assert read_configuration(document).nodeconfig[0].operating_mode == "mig"
+
+
+def test_F6_the_cores_of_instances_and_the_section_of_older_charts() -> None:
+    """HAMi 2.9 gives `core` with each instance; up to 2.6 the section was `iluvatar`."""
+    instance = {"name": "1g.5gb", "memory": 5120, "count": 7}
+    geometries = [
+        {"models": ["A100-40GB"], "allowedGeometries": [{"group": "g", "geometries": [instance]}]}
+    ]
+    plain: dict[str, Any] = {"nvidia": {"knownMigGeometries": geometries}}
+    document = deepcopy(plain) | {"iluvatar": {"resourceCountName": "iluvatar.ai/vgpu"}}
+    group = document["nvidia"]["knownMigGeometries"][0]["allowedGeometries"][0]
+    group["geometries"][0]["core"] = 14
+    assert read_configuration(document) == read_configuration(plain)
+    paths = [each.path for each in passed_over(document)]
+    assert paths == ["nvidia.knownMigGeometries", "iluvatar"]
+
+
+def test_G6_a_known_npu_by_another_word_is_refused() -> None:
+    """Charts up to 2.6 call a 910B3 `Ascend910B`: its pods would wait for ever."""
+    chips = [chip(NPUS[2]) | {"chipName": "910B3", "commonWord": "Ascend910B"}]
+    other = {"resourceName": "huawei.com/Ascend910B"}
+    other["resourceMemoryName"] = "huawei.com/Ascend910B-memory"
+    chips[0] |= other
+    found = {each.key: each for each in every_error({"vnpus": chips})}
+    assert set(found) == {f"vnpus[0].{key}" for key in ("commonWord", *other)}
+    word = found["vnpus[0].commonWord"]
+    assert word.value == "Ascend910B"
+    assert "Ascend910B3" in word.fix
+    chips[0] |= {"commonWord": "Ascend910B3"}
+    for key in other:
+        del chips[0][key]
+    assert read_configuration({"vnpus": chips}) == Configuration()
+
+
+def test_F6_templates_of_the_910b4_1_in_older_charts() -> None:
+    """Charts 2.7 to 2.9 give it those of the 910B4: both are named, and nothing else is wrong."""
+    b4, b4_1 = (
+        next(npu for npu in NPUS if npu.word == w) for w in ("Ascend910B4", "Ascend910B4-1")
+    )
+    chips = [chip(b4), chip(b4_1) | {"templates": chip(b4)["templates"]}]
+    (wrong,) = every_error({"vnpus": {"configs": chips}})
+    assert wrong.key == "vnpus.configs[1].templates"
+    assert str(wrong.value) == "vir05_1c_8g (8192 MiB), vir10_3c_16g (16384 MiB)"
+    assert "Ascend910B4-1, vir05_1c_16g (16384 MiB), vir10_3c_32g (32768 MiB)" in wrong.problem
+    del chips[1]["templates"]
+    assert read_configuration({"vnpus": {"configs": chips}}) == Configuration()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hami-vnpu-core", True), ("filterDevices", {"index": [0]}), ("operatingmode", "mig")],
+)
+def test_F6_nodes_of_the_plugin_for_npus(key: str, value: object) -> None:
+    """What says how NPUs are already is passed over; what hides one belongs to `nodeconfig`."""
+    node = {"name": "n1", "hami-vnpu-core": False, "vDeviceCount": 4, "filterDevices": {}}
+    assert [each.path for each in passed_over({"nodes": [node]})] == ["nodes"]
+    with pytest.raises(ConfigurationError) as caught:
+        read_configuration({"nodes": [node | {key: value}]})
+    assert (caught.value.key, caught.value.value) == (below("nodes[0]", key), value)
+
+
+def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
+    """It is what `disableCoreLimit` says; what the file says of that itself counts."""
+    nvidia = NvidiaConfiguration(disable_core_limit=True)
+    document: dict[str, Any] = {"nvidia": {"gpuCorePolicy": "disable"}}
+    assert read_configuration(document) == Configuration(nvidia=nvidia)
+    document = {"nvidia": {"gpuCorePolicy": "disable", "disableCoreLimit": False}}
+    assert read_configuration(document) == Configuration()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("nvidia.gpuCorePolicy", "force", "'force' is not obeyed here: write default or disable"),
+        ("nvidia.runtimeClassName", "nvidia", "'nvidia' is not obeyed here: remove it, and set"),
+        ("nvidia.preConfiguredDeviceMemory", 8192, "8192 is not obeyed here: remove it"),
+        ("nvidia.enableNumaTopology", True, "annotate pods with nvidia.com/numa-bind"),
+        ("nvidia.enableNumaTopology", 0, "0 is not obeyed here"),
+        ("nvidia.migProfileAllowlist.0.profiles", ["1g.6gb"], "leaves out 2g.12gb of A30"),
+        ("nvidia.migProfileAllowlist.0.profiles", "1g.6gb", "is not a list"),
+        ("nvidia.migProfileAllowlist.0.models", [1], "is not text"),
+        ("nvidia.migProfileAllowlist", [7], "is not an object"),
+        ("cambricon.resourceCountName", "cambricon.com/mlu", "'cambricon.com/vmlu'"),
+        ("cambricon", [], "is not an object"),
+        ("vnpus.hamiVnpuCore", True, "true is not obeyed here"),
+        ("vnpus.configs.0.resourceName", "huawei.com/npu", "'huawei.com/Ascend910A'"),
+        ("vnpus.configs.1.memoryFactor", 1024, "1024 is not obeyed here"),
+        ("vnpus.configs.5.superPod", False, "false is not obeyed here"),
+        ("vnpus.configs.6.templates.0.memory", 4096, "vir01 (4096 MiB)"),
+        ("vnpus.configs.6.templates", [], "vir01 (3072 MiB)"),
+        ("vnpus.configs.6.templates", 7, "is not a list"),
+        ("vnpus.configs.6.templates", [7], "is not an object"),
+        ("vnpus", 7, "is not a list"),
+    ],
+)
+def test_F6_what_would_be_otherwise_is_refused_by_its_key(
+    path: str, value: object, says: str
+) -> None:
+    """A value that HAMi minds and we do not is never passed over."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_configuration(changed(path, value))
+    assert says in str(caught.value)

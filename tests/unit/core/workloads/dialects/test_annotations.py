@@ -1,0 +1,175 @@
+"""Annotations: which devices will do, which policy, and what is refused by name."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.workloads.dialects.node_annotations import unhealthy_indexes
+from apportion_schemas import DeviceConstraints, DeviceWeights
+from tests.support.manifests import draft, pod, refused
+
+GPU = {"nvidia.com/gpu": 1}
+NPU = {"huawei.com/Ascend310P": 1}
+VCUDA = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "wanted"),
+    [
+        ({"volcano.sh/vgpu-mode": "mig"}, {"modes": ("mig",)}),
+        ({"nvidia.com/vgpu-mode": "mps"}, {"modes": ("mps",)}),
+        ({"nvidia.com/vgpu-mode": "mig,hami-core"}, {"modes": ("hami-core", "mig")}),
+        (
+            {"nvidia.com/vgpu-mode": "mig", "volcano.sh/vgpu-mode": "mig"},
+            {"modes": ("mig",)},
+        ),
+        ({"nvidia.com/use-gputype": "V100, A100,V100"}, {"use_types": ("A100", "V100")}),
+        ({"nvidia.com/nouse-gputype": "T4"}, {"nouse_types": ("T4",)}),
+        ({"nvidia.com/use-gpuuuid": "GPU-b,GPU-a"}, {"use_ids": ("GPU-a", "GPU-b")}),
+        ({"volcano.sh/vgpu-use-gpuuuid": "GPU-a"}, {"use_ids": ("GPU-a",)}),
+        ({"nvidia.com/nouse-gpuuuid": "GPU-a"}, {"nouse_ids": ("GPU-a",)}),
+        ({"volcano.sh/vgpu-nouse-gpuuuid": "GPU-a"}, {"nouse_ids": ("GPU-a",)}),
+        ({"volcano.sh/gpu-index": "10,2"}, {"indexes": (2, 10)}),
+        ({"nvidia.com/numa-bind": "true"}, {"numa_bind": True}),
+        ({"nvidia.com/numa-bind": "false"}, {}),
+        ({"someone.example/else": "x"}, {}),
+    ],
+)
+def test_gpu_constraints(annotations: dict[str, str], wanted: dict[str, Any]) -> None:
+    """Both spellings, lists in a fixed order so that equal pods are one shape."""
+    assert draft(pod(GPU, annotations)).shape.devices == DeviceConstraints(**wanted)
+
+
+def test_npu_constraints() -> None:
+    """HAMi's annotation names the family."""
+    notes = {"hami.io/use-Ascend310P-uuid": "b,a", "hami.io/no-use-Ascend310P-uuid": "c"}
+    assert draft(pod(NPU, notes)).shape.devices == DeviceConstraints(
+        use_ids=("a", "b"), nouse_ids=("c",)
+    )
+
+
+def test_policies() -> None:
+    """HAMi's two policy annotations; without them the cluster's policy holds."""
+    notes = {"hami.io/node-scheduler-policy": "spread", "hami.io/gpu-scheduler-policy": "binpack"}
+    shape = draft(pod(GPU, notes)).shape
+    assert (shape.node_policy, shape.device_policy) == ("spread", "binpack")
+    bare = draft(pod(GPU)).shape
+    assert (bare.node_policy, bare.device_policy, bare.device_weights) == ("", "", None)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("binpack,numa", "binpack,numa"),
+        (" numa , binpack,numa", "numa,binpack"),
+        ("mutex", "mutex"),
+        ("topology-aware,spread", "topology-aware,spread"),
+    ],
+)
+def test_policy_chains(value: str, wanted: str) -> None:
+    """Spaces do not count, and neither does a name that comes again."""
+    assert draft(pod(GPU, {"hami.io/gpu-scheduler-policy": value})).shape.device_policy == wanted
+
+
+def test_scoring_weights() -> None:
+    """All three, in any order."""
+    notes = {"hami.io/device-scoring-weights": "memory=3, slot=0 ,core=1"}
+    assert draft(pod(GPU, notes)).shape.device_weights == DeviceWeights(slots=0, cores=1, memory=3)
+
+
+def test_B4_a_core_limit_binds_no_decision() -> None:
+    """gpu-manager reads it off the pod: it is taken, and the pod is what it is without."""
+    limited = draft(pod(VCUDA, {"tencent.com/vcuda-core-limit": "50"}))
+    assert limited == draft(pod(VCUDA))
+
+
+@pytest.mark.parametrize(
+    ("limits", "key", "value", "says"),
+    [
+        (GPU, "volcano.sh/vgpu-mode", "shared", "write one of hami-core, mps, mig"),
+        (GPU, "nvidia.com/vgpu-mode", "vnpu", "is no sharing mode"),
+        (GPU, "nvidia.com/use-gputype", " , ", "names nothing"),
+        (GPU, "nvidia.com/use-gputype", "x" * 300, "is too long"),
+        (GPU, "nvidia.com/use-gpuuuid", ",".join(map(str, range(300))), "is too long"),
+        (GPU, "volcano.sh/gpu-index", "0,two", "is no list of card numbers"),
+        (GPU, "volcano.sh/gpu-index", "64", "write numbers below 64"),
+        (GPU, "volcano.sh/gpu-index", "-1", "is no list of card numbers"),
+        (GPU, "volcano.sh/gpu-index", "²", "is no list of card numbers"),
+        (GPU, "nvidia.com/numa-bind", "yes", "is neither true nor false"),
+        (GPU, "hami.io/node-scheduler-policy", "random", "write one of binpack, spread"),
+        (GPU, "hami.io/node-scheduler-policy", "binpack,spread", "write one of binpack, spread"),
+        (GPU, "hami.io/gpu-scheduler-policy", "binpack,best", "is no policy for devices"),
+        (GPU, "hami.io/gpu-scheduler-policy", "price", "is no policy for devices"),
+        (GPU, "hami.io/device-scoring-weights", "slot=1", "slot, core and memory once each"),
+        (GPU, "hami.io/device-scoring-weights", "slot=1,slot=2,core=1,memory=3", "once each"),
+        (GPU, "hami.io/device-scoring-weights", "slot=1,core=-1,memory=3", "no whole number"),
+        (GPU, "hami.io/device-scoring-weights", "slot=1,core=1,memory=1001", "from 0 to 1000"),
+        (GPU, "hami.io/device-scoring-weights", f"slot={'9' * 5000},core=1,memory=1", "0 to 1000"),
+        (GPU, "hami.io/device-scoring-weights", "slot=0,core=0,memory=0", "weighs nothing"),
+        (GPU, "volcano.sh/vgpu-podgroup-policy", "apart", "write one of binpack, spread"),
+        (GPU, "tencent.com/vcuda-core-limit", "10", "limits the cores of tencent.com/vcuda alone"),
+        (VCUDA, "docker.com/vcuda-core-limit", "10", "limits the cores of docker.com/vcuda alone"),
+        (VCUDA, "tencent.com/vcuda-core-limit", "101", "write a whole number from 1 to 100"),
+        (VCUDA, "tencent.com/vcuda-core-limit", "0", "is no percent of a card"),
+        (VCUDA, "tencent.com/vcuda-core-limit", "half", "is no percent of a card"),
+        (GPU, "hami.io/use-Ascend310P-uuid", "a", "selects NPUs in a pod that asks for GPUs"),
+        (NPU, "huawei.com/vnpu-mode", "template", "is no way to split an NPU"),
+        (NPU, "huawei.com/vnpu-mode", "enpu", "is no way to split an NPU"),
+        (GPU, "huawei.com/vnpu-mode", "hami-core", "selects NPUs in a pod that asks for GPUs"),
+        (NPU, "nvidia.com/use-gputype", "A100", "selects GPUs in a pod that asks for NPUs"),
+    ],
+)
+def test_refusals(limits: dict[str, int], key: str, value: str, says: str) -> None:
+    """The error names the annotation by its path, and the way out."""
+    error = refused(pod(limits, {key: value}))
+    assert error.field == f'metadata.annotations["{key}"]'
+    assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    ("notes", "key", "says"),
+    [
+        (
+            {"nvidia.com/use-gputype": "a100", "nvidia.com/nouse-gputype": "A100,T4"},
+            "nvidia.com/nouse-gputype",
+            "rules out 'a100', which is asked for as well",
+        ),
+        (
+            {"nvidia.com/use-gpuuuid": "GPU-a", "volcano.sh/vgpu-nouse-gpuuuid": "GPU-a"},
+            "volcano.sh/vgpu-nouse-gpuuuid",
+            "rules out",
+        ),
+        (
+            {"nvidia.com/vgpu-mode": "mig", "volcano.sh/vgpu-mode": "mps"},
+            "nvidia.com/vgpu-mode",
+            "differs from volcano.sh/vgpu-mode",
+        ),
+        (
+            {"nvidia.com/use-gpuuuid": "GPU-a", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"},
+            "volcano.sh/vgpu-use-gpuuuid",
+            "keep one of the two",
+        ),
+    ],
+)
+def test_contradictions(notes: dict[str, str], key: str, says: str) -> None:
+    """A pod that wants and refuses the same is not placed at random."""
+    error = refused(pod(GPU, notes))
+    assert error.field == f'metadata.annotations["{key}"]'
+    assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    ("value", "indexes"),
+    [("1,3", (1, 3)), (" 3 ,1,3", (1, 3)), ("0", (0,)), ("", ()), ("one,-1,64,9999,²,2", (2,))],
+)
+def test_unhealthy_indexes(value: str, indexes: tuple[int, ...]) -> None:
+    """What cannot be read takes no device off offer."""
+    assert unhealthy_indexes({"volcano.sh/gpu-unhealthy-ids": value}) == indexes
+    assert unhealthy_indexes({}) == ()
+
+
+def test_a_pod_without_devices_may_say_anything() -> None:
+    """A template's annotation about cards means nothing to its CPU-only pods."""
+    assert (
+        draft(pod({"cpu": 1}, {"volcano.sh/vgpu-mode": "?"})).shape.devices == DeviceConstraints()
+    )

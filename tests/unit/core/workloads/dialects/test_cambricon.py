@@ -1,0 +1,141 @@
+"""Cambricon, the vendor that was added to show what adding one takes: from manifest to place."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from apportion.core.devices.simulating import simulated_devices
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.placed_pod import PlacedPod
+from apportion.core.workloads.dialects.rendering import render
+from apportion_schemas import Ask, DeviceConstraints, Host, NodeReported, RefusalCode
+from tests.support.ledger_of import Ledger
+from tests.support.manifests import asks, container, draft, pod, refused
+from tests.support.pods import pod as submitted
+from tests.support.pods import shape
+
+SAMPLE = Path(__file__).resolve().parents[5] / "examples" / "vendors" / "cambricon-mlu.yaml"
+COUNT = "cambricon.com/vmlu"
+MEMORY, CORES = "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
+
+
+def mlu(count: object = None, memory: object = None, cores: object = None) -> dict[str, Any]:
+    """A pod in Cambricon's names."""
+    amounts = {COUNT: count, MEMORY: memory, CORES: cores}
+    return pod({name: amount for name, amount in amounts.items() if amount is not None})
+
+
+def ask(**fields: Any) -> tuple[Ask, ...]:
+    """The one ask of container `main`."""
+    return (Ask(container="main", family="cambricon", **fields),)
+
+
+def ledger() -> Ledger:
+    """Two nodes of simulated MLUs, of one model each."""
+    host = Host(cpu_milli=64_000, memory_mib=262_144)
+    reports = (
+        NodeReported(node=name, devices=simulated_devices(name, spec), host=host)
+        for name, spec in (("mlu-1", "2xMLU370-X8"), ("mlu-2", "2xMLU590-M9"))
+    )
+    return Ledger(*reports)
+
+
+@pytest.mark.parametrize(
+    ("document", "wanted"),
+    [
+        (mlu(1, 20, 10), ask(memory_mib=5120, cores=10)),
+        (mlu(2), ask(count=2, cores=100)),
+        (mlu(1, None, 30), ask(cores=30)),
+        (mlu(None, 4), ask(memory_mib=1024, cores=100)),
+        (mlu(1, 20), ask(memory_mib=5120, cores=100)),
+        (mlu(1, 20, 0), ask(memory_mib=5120)),
+        (mlu(1, 0, 0), ask(cores=100)),
+        (mlu(1, 4, 101), ask(memory_mib=1024, cores=100)),
+        (mlu(0, 4), ()),
+        (mlu(0), ()),
+        (mlu(None, 0), ()),
+    ],
+)
+def test_asks(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
+    """Each way to ask, in its own unit."""
+    assert asks(document) == wanted
+
+
+@pytest.mark.parametrize(
+    ("document", "resource", "says"),
+    [
+        (mlu(65), COUNT, "not from 1 to 64 devices"),
+        (mlu(1, 1 << 17), MEMORY, "write at most 65536"),
+    ],
+)
+def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
+    """The error names the field by its path, and the way out."""
+    error = refused(document)
+    assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
+    assert says in str(error)
+
+
+def test_F15_who_names_no_cores_has_the_mlu_alone() -> None:
+    """The share that the plugin would cut of it otherwise had no cores at all."""
+    both = ledger()
+    for uid in ("p", "q"):
+        both.submit(submitted(uid, shape=draft(mlu(1, 20)).shape, dialect="cambricon")).settle()
+    held = [both.shares(uid)[0] for uid in ("p", "q")]
+    assert [share.cores for share in held] == [100, 100]
+    assert held[0].device != held[1].device
+
+
+def test_not_beside_another_vendor() -> None:
+    """One pod, one dialect; and NVIDIA's annotations choose no MLU."""
+    both = pod(containers=[container("a", {COUNT: 1}), container("b", {"nvidia.com/gpu": 1})])
+    assert f"is of another dialect than {COUNT}" in str(refused(both))
+    error = refused(pod({COUNT: 1}, {"nvidia.com/use-gputype": "A100"}))
+    assert "selects GPUs in a pod that asks for MLUs" in str(error)
+
+
+def test_the_sample_from_manifest_to_annotations() -> None:
+    """Read, placed on the model that it wants, and told to the vendor's plugin as HAMi does."""
+    found = draft(yaml.safe_load(SAMPLE.read_text("utf-8")))
+    assert found.dialect == "cambricon"
+    assert found.shape.asks == ask(memory_mib=5120, cores=10)
+    assert found.shape.devices == DeviceConstraints(use_types=("MLU370-X8",))
+    here = ledger().submit(submitted("p", shape=found.shape, dialect="cambricon")).settle()
+    (share,) = here.shares("p")
+    assert (here.where("p"), share.memory_mib, share.cores) == ("mlu-1", 5120, 10)
+    devices = {name: state.device for name, state in here.node("mlu-1").by_id.items()}
+    at = PlacedPod(
+        here.pod("p").submitted,
+        here.placement("p"),
+        devices,
+        1_700_000_000 * 10**9,
+        DialectConfig(),
+    )
+    segments = f"{share.device},MLU,5120,10:;"
+    assert render(at) == {
+        "CAMBRICON_DSMLU_ASSIGNED": "false",
+        "CAMBRICON_DSMLU_PROFILE": "0_10_20",
+        "hami.io/cambricon-mlu-devices-to-allocate": segments,
+        "hami.io/cambricon-mlu-devices-allocated": segments,
+        "hami.io/vgpu-node": "mlu-1",
+        "hami.io/vgpu-time": "1700000000",
+        "hami.io/bind-phase": "allocating",
+        "hami.io/bind-time": "1700000000",
+    }
+
+
+def test_shares_fill_an_mlu() -> None:
+    """Memory and cores are counted, and a whole MLU needs an idle one."""
+    here = ledger()
+    for number, amount in enumerate((30_000, 19_000, 30_000, 10_000)):
+        wanted = shape(
+            *ask(memory_mib=amount, cores=20), devices=DeviceConstraints(use_types=("MLU370",))
+        )
+        here.submit(submitted(f"p{number}", shape=wanted, dialect="cambricon")).settle()
+    assert here.devices("p0") == here.devices("p1")
+    assert here.devices("p2") == here.devices("p3") != here.devices("p0")
+    here.submit(submitted("w", shape=shape(*ask(count=2, cores=100)), dialect="cambricon"))
+    here.submit(submitted("x", shape=shape(*ask(cores=100)), dialect="cambricon")).settle()
+    assert here.where("w") == "mlu-2"
+    assert here.reasons("x") == {RefusalCode.DEVICE_IN_USE: 2}

@@ -1,0 +1,185 @@
+"""One module and one row: what a dialect says of itself is all that anybody knows of it."""
+
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from apportion.core.placement.limits import quotas
+from apportion.core.placement.limits.quotas import NamespaceQuota
+from apportion.core.workloads.adoption.claims import claim_of
+from apportion.core.workloads.adoption.recovery import recover
+from apportion.core.workloads.dialects import DialectConfig, hami, listing, measures
+from apportion.core.workloads.dialects.bound_pod import BoundPod, Held, natural
+from apportion.core.workloads.dialects.container import Amounts, Container
+from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.workloads.dialects.listing import (
+    DIALECTS,
+    claimed,
+    claims,
+    count_names,
+    families_of,
+)
+from apportion.core.workloads.dialects.notes import Notes
+from apportion.core.workloads.dialects.placed_pod import PlacedPod
+from apportion.core.workloads.dialects.rendering import render
+from apportion.core.workloads.dialects.resource import COUNTED, SHARES, Bound, Resource, Resources
+from apportion.core.workloads.dialects.slot import SLOT
+from apportion.core.workloads.pods.template import ManifestConfig
+from apportion_schemas import Ask, Configuration, DeviceConstraints, QuotaObserved, Share
+from tests.managed_resources import FILE, told
+from tests.support.manifests import draft, pod, refused
+from tests.support.pods import placed, shape
+from tests.support.pods import pod as submitted
+
+COUNT = "tpu.example/chips"
+CONFIG = DialectConfig()
+
+
+def _resources(_: DialectConfig) -> Resources:
+    return {COUNT: Resource(("tpu",), Bound(SHARES, "tpu"))}
+
+
+def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
+    chips = amounts.get(COUNT)
+    if chips is None:
+        return None
+    return Ask(container=container.name, family="tpu", count=measures.count(chips), cores=100)
+
+
+def _choose(notes: Notes) -> DeviceConstraints:
+    return DeviceConstraints(use_types=tuple(notes.values.get("tpu.example/type", "").split()))
+
+
+def _render(it: PlacedPod) -> dict[str, str]:
+    return {"tpu.example/held": str(len(it.placed.shares))}
+
+
+def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
+    for number in range(natural(text)):
+        yield Held(pod.containers[0], "tpu", number=number)
+
+
+TPU = Dialect(
+    name="tpu",
+    devices="TPUs",
+    resources=_resources,
+    read=_read,
+    choose=_choose,
+    reserved={"tpu.example/type": "selects TPUs in a pod that asks for {devices}"},
+    render=_render,
+    recover={"tpu.example/held": _recover},
+)
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A dialect of tomorrow is on the list, and gone from it afterwards."""
+    kept = (
+        *(listing.claims, listing.claimed, listing.resources, listing.reserved, listing.recovers),
+        quotas.amounts_by_name,
+    )
+    monkeypatch.setattr(listing, "DIALECTS", (*DIALECTS, TPU))
+    for cache in kept:
+        cache.cache_clear()
+    yield
+    for cache in kept:
+        cache.cache_clear()
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_pod_of_a_listed_dialect_is_read_and_told_of_its_place() -> None:
+    """From its module alone: the names, the amounts, the choice, and what the plugin is told."""
+    found = draft(pod({COUNT: 2}, {"tpu.example/type": "v5e"}))
+    assert (found.dialect, found.shape.devices.use_types) == ("tpu", ("v5e",))
+    assert found.shape.asks == (Ask(container="main", family="tpu", count=2, cores=100),)
+    at = placed("p", shares=[Share(container="main", device="t", memory_mib=1, cores=100)])
+    about = submitted("p", shape=shape(*found.shape.asks), dialect="tpu")
+    assert render(PlacedPod(about, at, {}, 0, CONFIG)) == {"tpu.example/held": "1"}
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_bound_pod_of_a_listed_dialect_is_known_to_hold_devices() -> None:
+    """What it says that it holds is read back; where it says nothing, its family is in use."""
+    found = recover(BoundPod({"tpu.example/held": "2"}, (), ("main",), (), CONFIG))
+    assert found is not None
+    assert [each.number for each in found.held] == [0, 1]
+    unreadable = pod({COUNT: 65}, nodeName="n1")
+    unreadable["metadata"]["uid"] = "u"
+    claim = claim_of(unreadable, ManifestConfig(), ours=False)
+    assert claim is not None
+    assert claim.families == ("tpu",)
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_limit_in_a_listed_dialect_binds() -> None:
+    """A namespace may hold one: a second is beyond it."""
+    quota = NamespaceQuota(
+        QuotaObserved(namespace="n", quota="q", hard={f"limits.{COUNT}": 1}), Configuration()
+    )
+    assert quota.limits
+    assert quota.exceeded({(SHARES, "tpu"): 0}, {(SHARES, "tpu"): 1}) is None
+    assert quota.exceeded({(SHARES, "tpu"): 1}, {(SHARES, "tpu"): 1}) is not None
+
+
+@pytest.mark.usefixtures("listed")
+def test_annotations_of_a_listed_dialect_are_for_its_own_pods() -> None:
+    """Nobody named the two to one another."""
+    said = str(refused(pod({"nvidia.com/gpu": 1}, {"tpu.example/type": "v5e"})))
+    assert "selects TPUs in a pod that asks for GPUs" in said
+    said = str(refused(pod({COUNT: 1}, {"nvidia.com/use-gputype": "A100"})))
+    assert "selects GPUs in a pod that asks for TPUs" in said
+
+
+def test_each_vendors_annotations_are_for_its_own_pods() -> None:
+    """Also those of vendors that are not NVIDIA's, whoever reads the pod."""
+    keys = {
+        "nvidia.com/gpu": "nvidia.com/use-gputype",
+        "huawei.com/Ascend310P": "hami.io/use-Ascend310P-uuid",
+        "cambricon.com/vmlu": "cambricon.com/use-mlutype",
+    }
+    for resource, own in keys.items():
+        assert draft(pod({resource: 1}, {own: "a"})).shape.asks
+        for other in set(keys.values()) - {own}:
+            assert "in a pod that asks for" in str(refused(pod({resource: 1}, {other: "a"})))
+
+
+def test_every_name_has_a_family_and_counts_something_known() -> None:
+    """A name without a family would hide a device that is in use."""
+    names = [dialect.name for dialect in DIALECTS]
+    assert len(set(names)) == len(names)
+    for dialect in DIALECTS:
+        for config in (CONFIG, DialectConfig(mig_by_profile=True)):
+            for resource in dialect.resources(config).values():
+                assert resource.families
+                assert resource.bound is None or resource.bound.counts in COUNTED
+
+
+def test_a_name_of_several_dialects_is_the_first_ones() -> None:
+    """`nvidia.com/gpu` is the plain name before it is HAMi's."""
+    assert [dialect.name for dialect in claims(CONFIG)["nvidia.com/gpu"]] == ["plain", hami.NAME]
+
+
+def test_npu_core_is_about_every_ascend_family() -> None:
+    """MindCluster's name says not which: a bound pod with it may hold an NPU of any of them."""
+    families = families_of(("huawei.com/npu-core",), CONFIG)
+    assert "ascend310p" in families
+    assert all(family.startswith("ascend") for family in families)
+
+
+def test_kube_scheduler_is_told_of_every_name() -> None:
+    """The configuration in `deploy/` is the generated one (`make generate`), and is YAML."""
+    text = FILE.read_text("utf-8")
+    assert told(text) == text
+    (extender,) = yaml.safe_load(text)["extenders"]
+    assert len(extender["managedResources"]) == len(claimed(CONFIG))
+
+
+def test_a_slot_is_of_a_container_whose_names_count_no_devices() -> None:
+    """It changes nothing of what is asked; where it would do harm it is refused by name."""
+    vcuda = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
+    assert draft(pod(vcuda | {SLOT: 1})).shape == draft(pod(vcuda)).shape
+    assert "in a container without a device" in str(refused(pod({SLOT: 1})))
+    assert "beside nvidia.com/gpu" in str(refused(pod({"nvidia.com/gpu": 1, SLOT: 1})))
+    assert SLOT in count_names(CONFIG)
+    assert SLOT in claimed(CONFIG)

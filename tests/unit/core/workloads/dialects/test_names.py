@@ -1,0 +1,58 @@
+"""Configured names: what a configuration may rename, and what would make it ambiguous."""
+
+import msgspec
+import pytest
+
+from apportion.core.workloads.dialects import DialectConfig, ManifestError
+from apportion.core.workloads.dialects.errors import shown
+from apportion.core.workloads.dialects.listing import claimed
+
+VGPU = ("count", "memory", "memory_percent", "cores")
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ({"plain_count": "gpu"}, "matching regex"),
+        ({"plain_count": "nvidia.com/"}, "matching regex"),
+        ({"hami": dict.fromkeys(VGPU, "a.b/x")}, "one name twice"),
+        ({"memory_factor": 0}, ">= 1"),
+        ({"default_cores": 101}, "<= 100"),
+        ({"default_gpu_count": 0}, ">= 1"),
+        ({"default_memory": 1}, "unknown field"),
+    ],
+)
+def test_a_configuration_that_cannot_be_meant(document: dict[str, object], says: str) -> None:
+    """A name without a domain, a name twice, a default out of bounds, a key without effect."""
+    with pytest.raises(msgspec.ValidationError, match=says):
+        msgspec.convert(document, DialectConfig)
+
+
+def test_every_known_name_is_claimed() -> None:
+    """A device's resource name never counts as an extended resource as well."""
+    names = claimed(DialectConfig())
+    assert {"nvidia.com/gpu", "nvidia.com/gpumem-percentage", "nvidia.com/priority"} <= names
+    assert {"volcano.sh/vgpu-number", "volcano.sh/gpu-memory"} <= names
+    assert {"docker.com/vcuda-core", "tencent.com/vcuda-memory"} <= names
+    assert {"huawei.com/Ascend910B4-1-memory", "huawei.com/npu-core"} <= names
+    assert "nvidia.com/mig-1g.5gb" not in names
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "it"),
+        ("x" * 500, "'" + "x" * 80 + "'…"),
+        ("a\nb", r"'a\nb'"),
+        (True, "true"),
+        (3, "3"),
+        (1 << 2000, "a very large number"),
+        ([1, 2], "a list of 2"),
+        ({}, "an object of 0"),
+        (b"", "a bytes"),
+    ],
+)
+def test_values_are_shown_short(value: object, said: str) -> None:
+    """An error is one line, whatever somebody sent."""
+    assert shown(value) == said
+    assert str(ManifestError("a", value, "is bad", "mend it")) == f"a: {said} is bad: mend it"

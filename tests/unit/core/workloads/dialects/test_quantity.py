@@ -1,0 +1,109 @@
+"""Kubernetes quantities: the grammar, the suffixes and the refusals."""
+
+from fractions import Fraction
+
+import pytest
+
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.dialects.container import Container, amount_of
+from apportion.core.workloads.dialects.quantity import quantity, whole
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("0", Fraction(0)),
+        ("2", Fraction(2)),
+        (2, Fraction(2)),
+        (0.5, Fraction(1, 2)),
+        (0.1, Fraction(1, 10)),
+        ("100m", Fraction(1, 10)),
+        ("1.5", Fraction(3, 2)),
+        (".5", Fraction(1, 2)),
+        ("5.", Fraction(5)),
+        ("+3", Fraction(3)),
+        ("1k", Fraction(1000)),
+        ("1Ki", Fraction(1024)),
+        ("2Gi", Fraction(2 << 30)),
+        ("1.5Mi", Fraction(3 << 19)),
+        ("1E", Fraction(10**18)),
+        ("1Ei", Fraction(1 << 60)),
+        ("1e3", Fraction(1000)),
+        ("1E3", Fraction(1000)),
+        ("12E-1", Fraction(6, 5)),
+        ("7n", Fraction(7, 10**9)),
+        ("250u", Fraction(1, 4000)),
+        ("0.1Ki", Fraction(1024, 10)),
+    ],
+)
+def test_amount(written: object, meant: Fraction) -> None:
+    """Exact, where a float would not be."""
+    assert quantity(written, "field") == meant
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", " 1", "1 ", "1K", "1ki", "Ki", "1Kib", "1e", "1e3Ki", "0x10", "1_000", "--1", "one",
+     "\u0661", "1e999", "9" * 65, True, None, [1], {}, float("nan"), float("inf")],
+)  # fmt: skip
+def test_no_quantity(written: object) -> None:
+    """What Kubernetes does not read, and what would cost more to read than it is worth."""
+    with pytest.raises(ManifestError, match="is not a quantity"):
+        quantity(written, "field")
+
+
+@pytest.mark.parametrize("written", ["-1", -1, "-0.5Gi"])
+def test_negative(written: object) -> None:
+    """Less than nothing cannot be asked for."""
+    with pytest.raises(ManifestError, match=r"field: .* is negative: write 0 or more"):
+        quantity(written, "field")
+
+
+@pytest.mark.parametrize(("written", "meant"), [("1k", 1000), ("2000m", 2), (3, 3), ("1e2", 100)])
+def test_whole_number(written: object, meant: int) -> None:
+    """An extended resource is a whole number, however it is written."""
+    assert whole(written, "field", limit=10_000) == meant
+
+
+@pytest.mark.parametrize(
+    ("written", "fix"),
+    [
+        ("4000MB", 'write a whole number without "MB", as in "4000"'),
+        ("4000 MiB", 'write a whole number without "MiB", as in "4000"'),
+        ("50%", 'write a whole number without "%", as in "50"'),
+        ("4GB", 'write a whole number, as in "2"'),
+        ("many", 'write a whole number, as in "2"'),
+        (None, 'write a whole number, as in "2"'),
+    ],
+)
+def test_a_number_with_its_unit_is_the_fix(written: object, fix: str) -> None:
+    """Of memory and of cores, whose names have the unit; that of 4 GB is not 4."""
+    with pytest.raises(ManifestError) as caught:
+        whole(written, "field", limit=10_000)
+    assert caught.value.fix == fix
+
+
+@pytest.mark.parametrize("written", ["1.5", "100m", 0.25])
+def test_fraction_of_a_device(written: object) -> None:
+    """Half a device is asked for by memory or cores, not by half a count."""
+    with pytest.raises(ManifestError, match="is a fraction: write a whole number"):
+        whole(written, "field", limit=10)
+
+
+def test_limit_of_a_whole_number() -> None:
+    """The limit itself is allowed, one more is not."""
+    assert whole("10", "field", limit=10) == 10
+    with pytest.raises(ManifestError, match="write at most 10"):
+        whole("11", "field", limit=10)
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [("one", 'write a whole number, as in "2"'), (-1, "write 1 or more, or leave it out")],
+)
+def test_of_cards_a_whole_number_is_asked_for(value: object, fix: str) -> None:
+    """What would be refused or be of no use next is not proposed: 4Gi cards, or none."""
+    container = Container("main", "spec", {"nvidia.com/gpu": value}, {})
+    with pytest.raises(ManifestError) as refused:
+        amount_of(container, "nvidia.com/gpu")
+    assert refused.value.fix == fix

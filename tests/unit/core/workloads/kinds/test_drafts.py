@@ -1,0 +1,284 @@
+"""Kinds: which pods a document stands for, what gang they are, and whose they are."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.workloads.kinds.drafts import PodDraft, submitted
+from apportion_schemas import PodGroupObserved, PodSubmitted, Shape
+from tests.support.manifests import container, draft, pod, read, refused, task, volcano_job
+
+
+def replicated(kind: str, version: str, **spec: Any) -> dict[str, Any]:
+    """A Job or Deployment called `many`."""
+    template = {"spec": {"containers": [container(limits={"nvidia.com/gpu": 1})]}}
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": "many", "namespace": "lab"},
+        "spec": {"template": template, **spec},
+    }
+
+
+def job(**spec: Any) -> dict[str, Any]:
+    """A batch Job."""
+    return replicated("Job", "batch/v1", **spec)
+
+
+def deployment(**spec: Any) -> dict[str, Any]:
+    """A Deployment."""
+    return replicated("Deployment", "apps/v1", **spec)
+
+
+def pod_group(**spec: Any) -> dict[str, Any]:
+    """A PodGroup called `gang`."""
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "gang", "namespace": "lab"},
+        "spec": spec,
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "count"),
+    [
+        (job(), 1),
+        (job(parallelism=3), 3),
+        (job(parallelism=3, completions=2), 2),
+        (job(parallelism=2, completions=9), 2),
+        (job(parallelism=5, suspend=True), 0),
+        (deployment(), 1),
+        (deployment(replicas=0), 0),
+        (deployment(replicas=10_000), 10_000),
+    ],
+)
+def test_how_many_pods(document: dict[str, Any], count: int) -> None:
+    """As many as its controller would have running at once, numbered from 0."""
+    pods = read(document).pods
+    assert [p.name for p in pods] == [f"many-{i}" for i in range(count)]
+    assert {p.owner for p in pods} <= {f"{document['kind']}/many"}
+    assert {(p.namespace, p.dialect, p.group) for p in pods} <= {("lab", "plain", "")}
+
+
+def test_volcano_job() -> None:
+    """Every pod knows its task and its gang; what a task leaves out comes from the job."""
+    tasks = [
+        task({"nvidia.com/gpu": 1}, name="master", minAvailable=1),
+        task({"nvidia.com/gpu": 2}, replicas=3, minAvailable=2),
+    ]
+    tasks[1]["template"]["spec"]["schedulerName"] = "mine"
+    found = read(
+        volcano_job(
+            *tasks,
+            minAvailable=3,
+            queue="training",
+            priorityClassName="system-cluster-critical",
+            schedulerName="volcano",
+        )
+    )
+    assert found.group == PodGroupObserved(
+        group="default/job",
+        min_available=3,
+        min_tasks={"master": 1, "default1": 2},
+        queue="training",
+        priority=2_000_000_000,
+    )
+    assert [(p.name, p.task, p.scheduler_name) for p in found.pods] == [
+        ("job-master-0", "master", "volcano"),
+        ("job-default1-0", "default1", "mine"),
+        ("job-default1-1", "default1", "mine"),
+        ("job-default1-2", "default1", "mine"),
+    ]
+    assert {(p.group, p.owner, p.priority) for p in found.pods} == {
+        ("default/job", "Job/job", 2_000_000_000)
+    }
+
+
+@pytest.mark.parametrize(
+    ("tasks", "least"),
+    [([task(replicas=2), task(replicas=3)], 5), ([task(replicas=4, minAvailable=1), task()], 2)],
+)
+def test_volcano_job_without_min_available(tasks: list[dict[str, Any]], least: int) -> None:
+    """Volcano's admission fills in the sum of what its tasks need."""
+    group = read(volcano_job(*tasks)).group
+    assert group is not None
+    assert group.min_available == least
+
+
+def gang_of(api_version: str, **spec: Any) -> Any:
+    """What a PodGroup of that API is read to."""
+    metadata = {"name": "gang", "namespace": "team"}
+    made = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    return read(made).group
+
+
+@pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
+def test_pod_groups_of_other_apis(version: str) -> None:
+    """Each has a name of its own; one of Kubernetes without a gang's policy needs one pod."""
+    theirs = gang_of("scheduling.x-k8s.io/v1alpha1", minMember=4, scheduleTimeoutSeconds=10)
+    name = "team/scheduling.x-k8s.io/gang"
+    assert theirs == PodGroupObserved(group=name, min_available=4)
+    kubernetes = f"scheduling.k8s.io/{version}"
+    policy = {"gang": {"minCount": 3}}
+    found = gang_of(kubernetes, schedulingPolicy=policy, priority=7)
+    name = "team/scheduling.k8s.io/gang"
+    assert found == PodGroupObserved(group=name, min_available=3, priority=7)
+    single = gang_of(kubernetes, schedulingPolicy={"basic": {}})
+    assert single == PodGroupObserved(group=name, min_available=1)
+
+
+@pytest.mark.parametrize(
+    ("api_version", "spec", "field"),
+    [
+        ("scheduling.x-k8s.io/v1alpha1", {"minMember": 901}, "spec.minMember"),
+        (
+            "scheduling.k8s.io/v1alpha2",
+            {"schedulingPolicy": {"gang": {"minCount": 901}}},
+            "spec.schedulingPolicy.gang.minCount",
+        ),
+        (
+            "scheduling.k8s.io/v1alpha2",
+            {"schedulingConstraints": {"topology": [{"key": "rack"}]}},
+            "spec.schedulingConstraints.topology",
+        ),
+        (
+            "scheduling.k8s.io/v1beta1",
+            {"parentCompositePodGroupName": "all"},
+            "spec.parentCompositePodGroupName",
+        ),
+        (
+            "scheduling.k8s.io/v1alpha2",
+            {"resourceClaims": [{"name": "gpu"}]},
+            "spec.resourceClaims",
+        ),
+    ],
+)
+def test_pod_groups_of_other_apis_are_refused_by_field(
+    api_version: str, spec: dict[str, Any], field: str
+) -> None:
+    """Gangs too large to start at once, and what would keep them off nodes."""
+    metadata = {"name": "gang", "namespace": "team"}
+    document = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    assert refused(document).field == field
+
+
+def test_pod_group() -> None:
+    """The gang alone."""
+    found = read(pod_group(minMember=4, minTaskMember={"worker": 3}, queue="night"))
+    assert found.group == PodGroupObserved(
+        group="lab/gang", min_available=4, min_tasks={"worker": 3}, queue="night"
+    )
+    assert found.pods == ()
+
+
+def test_pod_as_an_api_server_has_it() -> None:
+    """Its gang and task are annotations, its owner the reference that controls it."""
+    document = pod(
+        {"nvidia.com/gpu": 1},
+        {"scheduling.k8s.io/group-name": "gang", "volcano.sh/task-spec": "worker"},
+    )
+    document["metadata"]["namespace"] = "lab"
+    document["metadata"]["ownerReferences"] = [
+        {"kind": "Thing", "name": "other"},
+        {"kind": "Job", "name": "gang", "controller": True},
+    ]
+    document["status"] = {"phase": "Pending"}
+    found = draft(document)
+    assert (found.group, found.task, found.owner) == ("lab/gang", "worker", "Job/gang")
+
+
+@pytest.mark.parametrize(
+    ("notes", "queue"),
+    [
+        ({}, ""),
+        ({"scheduling.volcano.sh/queue-name": "night"}, "night"),
+        ({"volcano.sh/queue-name": "day"}, "day"),
+        ({"volcano.sh/queue-name": "day", "scheduling.volcano.sh/queue-name": "night"}, "night"),
+    ],
+)
+def test_the_queue_of_a_pod(notes: dict[str, object], queue: str) -> None:
+    """Its author's annotation goes before that of Volcano's jobs; it reaches the ledger."""
+    assert submitted(draft(pod({"nvidia.com/gpu": 1}, notes)), "u1").queue == queue
+
+
+def test_null_fields_are_absent() -> None:
+    """A key with nothing behind it is what people leave when they delete its value."""
+    document = pod(nodeSelector=None, initContainers=None, priority=None)
+    document["spec"]["containers"][0]["resources"] = None
+    assert draft(document).shape == Shape()
+
+
+def test_submitted() -> None:
+    """A draft and an identity make the event, field by field."""
+    made = PodDraft(
+        namespace="n", name="p", shape=Shape(), dialect="hami", priority=3, group="n/g",
+        task="t", owner="Job/j", high_priority=("c",), scheduler_name="volcano",
+    )  # fmt: skip
+    assert submitted(made, "uid-1") == PodSubmitted(
+        uid="uid-1", namespace="n", name="p", shape=Shape(), dialect="hami", priority=3,
+        group="n/g", task="t", owner="Job/j", high_priority=("c",),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("document", "field", "says"),
+    [
+        (deployment(replicas=10_001), "spec.replicas", "<= 10000"),
+        (deployment(replicas=-1), "spec.replicas", ">= 0"),
+        (deployment(replicas="two"), "spec.replicas", "write a whole number without quotes"),
+        (job(parallelism=10_001), "spec.parallelism", "<= 10000"),
+        (volcano_job(), "spec.tasks", "length >= 1"),
+        (volcano_job(task(replicas=2), minAvailable=3), "spec.minAvailable", "than the 2 pods"),
+        (
+            volcano_job(task(replicas=2, minAvailable=3)),
+            "spec.tasks[0].minAvailable",
+            "than the 2 replicas",
+        ),
+        (volcano_job(task(name="a"), task(name="a")), "spec.tasks[1].name", "comes twice"),
+        (volcano_job(task(replicas=9000), task(replicas=9000)), "spec.tasks", "makes 18000 pods"),
+        (volcano_job(task(name="A")), "spec.tasks[0].name", "is no DNS label"),
+        (volcano_job(task(), queue="Big"), "spec.queue", "is no DNS name"),
+        (volcano_job(task(replicas=901)), "spec.minAvailable", "can start together, which is 900"),
+        (
+            volcano_job(task({"nvidia.com/gpu": "x"})),
+            'spec.tasks[0].template.spec.containers[0].resources.limits["nvidia.com/gpu"]',
+            "is not a quantity",
+        ),
+        (pod_group(minTaskMember={"worker": "x"}), 'spec.minTaskMember["worker"]', "quantity"),
+        (pod_group(minTaskMember={"Worker": 1}), 'spec.minTaskMember["Worker"]', "DNS label"),
+        (
+            pod(None, {"scheduling.k8s.io/group-name": "A"}),
+            'metadata.annotations["scheduling.k8s.io/group-name"]',
+            "is no DNS name",
+        ),
+        (
+            pod(None, {"scheduling.volcano.sh/queue-name": "A"}),
+            'metadata.annotations["scheduling.volcano.sh/queue-name"]',
+            "is no DNS name",
+        ),
+    ],
+)
+def test_refusals(document: dict[str, Any], field: str, says: str) -> None:
+    """The error names the field by its path, and the way out."""
+    error = refused(document)
+    assert error.field == field
+    assert says in str(error)
+
+
+@pytest.mark.parametrize("name", ["", "Pod", "a_b", "-a", "a-", "a..b", "a" * 254, "a/b", "a\n"])
+def test_names(name: str) -> None:
+    """What an API server would refuse, and a missing name."""
+    document = pod()
+    document["metadata"]["name"] = name
+    assert refused(document).field == "metadata.name"
+
+
+def test_names_that_grow_too_long() -> None:
+    """A name may be allowed and its pods' names not be."""
+    document = job()
+    document["metadata"]["name"] = "a" * 252
+    assert "makes names of 254 characters" in str(refused(document))
+    document = volcano_job(task())
+    document["metadata"].update(name="a" * 230, namespace="n" * 63)
+    assert "makes names of 294 characters" in str(refused(document))

@@ -1,0 +1,148 @@
+"""Queues and quotas as documents: what is read of them, and what is refused by its field."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.kinds.limits import limit_of
+from apportion_schemas import QueueObserved, QuotaObserved
+
+
+def queue(name: str = "ml", **spec: Any) -> dict[str, Any]:
+    """A Volcano Queue."""
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": name, "annotations": {"volcano.sh/card.quota": '{"A100": 2}'}},
+        "spec": spec,
+    }
+
+
+def quota(hard: object, **metadata: str) -> dict[str, Any]:
+    """A ResourceQuota."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q", **metadata},
+        "spec": {"hard": hard},
+    }
+
+
+def test_a_queue_is_what_the_watcher_would_say() -> None:
+    """CPU in thousandths, memory in MiB, all else in whole units."""
+    document = queue(weight=3, capability={"cpu": "500m", "memory": "2Gi", "nvidia.com/gpu": 4})
+    assert limit_of(document) == QueueObserved(
+        queue="ml",
+        weight=3,
+        capability={"cpu": 500, "memory": 2048, "nvidia.com/gpu": 4},
+        cards={"A100": 2},
+    )
+
+
+@pytest.mark.parametrize(("state", "is_open"), [("Open", True), ("Closed", False)])
+def test_a_queue_has_its_state_where_kubernetes_has_it(state: str, is_open: bool) -> None:
+    """So what `kubectl get queue -o yaml` prints closes it here as well."""
+    said = limit_of(queue() | {"status": {"state": state}})
+    assert isinstance(said, QueueObserved)
+    assert said.open == is_open
+
+
+def test_a_state_in_the_spec_is_refused_with_where_it_belongs() -> None:
+    """Else a queue would take pods that its author has closed; that it is open is no harm."""
+    with pytest.raises(ManifestError, match=r"status: \{state: Closed\}") as refused:
+        limit_of(queue(state="Closed"))
+    assert refused.value.field == "spec.state"
+    assert limit_of(queue(state="Open")) == limit_of(queue())
+
+
+def test_a_quota_is_of_devices_alone() -> None:
+    """What the API server keeps to itself is passed over beside it."""
+    document = quota({"cpu": "4", "requests.nvidia.com/gpu": "2"}, namespace="team")
+    assert limit_of(document) == QuotaObserved(
+        namespace="team", quota="q", hard={"requests.nvidia.com/gpu": 2}
+    )
+
+
+@pytest.mark.parametrize("of", [quota, lambda limits: queue(capability=limits)])
+@pytest.mark.parametrize(
+    ("name", "amount", "said"),
+    [
+        ("nvidia.com/gpumem", "16Gi", "units of 1 MiB, not in bytes: write 16384"),
+        ("volcano.sh/vgpu-memory", "512Mi", "write 512"),
+        ("volcano.sh/vgpu-memory", "4Mi", "write 4$"),
+        ("volcano.sh/vgpu-memory", "16Ki", "write 16384$"),
+        ("tencent.com/vcuda-memory", "1Gi", "units of 256 MiB, not in bytes: write 4"),
+        ("nvidia.com/gpu", 1.5, "is a fraction: write a whole number"),
+        ("example.com/nic", "500m", "is a fraction"),
+    ],
+)
+def test_what_no_pod_could_ask_for_is_no_limit(of: Any, name: str, amount: Any, said: str) -> None:
+    """Bytes would bind nobody, and part of a device would be rounded in silence."""
+    with pytest.raises(ManifestError, match=said):
+        limit_of(of({name: amount}))
+
+
+def test_a_quota_names_claims_of_memory_and_large_numbers_are_meant() -> None:
+    """Of requests and limits alike; a number is of the unit, also with a suffix of thousands."""
+    with pytest.raises(ManifestError, match="write 16384"):
+        limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}))
+    said = limit_of(quota({"requests.nvidia.com/gpumem": "640k", "nvidia.com/gpumem": 1 << 34}))
+    assert isinstance(said, QuotaObserved)
+    assert said.hard == {"requests.nvidia.com/gpumem": 640_000, "nvidia.com/gpumem": 1 << 34}
+
+
+@pytest.mark.parametrize("amount", [20_000_000, "20000000", "20M", "2e7"])
+def test_a_limit_of_a_fleet_is_taken_as_kubernetes_writes_it(amount: object) -> None:
+    """More than any device has, in each form of the same number: 20M is what the API server says
+    of 20000000.
+    """
+    of_queue = limit_of(queue(capability={"volcano.sh/vgpu-memory": amount}))
+    of_quota = limit_of(quota({"requests.nvidia.com/gpumem": amount}))
+    assert isinstance(of_queue, QueueObserved)
+    assert isinstance(of_quota, QuotaObserved)
+    assert of_queue.capability == {"volcano.sh/vgpu-memory": 20_000_000}
+    assert of_quota.hard == {"requests.nvidia.com/gpumem": 20_000_000}
+
+
+def test_the_unit_of_memory_is_that_of_the_configuration() -> None:
+    """As it is for pods."""
+    of = DialectConfig(memory_factor=256)
+    with pytest.raises(ManifestError, match="write 64"):
+        limit_of(quota({"limits.nvidia.com/gpumem": "16Gi"}), of)
+
+
+def test_other_documents_are_not_ours() -> None:
+    """They are read as pods, or refused as such."""
+    assert limit_of({"apiVersion": "v1", "kind": "Pod"}) is None
+    assert limit_of(["v1"]) is None
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        (queue(weight=-1), "spec.weight"),
+        (queue(weight="3"), "spec.weight"),
+        (queue(weight=0), "spec.weight"),
+        (queue(weight=65_536), "spec.weight"),
+        (queue(capability=["cpu"]), "spec.capability"),
+        (queue(capability={"cpu": "lots"}), 'spec.capability["cpu"]'),
+        (queue(capability={"cpu": "-1"}), 'spec.capability["cpu"]'),
+        (queue("Not A Name"), "metadata.name"),
+        (quota({"cpu": "4"}), "spec.hard"),
+        (quota(["cpu"]), "spec.hard"),
+        (quota({"requests.nvidia.com/gpu": 1}, namespace="No.Label"), "metadata.namespace"),
+        (queue() | {"spec": "none"}, "spec"),
+        (queue() | {"status": "Closed"}, "status"),
+        (queue() | {"status": {"state": "closed"}}, "status.state"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_refused_by_its_field(
+    document: dict[str, Any], field: str
+) -> None:
+    """With what to write instead."""
+    with pytest.raises(ManifestError) as refused:
+        limit_of(document)
+    assert refused.value.field == field
+    assert refused.value.fix

@@ -1,0 +1,71 @@
+"""A pod that names another scheduler is told of, and a plain one is not."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.configuration import manifest_config
+from apportion.core.workloads.lint.checking import checked
+from apportion.core.workloads.lint.other_scheduler import left_elsewhere
+from apportion.core.workloads.pods.template import DEFAULT_CONFIG
+from apportion.core.workloads.schedulers import SchedulerNames
+from apportion_schemas import Configuration
+
+WEBHOOK = "unless the webhook takes it"
+POD_SPEC = {"containers": [{"name": "main", "image": "x"}]}
+
+
+def pod(name: str | None) -> dict[str, Any]:
+    """A pod that names that scheduler."""
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec(name)}
+
+
+def spec(name: str | None) -> dict[str, Any]:
+    """Of such a pod."""
+    return POD_SPEC | ({} if name is None else {"schedulerName": name})
+
+
+@pytest.mark.parametrize("name", [None, "", "apportion", "volcano", "hami-scheduler"])
+def test_a_plain_pod_and_one_of_ours(name: str | None) -> None:
+    """Nothing is said of them."""
+    assert not list(left_elsewhere(pod(name), SchedulerNames()))
+
+
+@pytest.mark.parametrize(("name", "webhook"), [("default-scheduler", True), ("gpu-sched", False)])
+def test_a_pod_of_another_scheduler(name: str, webhook: bool) -> None:
+    """The webhook gives ours to a pod of the default scheduler alone."""
+    ((field, why, _),) = left_elsewhere(pod(name), SchedulerNames())
+    assert field == "spec.schedulerName"
+    assert why.startswith(f"{name} is another scheduler: ")
+    assert "in Kubernetes it leaves it alone" in why
+    assert (WEBHOOK in why) == webhook
+    assert why.endswith("; write apportion")
+
+
+def test_the_configuration_says_whose_are_ours() -> None:
+    """Names of its own take the place of those that we have; an extended one asks us as well."""
+    configuration = Configuration(
+        scheduler_names=("shared",), extended_scheduler_names=("default-scheduler",)
+    )
+    names = manifest_config(configuration).schedulers
+    assert not list(left_elsewhere(pod("shared"), names))
+    assert not list(left_elsewhere(pod("default-scheduler"), names))
+    ((_, why, _),) = left_elsewhere(pod("volcano"), names)
+    assert why.endswith("; write shared")
+
+
+def test_it_is_told_where_it_stands_in_what_makes_pods() -> None:
+    """Also where a controller would, and each task's of a Volcano Job."""
+    job = {
+        "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "j"},
+        "spec": {"tasks": [
+            {"name": "a", "replicas": 1, "template": {"spec": spec("apportion")}},
+            {"name": "b", "replicas": 1, "template": {"spec": spec("other")}},
+        ]},
+    }  # fmt: skip
+    (taken,) = checked(job, DEFAULT_CONFIG)
+    assert taken.error is None
+    assert [note.field for note in taken.notes] == ["spec.tasks[1].template.spec.schedulerName"]
+    deep = {"metadata": {"schedulerName": "other"}, "spec": {"template": {"spec": spec("other")}}}
+    ((field, *_),) = left_elsewhere(deep, SchedulerNames())
+    assert field == "spec.template.spec.schedulerName"

@@ -1,0 +1,451 @@
+"""Slips of the pen in names of resources and annotations are told of, and nothing else is."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.vendors import HAMI_PLUGINS
+from apportion.core.workloads.lint import ignored_fields
+from apportion.core.workloads.lint.ignored_fields import CONTAINER_FIELDS
+from apportion.core.workloads.lint.typo_checks import of_no_device, of_queue, suspects
+from apportion.core.workloads.pods.unsupported import POD_SPEC
+from tests.support.volcano_crds import FIELDS
+
+CONFIG = DialectConfig()
+
+
+def pod(annotations: dict[str, str] | None = None, **limits: Any) -> dict[str, Any]:
+    """A pod with these annotations and limits; `__` stands for a slash and `_` for a hyphen."""
+    named = {name.replace("__", "/").replace("_", "-"): value for name, value in limits.items()}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": "p", "annotations": annotations or {}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": named}}]},
+    }
+
+
+def found(document: object, *, placed: bool = False) -> list[str]:
+    """Each suspect as its field and why."""
+    return [f"{each.field} {each.why}" for each in suspects(document, CONFIG, placed=placed)]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("nvidia.com/gpu-mem", "nvidia.com/gpumem"),
+        ("nvidia.com/gpucore", "nvidia.com/gpucores"),
+        ("nvida.com/gpumem", "nvidia.com/gpumem"),
+        ("volcano.sh/vgpu-memoryy", "volcano.sh/vgpu-memory"),
+    ],
+)
+def test_a_resource_that_is_nearly_ours(name: str, meant: str) -> None:
+    """It is named with where it stands, and with what is probably meant."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
+    (said,) = found(document)
+    assert said.startswith(f'spec.containers[0].resources.limits["{name}"] is not known here')
+    assert said.endswith(f"did you mean {meant}?")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "number"),
+    [
+        ("CUDA_DISABLE_CONTROL", "true", 1),
+        ("CUDA_DISABLE_CONTROL", "false", 0),
+        ("GPU_CORE_UTILIZATION_POLICY", "disable", 1),
+        ("GPU_CORE_UTILIZATION_POLICY", "force", 0),
+    ],
+)
+def test_F18_variables_that_end_the_hold_of_hami_core_are_named(
+    name: str, value: str, number: int
+) -> None:
+    """They count only where the node's agent lets the pod's namespace set them."""
+    document = pod(nvidia_com__gpu=1)
+    document["spec"]["containers"][0]["env"] = [{"name": name, "value": value}]
+    fields = [each.field for each in suspects(document, CONFIG)]
+    assert fields.count("spec.containers[0].env[0].value") == number
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("nvidia.com/use-gputyp", "nvidia.com/use-gputype"),
+        ("hami.io/gpu-scheduler-polcy", "hami.io/gpu-scheduler-policy"),
+        ("volcano.sh/vgpu-mod", "volcano.sh/vgpu-mode"),
+    ],
+)
+def test_an_annotation_that_is_nearly_ours(key: str, meant: str) -> None:
+    """Wherever the pod stands in a document."""
+    for document in (pod({key: "x"}), {"spec": {"template": pod({key: "x"})}}):
+        (said,) = found(document)
+        assert "has no effect" in said
+        assert said.endswith(f"did you mean {meant}?")
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpucores", "cambricon.com/mlu.smlu.vcore"])
+def test_more_cores_than_a_device_has_are_told_of(name: str) -> None:
+    """They are cut to all of them, as HAMi does; up to that nothing is said, nor of what is no
+    number, which is refused.
+    """
+    document = pod()
+    limits: dict[str, Any] = {"nvidia.com/gpu": 1, "cambricon.com/vmlu": 1}
+    document["spec"]["containers"][0]["resources"]["limits"] = limits
+    for fine in (100, "100", "many"):
+        limits[name] = fine
+        assert found(document) == []
+    for much in (130, "130"):
+        limits[name] = much
+        (said,) = found(document)
+        assert f'["{name}"] is 130, ' in said
+        assert "counts as 100" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "said"),
+    [
+        (
+            "volcano.sh/vgpu-memory",
+            183_359,
+            "counts as all memory of whichever card it gets, as in",
+        ),
+        ("nvidia.com/gpumem", 183_359, "; write what it is to have of one device"),
+        ("volcano.sh/gpu-memory", 183_359, "; write what it is to have of one device"),
+        ("docker.com/vcuda-memory", 716, "(717 units of 256 MiB)"),
+        ("docker.com/vcuda-memory", 716, "; write 3 if MiB were meant"),
+        ("cambricon.com/mlu.smlu.vmemory", 320, "; write 2 if MiB were meant"),
+        ("huawei.com/Ascend910C-memory", 65_536, "65,537 MiB"),
+        ("huawei.com/ascend310p-memory", 24_576, "largest device known here has 24,576 MiB"),
+    ],
+)
+def test_more_memory_than_any_device_has_is_told_of(name: str, most: int, said: str) -> None:
+    """With the unit, for it may be another than its author thinks; up to that nothing is said, nor
+    of what is refused as no amount, or as more than a device can ever have.
+    """
+    document = pod()
+    limits: dict[str, Any] = {"cambricon.com/vmlu": 1} if "cambricon" in name else {}
+    document["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
+    for fine in (most, str(most), "much", -1, "4Gi", 1 << 40):
+        limits[name] = fine
+        assert found(document) == []
+    for much in (most + 1, str(most + 1)):
+        limits[name] = much
+        (why,) = found(document)
+        assert why.startswith(f'spec.containers[0].resources.limits["{name}"] is ')
+        assert said in why
+
+
+def test_a_unit_of_ones_own_is_said() -> None:
+    """`gpuMemoryFactor` makes 3000 of a name 3000 GiB."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpumem": 3000}
+    (said,) = suspects(document, DialectConfig(memory_factor=1024))
+    assert "is 3,072,000 MiB (3,000 units of 1024 MiB)" in said.why
+    assert said.why.endswith("; write 3 if MiB were meant")
+
+
+@pytest.mark.parametrize(
+    ("amount", "part", "idle"),
+    [
+        ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpumem-percentage"),
+        ("volcano.sh/vgpu-memory", "volcano.sh/vgpu-memory-percentage", "volcano.sh/vgpu-memory"),
+    ],
+)
+def test_memory_as_an_amount_and_as_a_part(amount: str, part: str, idle: str) -> None:
+    """HAMi takes the amount and Volcano the part; of one that is 0 there is nothing to take."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = limits = {amount: 3000, part: 50}
+    (said,) = found(document)
+    counting = part if idle == amount else amount
+    assert said.startswith(f'spec.containers[0].resources.limits["{idle}"] is {limits[idle]} and ')
+    assert f"says nothing of memory beside {counting}, which counts alone, as in " in said
+    limits[part] = 0
+    assert found(document) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("nvidia.com/gpus", "nvidia.com/gpu"),
+        ("nvidia.com/mig-7g.81gb", "nvidia.com/mig-7g.80gb"),
+        (
+            "huawei.com/Ascend910B",
+            "huawei.com/Ascend910B2, huawei.com/Ascend910B3 or huawei.com/Ascend910B4",
+        ),
+    ],
+)
+def test_what_decides_everything_is_said_so(name: str, meant: str) -> None:
+    """Such a pod fits no node; of several names that are as near all are offered."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
+    (said,) = found(document)
+    assert "only a node that offers it takes the pod" in said
+    assert said.endswith(f"; did you mean {meant}?")
+
+
+def test_an_instance_by_its_profile_says_what_reads_it() -> None:
+    """It is known, and not read as it stands; where it is, nothing is said."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-1g.5gb": 1}
+    (said,) = found(document)
+    assert "is a MIG instance only where migStrategy is mixed; else it is asked of the node" in said
+    assert "; set that, or for the memory that one of A100-SXM4-40GB has write" in said
+    assert said.endswith(" nvidia.com/gpu: 1 and nvidia.com/gpumem: 4864")
+    assert "did you mean" not in said
+    assert not list(suspects(document, DialectConfig(mig_by_profile=True)))
+
+
+@pytest.mark.parametrize("profile", ["1g.7gb", "1g.5gb.me", "1g.24gb.gfx", "1g.24gb-me"])
+def test_an_instance_of_a_profile_that_no_model_has(profile: str) -> None:
+    """It is said to be of none, wherever profiles are read; so is a variant of one."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = {f"nvidia.com/mig-{profile}": 1}
+    for config in (CONFIG, DialectConfig(mig_by_profile=True)):
+        (said,) = suspects(document, config)
+        assert said.why.startswith("is a MIG profile of no model known here: it is asked of")
+
+
+@pytest.mark.parametrize(
+    ("limits", "slips", "notes"),
+    [
+        ({"nvidia.com/gpu": 0}, 0, 1),
+        ({"nvidia.com/gpu": "0", "cpu": 1}, 0, 1),
+        ({"nvidia.com/gpu": 0, "nvidia.com/gpumem": 3000}, 1, 0),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 0}, 0, 0),
+        ({"huawei.com/Ascend310P": 0, "huawei.com/Ascend310P-memory": 3000}, 1, 0),
+        ({"nvidia.com/gpumem": "lots", "nvidia.com/gpu": 0}, 0, 0),
+        ({"cpu": 0, "example.com/nic": 0}, 0, 0),
+    ],
+)
+def test_no_device_is_asked_for(limits: dict[str, Any], slips: int, notes: int) -> None:
+    """A chart writes 0 for no device; with another amount beside it a device was probably meant."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = limits
+    said = found(document)
+    noted = list(of_no_device(document, CONFIG))
+    assert (len(said), len(noted)) == (slips, notes)
+    for each in said:
+        assert "is 0: no device is asked for, and " in each
+        assert each.endswith("counts for nothing")
+
+
+def test_a_field_that_is_nearly_one_that_is_read() -> None:
+    """Of the spec, of a container and of its resources, with its path; Kubernetes would drop it."""
+    document = pod()
+    document["spec"]["schedulerNam"] = "x"
+    document["spec"]["x-of-a-newer-api"] = "x"
+    container = document["spec"]["containers"][0]
+    container["resource"] = {}
+    container["resources"] = {"limit": {}}
+    for at, whole in (("", document), ("spec.template.", {"spec": {"template": document}})):
+        said = dict(each.split(" ", 1) for each in found(whole))
+        assert said[f"{at}spec.schedulerNam"].endswith("; did you mean schedulerName?")
+        assert said[f"{at}spec.containers[0].resource"].endswith("; did you mean resources?")
+        assert said[f"{at}spec.containers[0].resources.limit"].endswith("; did you mean limits?")
+        assert len(said) == 3
+
+
+def test_every_field_of_the_guide_is_known() -> None:
+    """Such as decide nothing and such as are refused stand in other tables, and are no slips."""
+    paths = [path.split(".")[0].removesuffix("[]") for path in ignored_fields.every()]
+    fields = dict.fromkeys((*paths, *(row.path for row in POD_SPEC)), "x")
+    of_container = {path.split(".")[0].removesuffix("[]"): "x" for path in CONTAINER_FIELDS}
+    assert found({"spec": fields | {"containers": [of_container]}}) == []
+
+
+def test_one_of_our_domain_that_is_near_to_nothing() -> None:
+    """It is told of without a guess."""
+    (said,) = found(pod({"hami.io/something-else-entirely": "x"}))
+    assert said.endswith("is not known here, and has no effect")
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "name", "meant"),
+    [
+        ("Queue", "capability", "volcano.sh/vgpu-nubmer", "volcano.sh/vgpu-number"),
+        ("Queue", "capability", "memroy", "memory"),
+        ("Queue", "capability", "gpus", ""),
+        ("ResourceQuota", "hard", "limits.nvidia.com/gpumme", "limits.nvidia.com/gpumem"),
+        ("ResourceQuota", "hard", "limit.nvidia.com/gpumem", "limits.nvidia.com/gpumem"),
+    ],
+)
+def test_a_limit_of_nothing_that_there_is(kind: str, part: str, name: str, meant: str) -> None:
+    """It would be in force, and every pod within it."""
+    (said,) = found({"kind": kind, "spec": {part: {name: 4}}})
+    assert said.startswith(f'spec.{part}["{name}"] is not known here, and limits no device')
+    assert said.endswith(f"did you mean {meant}?") == bool(meant)
+
+
+@pytest.mark.parametrize(
+    ("kind", "limited"),
+    [
+        ("Queue", {"cpu": 1, "pods": 1, "hugepages-2Mi": 1, "nvidia.com/gpumem": 1, "b.c/d": 1}),
+        ("ResourceQuota", {"requests.nvidia.com/gpu": 1, "nvidia.com/gpu": 1, "limits.cpu": 1}),
+    ],
+)
+def test_limits_of_what_there_is(kind: str, limited: dict[str, int]) -> None:
+    """Of nodes, of devices, and what some node may offer; the card quota is a queue's."""
+    document = {
+        "kind": kind,
+        "metadata": {"annotations": {"volcano.sh/card.quota": "{}"}},
+        "spec": {"capability": limited, "hard": limited},
+    }
+    assert found(document) == []
+
+
+def test_what_is_known_or_of_others_is_no_business_of_ours() -> None:
+    """Names that are read, and those of other systems."""
+    annotations = {
+        "nvidia.com/use-gputype": "A100",
+        "hami.io/node-scheduler-policy": "spread",
+        "scheduling.k8s.io/group-name": "g",
+        "scheduling.volcano.sh/group-name": "g",
+        "prometheus.io/scrape": "true",
+        "kubectl.kubernetes.io/restartedAt": "x",
+    }
+    assert found(pod(annotations, nvidia__com=1, cpu=1, memory="1Gi", example__nic=1)) == []
+    assert found(pod(nvidia__gpu=1)) == []
+
+
+def test_what_schedulers_write_is_passed_over_on_a_placed_pod() -> None:
+    """HAMi and Volcano write on pods that they have placed."""
+    document = pod({"hami.io/vgpu-node": "n1", "volcano.sh/vgpu-time": "7"})
+    assert found(document, placed=True) == []
+    assert len(found(document)) == 2
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        7,
+        [],
+        {"annotations": 7},
+        {"resources": {"limits": 3}},
+        {"kind": "Queue"},
+        {"kind": "Queue", "spec": {"capability": [1]}},
+        {"kind": ["Queue"]},
+    ],
+)
+def test_any_document_is_looked_at(document: object) -> None:
+    """What is no object of the right kind has no names."""
+    assert found(document) == []
+
+
+def test_a_deep_document_ends() -> None:
+    """Deeper than any pod stands nothing is looked for."""
+    deep: dict[str, Any] = pod({"hami.io/x": "y"})
+    for _ in range(200):
+        deep = {"spec": deep}
+    assert found(deep) == []
+
+
+@pytest.mark.parametrize("key", ignored_fields.ANNOTATIONS)
+def test_an_annotation_that_volcano_obeys_has_no_effect(key: str) -> None:
+    """It is reported on a pod, on a template and on a Queue, and is meant as it is written."""
+    at = f'metadata.annotations["{key}"]'
+    (said,) = suspects(pod({key: "x"}), CONFIG, placed=True)
+    assert (said.field, said.doubtful) == (at, False)
+    (below,) = suspects({"kind": "Job", "spec": {"template": pod({key: "x"})}}, CONFIG)
+    assert below.field == f"spec.template.{at}"
+    queue = {"kind": "Queue", "metadata": {"annotations": {key: "x"}}, "spec": {}}
+    assert [each.field for each in suspects(queue, CONFIG)] == [at]
+
+
+def test_volcanos_group_name_alone_makes_no_gang() -> None:
+    """It is doubtful, with the annotation that would; beside that one it says nothing."""
+    own, other = "scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name"
+    (said,) = suspects(pod({own: "train"}), CONFIG)
+    assert (said.field, said.doubtful) == (f'metadata.annotations["{own}"]', True)
+    assert said.why.endswith(f"write {other}: 'train'")
+    assert found(pod({own: "train", other: "train"})) == []
+
+
+def test_the_members_that_a_pod_names_do_not_count_in_its_gang() -> None:
+    """The PodGroup says how many start together."""
+    key = "scheduling.volcano.sh/group-min-member"
+    (said,) = suspects(pod({key: "4", "scheduling.k8s.io/group-name": "train"}), CONFIG)
+    assert (said.field, said.doubtful) == (f'metadata.annotations["{key}"]', False)
+
+
+def test_fields_of_a_queue_that_decide_nothing() -> None:
+    """Each by its path; what Volcano's webhook adds is left out, and so is what is done anyway."""
+    spec = {
+        "weight": 2, "capability": {"cpu": 1}, "deserved": {"cpu": 1}, "parent": "all",
+        "guarantee": {"resource": {"cpu": 1}}, "reclaimable": False, "priority": 3, "type": "x",
+        "extendClusters": [{"name": "a"}], "dequeueStrategy": "fifo",
+        "affinity": {"nodeGroupAffinity": {"preferred": ["a"]}},
+    }  # fmt: skip
+    said = list(suspects({"kind": "Queue", "spec": spec}, CONFIG))
+    assert {each.field for each in said} == {f"spec.{name}" for name in ignored_fields.QUEUE_FIELDS}
+    assert all(each.doubtful for each in said)
+    assert len(list(of_queue(spec, stored=True))) == len(said)
+    default = {"weight": 1, "reclaimable": True, "parent": "root", "dequeueStrategy": "traverse"}
+    assert list(of_queue(default, stored=True)) == []
+    assert [each.field for each in of_queue(default)] == ["spec.reclaimable"]
+
+
+def test_every_field_of_a_queue_is_read_or_said_to_decide_nothing() -> None:
+    """By the custom resource of Volcano's newest release."""
+    rows = (
+        row.strip().lstrip("+").split()[0] for row in FIELDS["Queue"].splitlines() if row.strip()
+    )
+    fields = {row.split(".")[1] for row in rows if row.startswith("spec.")}
+    assert fields == {"weight", "capability", *ignored_fields.QUEUE_FIELDS}
+
+
+@pytest.mark.parametrize("name", sorted(HAMI_PLUGINS))
+def test_a_whole_device_that_hamis_own_plugin_offers_too(name: str) -> None:
+    """That plugin rejects a pod that HAMi's scheduler did not bind."""
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = {name: 1}
+    (said,) = suspects(document, CONFIG)
+    assert (said.field, said.doubtful) == (f'spec.containers[0].resources.limits["{name}"]', True)
+
+
+@pytest.mark.parametrize(("limits", "slips"), [({}, 1), ({"cambricon.com/vmlu": 1}, 0)])
+def test_memory_of_an_mlu_without_the_mlu(limits: dict[str, int], slips: int) -> None:
+    """HAMi gives such a container none; here it is a share of one."""
+    document = pod()
+    limits = limits | {"cambricon.com/mlu.smlu.vmemory": 4}
+    document["spec"]["containers"][0]["resources"]["limits"] = limits
+    assert len(found(document)) == slips
+
+
+NAMESPACES = "unless the node's agent has --priority-namespace"
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "doubtful"),
+    [
+        ("0", {"nvidia.com/gpu": 1}, False),
+        ("1", {"nvidia.com/gpu": 1}, False),
+        (None, {"volcano.sh/vgpu-number": 1}, False),
+        ("0", {}, False),
+        ("0", {"huawei.com/Ascend310P": 1}, False),
+        ("1", {"nvidia.com/gpu": 1, "nvidia.com/priority": 0}, True),
+    ],
+)
+def test_the_priority_of_a_container_is_named(
+    value: str | None, limits: dict[str, Any], doubtful: bool
+) -> None:
+    """It decides nothing without a GPU and for no number but 0, which alone needs a right."""
+    env = [{"name": "A"}, {"name": "CUDA_TASK_PRIORITY", "value": value}]
+    document = pod()
+    document["spec"]["containers"][0] |= {"env": env, "resources": {"limits": limits}}
+    (said,) = suspects(document, CONFIG)
+    assert (said.field, said.doubtful) == ("spec.containers[0].env[1].value", doubtful)
+    assert (NAMESPACES in said.why) == (value == "0" and "nvidia.com/gpu" in limits)
+
+
+def test_a_priority_among_limits_needs_the_same_right() -> None:
+    """It is named once; no other number needs it."""
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/priority": "0"}
+    document = pod()
+    document["spec"]["containers"][0]["resources"]["limits"] = limits
+    (said,) = suspects(document, CONFIG)
+    field = 'spec.containers[0].resources.limits["nvidia.com/priority"]'
+    assert (said.field, said.doubtful) == (field, False)
+    assert NAMESPACES in said.why
+    limits["nvidia.com/priority"] = "5"
+    assert found(document) == []

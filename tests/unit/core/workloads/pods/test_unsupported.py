@@ -1,0 +1,99 @@
+"""What would change a decision and is not implemented is refused by name, and only that."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.workloads.kinds.drafts import submitted
+from tests.support.manifests import container, draft, pod, refused, task, volcano_job
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"nodeName": "node-1"}, "nodeName"),
+        ({"workloadRef": {"name": "w", "podGroup": "g"}}, "workloadRef"),
+        ({"resourceClaims": [{"name": "gpu"}]}, "resourceClaims"),
+    ],
+)
+def test_pod_spec(spec: dict[str, Any], field: str) -> None:
+    """In a pod, and in a template where the path is longer."""
+    assert refused(pod(**spec)).field == f"spec.{field}"
+    bad = task()
+    bad["template"]["spec"] |= spec
+    assert refused(volcano_job(bad)).field == f"spec.tasks[0].template.spec.{field}"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nodeName": ""},
+        {"affinity": {"podAffinity": {}, "podAntiAffinity": None}},
+        {"topologySpreadConstraints": []},
+        {"hostNetwork": True},
+        {"hostNetwork": False, "containers": [container(ports=[{"containerPort": 80}])]},
+        {"volumes": [{"emptyDir": {}}, {"configMap": {"name": "a"}}, {"nfs": {"server": "a"}}]},
+        {"volumes": [], "resourceClaims": None},
+    ],
+)
+def test_what_has_no_effect_is_let_through(spec: dict[str, Any]) -> None:
+    """Empty fields and volumes that every node has."""
+    assert draft(pod(**spec)).name == "pod"
+
+
+def test_claims_of_volumes_are_read_by_name() -> None:
+    """Each once, in order; one of the pod's own has the name that Kubernetes gives it."""
+    claims = [
+        {"name": "b", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "again", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}},
+        {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
+        {"name": "a", "emptyDir": {}},
+    ]
+    assert submitted(draft(pod(volumes=claims)), "u").volume_claims == ("pod-scratch", "data")
+    assert "is missing" in refused(pod(volumes=[{"persistentVolumeClaim": {}}])).problem
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"networkTopology": {"mode": "hard"}}, "networkTopology"),
+        ({"volumes": [{"volumeClaimName": "a"}]}, "volumes[0].volumeClaimName"),
+    ],
+)
+def test_G8_what_a_job_may_not_say(spec: dict[str, Any], field: str) -> None:
+    """Fields of the job itself."""
+    assert refused(volcano_job(task(), **spec)).field == f"spec.{field}"
+
+
+def test_G8_what_a_task_may_not_say() -> None:
+    """Fields of a task, by the task's place."""
+    for name, value in (("dependsOn", {"name": ["master"]}), ("partitionPolicy", {"total": 2})):
+        error = refused(volcano_job(task(), task(**{name: value})))
+        assert error.field == f"spec.tasks[1].{name}"
+
+
+def test_G8_a_pod_group_whose_topology_must_hold() -> None:
+    """A topology that must hold is not passed over."""
+    document = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "gang"},
+        "spec": {"networkTopology": {"mode": "hard"}},
+    }
+    assert refused(document).field == "spec.networkTopology"
+
+
+def test_gangs_made_by_annotation() -> None:
+    """Volcano makes a PodGroup of these; without Volcano the pod would start alone."""
+    error = refused(pod(None, {"scheduling.volcano.sh/group-min-member": "2"}))
+    assert error.field == 'metadata.annotations["scheduling.volcano.sh/group-min-member"]'
+    assert "make a PodGroup" in str(error)
+
+
+def test_a_pod_of_a_gang_may_also_name_its_members() -> None:
+    """Volcano passes over that annotation where the pod names its PodGroup."""
+    notes = {
+        "scheduling.volcano.sh/group-min-member": "2",
+        "scheduling.k8s.io/group-name": "train",
+    }
+    assert draft(pod(None, notes)).group == "default/train"
