@@ -11,12 +11,15 @@ from msgspec import structs
 from apportion.core.placement import class_cache
 from apportion.core.placement.class_cache import ClassCache
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.feasibility import FITS, RANK, facts_refusal
+from apportion.core.placement.feasibility import FITS, ORDER, RANK, facts_refusal
+from apportion.core.placement.feasibility.evaluator import feasibility, rules_of
+from apportion.core.placement.feasibility.occupancy import empty, now
 from apportion.core.placement.index import row_order
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS
 from apportion.core.placement.index.score_input import ScoreInput
+from apportion.core.placement.refusals import miss, node_ranks
 from apportion_schemas import (
     Ask,
     DeviceConstraints,
@@ -26,6 +29,7 @@ from apportion_schemas import (
     PodRefused,
     PodSubmitted,
     PricesLearnt,
+    RefusalCode,
     Shape,
 )
 from apportion_schemas.quantities import Payload
@@ -45,6 +49,13 @@ from tests.support.ledger_of import Ledger
 from tests.support.pods import pod
 
 FIRST = 1 << 31  # a priority above all others
+TOGETHER = (
+    RefusalCode.CONTAINERS_COLLIDE,
+    RefusalCode.NUMA_MISMATCH,
+    RefusalCode.MODULES_IN_USE,
+    RefusalCode.MIG_SLICES_OCCUPIED,
+)
+"""What may keep a pod from a node that no rule refuses: its containers do not fit together."""
 
 
 def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
@@ -169,6 +180,43 @@ def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape])
                 fits = [reached(shape, ask.ask, device) == FITS for device in node.devices]
                 rest = columns.width - 1 - len(fits)
                 assert noted(ask, columns, row) == fits + [False] * rest
+
+
+@trying(50)
+@given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=4))
+def test_evaluator_and_index_stop_a_node_at_the_same_filter(
+    steps: list[Step], wanted: list[Shape]
+) -> None:
+    """The two implementations of feasibility: code by code, and with the same amounts."""
+    state = cluster_of(steps).state
+    columns = Columns(state)
+    columns.sync()
+    for shape in wanted:
+        class_ = PlacementClass(shape, state.policy, None, columns.geometries)
+        class_.refresh(columns)
+        ranks = node_ranks(class_, columns)
+        for row, node in enumerate(columns.nodes):
+            if columns.vacant[row]:
+                continue
+            found = feasibility(shape, node, now, rules_of(state, shape))
+            if found is None:
+                assert ranks[row] == FITS or ORDER[ranks[row]] in TOGETHER
+                continue
+            assert ORDER[ranks[row]] is found.code
+            missed = miss(class_, columns, row, found.code)[1]
+            assert (missed.needed, missed.available) == (found.needed, found.available)
+
+
+@trying(40)
+@given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=4))
+def test_what_fits_now_fits_an_empty_node(steps: list[Step], wanted: list[Shape]) -> None:
+    """So "can never fit" is never said of a pod that a node would take."""
+    state = cluster_of(steps).state
+    for shape in wanted:
+        rules = rules_of(state, shape)
+        for node in state.nodes.values():
+            if feasibility(shape, node, now, rules) is None:
+                assert feasibility(shape, node, empty, rules) is None
 
 
 @trying(40)

@@ -13,12 +13,12 @@ from typing import Final
 from msgspec import structs
 
 from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.feasibility.occupancy import mended
 from apportion.lab.course import Course, copied
 from apportion_schemas import (
     DeviceHealthChanged,
     DeviceUncordoned,
     NodeHeard,
-    NodeObserved,
     NodeUncordoned,
     PodConstraints,
     PodGone,
@@ -111,7 +111,7 @@ def _emptied(state: State) -> Course:
             course.apply(NodeUncordoned(node=node.name, by="lab"))
         seen = node.observed
         if seen is not None and not node.gone:
-            course.apply(_mended(seen))
+            course.apply(mended(seen))
         if node.silent:
             course.apply(NodeHeard(node=node.name))
         for held in node.devices:
@@ -120,9 +120,3 @@ def _emptied(state: State) -> Course:
                     DeviceHealthChanged(node=node.name, device=held.device.id, healthy=True)
                 )
     return course
-
-
-def _mended(seen: NodeObserved) -> NodeObserved:
-    return structs.replace(
-        seen, ready=True, unschedulable=False, unhealthy_indexes=(), unnamed_families=(), others=()
-    )

@@ -2,8 +2,8 @@
 
 A refusal counts what is free; of two nodes that lack the same, one may be too small for the pod
 whatever ends there. Advice must not point at that one. Where all are, the nearest is the one that
-lacks the least of what it has in all (`capacity`). Invariant: a node could hold a pod only if it is
-large enough and of the right kind with nothing on it.
+lacks the least of what it has in all. Invariant: a node could hold a pod only if it fits there with
+nothing on it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,27 @@ from typing import Any, Final, TypeVar
 
 from msgspec import structs
 
-from apportion.core.devices.demand import Demand, demand
-from apportion.core.devices.shares import DeviceState
-from apportion.core.explain.capacity import (
-    NO_PLACE,
-    Deficit,
-    devices_deficit,
-    empty,
-    host_deficit,
-    most_pods,
-)
+from apportion.core.devices.demand import Demand
+from apportion.core.devices.shares import template_cpu_of
 from apportion.core.ledger.state import NodeState, PodState, State
-from apportion.core.placement.feasibility import FITS, RANK, Verdict, refused_amount, refused_kind
-from apportion.core.placement.feasibility import refused_node as refused_now
-from apportion.core.placement.feasibility.occupancy import on_offer, uncordoned, without
+from apportion.core.placement.feasibility import NO_PLACE, Verdict, refused_amount, refused_node
+from apportion.core.placement.feasibility.evaluator import (
+    Rules,
+    devices_feasibility,
+    feasibility,
+    rules_of,
+    usable,
+)
+from apportion.core.placement.feasibility.occupancy import (
+    Occupancy,
+    empty,
+    now,
+    on_offer,
+    uncordoned,
+    without,
+)
 from apportion_schemas import (
-    Ask,
-    DeviceConstraints,
+    Device,
     MigSize,
     NearMiss,
     PodRefused,
@@ -52,14 +56,13 @@ class Room:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._geometries = state.configuration.nvidia.known_mig_geometries
         self._by_build: dict[Build, list[NodeState]] = {}
         self._done: dict[tuple[str, bytes], Any] = {}
 
     def most(self, shape: Shape) -> int:
         """How many such pods the fleet could hold with nothing there, at most."""
-        nodes = self._state.nodes.values()
-        return sum(most_pods(shape, node, self._geometries) for node in nodes if node.present)
+        rules = rules_of(self._state, shape)
+        return sum(_most_pods(shape, node, rules) for node in self._state.nodes.values())
 
     def devices_short(self, shape: Shape, miss: NearMiss) -> int:
         """How many empty devices the node has too few of for the pod."""
@@ -86,48 +89,49 @@ class Room:
     def with_nothing_there(self, shape: Shape, refused: PodRefused) -> PodRefused:
         """The refusal of a pod that no node could hold, as it would be if nothing ran there."""
         alike, reasons = _unnamed(shape), Counter[RefusalCode]()
-        deficits = list[tuple[NodeState, Deficit]]()
+        rules, verdicts = rules_of(self._state, shape), list[tuple[NodeState, Verdict]]()
         for nodes in self._builds():
-            of_build = devices_deficit(shape, nodes[0], self._geometries)
+            of_build = devices_feasibility(shape, empty(nodes[0]).devices, rules)
             for node in nodes:
-                deficit = host_deficit(shape, node) or (
-                    of_build if alike == shape else devices_deficit(shape, node, self._geometries)
+                verdict = (
+                    refused_node(shape, empty(node)) or of_build
+                    if alike == shape
+                    else feasibility(shape, node, empty, rules)
                 )
-                if deficit is not None and node.present:
-                    reasons[deficit.verdict.code] += 1
-                    deficits.append((node, deficit))
-        near = nsmallest(NEAREST_KEPT, deficits, key=lambda each: (each[1].order, each[0].name))
+                if verdict is not None and node.present:
+                    reasons[verdict.code] += 1
+                    verdicts.append((node, verdict))
+        near = nsmallest(NEAREST_KEPT, verdicts, key=lambda each: (each[1].order, each[0].name))
         return structs.replace(
             refused,
-            nodes=len(deficits),
+            nodes=len(verdicts),
             reasons=dict(reasons),
-            nearest=tuple(
-                _near(node, _at(node, deficit), deficit.verdict) for node, deficit in near
-            ),
+            nearest=tuple(_near(node, verdict) for node, verdict in near),
         )
 
     def lacks_only(self, shape: Shape, node: NodeState, pods: Iterable[PodState]) -> bool:
         """Whether the node lacks something for such a pod, and nothing once these have ended."""
         if self.miss(shape, node) is None:
             return False
-        return self.miss(shape, without(node, pods)) is None
+        return self.miss(shape, node, without(pods)) is None
 
     def fits_on_offer(self, shape: Shape, node: NodeState) -> bool:
         """Whether the node would take such a pod as full as it is, once cordons were lifted and its
         devices well.
         """
-        return self.holds(shape, node) and self.miss(shape, on_offer(node)) is None
+        return self.holds(shape, node) and self.miss(shape, node, on_offer) is None
 
     def fits_uncordoned(
         self, shape: Shape, node: NodeState, code: RefusalCode, device: str = ""
     ) -> bool:
         """Whether the node would take such a pod as it is, once that one cordon was lifted."""
-        return self.miss(shape, uncordoned(node, code, device)) is None
+        return self.miss(shape, node, uncordoned(code, device)) is None
 
     def would_do(self, shape: Shape, node: NodeState) -> set[str]:
         """The devices of the node of which some ask could be met with nothing on them."""
-        asks = (self._would_do(ask, shape.devices, node) for ask in shape.asks)
-        return {held.device.id for found in asks for _, held in found}
+        rules = rules_of(self._state, shape)
+        found = (usable(ask, shape.devices, node.devices, rules) for ask in shape.asks)
+        return {node.devices[place].device.id for each in found for place, _ in each}
 
     def _builds(self) -> Iterable[list[NodeState]]:
         """The nodes, those together whose devices are alike."""
@@ -147,89 +151,87 @@ class Room:
 
     def could(self, shape: Shape) -> Iterator[NodeState]:
         """The nodes that could hold such a pod with nothing on them."""
-        alike = _unnamed(shape)
+        alike, rules = _unnamed(shape), rules_of(self._state, shape)
         for nodes in self._builds():
-            if self._devices_hold(alike, nodes[0]):
-                yield from (
-                    node for node in nodes
-                    if host_holds(shape, node)
-                    and (alike == shape or self._devices_hold(shape, node))
-                )  # fmt: skip
+            if devices_feasibility(alike, empty(nodes[0]).devices, rules) is not None:
+                continue
+            for node in nodes:
+                if alike == shape:
+                    refused = refused_node(shape, empty(node))
+                else:
+                    refused = feasibility(shape, node, empty, rules)
+                if refused is None:
+                    yield node
 
     def holds(self, shape: Shape, node: NodeState) -> bool:
         """Whether the node could hold such a pod with nothing on it."""
-        return host_holds(shape, node) and self._devices_hold(shape, node)
-
-    def _devices_hold(self, shape: Shape, node: NodeState) -> bool:
-        """Whether each ask by itself has enough devices there that would do when empty."""
-        return all(
-            sum(1 for _ in self._would_do(ask, shape.devices, node)) >= ask.count
-            for ask in shape.asks
-        )
-
-    def _would_do(
-        self, ask: Ask, wanted: DeviceConstraints, node: NodeState
-    ) -> Iterator[tuple[Demand, DeviceState]]:
-        """The devices that could meet the ask with nothing on them, with what it comes to there."""
-        for held in node.devices:
-            if refused_kind(ask, wanted, held.device) is not None:
-                continue
-            needs = demand(ask, held.device, self._geometries)
-            if isinstance(needs, Demand) and refused_amount(needs, empty(held.device)) is None:
-                yield needs, held
+        return feasibility(shape, node, empty, rules_of(self._state, shape)) is None
 
     def empty_devices(self, shape: Shape, node: NodeState) -> tuple[int, int]:
         """How many devices the pod wants alone on one node, and how many would do there now."""
-        wanted, free = 0, set[str]()
+        wanted, free, rules = 0, set[int](), rules_of(self._state, shape)
         for ask in shape.asks:
-            would_do = list(self._would_do(ask, shape.devices, node))
-            if not ask.init and any(needs.alone for needs, _ in would_do):
+            would_do = list(usable(ask, shape.devices, node.devices, rules))
+            if not ask.init and any(need.alone for _, need in would_do):
                 wanted += ask.count
                 free.update(
-                    held.device.id for needs, held in would_do
-                    if refused_amount(needs, held) is None
+                    place for place, need in would_do
+                    if refused_amount(need, node.devices[place]) is None
                 )  # fmt: skip
         return wanted, len(free)
 
-    def miss(self, shape: Shape, node: NodeState) -> tuple[tuple[int, float], NearMiss] | None:
+    def miss(
+        self, shape: Shape, node: NodeState, occupancy: Occupancy = now
+    ) -> tuple[tuple[int, float], NearMiss] | None:
         """What a node lacks that could hold the pod, with how near that is, measured as in the
         events: the last filter first, then the least shortage.
 
         None where nothing that a node or a device has free keeps the pod out.
         """
-        verdict = refused_now(shape, node)
-        if verdict is not None:
-            return (-_rank(verdict), _shortage(verdict)), _near(node, "", verdict)
-        for ask in shape.asks:
-            found = [
-                (refused_amount(needs, held), held.device.id)
-                for needs, held in self._would_do(ask, shape.devices, node)
-            ]
-            lacking = [(verdict, device) for verdict, device in found if verdict is not None]
-            short = ask.count - (len(found) - len(lacking))
-            if short <= 0:
-                continue
-            lacking.sort(key=lambda each: (-_rank(each[0]), _shortage(each[0]), each[1]))
-            verdict, device = lacking[short - 1]
-            same = (each for each in lacking if each[0].code is verdict.code)
-            verdict, device = next(same)
-            return (-_rank(verdict), _shortage(verdict)), _near(node, device, verdict)
-        return None
+        rules = rules_of(self._state, shape)
+        verdict = feasibility(shape, node, occupancy, rules, large_enough=True)
+        return (verdict.order, _near(node, verdict)) if verdict is not None else None
 
 
 def host_holds(shape: Shape, node: NodeState) -> bool:
     """Whether the node is there, may take such pods and is large enough, whatever runs on it."""
-    return host_deficit(shape, node) is None
+    return refused_node(shape, empty(node)) is None
+
+
+def _most_pods(shape: Shape, node: NodeState, rules: Rules) -> int:
+    """No more such pods than this the node could hold with nothing on it; it may be fewer, for each
+    ask is looked at by itself.
+    """
+    if not host_holds(shape, node):
+        return 0
+    needs, host = shape.node, node.host
+    most = host.pods
+    if needs.cpu_milli:
+        most = min(most, host.cpu_milli // needs.cpu_milli)
+    if needs.memory_mib:
+        most = min(most, host.memory_mib // needs.memory_mib)
+    for ask in shape.asks:
+        if not ask.init:
+            could = usable(ask, shape.devices, node.devices, rules)
+            shares = sum(_most_shares(need, node.devices[place].device) for place, need in could)
+            most = min(most, shares // ask.count)
+    return most
+
+
+def _most_shares(need: Demand, device: Device) -> int:
+    amounts = (
+        (need.memory_mib, device.memory_mib),
+        (need.cores_needed, device.cores),
+        (need.template_cpu, template_cpu_of(device)),
+    )
+    slots = 1 if need.alone else device.slots
+    return min([slots, *(there // wanted for wanted, there in amounts if wanted)])
 
 
 def _unnamed(shape: Shape) -> Shape:
     """The shape without wishes for this device or that one."""
     devices = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
     return structs.replace(shape, devices=devices)
-
-
-def _at(node: NodeState, deficit: Deficit) -> str:
-    return "" if deficit.place == NO_PLACE else node.devices[deficit.place].device.id
 
 
 def _build(node: NodeState) -> Build:
@@ -242,16 +244,9 @@ def _build(node: NodeState) -> Build:
     )  # fmt: skip
 
 
-def _rank(verdict: Verdict) -> int:
-    return RANK.get(verdict.code, FITS)
-
-
-def _shortage(verdict: Verdict) -> float:
-    return (verdict.needed - verdict.available) / max(verdict.needed, 1)
-
-
-def _near(node: NodeState, device: str, verdict: Verdict) -> NearMiss:
+def _near(node: NodeState, verdict: Verdict) -> NearMiss:
+    place = verdict.place
     return NearMiss(
-        node=node.name, device=device, code=verdict.code,
-        needed=verdict.needed, available=verdict.available,
+        node=node.name, device="" if place == NO_PLACE else node.devices[place].device.id,
+        code=verdict.code, needed=verdict.needed, available=verdict.available,
     )  # fmt: skip

@@ -36,7 +36,7 @@ from apportion.core.placement.queueing.shape_queue import (
 )
 from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting
-from apportion.core.placement.refusing import Refusing
+from apportion.core.placement.refusals import Refusing
 from apportion.core.placement.reservations import Placed, Reservations
 from apportion.core.placement.resizing import Resizing
 from apportion.core.placement.waking import Waking

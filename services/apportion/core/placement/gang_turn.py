@@ -14,7 +14,7 @@ from apportion.core.placement.gang_domains import BoundPods, GangDomains
 from apportion.core.placement.gangs import GangDeficit, deficit_of, held
 from apportion.core.placement.limits.limits import NEVER_SEEN
 from apportion.core.placement.queueing.shape_queue import UNDECLARED, Reasons, ShapeQueue
-from apportion.core.placement.refusing import Refusing
+from apportion.core.placement.refusals import Refusing
 from apportion.core.placement.reservations import Placed, Reservations
 from apportion_schemas import GangShortage, RefusalCode
 from apportion_schemas.quantities import GANG_PODS_MAX

@@ -4,37 +4,48 @@ For one ask, a device is stopped by the first filter that it fails, and a node b
 stopped the last device it would have needed. Filters are ranked in their order, so the node whose
 filter ranks highest came nearest.
 
-Invariant: worked out from the same columns as the decision, so it never contradicts it.
+`Refusing` works an answer out once for all pods that are alike.
+
+Invariant: worked out from the same columns as the decision, so it never contradicts it; an answer
+of `Refusing` holds for what is reserved now, and is forgotten with the next reservation.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.devices.demand import Demand, largest_part
+from apportion.core.devices.demand import Demand
+from apportion.core.ledger.state import PodState
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.feasibility import (
     FITS,
     NEIGHBOURS,
+    NO_PLACE,
     ORDER,
     RANK,
-    UNCUT,
     Verdict,
-    refused_amount,
     refused_node,
 )
+from apportion.core.placement.feasibility.evaluator import Need, Rules, need_of, refused_ask
+from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.asks import AskColumns, unnamed
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import CORDONED, HOST, UNHEALTHY, Columns
+from apportion.core.placement.limits.limits import Limits
+from apportion.core.placement.queueing.shape_queue import Reasons
+from apportion.core.placement.reservations import Reservations
+from apportion.core.placement.volumes import code_of
 from apportion_schemas import NearMiss, RefusalCode
 
 NEAREST_KEPT: Final = 3
 NEAREST_WEIGHED: Final = 16  # rows whose shortage is compared to find the nearest three
+EXPLAINED: Final = 2  # looks that a row costs when a refusal is explained
 
 Ranks = NDArray[np.uint8]
+_encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def explain(
@@ -184,57 +195,106 @@ def miss(
     class_: PlacementClass, columns: Columns, row: int, code: RefusalCode
 ) -> tuple[float, NearMiss]:
     """The miss of a node that this code refuses, with its shortage as a part of what was needed."""
-    device, verdict = _verdict(class_, columns, row, code)
+    node = columns.nodes[row]
+    found = _verdict(class_, columns, row, code)
     missed = NearMiss(
         node=columns.names[row],
-        device=device,
+        device="" if found.place == NO_PLACE else node.devices[found.place].device.id,
         code=code,
-        needed=verdict.needed,
-        available=verdict.available,
+        needed=found.needed,
+        available=found.available,
     )
-    return (verdict.needed - verdict.available) / max(verdict.needed, 1), missed
+    return found.order[1], missed
 
 
-def _verdict(
-    class_: PlacementClass, columns: Columns, row: int, code: RefusalCode
-) -> tuple[str, Verdict]:
+def _verdict(class_: PlacementClass, columns: Columns, row: int, code: RefusalCode) -> Verdict:
     """The amounts behind a node's refusal: those of the device that came nearest, if it was one."""
-    of_node = refused_node(class_.shape, columns.nodes[row])
-    if of_node is None and code is RefusalCode.VOLUMES_EXHAUSTED:
-        of_node = _lacking(class_, columns, row)
-    if of_node is not None:
-        return "", of_node
+    shape, node = class_.shape, columns.nodes[row]
+    found = refused_node(shape, node) or _lacking(class_, columns, row)
+    if found is not None and found.code is code:
+        return found
     if code in (*NEIGHBOURS, RefusalCode.VOLUME_NODE_MISMATCH, RefusalCode.NODE_NOMINATED):
-        return "", Verdict(code, 1, 0)
-    if code in UNCUT:
-        return min(_uncut(class_, columns, row, code), default=(0.0, "", Verdict(code, 1, 0)))[1:]
-    best: tuple[float, str, Verdict] | None = None
-    would_do: set[int] = set()
-    kinds = columns.kind[row].tolist()[HOST + 1 :]
-    for ask in class_.asks:
-        for at, wanted in ask.wanted(row, kinds):
-            would_do.add(at)
-            state = columns.nodes[row].devices[at]
-            verdict = refused_amount(wanted, state)
-            if verdict is None or verdict.code is not code:
-                continue
-            shortage = (verdict.needed - verdict.available) / verdict.needed
-            if best is None or (shortage, state.device.id) < best[:2]:
-                best = (shortage, state.device.id, verdict)
-    if best is not None:
-        return best[1], best[2]
-    wanted_devices = max((ask.count for ask in class_.shape.asks), default=1)
-    return "", Verdict(code, wanted_devices, min(len(would_do), wanted_devices - 1))
+        return Verdict(code, 1, 0)
+    found = _device_verdict(class_, columns, row)
+    if found is not None:
+        return found
+    # No ask lacks anything alone: the containers collide, and the verdict counts what will do.
+    would_do = {
+        place
+        for ask in class_.asks
+        for place, need in enumerate(_needs(class_, ask, columns, row))
+        if isinstance(need, Demand)
+    }
+    wanted_devices = max((ask.count for ask in shape.asks), default=1)
+    return Verdict(code, wanted_devices, min(len(would_do), wanted_devices - 1))
 
 
-def _uncut(
-    class_: PlacementClass, columns: Columns, row: int, code: RefusalCode
-) -> Iterator[tuple[float, str, Verdict]]:
-    """The devices of which no part is large enough: the fraction that each lacks, and its id."""
-    kinds = columns.kind[row].tolist()[HOST + 1 :]
+def _device_verdict(class_: PlacementClass, columns: Columns, row: int) -> Verdict | None:
+    """`devices_feasibility` with what the class knows already of each kind of device."""
+    devices = columns.nodes[row].devices
     for ask in class_.asks:
-        for kind, state in zip(kinds, columns.nodes[row].devices, strict=False):
-            if ask.demands[kind] is code:
-                needed, available = largest_part(ask.ask, state.device, ask.geometries)
-                shortage = (needed - available) / max(needed, 1)
-                yield shortage, state.device.id, Verdict(code, needed, available)
+        needs = _needs(class_, ask, columns, row)
+        found = refused_ask(ask.ask, devices, needs, ask.geometries, range(len(devices)))
+        if found is not None:
+            return found
+    return None
+
+
+def _needs(class_: PlacementClass, ask: AskColumns, columns: Columns, row: int) -> list[Need]:
+    devices = columns.nodes[row].devices
+    if ask.elsewhere is not None:  # the pod names devices, which kinds say nothing of
+        rules = Rules(ask.geometries, ask.chain.idle_only)
+        return [need_of(ask.ask, class_.shape.devices, held.device, rules) for held in devices]
+    kinds = columns.kind[row].tolist()[HOST + 1 :]
+    return [ask.demands[kind] for kind, _ in zip(kinds, devices, strict=False)]
+
+
+class Refusing:
+    """The reasons of those that were refused since the last reservation."""
+
+    def __init__(self, finder: PlaceFinder, limits: Limits, reservations: Reservations) -> None:
+        self._finder = finder
+        self._limits = limits
+        self._reservations = reservations
+        self._known: dict[bytes, Reasons] = {}
+        self._as_of = -1
+
+    def refused_alike(self, pod: PodState) -> bool:
+        """Whether a pod of the same class has just been refused, and nothing was placed since."""
+        if not self._known:
+            return False
+        self._reservations.charge()
+        return self._as_of == self._reservations.version and self._key_of(pod) in self._known
+
+    def reasons_once(self, pod: PodState) -> Reasons:
+        """`reasons`, for a pod that fits nowhere; those that are alike have the same."""
+        self._reservations.charge()
+        if self._as_of != self._reservations.version:
+            self._as_of = self._reservations.version
+            self._known.clear()
+        key = self._key_of(pod)
+        if key not in self._known:
+            self._known[key] = self.reasons(pod)
+        return self._known[key]
+
+    def _key_of(self, pod: PodState) -> bytes:
+        """Equal for pods that have the same reasons; a claim that is not ready is one."""
+        key, shortage = self._finder.key_of(pod), self._finder.volumes.shortage(pod)
+        return key if shortage is None else key + _encode((pod.submitted.namespace, shortage))
+
+    def reasons(self, pod: PodState) -> Reasons:
+        """Nodes counted by the filter that stopped them, and the limit that kept the pod out."""
+        self._reservations.charge()
+        shortage = self._finder.volumes.shortage(pod)
+        if shortage is not None:
+            return Reasons({code_of(shortage): 0}, (), 0, volume=shortage)
+        kept = self._finder.look_within(pod)[1] if self._limits.active else None
+        if kept is not None and kept.without is None:
+            return Reasons({kept.exceeded.code: 0}, (), 0, limit=kept)
+        columns = self._finder.columns
+        counts, nearest = explain(self._finder.class_of(pod), columns)
+        self._finder.classes.looks += EXPLAINED * len(columns.names)
+        nodes = columns.count
+        if kept is not None:
+            counts[kept.exceeded.code] = nodes - sum(counts.values())
+        return Reasons(counts, nearest, nodes, limit=kept)

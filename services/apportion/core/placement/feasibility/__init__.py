@@ -18,13 +18,24 @@ from apportion.core.placement.feasibility.devices import DEVICE_RULES
 from apportion.core.placement.feasibility.nodes import FACT_FILTERS, NODE_FILTERS
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
 
+NO_PLACE: Final = -1
+
 
 class Verdict(NamedTuple):
-    """Why something does not fit: what the filter needed and what there was."""
+    """Why something does not fit: what the filter needed and what there was.
+
+    `place` is the position of the device on its node, `NO_PLACE` where it is about no one device.
+    """
 
     code: RefusalCode
     needed: int
     available: int
+    place: int = NO_PLACE
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """The least is the nearest: the last filter, then the smallest part of what is needed."""
+        return -RANK.get(self.code, FITS), (self.needed - self.available) / max(self.needed, 1)
 
 
 VOLUMES: Final = (RefusalCode.VOLUME_NODE_MISMATCH, RefusalCode.VOLUMES_EXHAUSTED)

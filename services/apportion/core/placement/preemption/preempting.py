@@ -25,7 +25,7 @@ from apportion.core.placement.queueing.keys import gang_key
 from apportion.core.placement.queueing.reporting import refusal_of
 from apportion.core.placement.queueing.shape_queue import ShapeQueue, Turn, is_pending
 from apportion.core.placement.queueing.waiting import Waiting
-from apportion.core.placement.refusing import Refusing
+from apportion.core.placement.refusals import Refusing
 from apportion_schemas import (
     PlacementVoided,
     PodAdopted,

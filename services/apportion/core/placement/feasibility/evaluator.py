@@ -1,0 +1,160 @@
+"""Whether a pod fits on one node, and if not what the node lacks: the rules applied to one node.
+
+`feasibility` is the only place that answers this from the rules. Its one twin is the index, which
+answers it for all nodes at once from columns; a property test holds the two to each other. What is
+left of a node is the caller's to choose (`occupancy`): as it is now, empty, or without some pods.
+
+A device is stopped by the first rule that it fails, and a node by the rule that stopped the last
+device it would have needed: rules are ranked in their order, so the device whose rule ranks highest
+came nearest. Relations to other pods, and containers that fit alone and not together, are no rules
+of one node; the engine finds them.
+
+Invariant: a node fits here exactly where the index finds no filter that refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from apportion.core.devices.chains import chain
+from apportion.core.devices.demand import Demand, Known, demand, largest_part
+from apportion.core.devices.shares import DeviceState
+from apportion.core.ledger.state import NodeState, State
+from apportion.core.placement.feasibility import (
+    RANK,
+    UNCUT,
+    Verdict,
+    refused_amount,
+    refused_kind,
+    refused_node,
+)
+from apportion.core.placement.feasibility.occupancy import Occupancy, empty_device, now
+from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
+
+Need = Demand | RefusalCode
+"""What an ask comes to on a device, or the rule that this device can never pass."""
+_WHICH_DEVICE: Final = frozenset((RefusalCode.UUID_MISMATCH, RefusalCode.INDEX_MISMATCH))
+_NO_DEVICE: Final = RefusalCode.NO_SUCH_DEVICE
+
+
+class Rules(NamedTuple):
+    """What the cluster's settings add to the rules.
+
+    `geometries` are the ways in which cards may be cut; with `idle_only` a device that has any
+    holder will not do.
+    """
+
+    geometries: Known = ()
+    idle_only: bool = False
+
+
+PLAIN: Final = Rules()
+
+
+def rules_of(state: State, shape: Shape) -> Rules:
+    """The rules for pods of this shape in this cluster."""
+    devices = chain(shape.device_policy or state.policy.device_policy)
+    return Rules(state.configuration.nvidia.known_mig_geometries, devices.idle_only)
+
+
+def feasibility(
+    shape: Shape,
+    node: NodeState,
+    occupancy: Occupancy = now,
+    rules: Rules = PLAIN,
+    *,
+    large_enough: bool = False,
+) -> Verdict | None:
+    """The first rule that keeps a pod of this shape from the node; None where it fits.
+
+    `large_enough`: look only at devices that could meet an ask when empty. Of two devices that
+    lack the same, one may be too small whatever ends there, and advice must not point at it.
+    """
+    left = occupancy(node)
+    refused = refused_node(shape, left)
+    return refused or devices_feasibility(shape, left.devices, rules, large_enough=large_enough)
+
+
+def devices_feasibility(
+    shape: Shape,
+    devices: Sequence[DeviceState],
+    rules: Rules = PLAIN,
+    *,
+    large_enough: bool = False,
+) -> Verdict | None:
+    """`feasibility` as far as it concerns devices; the place is a position among these."""
+    for ask in shape.asks:
+        needs = [need_of(ask, shape.devices, held.device, rules) for held in devices]
+        places: Sequence[int] = range(len(devices))
+        if large_enough:
+            places = [at for at, _ in usable(ask, shape.devices, devices, rules)]
+        refused = refused_ask(ask, devices, needs, rules.geometries, places)
+        if refused is not None:
+            return refused
+    return None
+
+
+def need_of(ask: Ask, constraints: DeviceConstraints, device: Device, rules: Rules) -> Need:
+    """What the ask comes to on a device like this, or the first rule that it can never pass.
+
+    The rules that name a device come after those of what a device is, of which `demand` knows some.
+    """
+    refused = refused_kind(ask, constraints, device)
+    if refused is not None and refused not in _WHICH_DEVICE:
+        return refused
+    found = demand(ask, device, rules.geometries)
+    if not isinstance(found, Demand):
+        return found if refused is None or RANK[found] < RANK[refused] else refused
+    if refused is not None:
+        return refused
+    return found._replace(alone=True) if rules.idle_only else found
+
+
+def usable(
+    ask: Ask, constraints: DeviceConstraints, devices: Sequence[DeviceState], rules: Rules
+) -> Iterator[tuple[int, Demand]]:
+    """The devices, by position, that could meet the ask when empty, with what it comes to there."""
+    for at, held in enumerate(devices):
+        need = need_of(ask, constraints, held.device, rules)
+        if isinstance(need, Demand) and refused_amount(need, empty_device(held.device)) is None:
+            yield at, need
+
+
+def refused_ask(
+    ask: Ask,
+    devices: Sequence[DeviceState],
+    needs: Sequence[Need],
+    geometries: Known,
+    places: Sequence[int],
+) -> Verdict | None:
+    """The rule that stops the last device which the ask would need; None where enough will do.
+
+    `needs` has an entry for each device, and `places` are the devices that are looked at.
+    """
+    lacking: list[tuple[int, float, str, Verdict]] = []
+    for at in places:
+        need, held = needs[at], devices[at]
+        if isinstance(need, Demand):
+            refused = refused_amount(need, held)
+        else:
+            amounts = largest_part(ask, held.device, geometries) if need in UNCUT else (1, 0)
+            refused = Verdict(need, *amounts)
+        if refused is not None:
+            found = refused._replace(place=at)
+            lacking.append((*found.order, held.device.id, found))
+    short = ask.count - (len(places) - len(lacking))
+    if short <= 0:
+        return None
+    lacking.sort(key=lambda each: each[:3])
+    code = lacking[short - 1][3].code if short <= len(lacking) else _NO_DEVICE
+    if code is _NO_DEVICE and (
+        short < ask.count or any(row[3].code is not code for row in lacking)
+    ):
+        code = RefusalCode.DEVICES_TOO_FEW
+    nearest = next((row[3] for row in lacking if row[3].code is code), None)
+    if nearest is not None and (code in UNCUT or isinstance(needs[nearest.place], Demand)):
+        return nearest
+    # What a device is has no amount, so the verdict counts the devices that will do.
+    would_do = sum(isinstance(needs[at], Demand) for at in places)
+    return Verdict(code, ask.count, min(would_do, ask.count - 1))

@@ -1,0 +1,165 @@
+"""Feasibility of one node: its occupancies, and where its six old implementations disagreed."""
+
+import pytest
+from msgspec import structs
+
+from apportion.core.explain.room import Room
+from apportion.core.ledger.state import DEVICE_PLUGIN
+from apportion.core.placement.feasibility.evaluator import Rules, feasibility, rules_of
+from apportion.core.placement.feasibility.occupancy import (
+    Occupancy,
+    empty,
+    now,
+    on_offer,
+    uncordoned,
+    without,
+)
+from apportion.lab.fitting import EmptyFleet
+from apportion_schemas import (
+    Ask,
+    NodeCordoned,
+    NodeSilent,
+    PodRefused,
+    PolicyChanged,
+    RefusalCode,
+    Shape,
+    Taint,
+)
+from tests.support.fleet import gpu, node, npu, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, placed, pod, shape, share
+
+_C = RefusalCode
+
+
+def code_of(ledger: Ledger, wanted: Shape, occupancy: Occupancy = now) -> RefusalCode | None:
+    """The rule that refuses the only node."""
+    found = feasibility(wanted, ledger.node(), occupancy, rules_of(ledger.state, wanted))
+    return None if found is None else found.code
+
+
+def full() -> Ledger:
+    """One device of 1,000 MiB, of which a pod holds 800."""
+    return Ledger(rack("n1", 1, memory_mib=1000), pod("p1")).play(
+        placed("p1", shares=[share("n1-g0", 800, cores=0)])
+    )
+
+
+def test_what_lacks_now_fits_once_the_pods_have_ended() -> None:
+    """The three occupancies of one node."""
+    ledger, wanted = full(), shape(ask(500))
+    found = feasibility(wanted, ledger.node())
+    assert found is not None
+    assert (found.code, found.needed, found.available, found.place) == (
+        _C.MEMORY_INSUFFICIENT, 500, 200, 0,
+    )  # fmt: skip
+    assert code_of(ledger, wanted, without([ledger.pod("p1")])) is None
+    assert code_of(ledger, wanted, empty) is None
+    assert code_of(ledger, shape(ask(1_500)), empty) is _C.MEMORY_INSUFFICIENT
+    assert ledger.node().devices[0].memory_free_mib == 200
+
+
+def test_an_empty_node_is_ready_heard_and_not_cordoned() -> None:
+    """What ends or recovers keeps nobody out for ever."""
+    ledger = full()
+    ledger.play(NodeCordoned(node="n1", by="ann", reason="disk"), NodeSilent(node="n1", grace_s=30))
+    assert code_of(ledger, shape(ask(500))) is _C.AGENT_SILENT
+    assert code_of(ledger, shape(ask(100)), uncordoned(_C.NODE_CORDONED)) is _C.AGENT_SILENT
+    assert code_of(ledger, shape(ask(500)), empty) is None
+
+
+CLOSED = (
+    ("node.kubernetes.io/unschedulable", True, True),
+    ("node.kubernetes.io/not-ready", False, False),
+)
+
+
+@pytest.mark.parametrize(("key", "ready", "unschedulable"), CLOSED)
+def test_taints_of_conditions_end_with_them(key: str, *, ready: bool, unschedulable: bool) -> None:
+    """A node that `kubectl cordon` closed, or that is not ready, was said to fit never."""
+    taint = Taint(key=key, effect="NoSchedule")
+    ledger = Ledger(
+        observed("n1", taints=(taint,), ready=ready, unschedulable=unschedulable), rack("n1", 1)
+    )
+    ledger.submit(pod("p", ask(1))).settle()
+    wanted = shape(ask(1))
+    assert code_of(ledger, wanted) is not None
+    assert code_of(ledger, wanted, empty) is None
+    assert Room(ledger.state).holds(wanted, ledger.node())
+    assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None
+    if unschedulable:
+        assert code_of(ledger, wanted, uncordoned(_C.NODE_UNSCHEDULABLE)) is None
+        assert code_of(ledger, wanted, on_offer) is None
+
+
+def test_a_taint_of_a_person_stays() -> None:
+    """No end of any pod takes it away."""
+    taint = Taint(key="team", effect="NoSchedule", value="ml")
+    ledger = Ledger(observed("n1", taints=(taint,)), rack("n1", 1))
+    assert code_of(ledger, shape(ask(1)), empty) is _C.TAINT_NOT_TOLERATED
+
+
+def test_a_plugin_of_another_system_can_be_removed() -> None:
+    """The laboratory said never, and `why` did not."""
+    ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: "hami"}), rack("n1", 1))
+    ledger.submit(pod("p", ask(1))).settle()
+    assert ledger.reasons("p") == {_C.DEVICE_PLUGIN_FOREIGN: 1}
+    assert Room(ledger.state).holds(shape(ask(1)), ledger.node())
+    assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None
+
+
+def test_a_policy_that_wants_idle_devices_counts_everywhere() -> None:
+    """`why` counted the free memory of a device that the engine refused for its holder."""
+    ledger = full()
+    wanted = structs.replace(shape(ask(100)), device_policy="mutex")
+    assert code_of(ledger, shape(ask(100))) is None
+    assert code_of(ledger, wanted) is _C.DEVICE_IN_USE
+    missed = Room(ledger.state).miss(wanted, ledger.node())
+    assert missed is not None
+    assert missed[1].code is _C.DEVICE_IN_USE
+    ledger.submit(pod("p", shape=wanted)).settle()
+    assert ledger.reasons("p") == {_C.DEVICE_IN_USE: 1}
+
+
+def test_other_devices_of_the_node_are_too_few_and_not_none() -> None:
+    """Two of four are there: the empty node was said to have no such device."""
+    ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), npu("u0"), npu("u1")))
+    wanted = shape(cards(4))
+    for occupancy in (now, empty):
+        found = feasibility(wanted, ledger.node(), occupancy)
+        assert found is not None
+        assert (found.code, found.needed, found.available) == (_C.DEVICES_TOO_FEW, 4, 2)
+
+
+def test_amounts_are_of_the_ask_that_lacks_something() -> None:
+    """Devices of another container's family counted as some of those that would do."""
+    asks = (
+        Ask(container="a", family="ascend310p", count=3, memory_mib=1000),
+        Ask(container="b", family="nvidia", count=1, memory_mib=300),
+    )
+    ledger = Ledger(node("n1", gpu("g0"), gpu("g1")))
+    ledger.submit(pod("p", shape=Shape(asks=asks))).settle()
+    refused = ledger.pod("p").refusal
+    assert isinstance(refused, PodRefused)
+    (missed,) = refused.nearest
+    assert (missed.code, missed.needed, missed.available) == (_C.NO_SUCH_DEVICE, 3, 0)
+
+
+def test_a_device_that_never_will_do_is_no_advice() -> None:
+    """The small one lacks memory for good; of the large one memory is in use."""
+    devices = (gpu("big", memory_mib=1000), gpu("small", memory_mib=790, index=1))
+    ledger = Ledger(node("n1", *devices), pod("p1"))
+    ledger.play(placed("p1", shares=[share("big", 800, cores=0)]))
+    of_all = feasibility(shape(ask(800)), ledger.node())
+    of_large = feasibility(shape(ask(800)), ledger.node(), large_enough=True)
+    assert of_all is not None
+    assert of_large is not None
+    assert (of_all.place, of_large.place) == (1, 0)
+
+
+def test_rules_of_the_cluster() -> None:
+    """The policy of the cluster counts where the pod has none."""
+    ledger = full()
+    assert rules_of(ledger.state, shape(ask(1))) == Rules()
+    ledger.play(PolicyChanged(by="ann", node_policy="spread", device_policy="spread"))
+    assert not rules_of(ledger.state, shape(ask(1))).idle_only
