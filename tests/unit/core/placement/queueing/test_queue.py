@@ -3,7 +3,7 @@
 import pytest
 
 from apportion.core.ledger.state import State
-from apportion.core.placement import refusals, refusing, scores
+from apportion.core.placement import refusals, scores
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.engine import Engine
 from apportion.core.placement.index.columns import Columns
@@ -67,7 +67,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
         return explain(class_, columns)
 
     monkeypatch.setattr(scores, "Bestfit", Counted)  # as long as nothing is priced
-    monkeypatch.setattr(refusing, "explain", explained)
+    monkeypatch.setattr(refusals, "explain", explained)
     return counted
 
 
