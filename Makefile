@@ -36,7 +36,7 @@ up: $(RUNTIME) ## install what running needs, start everything, place the sample
 	@exec $(VENV)/bin/apportion up $(if $(GPUS),--gpus $(GPUS)) $(UP_ARGS)
 
 test: $(DEV) $(COMPILED) ## every check that this machine can run, in lanes (LANE=core; TEST_ARGS="-k ledger")
-	@$(VENV)/bin/python -m $(if $(TEST_ARGS),pytest $(TEST_ARGS),tests.lanes $(LANE))
+	@$(VENV)/bin/python -m $(if $(TEST_ARGS),pytest $(TEST_ARGS),tools.lanes $(LANE))
 
 compile: $(DEV) $(COMPILED) ## the hot path, to machine code; without a C compiler it runs as it is
 
@@ -47,7 +47,7 @@ wheel: $(DEV) ## a wheel with the compiled modules, for every Linux whose glibc 
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/auditwheel repair --wheel-dir $(DIST) build/wheel/*.whl
 
 sbom: $(DEV) ## the bill of materials, in CycloneDX (DIST=dist)
-	@$(VENV)/bin/python -m tests.bill $(DIST)/apportion.cdx.json
+	@$(VENV)/bin/python -m tools.bill $(DIST)/apportion.cdx.json
 
 audit: ## the packages that we ship with against the advisories that are known by now (needs the network)
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && python3 -m venv "$$dir" \
@@ -61,7 +61,7 @@ faults: $(DEV) $(COMPILED) ## servers, services and disks that fail for real, un
 N ?= 40
 SEED ?= 1
 mutants: $(DEV) ## how many small faults of the code the tests notice (N=40 SEED=1)
-	@$(VENV)/bin/python -m tests.mutants -n $(N) --seed $(SEED)
+	@$(VENV)/bin/python -m tools.mutants -n $(N) --seed $(SEED)
 
 SEEDS ?= 10000
 sim: $(DEV) $(COMPILED) ## the whole system under faults, many times over (SEEDS=10000)
@@ -91,8 +91,8 @@ controllers: $(DEV) ## JobSet, LeaderWorkerSet, Volcano and Kueue with our servi
 	  $(VENV)/bin/python -m pytest -q -rs tests/e2e/test_real_controllers.py
 
 digests: $(DEV) ## look up what the tags of base images mean by now, and write their digests (needs skopeo or docker)
-	@$(VENV)/bin/python -m tests.pins --refresh
-	@$(VENV)/bin/python -m tests.kustomize
+	@$(VENV)/bin/python -m tools.pins --refresh
+	@$(VENV)/bin/python -m tools.kustomize
 
 KUBELET := services/apportion/agent/kubelet/kubelet.proto
 CRI := tests/support/cri/cri.proto
@@ -100,11 +100,11 @@ generate: $(DEV) ## schemas, events, the kubelet's messages, compatibility, depl
 	$(VENV)/bin/python -m grpc_tools.protoc -I services --python_out=services $(KUBELET)
 	$(VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. $(CRI)
 	$(VENV)/bin/python schemas/generate.py
-	$(VENV)/bin/python -m tests.compatibility
-	$(VENV)/bin/python -m tests.security_page
-	$(VENV)/bin/python -m tests.managed_resources
-	$(VENV)/bin/python -m tests.nats_configuration
-	$(VENV)/bin/python -m tests.kustomize
+	$(VENV)/bin/python -m tools.compatibility
+	$(VENV)/bin/python -m tools.security_page
+	$(VENV)/bin/python -m tools.managed_resources
+	$(VENV)/bin/python -m tools.nats_configuration
+	$(VENV)/bin/python -m tools.kustomize
 
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --no-annotate
@@ -118,7 +118,7 @@ lock: ## lock the dependencies anew (needs uv)
 
 clean: ## remove what was installed and generated outside git
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find services schemas tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find services schemas tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 	find services -name '*.so' -delete
 
 $(VENV)/bin/python:

@@ -21,13 +21,13 @@ from apportion.runtime.jetstream.client import connect
 from apportion.runtime.jetstream.server import ROLES, find_binary
 from apportion.runtime.ledger.port import DuplicateRefused, LedgerError
 from apportion.runtime.process.reach import LEDGER_KEY_BYTES_MIN
-from tests import kustomize
 from tests.support.authority import Authority
 from tests.support.control_plane import ControlPlane, find_binaries
 from tests.support.helm import CHART, documents, helm, rendered
 from tests.support.nats import draft
 from tests.support.polling import until
 from tests.support.ports import free_port
+from tools import kustomize
 
 pytestmark = pytest.mark.timeout(240)
 SPACE = "apportion"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compatibility import (
+from tools.compatibility import (
     ROOT,
     Difference,
     Row,

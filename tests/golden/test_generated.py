@@ -14,7 +14,7 @@ from apportion_schemas import PodGone as PodGoneOfToday
 from apportion_schemas.catalogue import BY_PAYLOAD, Older
 from apportion_schemas.formats import BORN
 from apportion_schemas.quantities import Name, Payload
-from tests.security_page import PAGE, page, rows
+from tools.security_page import PAGE, page, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "schemas" / "generate.py"

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from tests.security_page import ENOUGH, Rows, absent, page, problems, rows
+from tools.security_page import ENOUGH, Rows, absent, page, problems, rows
 
 MARKS = "".join(
-    f"<!-- begin {name}: made by tests/security_page.py -->\nold\n<!-- end {name} -->\n"
+    f"<!-- begin {name}: made by tools/security_page.py -->\nold\n<!-- end {name} -->\n"
     for name in ("identities", "attacks", "points")
 )
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bill import LOCK, bill, locked
-from tests.pins import pinned
+from tools.bill import LOCK, bill, locked
+from tools.pins import pinned
 
 VALIDATOR = """
 import sys
@@ -35,7 +35,7 @@ def test_the_bill_of_materials_is_valid_and_whole(tmp_path: Path) -> None:
     texts = []
     for name in ("one.json", "two.json"):
         target = tmp_path / "dist" / name
-        subprocess.run([sys.executable, "-m", "tests.bill", str(target)], check=True)
+        subprocess.run([sys.executable, "-m", "tools.bill", str(target)], check=True)
         texts.append(target.read_text())
     assert texts[0] == texts[1]
     assert valid(texts[0]) == ""

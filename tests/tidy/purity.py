@@ -46,8 +46,8 @@ def _is_set(node: ast.expr) -> bool:
 
 
 def sleeps(path: str, source: str) -> Iterator[Offence]:
-    """Sleeps in tests, however imported; `asyncio.sleep(0)` only gives way and is no wait."""
-    if not path.startswith("tests/") or path == POLLING:
+    """Sleeps in tests and tools, however imported; `asyncio.sleep(0)` only gives way: no wait."""
+    if not path.startswith(("tests/", "tools/")) or path == POLLING:
         return
     tree = parsed(source)
     bare = {

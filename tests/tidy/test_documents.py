@@ -13,7 +13,7 @@ DOCUMENTS = [
     "SECURITY.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
 ]
-TOPS = "services|schemas|tests|deploy|docs|examples|requirements|.ci"
+TOPS = "services|schemas|tests|tools|deploy|docs|examples|requirements|.ci"
 PATHS = re.compile(rf"(?<![\w/.-])(?:{TOPS})/[\w./-]*\w/?(?![\w*])")
 
 

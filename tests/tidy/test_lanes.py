@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lanes import INTERPRETED, LANES, Ended, Lane, commands, counts, environment, ran, report
 from tests.tidy.tree import ROOT, files
+from tools.lanes import INTERPRETED, LANES, Ended, Lane, commands, counts, environment, ran, report
 
 TESTS = [path for path in files() if path.startswith("tests/") and "/test_" in path]
 

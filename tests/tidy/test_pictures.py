@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.screenshots import FOLDER, NAMES, THEMES, WIDTHS, arguments
+from tools.screenshots import FOLDER, NAMES, THEMES, WIDTHS, arguments
 
 
 def test_every_page_has_its_pictures() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests import pins
+from tools import pins
 
 DIGEST = f"sha256:{'ab' * 32}"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

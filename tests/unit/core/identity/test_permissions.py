@@ -12,7 +12,7 @@ from apportion.core.identity.sharing import BESIDE, sharing
 from apportion.runtime.jetstream.examining import covers
 from apportion.runtime.jetstream.users import Member
 from apportion_schemas import CATALOGUE
-from tests.nats_configuration import differing
+from tools.nats_configuration import differing
 
 by_role = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 

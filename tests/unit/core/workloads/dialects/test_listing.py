@@ -27,10 +27,10 @@ from apportion.core.workloads.dialects.resource import COUNTED, SHARES, Bound, R
 from apportion.core.workloads.dialects.slot import SLOT
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion_schemas import Ask, Configuration, DeviceConstraints, QuotaObserved, Share
-from tests.managed_resources import FILE, told
 from tests.support.manifests import draft, pod, refused
 from tests.support.pods import placed, shape
 from tests.support.pods import pod as submitted
+from tools.managed_resources import FILE, told
 
 COUNT = "tpu.example/chips"
 CONFIG = DialectConfig()

@@ -243,7 +243,7 @@ def _caught(step: Sequence[str], copy: Path) -> str:
 
 def main() -> int:
     """Exit status 0 if nine of ten are caught."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("-n", type=int, default=40, help="how many")
     parser.add_argument("--seed", type=int, default=1)

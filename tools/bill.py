@@ -1,6 +1,6 @@
 """The bill of materials: all that we ship with, in CycloneDX 1.6, out of the locks: `make sbom`.
 
-    python -m tests.bill dist/apportion.cdx.json
+    python -m tools.bill dist/apportion.cdx.json
 
 Packages are those of requirements/runtime.txt, with the hashes that an installation insists on;
 what each needs and its licence are as it says itself where it is installed. Images are those that
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from click import echo
 
-from tests.pins import pinned
+from tools.pins import pinned
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements" / "runtime.txt"

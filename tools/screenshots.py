@@ -1,6 +1,6 @@
 """The console's pages as pictures, light and dark, wide and narrow: what `docs/console` shows.
 
-    python -m tests.screenshots [FOLDER] [--page pods] [--theme dark] [--width 390]
+    python -m tools.screenshots [FOLDER] [--page pods] [--theme dark] [--width 390]
 
 A real `apportion up` with 200 nodes, pods of eight namespaces, a node that lost its power, a cordon
 and people who wait, in real Chromium. It is for looking at: no test compares pixels.
@@ -125,7 +125,7 @@ def take(browser: Browser, base: str, shown: list[tuple[str, str]], asked: Names
 
 def arguments() -> ArgumentParser:
     """What can be asked for; all of it unless told."""
-    parser = ArgumentParser("python -m tests.screenshots", description=__doc__.split("\n\n")[0])
+    parser = ArgumentParser("python -m tools.screenshots", description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, metavar="FOLDER",
                         help="where the pictures go (docs/console)")  # fmt: skip
     parser.add_argument("--page", action="append", choices=NAMES, help="only this one")

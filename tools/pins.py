@@ -1,7 +1,7 @@
 """Images by digest: which ones we name, and what their tags mean by now.
 
-    python -m tests.pins            say which images are pinned, and where
-    python -m tests.pins --refresh  look each tag up, and write its digest of today: `make digests`
+    python -m tools.pins            say which images are pinned, and where
+    python -m tools.pins --refresh  look each tag up, and write its digest of today: `make digests`
 
 A tag is moved by whoever may push it; a digest is the content. The tag stays beside it, for people
 and for the next look. Invariant: `unpinned` finds every image of somebody else's that is named

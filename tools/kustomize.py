@@ -1,7 +1,7 @@
 """Renders deploy/kubernetes from the Helm chart, so that nothing is written twice: `make generate`.
 
-    python -m tests.kustomize            write the manifests
-    python -m tests.kustomize --check    say which would change, and write none
+    python -m tools.kustomize            write the manifests
+    python -m tools.kustomize --check    say which would change, and write none
 
 Each template becomes the file of its name, with the values of deploy/helm/kustomize.yaml; those of
 `dra/`, `extender/`, `monitoring/` and `receipts/` as with these on. The ledger server's
@@ -34,7 +34,7 @@ ALONE = {
     "receipts/": ("receipts.enabled",),
 }  # fmt: skip
 """Templates that are there with settings alone, and so in folders of their own."""
-GENERATED = "# Rendered from deploy/helm/apportion by tests/kustomize.py; do not edit.\n"
+GENERATED = "# Rendered from deploy/helm/apportion by tools/kustomize.py; do not edit.\n"
 
 
 def files() -> dict[Path, str]:

@@ -1,6 +1,6 @@
 """Tells kube-scheduler of every resource that is about devices: `make generate`.
 
-    python -m tests.managed_resources
+    python -m tools.managed_resources
 
 Its configuration has to name them one by one. They are those of the dialects as nobody renamed
 them, so that whoever adds a dialect has no list to keep here.

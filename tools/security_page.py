@@ -1,10 +1,10 @@
 """Keeps the tables of docs/security.md: identities, attacks and the reviewer's points.
 
-    python -m tests.security_page             write them
-    python -m tests.security_page --check     say what differs, write nothing
+    python -m tools.security_page             write them
+    python -m tools.security_page --check     say what differs, write nothing
 
 The words around them are written by hand. What an identity may do is of the table in
-`services/apportion/core/identity`, the rows are in tests/security_page.toml. Invariant: every role
+`services/apportion/core/identity`, the rows are in tools/security_page.toml. Invariant: every role
 has its worst case, every attack tests of its number in tests/security, and every test that a row
 names is there.
 """
@@ -22,7 +22,7 @@ import msgspec
 from apportion.core.identity.roles import ROLES, Role
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS = ROOT / "tests" / "security_page.toml"
+ROWS = ROOT / "tools" / "security_page.toml"
 PAGE = ROOT / "docs" / "security.md"
 ATTACKS = "tests/security/test_attack_{:02}_*.py"
 ENOUGH = 33
@@ -105,7 +105,7 @@ def page(text: str, table: Rows, roles: Iterable[Role] = ROLES) -> str:
     }
     for name, lines in made.items():
         begin, end = (
-            f"<!-- begin {name}: made by tests/security_page.py -->\n",
+            f"<!-- begin {name}: made by tools/security_page.py -->\n",
             f"<!-- end {name} -->",
         )
         before, found, rest = text.partition(begin)

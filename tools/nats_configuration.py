@@ -1,7 +1,7 @@
 """Writes nats.conf out of the table of identities: `make generate`.
 
-    python -m tests.nats_configuration             write it
-    python -m tests.nats_configuration --check     say whether it would change
+    python -m tools.nats_configuration             write it
+    python -m tools.nats_configuration --check     say whether it would change
 
 Invariant: what is written is a function of the table alone.
 """

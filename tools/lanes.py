@@ -5,8 +5,8 @@ processors keeps them busy; a lane that only computes gives way to those whose s
 answer in time. Invariants: every test is in one lane; a lane that fails, also without a word, fails
 the whole; the last line counts the tests of all lanes.
 
-    python -m tests.lanes                    all of them
-    python -m tests.lanes nats simulation    these
+    python -m tools.lanes                    all of them
+    python -m tools.lanes nats simulation    these
 """
 
 import argparse
@@ -161,7 +161,7 @@ def counts(ended: Ended) -> Counter[str]:
 def main() -> int:
     """Exit status 0 if every lane is well."""
     every = {lane.name: lane for lane in (*LANES, INTERPRETED)}
-    parser = argparse.ArgumentParser(prog="python -m tests.lanes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.lanes", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("lanes", nargs="*", metavar="LANE", help=f"of {', '.join(every)}")
     beside = (os.cpu_count() or 1) + 1
