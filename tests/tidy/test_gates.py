@@ -74,7 +74,12 @@ PLANTED = (
     ("apportion/binder", "import nats", "nats is imported by"),
     ("apportion/scheduler", "import pynvml", "pynvml is imported by"),
     ("apportion/scheduler", "import aiohttp", "aiohttp is imported by"),
+    ("apportion/cli/verbs/see", "import apportion.cli.verbs.see.why", "no verb imports another"),
+    ("apportion/cli/verbs/act", "import apportion.cli.verbs.see.who", "no verb imports another"),
+    ("apportion/cli/client", "import apportion.cli.pods", "inside cli"),
 )
+CIRCLE = ("one", "another")
+"""Two modules of one folder that import each other."""
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +92,9 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> str:
     for at, (module, statement, _) in enumerate(PLANTED):
         place = copy / "services" / module / f"planted{at}.py"
         place.write_text(f'"""Planted."""\n{statement}\n')
+    for name, imported in zip(CIRCLE, reversed(CIRCLE), strict=True):
+        place = copy / "services/apportion/cli/render" / f"planted_{name}.py"
+        place.write_text(f'"""Planted."""\nimport apportion.cli.render.planted_{imported}\n')
     done = subprocess.run(
         [BIN / "lint-imports", "--no-cache"],
         cwd=copy, env={**os.environ, "PYTHONPATH": "services:schemas", "COLUMNS": "300"},
@@ -103,3 +111,11 @@ def test_layers_hold(broken: str, at: int) -> None:
     named = f"{module.replace('/', '.')}.planted{at} "
     under = [part for part in CONTRACTS.split(broken) if contract in part.partition("\n")[0]]
     assert [named in part for part in under] == [True], broken
+
+
+def test_a_circle_of_imports_is_found(broken: str) -> None:
+    """Two modules of one folder, which no order of layers keeps apart."""
+    under = [
+        part for part in CONTRACTS.split(broken) if "imports itself" in part.partition("\n")[0]
+    ]
+    assert [all(f".planted_{name} " in part for name in CIRCLE) for part in under] == [True], broken

@@ -22,93 +22,51 @@ from apportion.runtime.process.collecting import seldom_look_for_cycles
 class Verb(NamedTuple):
     """Where a verb's command is, and what it does in a few words."""
 
-    where: str
+    module: str
+    """Below `apportion`."""
     help: str
+    function: str = "command"
 
 
 SEE = {
-    "get": Verb(
-        "apportion.cli.verbs.see.get:command", "List pods, nodes, devices, gangs, queues or quotas."
-    ),
-    "top": Verb("apportion.cli.verbs.see.top:command", "Every device and who is on it, live."),
-    "why": Verb("apportion.cli.verbs.see.why:command", "Why a pod is where it is, or nowhere."),
-    "who": Verb(
-        "apportion.cli.verbs.see.who:command", "Who holds or held a device, or what of a node."
-    ),
-    "history": Verb(
-        "apportion.cli.verbs.see.history:command", "The story of a pod, a node or a device."
-    ),
-    "diff": Verb(
-        "apportion.cli.verbs.see.diff:command", "What changed between two moments, and by whom."
-    ),
-    "doctor": Verb(
-        "apportion.cli.verbs.see.doctor:command", "What is wrong, and what to do about it."
-    ),
-    "report": Verb(
-        "apportion.cli.verbs.see.report:command", "Hours granted, used, idle, and their cost."
-    ),
-    "tail": Verb("apportion.cli.verbs.see.tail:command", "Events as they happen, in words."),
+    "get": Verb("cli.verbs.see.get", "List pods, nodes, devices, gangs, queues or quotas."),
+    "top": Verb("cli.verbs.see.top", "Every device and who is on it, live."),
+    "why": Verb("cli.verbs.see.why", "Why a pod is where it is, or nowhere."),
+    "who": Verb("cli.verbs.see.who", "Who holds or held a device, or what of a node."),
+    "history": Verb("cli.verbs.see.history", "The story of a pod, a node or a device."),
+    "diff": Verb("cli.verbs.see.diff", "What changed between two moments, and by whom."),
+    "doctor": Verb("cli.verbs.see.doctor", "What is wrong, and what to do about it."),
+    "report": Verb("cli.verbs.see.report", "Hours granted, used, idle, and their cost."),
+    "tail": Verb("cli.verbs.see.tail", "Events as they happen, in words."),
 }
 DO = {
-    "up": Verb(
-        "apportion.cli.up.main:command", "Everything on this machine, with a simulated fleet."
-    ),
-    "check": Verb(
-        "apportion.cli.verbs.predict.check:command", "What manifests would mean, without a cluster."
-    ),
-    "plan": Verb(
-        "apportion.cli.verbs.predict.plan:command", "What would happen: nothing is changed."
-    ),
-    "replay": Verb(
-        "apportion.cli.verbs.predict.replay:command", "What would have happened: a past time anew."
-    ),
-    "shadow": Verb(
-        "apportion.cli.verbs.predict.shadow:command", "Where we would have put what others placed."
-    ),
-    "submit": Verb("apportion.cli.verbs.act.submit:command", "Submit manifests or a trace."),
-    "run": Verb("apportion.cli.run.main:command", "A command of this machine, inside of a share."),
-    "delete": Verb("apportion.cli.verbs.act.delete:command", "End pods: their shares are free."),
-    "cordon": Verb("apportion.cli.verbs.act.cordon:cordon", "Take a device or node off offer."),
-    "uncordon": Verb("apportion.cli.verbs.act.cordon:uncordon", "Put it back on offer."),
-    "drain": Verb("apportion.cli.verbs.act.drain:command", "Cordon, and move what runs there."),
-    "resize": Verb(
-        "apportion.cli.verbs.act.resize:command", "More or less of its devices for a running pod."
-    ),
-    "policy": Verb(
-        "apportion.cli.verbs.act.policy:command", "How nodes and devices are preferred."
-    ),
-    "config": Verb(
-        "apportion.cli.verbs.act.config:command", "What every service obeys: check, apply, show."
-    ),
-    "simulate": Verb(
-        "apportion.cli.verbs.act.simulate:command", "Let simulated devices fail, or nodes be lost."
-    ),
-    "user": Verb("apportion.cli.verbs.setup.user:command", "Who may connect: add, list or revoke."),
-    "ledger": Verb(
-        "apportion.cli.verbs.ledger.ledger:command", "Create, check, archive or trim the ledger."
-    ),
-    "rebuild": Verb(
-        "apportion.cli.verbs.ledger.rebuild:command", "A lost ledger, anew from running pods."
-    ),
-    "receipt": Verb(
-        "apportion.cli.verbs.ledger.receipt:command", "Sign the ledger; prove one decision."
-    ),
-    "verify": Verb(
-        "apportion.cli.verbs.ledger.verify:command", "Check every event and every invariant."
-    ),
-    "completion": Verb(
-        "apportion.cli.verbs.setup.completion:command", "Names by the Tab key, in your shell."
-    ),
-    "man": Verb(
-        "apportion.cli.verbs.setup.man:command", "Manual pages of all verbs, into a folder."
-    ),
-    "token": Verb(
-        "apportion.cli.verbs.setup.token:command", "A token for a gateway without a cluster."
-    ),
-    "version": Verb("apportion.cli.verbs.setup.version:command", "What is installed."),
+    "up": Verb("cli.up.main", "Everything on this machine, with a simulated fleet."),
+    "check": Verb("cli.verbs.predict.check", "What manifests would mean, without a cluster."),
+    "plan": Verb("cli.verbs.predict.plan", "What would happen: nothing is changed."),
+    "replay": Verb("cli.verbs.predict.replay", "What would have happened: a past time anew."),
+    "shadow": Verb("cli.verbs.predict.shadow", "Where we would have put what others placed."),
+    "submit": Verb("cli.verbs.act.submit", "Submit manifests or a trace."),
+    "run": Verb("cli.run.main", "A command of this machine, inside of a share."),
+    "delete": Verb("cli.verbs.act.delete", "End pods: their shares are free."),
+    "cordon": Verb("cli.verbs.act.cordon", "Take a device or node off offer.", "cordon"),
+    "uncordon": Verb("cli.verbs.act.cordon", "Put it back on offer.", "uncordon"),
+    "drain": Verb("cli.verbs.act.drain", "Cordon, and move what runs there."),
+    "resize": Verb("cli.verbs.act.resize", "More or less of its devices for a running pod."),
+    "policy": Verb("cli.verbs.act.policy", "How nodes and devices are preferred."),
+    "config": Verb("cli.verbs.act.config", "What every service obeys: check, apply, show."),
+    "simulate": Verb("cli.verbs.act.simulate", "Let simulated devices fail, or nodes be lost."),
+    "user": Verb("cli.verbs.setup.user", "Who may connect: add, list or revoke."),
+    "ledger": Verb("cli.verbs.ledger.ledger", "Create, check, archive or trim the ledger."),
+    "rebuild": Verb("cli.verbs.ledger.rebuild", "A lost ledger, anew from running pods."),
+    "receipt": Verb("cli.verbs.ledger.receipt", "Sign the ledger; prove one decision."),
+    "verify": Verb("cli.verbs.ledger.verify", "Check every event and every invariant."),
+    "completion": Verb("cli.verbs.setup.completion", "Names by the Tab key, in your shell."),
+    "man": Verb("cli.verbs.setup.man", "Manual pages of all verbs, into a folder."),
+    "token": Verb("cli.verbs.setup.token", "A token for a gateway without a cluster."),
+    "version": Verb("cli.verbs.setup.version", "What is installed."),
 }
 RUN = {
-    name: Verb(f"apportion.{name}.main:command", f"Run {text}.")
+    name: Verb(f"{name}.main", f"Run {text}.")
     for name, text in (
         ("scheduler", "the scheduler: fold, decide, append"),
         ("binder", "the binder: placements become bindings"),
@@ -137,8 +95,8 @@ class Root(click.Group):
         verb = VERBS.get(cmd_name)
         if verb is None:
             return None
-        module, _, name = verb.where.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        module = importlib.import_module(f"apportion.{verb.module}")
+        command: click.Command = getattr(module, verb.function)
         return command
 
     def invoke(self, ctx: click.Context) -> object:

@@ -7,14 +7,18 @@ moment ago is never missed, and one that every fold refuses is never obeyed.
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from apportion.cli.client.connection import Where
-from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.gateway_client import WAIT_S, Gateway
 from apportion.cli.client.ledger import open_ledger, run
-from apportion.cli.pods.append import WAIT_S
-from apportion.core.configuration import manifest_config
+from apportion.cli.exits import NotFound
+from apportion.core.configuration import ConfigurationError, manifest_config, read_configuration
+from apportion.core.configuration.collect_errors import every_error
 from apportion.core.explain.answers import ConfigurationAnswer
 from apportion.core.workloads.pods.template import ManifestConfig
+from apportion.runtime.files.manifests import Problem, read_manifest_files
+from apportion_schemas import Configuration
 
 
 async def configuration_now(where: Where) -> ConfigurationAnswer:
@@ -35,3 +39,29 @@ def configuration_at(where: Where, revision: int) -> ConfigurationAnswer:
 def manifest_config_now(where: Where) -> ManifestConfig:
     """How manifests are read in the cluster now. Raises NotFound, Unreachable."""
     return manifest_config(run(configuration_now(where)).configuration)
+
+
+def read_configuration_file(file: str) -> Configuration:
+    """The configuration of a file, or the end of the verb with all that is wrong."""
+    return read_both(file)[1]
+
+
+def read_both(file: str) -> tuple[object, Configuration]:
+    """The document of a file and the configuration that it is, or the end of the verb."""
+    found = list(read_manifest_files([file], sys.stdin.buffer))
+    problems = [str(each) for each in found if isinstance(each, Problem)]
+    documents = [each for each in found if not isinstance(each, Problem)]
+    if problems:
+        raise NotFound("\n".join(problems))
+    if len(documents) != 1:
+        raise NotFound(f"{file}: holds {len(documents)} documents: write one")
+    (document,) = documents
+    try:
+        return document.content, read_configuration(document.content)
+    except ConfigurationError:
+        errors = every_error(document.content)
+        said = [
+            str(Problem(file, str(error), line=document.parsed.line_of(error.key)))
+            for error in errors
+        ]
+        raise NotFound("\n".join(said)) from None

@@ -38,6 +38,8 @@ HTTP_LATER = (429, 503)
 TOKEN_CHARS_MAX = 8_000
 PATIENCE_S = 60.0
 LOOK_S = 0.5
+WAIT_S = 30
+"""How long the gateway may take to fold up to now."""
 
 A = TypeVar("A", bound=Answer)
 T = TypeVar("T")

@@ -1,24 +1,29 @@
 """Writing to the ledger from the command line, as the operator.
 
 Invariants: an id is made once per wish and kept through every retry, so nothing is written twice;
-what the ledger says no to ends the verb with the ledger's own words and the exit code for it.
+what the ledger says no to ends the verb with the ledger's own words and the exit code for it. What
+a connection logs meanwhile is a sentence on standard error, and no form of a service's log: no
+level, no name of a module, no time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import getpass
+import io
+import json
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import click
 
 from apportion.cli.client.connection import Command
-from apportion.cli.client.troubles import say_troubles
 from apportion.cli.exits import NotFound, Outdated, Unreachable
+from apportion.cli.render.output import console, plain
 from apportion.core.ledger.rules import Superseded, missing
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
@@ -33,11 +38,14 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.logs import configure_logs
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import CATALOGUE, InvalidEvent, UnknownEvent
 from apportion_schemas.quantities import NAME_MAX, Payload
 
 T = TypeVar("T")
+TOGETHER_S: Final = 5.0
+OF_A_LOG: Final = frozenset(("event", "level", "logger", "time", "service"))
 BEHIND_S = 5
 """How long the gateway may take to fold up to now: nobody who writes is kept waiting for long."""
 ROLES = ("operator", "watcher")
@@ -153,3 +161,26 @@ async def write(reach: Reach, data: Payload, *, basis: int, event_id: str = "") 
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         event_id = event_id or f"{type(data).__name__}/{uuid4()}"
         return await publisher.publish(data, event_id=event_id, basis=basis)
+
+
+class _Said(io.StringIO):
+    """Where log lines in JSON go, one at a time; of several connections that end together one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last, self._again_s = "", 0.0
+
+    def write(self, line: str, /) -> int:
+        """See StringIO; nothing is kept."""
+        event: dict[str, Any] = json.loads(line)
+        about = ", ".join(f"{name} {said}" for name, said in event.items() if name not in OF_A_LOG)
+        text = f"{event['event']}: {about}" if about else str(event["event"])
+        if text != self._last or time.monotonic() > self._again_s:
+            console(stderr=True).print(plain(text), style="yellow", soft_wrap=True)
+        self._last, self._again_s = text, time.monotonic() + TOGETHER_S
+        return len(line)
+
+
+def say_troubles() -> None:
+    """From now on what is logged in this process as a warning, or worse, is said."""
+    configure_logs(service="cli", level="warning", form="json", stream=_Said())

@@ -14,6 +14,7 @@ import click
 
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.render.output import console
+from apportion.cli.render.times import clock
 from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import MomentAnswer
 from apportion.runtime.ledger.moments import MomentError, parse_moment, shown_time
@@ -88,15 +89,6 @@ def when(asked: datetime, now: datetime) -> str:
     """The time that was asked for, with the day that it meant where that is not today."""
     day = now.date() - asked.astimezone(UTC).date()
     return ("yesterday, " if day.days == 1 else "") + clock(shown_time(asked), now)
-
-
-def clock(time: str, now: datetime | None = None) -> str:
-    """The time of an event, as in `2026-05-01T12:00:00Z`; without the date where that is today's.
-
-    Today is that of UTC, as all times are. Empty without a time.
-    """
-    today = (now or datetime.now(UTC)).date().isoformat()
-    return moment(time).removeprefix(f"{today}T") if time else ""
 
 
 def time_of(text: str, now: datetime) -> datetime | None:

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import msgspec
 
-from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.gateway_client import WAIT_S, Gateway
 from apportion.cli.client.ledger import appending, person
 from apportion.cli.exits import NotFound
 from apportion.cli.pods.submissions import subject_of_pod
@@ -42,8 +42,6 @@ from apportion_schemas.envelope import InvalidEvent, UnreadableEvent
 
 BATCH = 250
 IN_FLIGHT = 2
-WAIT_S = 30
-"""How long the gateway may take to fold up to now."""
 ASK_ONE_BY_ONE = 16
 """Up to so many pods are looked up by name; for more, the lists of their namespaces are read."""
 

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from apportion.cli.render.output import console, plain
-from apportion.cli.render.progress import progress
+from apportion.cli.render.output import console, plain, progress
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.lint.ignored_kinds import passed_over_words
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig

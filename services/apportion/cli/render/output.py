@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -88,3 +88,15 @@ def phase(name: str) -> Text:
 def plain(value: Any) -> Text:
     """Text from outside: no markup in it is obeyed, and no control character reaches the screen."""
     return Text(clean(value))
+
+
+def progress(last: int, what: str = "revision") -> Callable[[int], None]:
+    """Tell a number, of `last` where that is known (not 0), on one line of standard error."""
+    out = console(stderr=True)
+
+    def tell(number: int) -> None:
+        if out.is_terminal:
+            share = f" of {last:,}" if last else ""
+            out.print(f"{what} {number:,}{share}", end="\r")
+
+    return tell

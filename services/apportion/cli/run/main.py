@@ -22,10 +22,10 @@ import msgspec
 
 from apportion.cli.client.configuration import manifest_config_now
 from apportion.cli.client.connection import Where, asks_both
-from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.gateway_client import WAIT_S, Gateway
 from apportion.cli.client.ledger import open_ledger, person, run, user, write
 from apportion.cli.exits import NotFound, Unreachable
-from apportion.cli.pods.append import WAIT_S, Submitted, append
+from apportion.cli.pods.append import Submitted, append
 from apportion.cli.pods.local_process import Run, ended, engine_of, unreachable, with_device
 from apportion.cli.run.guardian import Duty, leave_behind
 from apportion.cli.run.pod import Asked, document, draft_of, label, room_for

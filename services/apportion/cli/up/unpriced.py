@@ -9,9 +9,8 @@ import asyncio
 from pathlib import Path
 
 from apportion.cli.client.connection import Where
-from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.gateway_client import WAIT_S, Gateway
 from apportion.cli.client.ledger import open_ledger
-from apportion.cli.pods.append import WAIT_S
 from apportion.core.explain.answers import DeviceAnswer
 from apportion.core.reports.prices import PriceError, lacking_words
 from apportion.runtime.jetstream.reports import read_prices

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import click
 import pytest
 
-from apportion.cli.client.moments import FORMS, MOMENT, both, clock, head
+from apportion.cli.client.moments import FORMS, MOMENT, both, head
 from apportion.cli.main import root
+from apportion.cli.render.times import clock
 from apportion.core.explain.past_answers import MomentAnswer
 
 NOW = datetime(2026, 11, 25, 0, 5, tzinfo=UTC)

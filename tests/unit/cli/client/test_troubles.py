@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from apportion.cli.client.troubles import say_troubles
+from apportion.cli.client.ledger import say_troubles
 from apportion.runtime.process.logs import get_logger
 
 

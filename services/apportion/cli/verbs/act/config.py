@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 import msgspec
 
-from apportion.cli.client.configuration import configuration_at, configuration_now
+from apportion.cli.client.configuration import (
+    configuration_at,
+    configuration_now,
+    read_both,
+    read_configuration_file,
+)
 from apportion.cli.client.connection import JSON, Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import by_whom, person, run, write
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json, table
-from apportion.core.configuration import ConfigurationError, passed_over, read_configuration
-from apportion.core.configuration.collect_errors import every_error
+from apportion.core.configuration import passed_over
 from apportion.core.configuration.keys import KEYS
 from apportion.core.explain.answers import ConfigurationAnswer, NodeAnswer
 from apportion.core.explain.near import did_you_mean
-from apportion.runtime.files.manifests import Problem, read_manifest_files
 from apportion_schemas import Configuration, ConfigurationChanged
 
 
@@ -52,7 +53,7 @@ def check(*, file: str, as_json: bool) -> None:
 
     Exit codes: 0 nothing is wrong; 1 something is.
     """
-    content, configuration = _read_both(file)
+    content, configuration = read_both(file)
     for path, why in passed_over(content):
         words = f"{path}: has no effect here: {why}"
         console(stderr=True).print(plain(words), style="yellow", soft_wrap=True)
@@ -137,29 +138,3 @@ def _tell_absent(where: Where, wanted: Configuration) -> None:
             hint = did_you_mean(node.name, there)
             words += f"; {hint}" if hint else ""
             console(stderr=True).print(plain(words), style="yellow", soft_wrap=True)
-
-
-def read_configuration_file(file: str) -> Configuration:
-    """The configuration of a file, or the end of the verb with all that is wrong."""
-    return _read_both(file)[1]
-
-
-def _read_both(file: str) -> tuple[object, Configuration]:
-    """The document of a file and the configuration that it is, or the end of the verb."""
-    found = list(read_manifest_files([file], sys.stdin.buffer))
-    problems = [str(each) for each in found if isinstance(each, Problem)]
-    documents = [each for each in found if not isinstance(each, Problem)]
-    if problems:
-        raise NotFound("\n".join(problems))
-    if len(documents) != 1:
-        raise NotFound(f"{file}: holds {len(documents)} documents: write one")
-    (document,) = documents
-    try:
-        return document.content, read_configuration(document.content)
-    except ConfigurationError:
-        errors = every_error(document.content)
-        said = [
-            str(Problem(file, str(error), line=document.parsed.line_of(error.key)))
-            for error in errors
-        ]
-        raise NotFound("\n".join(said)) from None

@@ -6,30 +6,25 @@ happens to have folded: whoever reads it takes the node for closed.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 import click
 import msgspec
 
+from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_both
-from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.client.ledger import by_now, by_whom, person, run, write
-from apportion.cli.exits import NotFound, Unreachable
+from apportion.cli.client.cordons import cordoning, cordons_of, node_now, stands_now
+from apportion.cli.client.ledger import by_whom, person, run, write
+from apportion.cli.client.lookup import find
+from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json
 from apportion.cli.usage import reasoned
-from apportion.cli.verbs.see.who import live_pods
-from apportion.cli.verbs.setup.completion import TARGETS
-from apportion.core.explain import device_names
-from apportion.core.explain.answers import CordonAnswer, DeviceAnswer, NodeDetail
+from apportion.core.explain.answers import CordonAnswer, NodeDetail
 from apportion.core.explain.lines import listed
-from apportion.core.explain.near import target_meant
 from apportion.core.explain.words import device_words
 from apportion_schemas import (
-    DeviceCordoned,
     DeviceCordonLifted,
     DeviceUncordoned,
-    NodeCordoned,
     NodeCordonLifted,
     NodeUncordoned,
 )
@@ -99,7 +94,7 @@ def uncordon(
         raise click.UsageError("give --of NAME or --all, not both")
     who = person(by)
     _, node, device = find(where, target)
-    detail = run(_node_now(where, node))
+    detail = run(node_now(where, node))
     stated = cordons_of(detail, device)
     lifted = whose or who
     others = [each for each in stated if each.by != lifted]
@@ -132,55 +127,6 @@ def uncordon(
         _warn(f"{device or node} is cordoned still: {spoken(others)}")
     elif off := still_off(detail, device):
         _warn(off)
-
-
-def cordoning(node: str, device: str, *, by: str, reason: str) -> NodeCordoned | DeviceCordoned:
-    """What the ledger is told of a cordon: of the device, or the node where none is named."""
-    if device:
-        return DeviceCordoned(device=device, by=by, reason=reason)
-    return NodeCordoned(node=node, by=by, reason=reason)
-
-
-async def stands_now(where: Where, node: str, data: NodeCordoned | DeviceCordoned) -> int:
-    """At which revision this was said that stands now; 0 where nobody can say that it does.
-
-    So one that lags behind costs a cordon once more, and never a node that stays on offer.
-
-    Raises LedgerError, NotFound.
-    """
-    try:
-        return stands_since(await _node_now(where, node), data)
-    except Unreachable:
-        return 0
-
-
-async def _node_now(where: Where, node: str) -> NodeDetail:
-    """The node by all that the ledger holds: the gateway may not have read the newest of it.
-
-    Raises LedgerError, NotFound, Unreachable.
-    """
-    now = await by_now(where.reach())
-    gateway = Gateway(where.gateway_url())
-    return await asyncio.to_thread(lambda: gateway.ask("nodes", node, answer=NodeDetail, query=now))
-
-
-def stands_since(detail: NodeDetail, said: NodeCordoned | DeviceCordoned) -> int:
-    """At which revision the same person cordoned the same for the same reason; 0 for never.
-
-    To say it again would only move the revision since which it stands.
-    """
-    device = said.device if isinstance(said, DeviceCordoned) else ""
-    for each in cordons_of(detail, device):
-        if (each.by, each.reason) == (said.by, said.reason):
-            return each.revision
-    return 0
-
-
-def cordons_of(detail: NodeDetail, device: str) -> list[CordonAnswer]:
-    """The reasons that stand against the device, or the node where none is named."""
-    if not device:
-        return list(detail.node.cordons)
-    return [cordon for each in detail.devices if each.device == device for cordon in each.cordons]
 
 
 def not_cordoned(detail: NodeDetail, device: str) -> str:
@@ -219,33 +165,6 @@ def _warn(said: str) -> None:
 def spoken(cordons: Iterable[CordonAnswer]) -> str:
     """Each reason with its person."""
     return "; ".join(f"{each.reason} ({each.by})" for each in cordons)
-
-
-def find(where: Where, target: str) -> tuple[int, str, str]:
-    """The gateway's revision, the node, and the device that is meant; no device for a node.
-
-    Raises:
-        NotFound: it is neither, or means several devices.
-    """
-    gateway = Gateway(where.gateway_url())
-    try:
-        detail = gateway.ask("nodes", target, answer=NodeDetail)
-    except NotFound:
-        revision, devices = gateway.items("devices", DeviceAnswer)
-    else:
-        return detail.revision, detail.node.node, ""
-    node_of = {device.device: device.node for device in devices}
-    found = device_names.meant(target, node_of)
-    if len(found) == 1:
-        return revision, node_of[found[0]], found[0]
-    if problem := device_names.unclear(target, found):
-        raise NotFound(f"{problem}; {device_names.WRITE_MORE}")
-    if pods := live_pods(gateway, target, {}):
-        on = " and ".join(dict.fromkeys(each.node for each in pods if each.node))
-        its = f"it is on {on}" if on else "it has no place"
-        raise NotFound(f"{target!r} is a pod, and no device or node; {its}")
-    meant = target_meant(target, node_of.values(), node_of)
-    raise NotFound(f"no device or node {target!r} at revision {revision}; {meant}")
 
 
 def _tell(data: Payload, revision: int | None, target: str, said: str, *, as_json: bool) -> None:

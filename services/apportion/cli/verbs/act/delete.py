@@ -10,17 +10,16 @@ from uuid import uuid4
 import click
 import msgspec
 
+from apportion.cli.client.completion import PODS
 from apportion.cli.client.configuration import manifest_config_now
 from apportion.cli.client.connection import Where, asks_both
-from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.gateway_client import WAIT_S, Gateway
 from apportion.cli.client.ledger import appending, by_now, open_ledger, person, run
+from apportion.cli.client.lookup import find, pods_meant, split_name
 from apportion.cli.exits import REFUSED, NotFound
-from apportion.cli.pods.append import WAIT_S, stands
+from apportion.cli.pods.append import stands
 from apportion.cli.pods.manifest_files import read_manifests, tell_passed_over, tell_refused
 from apportion.cli.render.output import console, plain, print_json
-from apportion.cli.verbs.act.cordon import find
-from apportion.cli.verbs.see.why import pods_meant, split_name
-from apportion.cli.verbs.setup.completion import PODS
 from apportion.core.explain.answers import GangAnswer, PodAnswer, PodDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.lines import limit_name, listed

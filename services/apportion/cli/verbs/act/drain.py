@@ -13,7 +13,9 @@ from pathlib import Path
 import click
 import msgspec
 
+from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_both
+from apportion.cli.client.cordons import cordoning, stands_now
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import (
     appending,
@@ -24,6 +26,8 @@ from apportion.cli.client.ledger import (
     to_its_end,
     write,
 )
+from apportion.cli.client.lookup import find
+from apportion.cli.client.plans import ask
 from apportion.cli.exits import INTERRUPTED, NOT_NOW, REFUSED, NotFound, Unreachable
 from apportion.cli.pods.append import Submitted
 from apportion.cli.pods.decisions import Awaited
@@ -32,9 +36,6 @@ from apportion.cli.pods.resubmit import UNIT_MAX, Anew, Blocked, Unit
 from apportion.cli.pods.wait_for_eviction import evicted_for, wait_for_room
 from apportion.cli.render.output import console, plain, print_json
 from apportion.cli.usage import SAY_WHY
-from apportion.cli.verbs.act.cordon import cordoning, find, stands_now
-from apportion.cli.verbs.predict.plan import ask
-from apportion.cli.verbs.setup.completion import TARGETS
 from apportion.core.explain import words
 from apportion.core.explain.answers import GangAnswer, NodeDetail, PodAnswer, Why
 from apportion.core.explain.lines import listed

@@ -11,14 +11,14 @@ import asyncio
 import click
 import msgspec
 
+from apportion.cli.client.completion import PODS
 from apportion.cli.client.connection import Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import by_whom, open_ledger, person, run, write
+from apportion.cli.client.lookup import split_name, unknown
 from apportion.cli.exits import NotFound, Outdated, Unreachable
 from apportion.cli.render.output import console, plain, print_json
 from apportion.cli.usage import MIB
-from apportion.cli.verbs.see.why import split_name, unknown
-from apportion.cli.verbs.setup.completion import PODS
 from apportion.core.explain.answers import PodAnswer, PodDetail
 from apportion.core.explain.lines import CORES_LATER, shares_words
 from apportion.core.explain.vocabulary import PHASES

@@ -9,13 +9,13 @@ import time
 import click
 import msgspec
 
+from apportion.cli.client.completion import DEVICES, NODES
 from apportion.cli.client.connection import Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import open_ledger, run
+from apportion.cli.client.lookup import find
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json
-from apportion.cli.verbs.act.cordon import find
-from apportion.cli.verbs.setup.completion import DEVICES, NODES
 from apportion.core.explain.answers import DeviceAnswer, NodeDetail
 from apportion.runtime.jetstream.wire import Message
 from apportion.runtime.ledger.beats import AGENT_BEAT_S, beat_of

@@ -17,14 +17,14 @@ from typing import BinaryIO
 import click
 import msgspec
 
+from apportion.cli.client.completion import PODS
 from apportion.cli.client.connection import JSON, Where, asks_both, asks_ledger
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import open_ledger, run
+from apportion.cli.client.lookup import why_of
+from apportion.cli.client.receipt_keys import read_keys
 from apportion.cli.exits import REFUSED, NotFound, Wrong
-from apportion.cli.render.output import console, plain, print_json
-from apportion.cli.render.progress import progress
-from apportion.cli.verbs.see.why import why_of
-from apportion.cli.verbs.setup.completion import PODS
+from apportion.cli.render.output import console, plain, print_json, progress
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.printable import escaped_json
 from apportion.core.ledger.receipts import (
@@ -335,11 +335,3 @@ def _words(proof: Proof) -> str:
     except EventError:
         return f"an event on {proof.subject} that this build cannot read"
     return Teller().line(event.data)
-
-
-def read_keys(files: tuple[Path, ...]) -> list[VerifyingKey]:
-    """Raises Wrong: one of them is no public key."""
-    try:
-        return [read_verifying_key(file) for file in files]
-    except (KeyInvalid, OSError) as error:
-        raise Wrong(f"--key: {error}") from None

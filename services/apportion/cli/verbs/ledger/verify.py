@@ -17,10 +17,9 @@ from rich.console import Console
 
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.ledger import open_ledger, run
+from apportion.cli.client.receipt_keys import read_keys
 from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Wrong
-from apportion.cli.render.output import console, plain, print_json
-from apportion.cli.render.progress import progress
-from apportion.cli.verbs.ledger.receipt import read_keys
+from apportion.cli.render.output import console, plain, print_json, progress
 from apportion.core.explain.words import many
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import digest

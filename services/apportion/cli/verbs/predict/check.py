@@ -11,11 +11,11 @@ import click
 import msgspec
 from rich.console import Console
 
+from apportion.cli.client.configuration import read_configuration_file
 from apportion.cli.client.connection import JSON
 from apportion.cli.exits import REFUSED
 from apportion.cli.pods.manifest_files import documents
 from apportion.cli.render.output import console, plain, print_json
-from apportion.cli.verbs.act.config import read_configuration_file
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.limit_words import of_resource
 from apportion.core.explain.lines import ask_words

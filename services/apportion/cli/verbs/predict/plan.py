@@ -12,18 +12,17 @@ from typing import get_args
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_gateway
-from apportion.cli.client.gateway_client import Gateway, refused
-from apportion.cli.client.moments import AT, pinned
-from apportion.cli.exits import NEVER, NOT_NOW, REFUSED, Unreachable
+from apportion.cli.client.moments import AT
+from apportion.cli.client.plans import ask
+from apportion.cli.exits import NEVER, NOT_NOW, REFUSED
 from apportion.cli.pods.manifest_files import tell_refused
+from apportion.cli.render.evidence import show_placed, show_refused
 from apportion.cli.render.output import console, plain, print_json, table
 from apportion.cli.usage import hinting
-from apportion.cli.verbs.see.why import show_placed, show_refused
-from apportion.cli.verbs.setup.completion import TARGETS
 from apportion.core.explain import words
 from apportion.core.explain.device_names import RULE
 from apportion.core.explain.lines import shares_words
@@ -31,7 +30,6 @@ from apportion.core.explain.plans import (
     Ahead,
     Beside,
     PlanAnswer,
-    PlanLine,
     PlannedPod,
     PlanRequest,
     Totals,
@@ -42,7 +40,6 @@ from apportion.core.workloads.lint.ignored_kinds import passed_over_words
 from apportion.runtime.files.manifests import Problem, read_manifest_bytes
 from apportion_schemas import Policy
 
-TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
 LINE_BYTES_MAX = 1 << 20
 DETAILED_MAX = 3
 """Up to so many pods are shown with all evidence."""
@@ -121,29 +118,6 @@ def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         except UnicodeDecodeError as error:
             problems.append(f"{name}: is not UTF-8 text ({error.reason}): save it as UTF-8")
     return texts, problems
-
-
-def ask(url: str, request: PlanRequest, at: str | None = None) -> PlanAnswer:
-    """The gateway's answer; how far it is goes to standard error while that is a terminal."""
-    out = console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    gateway = Gateway(url, timeout_s=TIMEOUT_S)
-    query = pinned(gateway, {"at": at})
-    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as progress:
-        task = progress.add_task("planning")
-        for data in gateway.post_for_lines("plan", body=request, query=query):
-            try:
-                line = msgspec.json.decode(data, type=PlanLine)
-            except msgspec.DecodeError as error:
-                raise Unreachable(f"the answer of {url} cannot be read: {error}") from None
-            if line.error is not None:
-                raise refused(line.error, line.status)
-            if line.answer is not None:
-                return line.answer
-            if line.progress is not None:
-                said = f"{line.progress.step}: {line.progress.done:,} of {line.progress.of:,}"
-                progress.update(task, description=said)
-    raise Unreachable(f"{url} ended the plan without an answer; ask again")
 
 
 def _show(answer: PlanAnswer) -> None:

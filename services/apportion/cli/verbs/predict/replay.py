@@ -14,14 +14,14 @@ import click
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
+from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.moments import MOMENT, time_of
 from apportion.cli.exits import NotFound
 from apportion.cli.render.ascii import ascii_only
 from apportion.cli.render.output import console, plain, print_json, table
+from apportion.cli.render.times import between
 from apportion.cli.usage import hinting
-from apportion.cli.verbs.see.history import between
-from apportion.cli.verbs.setup.completion import TARGETS
 from apportion.core.explain.device_names import RULE
 from apportion.core.explain.health import moment
 from apportion.core.explain.replays import ReplayAnswer, Slice

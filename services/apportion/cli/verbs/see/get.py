@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from apportion.cli.client import completion
 from apportion.cli.client.connection import Command, Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.listing import (
@@ -25,7 +26,6 @@ from apportion.cli.client.listing import (
 from apportion.cli.client.moments import AT, dated
 from apportion.cli.render.tables import Look
 from apportion.cli.usage import known_elsewhere, once
-from apportion.cli.verbs.setup import completion as completing
 from apportion.core.explain.vocabulary import WAITING
 
 PENDING = "pending"
@@ -37,7 +37,7 @@ ALIASES = {
     "resourcequotas": "quotas",
 }  # fmt: skip
 _NODE = click.option(
-    "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completing.NODES,
+    "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completion.NODES,
     multiple=True, callback=once,
 )  # fmt: skip
 
@@ -67,7 +67,7 @@ _PHASE = click.option(
 )  # fmt: skip
 
 
-def _lists(metavar: str, complete: completing.Complete) -> Callable[[Command], Command]:
+def _lists(metavar: str, complete: completion.Complete) -> Callable[[Command], Command]:
     """What every list has: names, a form, to watch, a moment."""
 
     def decorate(command: Command) -> Command:
@@ -124,7 +124,7 @@ def command() -> None:
 @_namespaces
 @_PHASE
 @_NODE
-@_lists("NAME", completing.PODS)
+@_lists("NAME", completion.PODS)
 def pods(**given: Any) -> None:
     """Pods, in the order of their submission.
 
@@ -138,14 +138,14 @@ def pods(**given: Any) -> None:
 @_namespaces
 @_PHASE
 @_NODE
-@_lists("NAME", completing.PODS)
+@_lists("NAME", completion.PODS)
 def placements(**given: Any) -> None:
     """Live placements, in the order in which they were decided."""
     _list(PLACEMENTS, **given)
 
 
 @command.command(epilog="Example:  apportion get nodes")
-@_lists("NODE", completing.NODES)
+@_lists("NODE", completion.NODES)
 def nodes(**given: Any) -> None:
     """Nodes and what of them is in use."""
     _list(NODES, **given)
@@ -153,7 +153,7 @@ def nodes(**given: Any) -> None:
 
 @command.command(epilog="Example:  apportion get devices --node gpu-1")
 @_NODE
-@_lists("DEVICE", completing.DEVICES)
+@_lists("DEVICE", completion.DEVICES)
 def devices(**given: Any) -> None:
     """Devices, what of them is free, and who is on them.
 
@@ -164,14 +164,14 @@ def devices(**given: Any) -> None:
 
 
 @command.command(epilog="Example:  apportion get gangs")
-@_lists("GANG", completing.GANGS)
+@_lists("GANG", completion.GANGS)
 def gangs(**given: Any) -> None:
     """Gangs, and how many of their pods are in which phase."""
     _list(GANGS, **given)
 
 
 @command.command(epilog="Example:  apportion get queues")
-@_lists("QUEUE", completing.QUEUES)
+@_lists("QUEUE", completion.QUEUES)
 def queues(**given: Any) -> None:
     """Queues that were told of, what each may hold, and how much of that its pods hold.
 
@@ -182,7 +182,7 @@ def queues(**given: Any) -> None:
 
 @command.command(epilog="Example:  apportion get quotas -n research")
 @_namespaces
-@_lists("QUOTA", completing.QUOTAS)
+@_lists("QUOTA", completion.QUOTAS)
 def quotas(**given: Any) -> None:
     """Quotas of devices, by namespace, and how much of each the pods there hold."""
     _list(QUOTAS, **given)

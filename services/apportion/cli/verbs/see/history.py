@@ -8,13 +8,14 @@ from typing import Any
 import click
 import msgspec
 
+from apportion.cli.client.completion import ANYTHING
 from apportion.cli.client.connection import Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.lookup import namespace_of, split_name, unknown
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json
-from apportion.cli.verbs.see.why import namespace_of, split_name, unknown
-from apportion.cli.verbs.setup.completion import ANYTHING
+from apportion.cli.render.times import between
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import DeviceAnswer, NodeAnswer
 from apportion.core.explain.near import did_you_mean
@@ -23,7 +24,6 @@ from apportion.core.explain.past_answers import HistoryPage, HistoryRow
 PAGE = 1_000
 LISTS = "`apportion get pods`, `get nodes` and `get devices` list those that are there"
 NAME_CELLS = 20
-_STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
 class Story(msgspec.Struct, frozen=True):
@@ -121,22 +121,6 @@ def _show(story: Story) -> None:
         name = f"{row.type or 'unreadable':<{NAME_CELLS}}"
         out.print(f"{row.time[11:23]:<12} {since:>8} {row.revision:>8}", name,
                   plain(row.sentence), soft_wrap=True)  # fmt: skip
-
-
-def between(seconds: float) -> str:
-    """The time between two facts, as in `+2h05m`, `+13s` or `+0.2s`."""
-    if round(seconds, 1) == 0:
-        return "+0.0s"
-    if seconds < 0:
-        return f"-{between(-seconds)[1:]}"
-    if seconds < 10:  # noqa: PLR2004 - seconds that are told apart by a tenth
-        return f"+{seconds:.1f}s"
-    whole = int(seconds)
-    for place, (size, unit) in enumerate(_STEPS):
-        if whole >= size:
-            smaller, name = _STEPS[place + 1] if place + 1 < len(_STEPS) else (1, "s")
-            return f"+{whole // size}{unit}{whole % size // smaller:02}{name}"
-    return f"+{whole}s"
 
 
 def _time(text: str) -> datetime | None:

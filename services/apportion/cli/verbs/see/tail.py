@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple
+from concurrent.futures import TimeoutError as TookTooLong
+from functools import lru_cache
+from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 
 import click
@@ -15,29 +18,31 @@ from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.client.moments import FORMS, MOMENT
 from apportion.cli.client.span import Span, span_of
-from apportion.cli.client.submitted_names import SubmittedNames
 from apportion.cli.exits import Unreachable, Wrong
 from apportion.cli.render.output import console, plain, print_json
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.near import did_you_mean
 from apportion.core.ledger.rules import Rules, said_at
-from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream import client, stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
     SUBJECT_PREFIX,
+    LedgerError,
     LedgerUnavailable,
     Record,
 )
 from apportion.runtime.process.reach import Reach
-from apportion_schemas import EventError, FormatEnabled
-from apportion_schemas.catalogue import CATALOGUE
+from apportion_schemas import EventError, FormatEnabled, PodRejected, PodSubmitted
+from apportion_schemas.catalogue import CATALOGUE, token
 from apportion_schemas.decoding import from_outside
 
 NAME_CELLS = 20
 UNANSWERED_S = 5.0
 LOOK_S = 1.0
+ANSWER_S = 5.0
+NAMES_KEPT = 100_000
 Show = Callable[[Record, Rules], None]
 _decode = from_outside(msgspec.json.Decoder().decode)
 
@@ -231,3 +236,58 @@ def _in_words(teller: Teller) -> Show:
         out.print(f"{record.revision:>8}", event.time[11:23], name, text, soft_wrap=True)
 
     return show
+
+
+class SubmittedNames:
+    """What pods are called that were submitted before the first event that is shown.
+
+    An event of a pod names it by its uid alone. It asks by a connection and a thread of its own,
+    from the first name on, within a `with`. Invariant: whoever shows an event waits for the name,
+    so no more is read meanwhile than can be shown; and a ledger that does not answer is asked no
+    more.
+    """
+
+    def __init__(self, where: Where) -> None:
+        self._where = where
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._ledger: JetStreamLedger | None = None
+        self._rules = Rules()
+        self._answers = True
+        self.find = lru_cache(NAMES_KEPT)(self._find)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ledger is not None:
+            closing = asyncio.run_coroutine_threadsafe(self._ledger.close(), self._loop)
+            with contextlib.suppress(TookTooLong):
+                closing.result(ANSWER_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(ANSWER_S)
+
+    def _find(self, uid: str) -> str:
+        """Its name, as `namespace/name`; empty where the ledger does not have it, or is away."""
+        if not self._answers:
+            return ""
+        asked = asyncio.run_coroutine_threadsafe(self._ask(uid), self._loop)
+        try:
+            return asked.result(ANSWER_S)
+        except (LedgerError, TookTooLong):
+            self._answers = False
+            asked.cancel()
+            return ""
+
+    async def _ask(self, uid: str) -> str:
+        if self._ledger is None:
+            self._ledger = await client.connect(self._where.reach(), name="apportion cli names")
+            self._rules = await stream.read_rules(self._ledger.wire)
+        subject = f"{SUBJECT_PREFIX}workload.{token(uid)}"
+        record = await stream.oldest_on(self._ledger.wire, subject)
+        with contextlib.suppress(EventError):
+            event = record and self._rules.read(record.revision, record.subject, record.payload)
+            if event and isinstance(event.data, PodSubmitted | PodRejected):
+                return f"{event.data.namespace}/{event.data.name}"
+        return ""

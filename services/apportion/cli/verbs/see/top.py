@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import sys
+import termios
 import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 import click
 from rich.console import Console, Group
 from rich.text import Text
 
+from apportion.cli.client.completion import NODES
 from apportion.cli.client.connection import Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.listing import Listed, naming_nodes
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import Unreachable
-from apportion.cli.render.keys import keyboard
 from apportion.cli.render.output import PHASE_STYLES, console, plain, print_json, show, table
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, short_name, shown_phases
 from apportion.cli.render.top_view import View
-from apportion.cli.verbs.setup.completion import NODES
 from apportion.core.explain.answers import (
     DeviceAnswer,
     RevisionAnswer,
@@ -32,6 +39,14 @@ STATE_CELLS = 24
 """Of a state in a line of the screen."""
 FULL, NEARLY = 0.999, 0.75
 HEADER_LINES = 4
+KEYS: Final = {
+    b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[5~": "page-up", b"\x1b[6~": "page-down",
+    b"\x1b[H": "home", b"\x1b[F": "end", b"\x1b": "escape", b"\r": "enter", b"\n": "enter",
+    b"\x7f": "backspace", b"\x08": "backspace",
+}  # fmt: skip
+READ_MAX: Final = 1024
+Read = Callable[[float], str]
+"""The next key within so many seconds: its name, a character, or nothing."""
 
 
 @click.command(epilog="Example:  apportion top --once")
@@ -211,3 +226,52 @@ def bar(used: int, total: int) -> Text:
     cells = max(cells, 1) if used else 0
     style = "red" if part >= FULL else "yellow" if part >= NEARLY else "green"
     return Text("█" * cells, style).append("░" * (BAR_CELLS - cells), "dim")
+
+
+@contextmanager
+def keyboard() -> Iterator[Read]:
+    """Reads keys of standard input, one at a time and without the Enter key.
+
+    Where that is no terminal there are none. However the block ends, the terminal is as it was.
+    """
+    try:
+        descriptor = sys.stdin.fileno()
+        before: Any = termios.tcgetattr(descriptor)
+    except (OSError, ValueError, termios.error):
+        yield _none
+        return
+    try:
+        tty.setcbreak(descriptor)
+        yield _Keys(descriptor)
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _none(timeout_s: float) -> str:
+    select.select([], [], [], timeout_s)
+    return ""
+
+
+class _Keys:
+    """What was typed and not yet taken: who types fast, or pastes, loses nothing."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._typed = b""
+
+    def __call__(self, timeout_s: float) -> str:
+        """See Read."""
+        if not self._typed:
+            ready, _, _ = select.select([self._descriptor], [], [], timeout_s)
+            if not ready:
+                return ""
+            self._typed = os.read(self._descriptor, READ_MAX)
+            if not self._typed:
+                raise KeyboardInterrupt  # the terminal is gone
+        for code, name in KEYS.items():
+            if self._typed.startswith(code):
+                self._typed = self._typed[len(code) :]
+                return name
+        text = self._typed.decode("utf-8", "ignore")
+        self._typed = text[1:].encode()
+        return text[:1]

@@ -9,21 +9,23 @@ import click
 from msgspec import structs
 from rich.text import Text
 
+from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.listing import Listed
-from apportion.cli.client.moments import AT, FORMS, MOMENT, both, clock, pinned
+from apportion.cli.client.lookup import is_pod
+from apportion.cli.client.moments import AT, FORMS, MOMENT, both, pinned
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json, show, table
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, node_state
-from apportion.cli.verbs.setup.completion import TARGETS
+from apportion.cli.render.times import clock
 from apportion.core.explain import device_names
-from apportion.core.explain.answers import DeviceAnswer, NodeAnswer, NodeDetail, PodAnswer
+from apportion.core.explain.answers import DeviceAnswer, NodeAnswer, NodeDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.natural import natural
 from apportion.core.explain.near import target_meant
-from apportion.core.explain.past_answers import MomentAnswer, PodNames, WhoPage, WhoRow
+from apportion.core.explain.past_answers import MomentAnswer, WhoPage, WhoRow
 from apportion.core.explain.words import device_words
 
 PAGE = 1_000
@@ -148,22 +150,6 @@ def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPa
             meant = target_meant(target, node_of.values(), node_of)
             raise NotFound(f"there never was a node or device {target!r}; {meant}") from None
         raise
-
-
-def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
-    """Whether a pod of that name is live at the moment `there`, or ever was."""
-    if live_pods(gateway, target, there):
-        return True
-    space, _, name = target.rpartition("/")
-    ever = gateway.ask("history", "pods", name, answer=PodNames, query=there)
-    return any(space in {"", each.namespace} for each in ever.items)
-
-
-def live_pods(gateway: Gateway, target: str, there: dict[str, object]) -> list[PodAnswer]:
-    """The pods of that name that are live at the moment `there`, in any namespace or in its own."""
-    space, _, name = target.rpartition("/")
-    _, pods = gateway.items("pods", PodAnswer, there)
-    return [each for each in pods if each.name == name and space in {"", each.namespace}]
 
 
 def _all(gateway: Gateway, query: dict[str, object]) -> WhoPage:

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import click
 from msgspec import structs
 from rich.console import Console
 
+from apportion.cli.client.completion import PODS
 from apportion.cli.client.connection import Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.lookup import why_of
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound, Unreachable, Wrong
-from apportion.cli.render.output import console, plain, print_json, show, table
-from apportion.cli.verbs.setup.completion import PODS
-from apportion.core.explain import device_names, words
+from apportion.cli.render.evidence import show_placed, show_refused
+from apportion.cli.render.output import console, plain, print_json
+from apportion.core.explain import words
 from apportion.core.explain.answers import (
-    DeviceAnswer,
     Evictions,
-    MissRow,
-    NodeDetail,
-    PodAnswer,
     Why,
-    WhyPlaced,
-    WhyRefused,
 )
-from apportion.core.explain.lines import listed, share_words
-from apportion.core.explain.near import near
-from apportion.core.explain.past_answers import PodNames
+from apportion.core.explain.lines import listed
 from apportion.core.explain.vocabulary import PHASES
-from apportion.core.explain.words import device_words, many
-
-
-def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
-    """`NAME` or `NAMESPACE/NAME` as both."""
-    before, slash, name = pod.partition("/")
-    return (before, name) if slash else (namespace or "default", pod)
 
 
 @click.command(epilog="Example:  apportion why training/worker-0")
@@ -134,173 +118,6 @@ def show_why(out: Console, why: Why) -> None:
     if why.refused:
         show_refused(out, why.refused)
     _history(out, why)
-
-
-def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str, Any]) -> Why:
-    """The answer; a name alone is looked for in `default`, and then wherever it is.
-
-    Raises:
-        NotFound: there is no such pod, or several; the message names those that are near.
-    """
-    space, name = split_name(pod, namespace)
-    try:
-        return gateway.ask("pods", space, name, "why", answer=Why, query=query)
-    except NotFound as error:
-        there = {key: value for key, value in query.items() if key == "at"}
-        if namespace is not None or "/" in pod:
-            raise unknown(gateway, name, error.message, there) from None
-        other = _other_kind(gateway, name, there)
-        if other:
-            raise NotFound(f"{error.message}; {other}") from None
-        space = namespace_of(gateway, name, there, error.message)
-    return gateway.ask("pods", space, name, "why", answer=Why, query=query)
-
-
-def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
-    """The namespace of the only pod of that name that is live at the moment `there`, or else ever
-    was.
-
-    Raises:
-        NotFound: there is none, with the problem and those that are near; or several, named.
-    """
-    _, pods = gateway.items("pods", PodAnswer, there)
-    spaces = sorted({each.namespace for each in pods if each.name == name})
-    if not spaces:
-        ever = gateway.ask("history", "pods", name, answer=PodNames, query=there)
-        spaces = [each.namespace for each in ever.items]
-    if len(spaces) > 1:
-        several = listed([f"{each}/{name}" for each in spaces])
-        raise NotFound(f"pods of this name: {several}; write NAMESPACE/{name}") from None
-    if not spaces:
-        raise NotFound(f"{problem}{pods_meant(name, pods)}") from None
-    return spaces[0]
-
-
-def unknown(
-    gateway: Gateway, name: str, problem: str, there: Mapping[str, Any] | None = None
-) -> NotFound:
-    """The end of a verb that was given a pod's namespace too: it names what may have been meant."""
-    _, pods = gateway.items("pods", PodAnswer, there)
-    return NotFound(f"{problem}{pods_meant(name, pods)}")
-
-
-def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
-    """What is said behind "no such pod": the pods of that name elsewhere, of an owner or a gang of
-    that name, or of a like one.
-
-    As in `; did you mean training/worker-0?`; empty where there is none.
-    """
-    full = defaultdict[str, list[str]](list)
-    made = defaultdict[str, list[str]](list)
-    for pod in pods:
-        full[pod.name].append(f"{pod.namespace}/{pod.name}")
-        if what := _made_by(name, pod):
-            made[what].append(f"{pod.namespace}/{pod.name}")
-    if made and name not in full:
-        return "".join(f"; it is a {what}, and its pods are {listed(made[what])}" for what in made)
-    meant = full.get(name) or [each for found in near(name, full) for each in full[found]]
-    return f"; did you mean {listed(meant)}?" if meant else ""
-
-
-def _made_by(name: str, pod: PodAnswer) -> str:
-    """As what the name stands above the pod: the kind of its owner, or a gang; empty where not."""
-    kind, _, owner = pod.owner.partition("/")
-    if owner == name:
-        return kind
-    return "gang" if pod.group.rpartition("/")[2] == name else ""
-
-
-def _other_kind(gateway: Gateway, name: str, there: Mapping[str, Any]) -> str:
-    """Which verb answers for it, where it is the name of a node or a device; empty else."""
-    try:
-        gateway.ask("nodes", name, answer=NodeDetail, query=there)
-        kind = "node"
-    except NotFound:
-        _, devices = gateway.items("devices", DeviceAnswer, there)
-        if not any(device_names.means(name, each.device) for each in devices):
-            return ""
-        kind = "device"
-    return f"it is a {kind}: `apportion who {name}` tells who is on it, `apportion history` more"
-
-
-def show_placed(out: Console, placed: WhyPlaced) -> None:
-    """What the pod holds, and the scores that decided it."""
-    held = table("CONTAINER", "HOLDS", "#", "MODEL", right=("#",), wraps=("HOLDS", "MODEL"),
-                 drops=("MODEL", "#"))  # fmt: skip
-    for share in placed.shares:
-        held.add_row(
-            plain(share.share.container), plain(share_words(share.share)),
-            str(share.index) if share.index >= 0 else "", plain(share.model),
-        )  # fmt: skip
-    if placed.shares:
-        show(held, out)
-    parts = list(placed.score.parts)
-    columns = [part.upper() for part in parts]
-    scores = table("NODE", "SCORE", *columns, drops=reversed(columns))
-    row = [f"{placed.score.parts[part]:.1f}" for part in parts]
-    scores.add_row(plain(placed.node), f"{placed.score.total:.1f}", *row, style="green")
-    for other in placed.runners_up:
-        row = [f"{other.parts[part]:.1f}" if part in other.parts else "" for part in parts]
-        scores.add_row(plain(other.node), f"{other.total:.1f}", *row)
-    show(scores, out)
-    more = placed.fitting - 1 - len(placed.runners_up)
-    lines = (
-        [f"and {many(more, 'more node')} that fit" + ("" if more > 1 else "s")] if more > 0 else []
-    )
-    for line in (*lines, *([placed.choice] if placed.choice else [])):
-        out.print(plain(line), style="dim", soft_wrap=not out.is_terminal)
-
-
-def show_refused(out: Console, refused: WhyRefused) -> None:
-    """What keeps it from every node, and which came nearest."""
-    of_nodes = any(cause.nodes for cause in refused.causes)  # no node is counted for a limit
-    causes = table(*(["NODES"] if of_nodes else []), "CAUSE", "WHAT WOULD UNBLOCK IT",
-                   right=("NODES",), wraps=("CAUSE", "WHAT WOULD UNBLOCK IT"))  # fmt: skip
-    for cause in refused.causes:
-        causes.add_row(*([str(cause.nodes)] if of_nodes else []), plain(cause.words),
-                       plain(cause.unblocked_by))  # fmt: skip
-    out.print(causes)
-    if not refused.nearest:
-        return
-    held = any(miss.held_by for miss in refused.nearest)
-    misses = table("NEAREST", "DEVICE", "CAUSE", "NEEDED", "AVAILABLE", "MISSING",
-                   *(["HELD BY"] if held else []), right=("NEEDED", "AVAILABLE", "MISSING"),
-                   wraps=("CAUSE", "HELD BY"),
-                   drops=("NEEDED", "AVAILABLE", "DEVICE"))  # fmt: skip
-    for miss in refused.nearest:
-        misses.add_row(
-            plain(miss.node), plain(device_words(miss.device)), plain(miss.words),
-            miss.needed_words, miss.available_words, miss.missing,
-            *([plain(_held_by(miss))] if held else []),
-        )  # fmt: skip
-    if misses.crowded(out.width):
-        _show_below_another(out, refused.nearest)
-    else:
-        show(misses, out)
-
-
-def _show_below_another(out: Console, misses: Iterable[MissRow]) -> None:
-    """What the table of the nearest would say, where it would leave out columns or break names:
-    lines end between words, and a name that is longer than the terminal is wide stays whole.
-    """
-    for miss in misses:
-        amounts = (("needed", miss.needed_words), ("available", miss.available_words),
-                   ("missing", miss.missing))  # fmt: skip
-        lines = [f"nearest: {miss.node} {device_words(miss.device)}".rstrip(), f"  {miss.words}"]
-        lines += [f"  {', '.join(f'{what} {much}' for what, much in amounts if much)}"]
-        lines += [f"  held by {_held_by(miss)}"] if miss.held_by else []
-        for line in lines:
-            folded = textwrap.wrap(
-                line, out.width, subsequent_indent="    ",
-                break_long_words=False, break_on_hyphens=False,
-            )  # fmt: skip
-            for part in folded:
-                out.print(plain(part), soft_wrap=True)
-
-
-def _held_by(miss: MissRow) -> str:
-    more = miss.holders - len(miss.held_by)
-    return ", ".join(miss.held_by) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _step(phase: str) -> str:

@@ -18,17 +18,16 @@ from apportion.cli.render.output import print_json
 @click.command(epilog="Example:  apportion man ~/.local/share/man/man1")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @JSON
-def command(*, folder: Path, as_json: bool) -> None:
+@click.pass_context
+def command(ctx: click.Context, *, folder: Path, as_json: bool) -> None:
     """Write a manual page for each verb into FOLDER, which is made where it is not there.
 
     Exit codes: 0 written; 1 the folder cannot be written.
     """
-    from apportion.cli.main import root  # it imports us
-
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, page in pages(root):
+        for name, page in pages(ctx.find_root().command):
             path = folder / f"{name}.1"
             path.write_text(page, encoding="utf-8")
             written.append(str(path))
@@ -40,7 +39,7 @@ def command(*, folder: Path, as_json: bool) -> None:
         click.echo(f"{len(written)} pages in {folder}")
 
 
-def pages(root: click.Group) -> Iterator[tuple[str, str]]:
+def pages(root: click.Command) -> Iterator[tuple[str, str]]:
     """Every verb's page by its name, as in `apportion-get-pods`, that of the program first."""
     yield from _pages(root, click.Context(root, info_name="apportion"))
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from apportion.cli.verbs.act.cordon import cordoning, not_cordoned, stands_since, still_off
+from apportion.cli.client.cordons import cordoning, stands_since
+from apportion.cli.verbs.act.cordon import not_cordoned, still_off
 from apportion.core.explain.answers import NodeDetail
 from apportion.core.explain.views import device_answers, node_answer
 from apportion_schemas import DeviceCordoned, DeviceHealthChanged, NodeCordoned

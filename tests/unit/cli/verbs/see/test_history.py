@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.cli.verbs.see.history import between
+from apportion.cli.render.times import between
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from click.testing import CliRunner
 from msgspec import structs
 from rich.console import Console
 
+from apportion.cli.render.reports import capacity_words, figures, rows_of, span_of
 from apportion.cli.render.rows import Rows
-from apportion.cli.verbs.see.report import capacity_words, command, figures, rows_of, span_of
+from apportion.cli.verbs.see.report import command
 from apportion.core.ledger.moments import HOUR
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import ReportAnswer, ReportRow

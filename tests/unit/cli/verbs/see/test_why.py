@@ -5,7 +5,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from apportion.cli.verbs.see.why import pods_meant, show_why
+from apportion.cli.client.lookup import pods_meant
+from apportion.cli.verbs.see.why import show_why
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.why import why
 from tests.support.fleet import rack

@@ -15,7 +15,7 @@ from apportion.cli.client.connection import Where
 from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.exits import NotFound, Wrong
 from apportion.cli.render.output import console
-from apportion.cli.verbs.see.report import idle_words
+from apportion.cli.render.reports import idle_words
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import PriceError

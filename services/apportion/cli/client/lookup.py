@@ -1,0 +1,155 @@
+"""Which pod, node or device a name on the command line means.
+
+Invariant: a name that means none, or several, ends the verb with those that are near.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from apportion.cli.client.connection import Where
+from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.exits import NotFound
+from apportion.core.explain import device_names
+from apportion.core.explain.answers import DeviceAnswer, NodeDetail, PodAnswer, Why
+from apportion.core.explain.lines import listed
+from apportion.core.explain.near import near, target_meant
+from apportion.core.explain.past_answers import PodNames
+
+
+def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
+    """`NAME` or `NAMESPACE/NAME` as both."""
+    before, slash, name = pod.partition("/")
+    return (before, name) if slash else (namespace or "default", pod)
+
+
+def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str, Any]) -> Why:
+    """The answer; a name alone is looked for in `default`, and then wherever it is.
+
+    Raises:
+        NotFound: there is no such pod, or several; the message names those that are near.
+    """
+    space, name = split_name(pod, namespace)
+    try:
+        return gateway.ask("pods", space, name, "why", answer=Why, query=query)
+    except NotFound as error:
+        there = {key: value for key, value in query.items() if key == "at"}
+        if namespace is not None or "/" in pod:
+            raise unknown(gateway, name, error.message, there) from None
+        other = _other_kind(gateway, name, there)
+        if other:
+            raise NotFound(f"{error.message}; {other}") from None
+        space = namespace_of(gateway, name, there, error.message)
+    return gateway.ask("pods", space, name, "why", answer=Why, query=query)
+
+
+def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
+    """The namespace of the only pod of that name that is live at the moment `there`, or else ever
+    was.
+
+    Raises:
+        NotFound: there is none, with the problem and those that are near; or several, named.
+    """
+    _, pods = gateway.items("pods", PodAnswer, there)
+    spaces = sorted({each.namespace for each in pods if each.name == name})
+    if not spaces:
+        ever = gateway.ask("history", "pods", name, answer=PodNames, query=there)
+        spaces = [each.namespace for each in ever.items]
+    if len(spaces) > 1:
+        several = listed([f"{each}/{name}" for each in spaces])
+        raise NotFound(f"pods of this name: {several}; write NAMESPACE/{name}") from None
+    if not spaces:
+        raise NotFound(f"{problem}{pods_meant(name, pods)}") from None
+    return spaces[0]
+
+
+def unknown(
+    gateway: Gateway, name: str, problem: str, there: Mapping[str, Any] | None = None
+) -> NotFound:
+    """The end of a verb that was given a pod's namespace too: it names what may have been meant."""
+    _, pods = gateway.items("pods", PodAnswer, there)
+    return NotFound(f"{problem}{pods_meant(name, pods)}")
+
+
+def pods_meant(name: str, pods: Iterable[PodAnswer]) -> str:
+    """What is said behind "no such pod": the pods of that name elsewhere, of an owner or a gang of
+    that name, or of a like one.
+
+    As in `; did you mean training/worker-0?`; empty where there is none.
+    """
+    full = defaultdict[str, list[str]](list)
+    made = defaultdict[str, list[str]](list)
+    for pod in pods:
+        full[pod.name].append(f"{pod.namespace}/{pod.name}")
+        if what := _made_by(name, pod):
+            made[what].append(f"{pod.namespace}/{pod.name}")
+    if made and name not in full:
+        return "".join(f"; it is a {what}, and its pods are {listed(made[what])}" for what in made)
+    meant = full.get(name) or [each for found in near(name, full) for each in full[found]]
+    return f"; did you mean {listed(meant)}?" if meant else ""
+
+
+def _made_by(name: str, pod: PodAnswer) -> str:
+    """As what the name stands above the pod: the kind of its owner, or a gang; empty where not."""
+    kind, _, owner = pod.owner.partition("/")
+    if owner == name:
+        return kind
+    return "gang" if pod.group.rpartition("/")[2] == name else ""
+
+
+def _other_kind(gateway: Gateway, name: str, there: Mapping[str, Any]) -> str:
+    """Which verb answers for it, where it is the name of a node or a device; empty else."""
+    try:
+        gateway.ask("nodes", name, answer=NodeDetail, query=there)
+        kind = "node"
+    except NotFound:
+        _, devices = gateway.items("devices", DeviceAnswer, there)
+        if not any(device_names.means(name, each.device) for each in devices):
+            return ""
+        kind = "device"
+    return f"it is a {kind}: `apportion who {name}` tells who is on it, `apportion history` more"
+
+
+def is_pod(gateway: Gateway, target: str, there: dict[str, object]) -> bool:
+    """Whether a pod of that name is live at the moment `there`, or ever was."""
+    if live_pods(gateway, target, there):
+        return True
+    space, _, name = target.rpartition("/")
+    ever = gateway.ask("history", "pods", name, answer=PodNames, query=there)
+    return any(space in {"", each.namespace} for each in ever.items)
+
+
+def live_pods(gateway: Gateway, target: str, there: dict[str, object]) -> list[PodAnswer]:
+    """The pods of that name that are live at the moment `there`, in any namespace or in its own."""
+    space, _, name = target.rpartition("/")
+    _, pods = gateway.items("pods", PodAnswer, there)
+    return [each for each in pods if each.name == name and space in {"", each.namespace}]
+
+
+def find(where: Where, target: str) -> tuple[int, str, str]:
+    """The gateway's revision, the node, and the device that is meant; no device for a node.
+
+    Raises:
+        NotFound: it is neither, or means several devices.
+    """
+    gateway = Gateway(where.gateway_url())
+    try:
+        detail = gateway.ask("nodes", target, answer=NodeDetail)
+    except NotFound:
+        revision, devices = gateway.items("devices", DeviceAnswer)
+    else:
+        return detail.revision, detail.node.node, ""
+    node_of = {device.device: device.node for device in devices}
+    found = device_names.meant(target, node_of)
+    if len(found) == 1:
+        return revision, node_of[found[0]], found[0]
+    if problem := device_names.unclear(target, found):
+        raise NotFound(f"{problem}; {device_names.WRITE_MORE}")
+    if pods := live_pods(gateway, target, {}):
+        on = " and ".join(dict.fromkeys(each.node for each in pods if each.node))
+        its = f"it is on {on}" if on else "it has no place"
+        raise NotFound(f"{target!r} is a pod, and no device or node; {its}")
+    meant = target_meant(target, node_of.values(), node_of)
+    raise NotFound(f"no device or node {target!r} at revision {revision}; {meant}")

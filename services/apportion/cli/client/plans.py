@@ -1,0 +1,37 @@
+"""Asking the gateway for a plan: for `plan` and `drain`."""
+
+from __future__ import annotations
+
+import msgspec
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from apportion.cli.client.gateway_client import Gateway, refused
+from apportion.cli.client.moments import pinned
+from apportion.cli.exits import Unreachable
+from apportion.cli.render.output import console
+from apportion.core.explain.plans import PlanAnswer, PlanLine, PlanRequest
+
+TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
+
+
+def ask(url: str, request: PlanRequest, at: str | None = None) -> PlanAnswer:
+    """The gateway's answer; how far it is goes to standard error while that is a terminal."""
+    out = console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    gateway = Gateway(url, timeout_s=TIMEOUT_S)
+    query = pinned(gateway, {"at": at})
+    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as progress:
+        task = progress.add_task("planning")
+        for data in gateway.post_for_lines("plan", body=request, query=query):
+            try:
+                line = msgspec.json.decode(data, type=PlanLine)
+            except msgspec.DecodeError as error:
+                raise Unreachable(f"the answer of {url} cannot be read: {error}") from None
+            if line.error is not None:
+                raise refused(line.error, line.status)
+            if line.answer is not None:
+                return line.answer
+            if line.progress is not None:
+                said = f"{line.progress.step}: {line.progress.done:,} of {line.progress.of:,}"
+                progress.update(task, description=said)
+    raise Unreachable(f"{url} ended the plan without an answer; ask again")

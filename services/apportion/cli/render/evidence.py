@@ -1,0 +1,93 @@
+"""Why a pod is where it is, or nowhere, as tables: for `why` and `plan`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from rich.console import Console
+
+from apportion.cli.render.output import plain, show, table
+from apportion.core.explain.answers import MissRow, WhyPlaced, WhyRefused
+from apportion.core.explain.lines import share_words
+from apportion.core.explain.words import device_words, many
+
+
+def show_placed(out: Console, placed: WhyPlaced) -> None:
+    """What the pod holds, and the scores that decided it."""
+    held = table("CONTAINER", "HOLDS", "#", "MODEL", right=("#",), wraps=("HOLDS", "MODEL"),
+                 drops=("MODEL", "#"))  # fmt: skip
+    for share in placed.shares:
+        held.add_row(
+            plain(share.share.container), plain(share_words(share.share)),
+            str(share.index) if share.index >= 0 else "", plain(share.model),
+        )  # fmt: skip
+    if placed.shares:
+        show(held, out)
+    parts = list(placed.score.parts)
+    columns = [part.upper() for part in parts]
+    scores = table("NODE", "SCORE", *columns, drops=reversed(columns))
+    row = [f"{placed.score.parts[part]:.1f}" for part in parts]
+    scores.add_row(plain(placed.node), f"{placed.score.total:.1f}", *row, style="green")
+    for other in placed.runners_up:
+        row = [f"{other.parts[part]:.1f}" if part in other.parts else "" for part in parts]
+        scores.add_row(plain(other.node), f"{other.total:.1f}", *row)
+    show(scores, out)
+    more = placed.fitting - 1 - len(placed.runners_up)
+    lines = (
+        [f"and {many(more, 'more node')} that fit" + ("" if more > 1 else "s")] if more > 0 else []
+    )
+    for line in (*lines, *([placed.choice] if placed.choice else [])):
+        out.print(plain(line), style="dim", soft_wrap=not out.is_terminal)
+
+
+def show_refused(out: Console, refused: WhyRefused) -> None:
+    """What keeps it from every node, and which came nearest."""
+    of_nodes = any(cause.nodes for cause in refused.causes)  # no node is counted for a limit
+    causes = table(*(["NODES"] if of_nodes else []), "CAUSE", "WHAT WOULD UNBLOCK IT",
+                   right=("NODES",), wraps=("CAUSE", "WHAT WOULD UNBLOCK IT"))  # fmt: skip
+    for cause in refused.causes:
+        causes.add_row(*([str(cause.nodes)] if of_nodes else []), plain(cause.words),
+                       plain(cause.unblocked_by))  # fmt: skip
+    out.print(causes)
+    if not refused.nearest:
+        return
+    held = any(miss.held_by for miss in refused.nearest)
+    misses = table("NEAREST", "DEVICE", "CAUSE", "NEEDED", "AVAILABLE", "MISSING",
+                   *(["HELD BY"] if held else []), right=("NEEDED", "AVAILABLE", "MISSING"),
+                   wraps=("CAUSE", "HELD BY"),
+                   drops=("NEEDED", "AVAILABLE", "DEVICE"))  # fmt: skip
+    for miss in refused.nearest:
+        misses.add_row(
+            plain(miss.node), plain(device_words(miss.device)), plain(miss.words),
+            miss.needed_words, miss.available_words, miss.missing,
+            *([plain(_held_by(miss))] if held else []),
+        )  # fmt: skip
+    if misses.crowded(out.width):
+        _show_below_another(out, refused.nearest)
+    else:
+        show(misses, out)
+
+
+def _show_below_another(out: Console, misses: Iterable[MissRow]) -> None:
+    """What the table of the nearest would say, where it would leave out columns or break names:
+    lines end between words, and a name that is longer than the terminal is wide stays whole.
+    """
+    for miss in misses:
+        amounts = (("needed", miss.needed_words), ("available", miss.available_words),
+                   ("missing", miss.missing))  # fmt: skip
+        lines = [f"nearest: {miss.node} {device_words(miss.device)}".rstrip(), f"  {miss.words}"]
+        lines += [f"  {', '.join(f'{what} {much}' for what, much in amounts if much)}"]
+        lines += [f"  held by {_held_by(miss)}"] if miss.held_by else []
+        for line in lines:
+            folded = textwrap.wrap(
+                line, out.width, subsequent_indent="    ",
+                break_long_words=False, break_on_hyphens=False,
+            )  # fmt: skip
+            for part in folded:
+                out.print(plain(part), soft_wrap=True)
+
+
+def _held_by(miss: MissRow) -> str:
+    more = miss.holders - len(miss.held_by)
+    return ", ".join(miss.held_by) + (f" and {more:,} more" if more > 0 else "")
