@@ -5,7 +5,6 @@ nobody is sent to lift what is lifted. Invariant: a cure names a node or device 
 could be held there.
 """
 
-import re
 from collections.abc import Iterator
 from itertools import islice
 
@@ -176,12 +175,11 @@ def _cause_row(
     `could` is said where something is to end.
     """
     limited, shape = code in limit_words.LIMIT_CODES, explained.shape
-    cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     near = [miss for miss in explained.refused.nearest if miss.code is code]
     if code in CORDONS and not explained.never:
-        cure = _uncordoned(cure, state, code, near, _liftable(state, code, explained, pod, room))
-    elif near:
-        cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
+        cure = _uncordoned(state, code, near, _liftable(state, code, explained, pod, room))
+    else:
+        cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     if shape is not None:
         cure += _besides(state, code, explained, pod, room)
     if limited and not explained.limit:
@@ -215,9 +213,8 @@ def _own_words(explained: Explained) -> str:
 
 
 def _uncordoned(
-    cure: str, state: State, code: RefusalCode, near: list[NearMiss],
-    liftable: tuple[list[str], str],
-) -> str:  # fmt: skip
+    state: State, code: RefusalCode, near: list[NearMiss], liftable: tuple[list[str], str]
+) -> str:
     """The cure for a cordon: of what is cordoned now and could hold the pod the nearest, or else
     the first by name; if it can, of what would then take it at once.
     """
@@ -229,7 +226,7 @@ def _uncordoned(
         return LEFT if stands else LIFTED
     nearest = {name for miss in near for name in (miss.node, miss.device)}
     first = next((name for name in names if name in nearest), names[0])
-    return re.sub("NODE|DEVICE", first, cure) + besides
+    return words.cure(code, node=first, device=first) + besides
 
 
 def _liftable(

@@ -333,9 +333,7 @@ def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
         near = (state.nodes[miss.node] for miss in possible)
         spared = spared_words(state, pod, room, nodes=near)
         return f"{said}. {spared}" if spared else said
-    said = words.event(refused, shape)
-    about_node = said.endswith(words.lacks(refused.nearest[0], shape) or ".")
-    return f"{said}, and could not hold it if nothing ran there" if about_node else said
+    return words.event(refused, shape, even_when_empty=True)
 
 
 def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:

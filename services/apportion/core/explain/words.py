@@ -47,11 +47,16 @@ class Unit(Enum):
 
 
 class Words(NamedTuple):
-    """`phrase` says what was wrong, `unit` what its amounts count, `cure` what would unblock it."""
+    """What was wrong, the unit of its amounts, and what would unblock it.
+
+    `cure` may have the fields `{node}` and `{device}`. `when_empty` is the phrase of a node or a
+    device with nothing on it, where that differs.
+    """
 
     phrase: str
     unit: Unit
     cure: str
+    when_empty: str = ""
 
 
 _C = RefusalCode
@@ -67,9 +72,9 @@ WORDS: dict[RefusalCode, Words] = {
         Unit.NOTHING,
         "remove that plugin from the node, and let the agent hand out shares there",
     ),
-    _C.NODE_CORDONED: Words("node is cordoned", Unit.NOTHING, "apportion uncordon NODE"),
+    _C.NODE_CORDONED: Words("node is cordoned", Unit.NOTHING, "apportion uncordon {node}"),
     _C.NODE_UNSCHEDULABLE: Words(
-        "node is cordoned in Kubernetes", Unit.NOTHING, "kubectl uncordon NODE"
+        "node is cordoned in Kubernetes", Unit.NOTHING, "kubectl uncordon {node}"
     ),
     _C.TAINT_NOT_TOLERATED: Words(
         "node has a taint that the pod does not tolerate",
@@ -162,7 +167,7 @@ WORDS: dict[RefusalCode, Words] = {
         "a node with a device at that index, or another gpu-index",
     ),
     _C.DEVICE_UNHEALTHY: Words("device is unhealthy", Unit.NOTHING, "the device recovers"),
-    _C.DEVICE_CORDONED: Words("device is cordoned", Unit.NOTHING, "apportion uncordon DEVICE"),
+    _C.DEVICE_CORDONED: Words("device is cordoned", Unit.NOTHING, "apportion uncordon {device}"),
     _C.DEVICE_IN_USE: Words(
         "device is in use and is wanted alone",
         Unit.NOTHING,
@@ -175,11 +180,13 @@ WORDS: dict[RefusalCode, Words] = {
         "not enough cores free on the device",
         Unit.CORES,
         "a share of the device is freed, or a smaller ask",
+        "not enough cores on the device",
     ),
     _C.MEMORY_INSUFFICIENT: Words(
         "not enough memory free on the device",
         Unit.MIB,
         "a share of the device is freed, a larger device, or a smaller ask",
+        "not enough memory on the device",
     ),
     _C.MIG_NO_PROFILE: Words(
         "no MIG profile of the device holds the ask", Unit.MIB, "a larger card, or a smaller ask"
@@ -193,6 +200,7 @@ WORDS: dict[RefusalCode, Words] = {
         "not enough AI CPUs free on the device for the vNPU template",
         Unit.AI_CPUS,
         "a share of the device is freed, or a smaller ask",
+        "not enough AI CPUs on the device for the vNPU template",
     ),
     _C.TEMPLATE_NONE_FITS: Words(
         "no vNPU template of the device holds the ask",
@@ -319,17 +327,24 @@ def words_of(code: RefusalCode) -> Words:
     return known or Words(f"{code.value}, which this build does not know", Unit.NOTHING, "")
 
 
-def phrase(code: RefusalCode) -> str:
-    """What was wrong, as in `not enough memory free on the device`."""
-    return words_of(code).phrase
+def phrase(code: RefusalCode, *, never: bool = False) -> str:
+    """What was wrong, as in `not enough memory free on the device`.
+
+    `never`: of a node or device with nothing on it.
+    """
+    known = words_of(code)
+    return (never and known.when_empty) or known.phrase
 
 
-def cure(code: RefusalCode, *, never: bool = False) -> str:
+def cure(
+    code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
+) -> str:
     """What would unblock it, as in `the pods on the device end`; where nothing that ends or
     recovers would (`never`), what else does.
     """
     usual = words_of(code).cure
-    return NEVER_CURES.get(code, usual) if never else usual
+    chosen = NEVER_CURES.get(code, usual) if never else usual
+    return chosen.format(node=node, device=device)
 
 
 def amount(code: RefusalCode, value: int) -> str:
@@ -362,15 +377,13 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
 
     `never`: what nodes and devices lack with nothing on them, so it is not about what is free.
     """
-    if never:
-        return named(code, shape).replace(" free on ", " on ")
     if shape is None:
-        return phrase(code)
+        return phrase(code, never=never)
     if code is _C.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
         return "all cores of the device are held"
     said, wanted = _NAMED.get(code, ("", None))
     name = wanted(shape) if wanted is not None else ""
-    return said.format(name) if name else phrase(code)
+    return said.format(name) if name else phrase(code, never=never)
 
 
 def refusal(
@@ -385,11 +398,17 @@ def refusal(
     return _sentence(refused, shape, near, most=1 if short else CAUSES_NAMED, never=never)
 
 
-def event(refused: PodRefused, shape: Shape | None = None) -> str:
+def event(
+    refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False
+) -> str:
     """The same of the event alone. Its nodes were near; only who looks at the whole fleet, as `why`
     does, knows the nearest, so of one of them it says what that lacks.
+
+    `even_when_empty`: that node could not hold the pod if nothing ran there.
     """
     near = lacks(refused.nearest[0], shape) if refused.nearest else ""
+    if near and even_when_empty:
+        near += ", and could not hold it if nothing ran there"
     return _sentence(refused, shape, near, most=CAUSES_NAMED, never=False)
 
 
