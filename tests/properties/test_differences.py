@@ -20,7 +20,7 @@ from tests.support.ledger_of import event_of
 
 SETTINGS = trying(50)
 HISTORIES = exactly(weighed((1, payloads), (1, effects)), 60)
-Rows = list[tuple[str, ...]]
+Rows = list[tuple[object, ...]]
 
 
 def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
@@ -33,7 +33,7 @@ def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:
 
 def rows(before: Picture, after: Picture) -> dict[str, Rows]:
     """All that differs, by list."""
-    return {name: list(map(tuple, differ(before, after))) for name, differ in LISTS.items()}
+    return {name: [tuple(row) for row in differ(before, after)] for name, differ in LISTS.items()}
 
 
 @SETTINGS

@@ -16,7 +16,12 @@ Invariant: no traceback reaches a person who did not ask for it with APPORTION_T
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from apportion.core.explain.answers import ErrorAnswer
 
 REFUSED = 1
 USAGE = 2
@@ -30,9 +35,21 @@ INTERRUPTED = 130
 
 
 class NotFound(click.ClickException):
-    """What was asked for is not there, or the ledger refused it."""
+    """What was asked for is not there, or the ledger refused it.
+
+    `answer` is the gateway's, where it was asked.
+    """
 
     exit_code = REFUSED
+
+    def __init__(self, message: str, answer: ErrorAnswer | None = None) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+    @property
+    def code(self) -> str:
+        """The code of the gateway's answer; empty where there is none."""
+        return self.answer.code if self.answer is not None else ""
 
 
 class Wrong(click.ClickException):

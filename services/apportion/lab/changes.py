@@ -53,12 +53,17 @@ _ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
 
 
 class WishInvalid(ValueError):
-    """What is wished for makes no sense: `field` and `fix` say where and what to write."""
+    """What is wished for makes no sense: `field` and `fix` say where and what to write.
 
-    def __init__(self, field: str, problem: str, fix: str) -> None:
+    A problem that begins with the field's name is given as its `rest`.
+    """
+
+    def __init__(self, field: str, problem: str = "", fix: str = "", *, rest: str = "") -> None:
+        problem = problem or f"{field}{rest}"
         super().__init__(f"{problem}; {fix}")
         self.field = field
         self.problem = problem
+        self.rest = rest
         self.fix = fix
 
 
@@ -121,7 +126,7 @@ def known_policy(name: str) -> Policy:
         if policy == name:
             found: Policy = policy
             return found
-    raise WishInvalid("policy", f"policy is {name!r}", f"use one of {', '.join(POLICIES)}")
+    raise WishInvalid("policy", rest=f" is {name!r}", fix=f"use one of {', '.join(POLICIES)}")
 
 
 def _policy(state: State, name: str) -> PolicyChanged:
@@ -243,10 +248,12 @@ def _read_addition(text: str) -> tuple[int, str]:
     """How many nodes, and the devices of each."""
     found = _ADD.fullmatch(text.strip())
     if found is None:
-        raise WishInvalid("add", f"add is {text[:80]!r}", f"write {_ADD_EXAMPLE}")
+        raise WishInvalid("add", rest=f" is {text[:80]!r}", fix=f"write {_ADD_EXAMPLE}")
     nodes = int(found["nodes"] or 1)
     if not nodes:
-        raise WishInvalid("add", f"add is {text[:80]!r}: no node", "write a count of 1 or more")
+        raise WishInvalid(
+            "add", rest=f" is {text[:80]!r}: no node", fix="write a count of 1 or more"
+        )
     return nodes, found["devices"]
 
 

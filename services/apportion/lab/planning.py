@@ -22,10 +22,11 @@ from msgspec import Struct, structs
 from apportion.core.explain import words
 from apportion.core.explain.answers import WhyRefused
 from apportion.core.explain.beyond_limits import never_within
-from apportion.core.explain.causes import refusal_words, refused_answer
+from apportion.core.explain.causes import because, refusal_words, refused_answer
 from apportion.core.explain.explained import Explained, Explainer
 from apportion.core.explain.health import failed_devices, troubles
 from apportion.core.explain.lines import listed
+from apportion.core.explain.plan_text import with_text
 from apportion.core.explain.plans import (
     Ahead,
     Beside,
@@ -41,8 +42,8 @@ from apportion.core.explain.spared import spared_words
 from apportion.core.explain.unlooked import unlooked
 from apportion.core.explain.views import gang_models
 from apportion.core.explain.wanted import otherwise
-from apportion.core.explain.why import placed_words, why
-from apportion.core.explain.words import eviction, many
+from apportion.core.explain.why import why
+from apportion.core.explain.words import many
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.ledger.state import PENDING, PodState, State
@@ -367,19 +368,17 @@ class _Answering:
             return self._moved(self._displaced[pod.uid])
         if pod.uid not in self._state.pods:
             leaves = self._of(None, pod.submitted, was=node)
-            evicted = self._before.evictions.get(pod.uid)
-            said = f"{pod.full_name} is to leave {node}: {eviction(evicted)}" if evicted else ""
-            return structs.replace(leaves, sentence=said or leaves.sentence)
-        said = f"{pod.full_name} has its place already: {pod.phase.value} on {node}"
+            return with_text(structs.replace(leaves, evicted=self._before.evictions.get(pod.uid)))
+        said = f"{pod.phase.value} on {node}"
         if _differs(draft, pod):
             other = otherwise(pod.submitted, submitted(draft, pod.uid))
             said += f"; the manifest asks for something else: {'; '.join(other)}"
         said += troubles(self._before, pod, failed_devices(self._before, pod))
-        return PlannedPod(
-            namespace=draft.namespace, name=draft.name, outcome="unchanged", sentence=said,
+        return with_text(PlannedPod(
+            namespace=draft.namespace, name=draft.name, outcome="unchanged", cause=said,
             priority=pod.submitted.priority, group=pod.submitted.group, was=node, node=node,
             placed=why(self._before, pod).placed, beside=tuple(self._beside(pod))[:BESIDE_NAMED],
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _moved(self, each: Displaced) -> PlannedPod:
         return self._of(self._played.end(each.again.uid), each.again, was=each.node)
@@ -405,21 +404,17 @@ class _Answering:
 
         `waits` is the live one that it is, or whose place the manifest took.
         """
-        said = f"{about.namespace}/{about.name}"
-        if waits is not None:
-            whose = "which" if waits.uid == about.uid else "in place of the one that"
-            said += f", {whose} waits since revision {waits.submitted_revision},"
         made = PlannedPod(
             namespace=about.namespace, name=about.name, outcome="not-now", was=was,
-            sentence=f"{said} would be evicted for another pod",
             priority=about.priority, group=about.group,
             pending_since=waits.submitted_revision if waits is not None else 0,
+            replaces=waits is not None and waits.uid != about.uid,
         )  # fmt: skip
-        if pod is None:
-            return made
-        return self._fits(made, pod, said) if pod.placement else self._waits(made, pod, said)
+        if pod is not None:
+            made = self._fits(made, pod) if pod.placement else self._waits(made, pod)
+        return with_text(made)
 
-    def _fits(self, made: PlannedPod, pod: PodState, said: str) -> PlannedPod:
+    def _fits(self, made: PlannedPod, pod: PodState) -> PlannedPod:
         placement = pod.placement
         assert placement is not None  # noqa: S101 - told to mypy
         group = self._state.groups.get(pod.submitted.group)
@@ -429,30 +424,27 @@ class _Answering:
             f"{each.namespace}/{each.name}" for each in self._leavers
             if each.beneficiary in together
         )  # fmt: skip
-        would = "would begin anew on" if made.was == placement.node else "would move to"
-        said += f" {would if made.was else 'fits on'} {placed_words(placement)}"
-        said += f", once {listed(list(evicts))} left" if evicts else ""
         return structs.replace(
-            made, outcome="fits", sentence=said, node=placement.node,
+            made, outcome="fits", node=placement.node,
             placed=why(self._state, pod).placed,
             beside=tuple(self._beside(pod))[:BESIDE_NAMED], evicts=evicts,
         )  # fmt: skip
 
-    def _waits(self, made: PlannedPod, pod: PodState, said: str) -> PlannedPod:
+    def _waits(self, made: PlannedPod, pod: PodState) -> PlannedPod:
         ahead = bisect_left(self._turns, turn_of(pod))
         lasting = self._empty.lasting(pod)
         if lasting is None:
-            waits = "would go on waiting" if made.pending_since else "would wait"
             refused = self._refused(pod)
-            waits += self._while_drained(refused)
             spared = refused.spared if refused is not None else ""
-            said += f" {waits}: {self._cause(pod)}" + (f". {spared}" if spared else "")
-            return structs.replace(made, sentence=said, refused=refused, ahead=ahead)
+            return structs.replace(
+                made, refused=refused, ahead=ahead, while_cordoned=self._while_drained(refused),
+                cause=self._cause(pod) + (f". {spared}" if spared else ""),
+            )  # fmt: skip
         never = self._never(pod, lasting)
-        said += " can never have a place: " if never.limit else " "
-        said += refusal_words(never)
         refused = refused_answer(self._state, pod, never, self._explainer.room)
-        return structs.replace(made, outcome="never", sentence=said, refused=refused, ahead=ahead)
+        return structs.replace(
+            made, outcome="never", cause=because(never), refused=refused, ahead=ahead
+        )
 
     def _refused(self, pod: PodState) -> WhyRefused | None:
         """Why it waits, as `why` has it; None where nobody has decided."""
@@ -479,15 +471,13 @@ class _Answering:
                 return whole
         return Explained(lasting, never=True, shape=shape)
 
-    def _while_drained(self, refused: WhyRefused | None) -> str:
-        """That only what is drained could hold the pod; empty where something else could."""
+    def _while_drained(self, refused: WhyRefused | None) -> tuple[str, ...]:
+        """What is drained, where only that could hold the pod; empty if something else could."""
         near = {
             miss.device if miss.code is RefusalCode.DEVICE_CORDONED else miss.node
             for miss in (refused.nearest if refused is not None else ())
         }
-        return (
-            f" while {listed(sorted(near))} is cordoned" if near and near <= self._drained else ""
-        )
+        return tuple(sorted(near)) if near <= self._drained else ()
 
     def _cause(self, pod: PodState, *, short: bool = False) -> str:
         if pod.refusal is not None:

@@ -257,16 +257,17 @@ def refused(said: ErrorAnswer, status: int) -> NotFound | Wrong | Unreachable:
     """The same of an error that was read already."""
     text = f"{said.error}; {said.fix}" if said.fix else said.error
     if status == HTTP_NOT_FOUND:
-        return NotFound(text)
+        return NotFound(text, said)
     if status in HTTP_NOT_LET_IN:
         return NotLetIn(text)
-    return Wrong(_of_option(said.field, text)) if status in HTTP_WRONG else Unreachable(text)
+    return Wrong(_of_option(said, text)) if status in HTTP_WRONG else Unreachable(text)
 
 
-def _of_option(field: str, text: str) -> str:
+def _of_option(said: ErrorAnswer, text: str) -> str:
     """What is wrong, said of the option that was given; as it is where the verb has none such."""
-    context, option = click.get_current_context(silent=True), f"--{field}"
+    context, option = click.get_current_context(silent=True), f"--{said.field}"
     if context is None or not any(option in param.opts for param in context.command.params):
         return text
-    rest = text.removeprefix(field)
-    return f"{option}{rest}" if rest.startswith((" is ", ": ")) else f"{option}: {text}"
+    if not said.rest:
+        return f"{option}: {text}"
+    return f"{option}{said.rest}; {said.fix}" if said.fix else f"{option}{said.rest}"

@@ -120,7 +120,8 @@ def naming_nodes(gateway: Gateway, query: Mapping[str, Any]) -> Iterator[None]:
         if node in names:
             raise
         meant = did_you_mean(node, names) or named("nodes", names)
-        raise NotFound(f"{error.message.partition(';')[0]}; {meant}") from None
+        problem = error.answer.error if error.answer is not None else error.message
+        raise NotFound(f"{problem}; {meant}") from None
 
 
 class Listed(msgspec.Struct, frozen=True):

@@ -45,6 +45,10 @@ def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str
     return gateway.ask("pods", space, name, "why", answer=Why, query=query)
 
 
+class NothingLike(NotFound):
+    """There is no pod of the name, and none that may be meant."""
+
+
 def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem: str) -> str:
     """The namespace of the only pod of that name that is live at the moment `there`, or else ever
     was.
@@ -61,7 +65,8 @@ def namespace_of(gateway: Gateway, name: str, there: Mapping[str, Any], problem:
         several = listed([f"{each}/{name}" for each in spaces])
         raise NotFound(f"pods of this name: {several}; write NAMESPACE/{name}") from None
     if not spaces:
-        raise NotFound(f"{problem}{pods_meant(name, pods)}") from None
+        meant = pods_meant(name, pods)
+        raise (NotFound(f"{problem}{meant}") if meant else NothingLike(problem)) from None
     return spaces[0]
 
 

@@ -85,13 +85,13 @@ def never_fitting(gateway: Gateway, awaited: Awaited) -> set[str]:
 
 def never_of(pods: Iterable[PodAnswer]) -> set[str]:
     """The uids of those of which a list says that they can never fit."""
-    return {pod.uid for pod in pods if pod.cause.startswith(words.NEVER_LISTED)}
+    return {pod.uid for pod in pods if pod.never}
 
 
 def waits_for(awaited: Awaited, uid: str, why: Why | None, shape: Shape | None = None) -> str:
     """What the refused pod waits for; of `why` without its name and since when."""
     if why is not None and why.refused is not None:
-        return why.sentence.partition(": ")[2]
+        return why.cause
     refused = awaited.decided[uid].refused
     assert refused is not None  # noqa: S101 - who asks has seen it
     return words.refusal(structs.replace(refused, nearest=()), shape)

@@ -22,7 +22,7 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.health import failed_words, found_silent
 from apportion.core.explain.lens import NOT_TOLD
-from apportion.core.explain.limit_words import of_resource
+from apportion.core.explain.limit_words import number_of_resource, of_resource
 from apportion.core.explain.lines import ask_words, listed, shares_words
 from apportion.core.explain.vocabulary import PHASES
 from apportion.core.explain.words import device_words
@@ -306,7 +306,7 @@ def _limits(most: Mapping[str, int], used: Mapping[str, int] | None) -> list[str
     if used is None:
         return [f"at most {_named(name, much)}" for name, much in sorted(most.items())]
     return [
-        f"{of_resource(name, used[name]).partition(' ')[0]}/{_named(name, much)}"
+        f"{number_of_resource(name, used[name])}/{_named(name, much)}"
         if name in used else f"{name}: of no device, so nothing is limited"
         for name, much in sorted(most.items())
     ]  # fmt: skip

@@ -199,7 +199,7 @@ def _cause(where: Where, pod: Submitted, revision: int) -> str:
     path, query = ("pods", pod.namespace, pod.name, "why"), {"at_least": revision}
     with contextlib.closing(Gateway(where.gateway_url())) as gateway:
         why = gateway.ask(*path, answer=Why, query=query)
-    return why.sentence.partition(": ")[2] if why.refused is not None else ""
+    return why.cause
 
 
 def _check_reachable(share: Started) -> None:

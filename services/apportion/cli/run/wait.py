@@ -56,13 +56,13 @@ class Telling:
     def __init__(self, pod: Submitted, *, as_json: bool) -> None:
         self._pod = pod
         self._as_json = as_json
-        self._said = ""
+        self.said = ""
 
     def waits(self, why: str) -> None:
         """It waits for this; said once. Nothing is said of nothing."""
-        if why in {"", self._said}:
+        if why in {"", self.said}:
             return
-        self._said = why
+        self.said = why
         pod = self._pod
         if self._as_json:
             self._write(Waits(pod=pod.full_name, uid=pod.uid, waits=why))
@@ -71,7 +71,7 @@ class Telling:
 
     def last(self) -> str:
         """What it waited for last, to be put behind a sentence."""
-        return f": {self._said}" if self._said else ""
+        return f": {self.said}" if self.said else ""
 
     def starts(self, placed: PodPlaced, share: Started) -> None:
         """It has what it asked for."""
@@ -89,7 +89,7 @@ class Telling:
                 )
             )
             return
-        if self._said:
+        if self.said:
             self._say(f"{pod.full_name} has {shares_words(placed.shares)}")
         for note in share.notes:
             self._say(f"note: {note}")
@@ -135,7 +135,7 @@ async def placed(
         if said is not None and said.placed is not None and awaited.settled:
             return said.placed
         if said is None:
-            telling.waits(telling.last().removeprefix(": ") or "no scheduler answers")
+            telling.waits(telling.said or "no scheduler answers")
             continue
         since = _on_from(since, said, why, telling)
 

@@ -246,7 +246,7 @@ class Supervisor:
     async def _keep_server(self) -> None:
         while True:
             died = await self._server.died()
-            self._say(f"{str(died).partition(';')[0]}; starting it again")
+            self._say(f"{died.problem}; starting it again")
             port, monitor_port = self._server.port, self._server.monitor_port
             await self._server.stop()
             # The gateway was told where it tells about itself; a ledger without that is better

@@ -7,7 +7,7 @@ ask; only events that stand inside an answer (asks, shares, scores) leave out th
 Invariant: an answer holds nothing that the state does not say, except `RevisionAnswer.frozen`.
 """
 
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,8 @@ from apportion_schemas import (
 )
 
 T = TypeVar("T")
+UNKNOWN_DEVICE: Final = "unknown-device"
+AMBIGUOUS_DEVICE: Final = "ambiguous-device"
 
 
 class Answer(Struct, frozen=True):
@@ -35,11 +37,17 @@ class Answer(Struct, frozen=True):
 
 
 class ErrorAnswer(Answer, frozen=True):
-    """Why a request was not answered: what is wrong, in which parameter, and what to do."""
+    """Why a request was not answered: what is wrong, in which parameter, and what to do.
+
+    `code` names errors that programs tell apart: `unknown-device`, `ambiguous-device`. Where the
+    error begins with the field, `rest` is what follows, for clients that call the field otherwise.
+    """
 
     error: str
     field: str = ""
     fix: str = ""
+    code: str = ""
+    rest: str = ""
 
 
 class RevisionAnswer(Answer, frozen=True):
@@ -101,6 +109,7 @@ class PodAnswer(Answer, frozen=True):
     waits.
 
     A pod that cannot be read has the phase `rejected`, no revisions, and the words in `rejection`.
+    `never`: no node could hold it with nothing there.
     `spec` is a digest of what it asks for, its labels, gang and queue: equal for equal manifests.
     `evicted_for` is the `namespace/name` of the pod for which it is to go, while it has not gone;
     `room_on` the node where room is made for it, or was. `unready` is why the node that it has is
@@ -129,6 +138,7 @@ class PodAnswer(Answer, frozen=True):
     refused_revision: int = 0
     reasons: dict[RefusalCode, int] = {}
     cause: str = ""
+    never: bool = False
     last_failure: str = ""
     failed_devices: tuple[FailedDevice, ...] = ()
     rejection: str = ""
@@ -395,7 +405,7 @@ class WhyRefused(Answer, frozen=True):
     were what their agents say of their devices not refused. `since` is what was taken off offer
     after that event, in words, and `spared` why nobody goes for the pod, in a sentence. `limit` is
     what keeps it out wherever it would stand, and `reason` that, or else the first cause and the
-    nearest node, for whoever has room for one.
+    nearest node, for whoever has room for one. `text` has all causes in one sentence.
     """
 
     revision: int
@@ -408,6 +418,7 @@ class WhyRefused(Answer, frozen=True):
     spared: str = ""
     limit: str = ""
     reason: str = ""
+    text: str = ""
 
 
 class RunnerUp(Answer, frozen=True):
@@ -430,6 +441,7 @@ class HeldShare(Answer, frozen=True):
 class WhyPlaced(Answer, frozen=True):
     """Why the pod is where it is: `fitting` of `nodes` could have taken it. `choice` says how its
     devices were chosen among those of the node; it is empty where that is not known any more.
+    `found_there`: the pod ran there before this ledger held it, so there is no score.
     """
 
     node: str
@@ -442,6 +454,7 @@ class WhyPlaced(Answer, frozen=True):
     nodes: int = 0
     shares: tuple[HeldShare, ...] = ()
     choice: str = ""
+    found_there: bool = False
 
 
 class WhyHeldBack(Answer, frozen=True):
@@ -455,10 +468,28 @@ class WhyHeldBack(Answer, frozen=True):
 
 
 class WhyWaiting(Answer, frozen=True):
-    """A pod without a decision: its place among the pending, by priority and then by revision."""
+    """A pod without a decision: its place among the pending, by priority and then by revision.
+
+    `gang` says in words what its gang still waits for.
+    """
 
     position: int
     pending: int
+    gang: str = ""
+
+
+class PodEnd(Answer, frozen=True):
+    """The end of a pod that is explained as of `before_revision`, just before its end.
+
+    `phase` and `failed_before` are the phase and the failed devices that it had then.
+    """
+
+    revision: int
+    time: str
+    reason: str
+    before_revision: int
+    phase: str
+    failed_before: tuple[FailedDevice, ...] = ()
 
 
 class Eviction(Answer, frozen=True):
@@ -516,7 +547,10 @@ class Why(Answer, frozen=True):
     one for which it is to go is not there any more.
     `failed_devices` are no good, and it holds them, or held them and they have failed since;
     `unready` is why its node is not ready.
-    A pod that has ended has the phase `ended`, and the rest is as it was just before.
+    A pod that has ended has the phase `ended`, and the rest is as it was just before; see `end`.
+    `cause` is what a refused pod waits for: its sentence without its name and since when.
+    `leaving` are the `namespace/name` of `evicts`, and `room_on` the node where they leave.
+    `of_kubernetes`: an API server ends evicted pods. `chooser` and `gates` are as submitted.
     `evictions` is there where the past was asked: at a moment, and of a pod that has ended.
     `breaches` too, the newest first.
     """
@@ -526,7 +560,12 @@ class Why(Answer, frozen=True):
     name: str
     uid: str
     phase: str
-    sentence: str
+    sentence: str = ""
+    cause: str = ""
+    group: str = ""
+    chooser: str = ""
+    gates: tuple[str, ...] = ()
+    of_kubernetes: bool = False
     history: tuple[Step, ...] = ()
     placed: WhyPlaced | None = None
     refused: WhyRefused | None = None
@@ -536,6 +575,9 @@ class Why(Answer, frozen=True):
     evicted: PodEvicted | None = None
     evicted_in_vain: bool = False
     evicts: tuple[PodEvicted, ...] = ()
+    leaving: tuple[str, ...] = ()
+    room_on: str = ""
+    end: PodEnd | None = None
     unready: str = ""
     gang: GangAnswer | None = None
     failed_devices: tuple[FailedDevice, ...] = ()

@@ -44,14 +44,16 @@ def refusal_words(explained: Explained, *, short: bool = False) -> str:
     """A refusal in one sentence, which begins with that the pod can never fit where it cannot, or
     is the limit that never holds it; `short` for one of a list.
     """
+    said = because(explained, short=short)
+    return f"{words.NEVER}: {said}" if explained.never and not explained.limit else said
+
+
+def because(explained: Explained, *, short: bool = False) -> str:
+    """The same without that the pod can never fit."""
     if explained.limit:
         return explained.limit
     said = words.refusal(explained.refused, explained.shape, short=short, never=explained.never)
-    return (
-        f"{words.NEVER}: {said}"
-        if explained.never
-        else whose(explained.refused, explained.shape) + said
-    )
+    return said if explained.never else whose(explained.refused, explained.shape) + said
 
 
 def cause_words(explained: Explained) -> str:
@@ -109,6 +111,7 @@ def refused_answer(
         never=explained.never,
         limit=_limit_of(explained),
         reason=reason_words(explained),
+        text=refusal_words(explained),
         unbelieved=unbelieved,
     )
 

@@ -64,7 +64,12 @@ class Held(NamedTuple):
     @property
     def words(self) -> str:
         """As in `node-1: GPU-1a2b3c4d 3,000 MiB`."""
-        return f"{self.node}: {shares_words(self.shares)}" if self.node else ""
+        return f"{self.node}: {self.holds}" if self.node else ""
+
+    @property
+    def holds(self) -> str:
+        """The same without the node."""
+        return shares_words(self.shares) if self.node else ""
 
 
 _NOTHING = Held("", "", ())
@@ -107,7 +112,8 @@ class Part(NamedTuple):
 
 class Difference(NamedTuple):
     """One thing, what of it changed, and what that was and is; `key` is a uid for a pod, that of
-    the newer one where two had the name, and `left` then that of the other.
+    the newer one where two had the name, and `left` then that of the other. `was` and `now` are
+    the placements of a pod.
     """
 
     key: str
@@ -116,6 +122,8 @@ class Difference(NamedTuple):
     before: str
     after: str
     left: str = ""
+    was: Held = _NOTHING
+    now: Held = _NOTHING
 
 
 def picture(state: State, part: Part | None = None) -> Picture:
@@ -182,7 +190,7 @@ def _moves(
         now = after.placements[came[at]] if at < len(came) else _NOTHING
         key = came[at] if at < len(came) else left[at]
         gone = left[at] if at < len(left) and left[at] != key else ""
-        yield Difference(key, name, "placement", was.words, now.words, gone)
+        yield Difference(key, name, "placement", was.words, now.words, gone, was, now)
 
 
 def waiting(before: Picture, after: Picture) -> Iterator[Difference]:

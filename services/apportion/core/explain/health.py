@@ -67,21 +67,20 @@ def troubles(state: State, pod: PodState, failed: Iterable[FailedDevice]) -> str
     failed = tuple(failed)
     words = failed_words(failed)
     said = f". It cannot rely on what it holds: {words}" if words else ""
-    return said + consequences(state, pod, failed)
+    return said + consequences(unready(state, pod), pod.phase.value, failed)
 
 
-def consequences(state: State, pod: PodState, failed: tuple[FailedDevice, ...]) -> str:
+def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> str:
     """What a person can do about these failed devices, and what an unready node means, as sentences
     behind another one; empty if nothing.
     """
     there = next((each.device for each in failed if each.reason != GONE), "")
     said = f". {moving(device_words(there))}" if there else ""
-    cause = unready(state, pod)
-    if not cause:
+    if not unready:
         return said
-    allocated = pod.phase is ALLOCATED
+    allocated = phase == ALLOCATED.value
     means = "Whether it still runs is not known" if allocated else "Nobody hands out its shares"
-    return f"{said}. {means}: {cause}"
+    return f"{said}. {means}: {unready}"
 
 
 def moving(target: str) -> str:

@@ -73,6 +73,10 @@ def quota(shortage: QuotaShortage) -> str:
 
 def of_resource(resource: str, value: int) -> str:
     """An amount in the unit of a resource as Kubernetes names it."""
-    if resource == "cpu":
-        return f"{value / 1000:,g} CPU"
-    return f"{value:,} MiB" if resource == "memory" else f"{value:,}"
+    unit = {"cpu": " CPU", "memory": " MiB"}.get(resource, "")
+    return number_of_resource(resource, value) + unit
+
+
+def number_of_resource(resource: str, value: int) -> str:
+    """The same without its unit."""
+    return f"{value / 1000:,g}" if resource == "cpu" else f"{value:,}"

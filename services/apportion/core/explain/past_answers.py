@@ -148,7 +148,8 @@ class DiffRow(Answer, frozen=True):
 
     `what` is the side of it that changed; an empty text is nothing. `revision` is 0 where no event
     is known. `cause` is why a pod lost its place, as it was told when it ended: for whom it was
-    evicted, or who drained what, and why.
+    evicted, or who drained what, and why. Of a placement, the nodes and what was held there are in
+    fields of their own too.
     """
 
     name: str
@@ -160,6 +161,10 @@ class DiffRow(Answer, frozen=True):
     by: str = ""
     sentence: str = ""
     cause: str = ""
+    node_before: str = ""
+    held_before: str = ""
+    node_after: str = ""
+    held_after: str = ""
 
 
 class DiffAnswer(Answer, frozen=True):

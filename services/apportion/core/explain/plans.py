@@ -7,6 +7,7 @@ over a copy of the state; nothing of it is in the ledger.
 from typing import Literal
 
 from apportion.core.explain.answers import Answer, ErrorAnswer, WhyPlaced, WhyRefused
+from apportion_schemas import PodEvicted
 
 Outcome = Literal["fits", "not-now", "never", "unchanged"]
 """What becomes of a pod: `fits`; `not-now`, it would wait; `never`, no node of the fleet could
@@ -57,12 +58,19 @@ class PlannedPod(Answer, frozen=True):
     or 0. `without` is the outcome without the changes, and empty where the plan has none.
     `evicts` are the names of the pods that would go for it. `ahead` counts the pods that would
     still wait and have their turn before it; the first of them are in the answer's `waiting`.
+
+    `sentence` is made from the other fields: `text`, without the pod's name, says it with `cause`,
+    which is why it is not placed, or what is to be said of the place that it keeps. `replaces`: the
+    pod that waits asks for something else. `evicted`: it is to leave already. `while_cordoned` are
+    the drained nodes and devices that alone could hold it.
     """
 
     namespace: str
     name: str
     outcome: Outcome
-    sentence: str
+    sentence: str = ""
+    text: str = ""
+    cause: str = ""
     priority: int = 0
     group: str = ""
     was: str = ""
@@ -75,6 +83,9 @@ class PlannedPod(Answer, frozen=True):
     without: Outcome | Literal[""] = ""
     node_without: str = ""
     pending_since: int = 0
+    replaces: bool = False
+    evicted: PodEvicted | None = None
+    while_cordoned: tuple[str, ...] = ()
 
 
 class Totals(Answer, frozen=True):

@@ -113,6 +113,7 @@ def pod_answer(state: State, pod: PodState, explainer: Explainer | None = None) 
         refused_revision=pod.refused_revision,
         reasons=dict(words.ranked(explained.refused)) if explained else {},
         cause=cause_words(explained) if explained else unlooked(state, pod),
+        never=explained is not None and explained.never,
         last_failure=pod.last_failure,
         failed_devices=failed_devices(state, pod),
         evicted_for=evicted.beneficiary_name if evicted else "",

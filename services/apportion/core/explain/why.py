@@ -1,12 +1,9 @@
-"""Why a pod is where it is, or why it is nowhere yet: one sentence, then the evidence.
+"""Why a pod is where it is, or why it is nowhere yet: the evidence; `why_text` makes the sentence.
 
 Everything comes from the events that the scheduler wrote when it decided, and from the state as of
 the revision: which nodes could hold the pod if nothing ran there (`room`). Nothing is guessed
 afterwards, so the answer next week is the answer of today.
 """
-
-import re
-from typing import Final, NamedTuple
 
 from msgspec import structs
 
@@ -14,6 +11,7 @@ from apportion.core.explain import words
 from apportion.core.explain.answers import (
     FailedDevice,
     HeldShare,
+    PodEnd,
     RunnerUp,
     Step,
     Why,
@@ -22,23 +20,17 @@ from apportion.core.explain.answers import (
     WhyRefused,
     WhyWaiting,
 )
-from apportion.core.explain.causes import refusal_words, refused_answer, whose
+from apportion.core.explain.causes import refused_answer, whose
 from apportion.core.explain.choice import choice_words
-from apportion.core.explain.explained import Explained, Explainer
+from apportion.core.explain.explained import Explainer
 from apportion.core.explain.gang_places import of_one_sort
-from apportion.core.explain.health import (
-    consequences,
-    failed_devices,
-    failed_words,
-    moment,
-    unready,
-)
-from apportion.core.explain.lines import listed, rejection_words, room_made
+from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.room import Room
-from apportion.core.explain.since import since_words, taken_since
+from apportion.core.explain.since import taken_since
 from apportion.core.explain.spared import spared_words
-from apportion.core.explain.unlooked import chooser_words, gang_words, gates_words
+from apportion.core.explain.unlooked import gang_words
 from apportion.core.explain.views import REJECTED, gang_answer
+from apportion.core.explain.why_text import with_text
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.moments import text_of
 from apportion.core.ledger.rationale import rationale_of
@@ -51,7 +43,6 @@ from apportion_schemas import (
 
 ENDED = "ended"
 """The phase of a pod that is gone."""
-_PAST: Final = {"is": " was ", "waits": " waited "}
 
 
 def why(
@@ -68,20 +59,22 @@ def why(
     """
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
-    found = None
+    refused = None
     if pod.refusal and not placed:
-        found = _refusal(state, pod, pod.refusal, explainer or Explainer(state))
-    refused = found.answer if found else None
+        refused = _refusal(state, pod, pod.refusal, explainer or Explainer(state))
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
-    return Why(
+    evicts = awaited(state, pod.uid)
+    answer = Why(
         revision=state.revision,
         namespace=pod.submitted.namespace,
         name=pod.submitted.name,
         uid=pod.uid,
         phase=pod.phase.value,
-        sentence=_sentence(state, pod, waiting or (found and found.explained), failed)
-        + (found.more if found else ""),
+        group=pod.submitted.group,
+        chooser=pod.submitted.chooser,
+        gates=tuple(pod.submitted.gates),
+        of_kubernetes=state.of_kubernetes,
         history=_history(pod),
         placed=placed,
         refused=refused,
@@ -92,44 +85,36 @@ def why(
         failed_devices=failed,
         evicted=state.evictions.get(pod.uid),
         evicted_in_vain=_in_vain(state, pod),
-        evicts=tuple(awaited(state, pod.uid)),
+        evicts=tuple(evicts),
+        leaving=tuple(f"{each.namespace}/{each.name}" for each in evicts),
+        room_on=state.nominated.get(pod.uid, ""),
         unready=unready(state, pod),
     )
+    return with_text(answer)
 
 
-class _Refusal(NamedTuple):
-    """Why a pod waits: its refusal, the answer on it, and what is said behind the sentence."""
-
-    explained: Explained
-    answer: WhyRefused
-    more: str
-
-
-def _refusal(state: State, pod: PodState, refused: PodRefused, explainer: Explainer) -> _Refusal:
+def _refusal(state: State, pod: PodState, refused: PodRefused, explainer: Explainer) -> WhyRefused:
     room, explained = explainer.room, explainer.explained(pod, refused)
     unbelieved = explainer.unbelieved(pod, refused)
     answer = refused_answer(state, pod, explained, room, unbelieved)
-    more = _unbelieved(unbelieved)
     if explained.never:
-        return _Refusal(explained, answer, more)
+        return answer
     spared = spared_words(state, pod, room)
     since = () if explained.of_limits else taken_since(state, pod, explained.refused.nearest, room)
-    more += (f". {spared}" if spared else "") + since_words(since)
-    return _Refusal(explained, structs.replace(answer, since=since, spared=spared), more)
+    return structs.replace(answer, since=since, spared=spared)
 
 
 def why_rejected(state: State, rejected: PodRejected) -> Why:
     """Why nobody looks for a place for a pod: it cannot be read, and this is how to mend it."""
-    name = f"{rejected.namespace}/{rejected.name}"
-    return Why(
+    answer = Why(
         revision=state.revision,
         namespace=rejected.namespace,
         name=rejected.name,
         uid=rejected.uid,
         phase=REJECTED,
-        sentence=f"{name} is rejected: {rejection_words(rejected)}",
         rejected=rejected,
     )
+    return with_text(answer)
 
 
 def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, ...]) -> Why:
@@ -137,71 +122,18 @@ def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, 
 
     `failed` are devices that it held and that have failed since it got them.
     """
-    because = f": {reason}" if reason else ""
-    said = f"{before.namespace}/{before.name} ended at revision {step.revision}, "
-    said += f"{moment(step.time)}{because}. At revision {before.revision} "
-    said += _past(before.sentence)
-    late = tuple(each for each in failed if each.revision > step.revision)
-    said += f". Since then: {failed_words(late)}" if late else ""
-    return structs.replace(
-        before,
-        phase=ENDED,
-        sentence=said,
-        history=(*before.history, step),
-        failed_devices=failed,
+    end = PodEnd(
+        revision=step.revision,
+        time=step.time,
+        reason=reason,
+        before_revision=before.revision,
+        phase=before.phase,
+        failed_before=before.failed_devices,
     )
-
-
-def _sentence(
-    state: State,
-    pod: PodState,
-    stands: WhyWaiting | Explained | None,
-    failed: tuple[FailedDevice, ...],
-) -> str:
-    name = _name(pod)
-    chooser = pod.submitted.chooser
-    if pod.placement is not None:
-        where = f"{pod.placement.node}, which {chooser} chose" if chooser else ""
-        where = where or placed_words(pod.placement)
-        said = f"{name} is {pod.phase.value} on "
-        if failed:
-            said += f"{pod.placement.node}, but {failed_words(failed)}"
-            said += f"{consequences(state, pod, failed)}. It was placed on {where}"
-        else:
-            said += where + consequences(state, pod, ())
-        evicted = state.evictions.get(pod.uid)
-        if evicted is None:
-            return said
-        going = words.eviction(evicted, in_vain=_in_vain(state, pod))
-        return f"{said}. It is to go: {going}{_who_ends(state, 1)}"
-    if isinstance(stands, Explained):
-        said = f"{name} is waiting {_since(pod)}: "
-        said += ("it " if stands.never else "") + refusal_words(stands)
-    elif pod.submitted.gates:
-        said = f"{name} waits {gates_words(pod.submitted.gates)}"
-    elif chooser:
-        said = f"{name} waits {chooser_words(chooser)}"
-    elif stands is not None:
-        said = (
-            f"{name} waits for a decision: number {stands.position:,} of "
-            f"{stands.pending:,} waiting pods, by priority and then by revision"
-        )
-        gang = gang_words(state, pod)
-        said += f"; {gang}" if gang else ""
-    else:
-        said = f"{name} is {pod.phase.value}"
-    leaving = [f"{each.namespace}/{each.name}" for each in awaited(state, pod.uid)]
-    if leaving:
-        node = state.nominated.get(pod.uid, "another node")
-        said += f". Room {room_made(node, leaving)}" + _who_ends(state, len(leaving))
-    held = _held_back(pod)
-    if held is not None:
-        times = words.many(held.failures, "placement")
-        said += f". Agents refused {times} in a row, the last one on {held.node}"
-        said += f"; it is not placed again before {held.until}"
-    if pod.last_failure:
-        said += f". Its last placement came to nothing: {pod.last_failure}"
-    return said
+    history = (*before.history, step)
+    return with_text(
+        structs.replace(before, phase=ENDED, history=history, failed_devices=failed, end=end)
+    )
 
 
 def _held_back(pod: PodState) -> WhyHeldBack | None:
@@ -213,84 +145,10 @@ def _held_back(pod: PodState) -> WhyHeldBack | None:
     )
 
 
-def _since(pod: PodState) -> str:
-    """Since its submission, whenever it was decided last; nobody keeps when it lost a place."""
-    lost = "again since it lost its place"
-    return lost if pod.last_failure else f"since revision {pod.submitted_revision}"
-
-
-def _past(sentence: str) -> str:
-    """What was said of a pod as it was: its verb is the first after its name, which has no blanks
-    but before its gang's.
-    """
-    return re.sub(r" (is|waits) ", lambda verb: _PAST[verb[1]], sentence, count=1)
-
-
-def _name(pod: PodState) -> str:
-    group = pod.submitted.group
-    return f"{pod.full_name} of the gang {group}" if group else pod.full_name
-
-
 def _in_vain(state: State, pod: PodState) -> bool:
     """Whether the pod is to go for one that is not there any more."""
     evicted = state.evictions.get(pod.uid)
     return evicted is not None and evicted.beneficiary not in state.pods
-
-
-def _unbelieved(nodes: tuple[str, ...]) -> str:
-    """That more may fit there than is known; empty where all agents are believed."""
-    if not nodes:
-        return ""
-    whose = (
-        "the agent of that node says of its devices"
-        if len(nodes) == 1
-        else "the agents of those nodes say of their devices"
-    )
-    return (
-        f". It might fit on {listed(list(nodes))}, but what {whose} is refused: "
-        "`apportion get nodes` shows why"
-    )
-
-
-def _who_ends(state: State, pods: int) -> str:
-    """Who ends so many evicted pods where no API server does."""
-    if state.of_kubernetes:
-        return ""
-    whom, they = ("it", "it waits") if pods == 1 else ("them", "they wait")
-    return f". Without Kubernetes a watcher ends {whom}, and {they} for another place"
-
-
-def placed_words(placement: Placement) -> str:
-    """Where, and what decided it, as in `node-3 (score 91.0), ahead of node-7 (88.0) by …`."""
-    if not placement.rationale:
-        return f"{placement.node}, where it ran before this ledger held it"
-    rationale = rationale_of(placement)
-    score, nodes = rationale.score, rationale.nodes
-    said = f"{placement.node} (score {score.total:.1f})"
-    if not rationale.runners_up:
-        return f"{said}, the only node of {nodes:,} that fits" if nodes else said
-    second = rationale.runners_up[0]
-    said += f", ahead of {second.node} ({second.total:.1f})"
-    part = _deciding(score, second)
-    of, against = (f"{each.parts.get(part, 0.0):.1f}" for each in (score, second))
-    if of != against:
-        said += f" by {part}: {of} against {against}"
-    elif part:
-        said += f" by {part}, less than 0.1"
-    elif second.total == score.total:
-        said += " by name, at equal scores"
-    return f"{said}; {rationale.fitting:,} of {words.nodes(nodes)} fit"
-
-
-def _deciding(first: Score, second: Score) -> str:
-    """The part of the score by which the first leads most; empty where it leads by none."""
-    leads = {
-        part: value - second.parts[part]
-        for part, value in first.parts.items()
-        if part in second.parts
-    }
-    part = max(leads, key=lambda name: (leads[name], name), default="")
-    return part if part and leads[part] > 0 else ""
 
 
 def _history(pod: PodState) -> tuple[Step, ...]:
@@ -314,7 +172,7 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting | None:
         if other.phase is Phase.PENDING and not other.submitted.gates:
             pending += 1
             ahead += (-other.submitted.priority, other.submitted_revision) < mine
-    return WhyWaiting(position=ahead + 1, pending=pending)
+    return WhyWaiting(position=ahead + 1, pending=pending, gang=gang_words(state, pod))
 
 
 def event_words(state: State, pod: PodState, refused: PodRefused) -> str:
@@ -355,6 +213,7 @@ def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
         nodes=rationale.nodes,
         shares=tuple(held),
         choice=choice_words(state, pod, placement, rationale.score),
+        found_there=not placement.rationale,
     )
 
 

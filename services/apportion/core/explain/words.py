@@ -398,9 +398,7 @@ def refusal(
     return _sentence(refused, shape, near, most=1 if short else CAUSES_NAMED, never=never)
 
 
-def event(
-    refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False
-) -> str:
+def event(refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False) -> str:
     """The same of the event alone. Its nodes were near; only who looks at the whole fleet, as `why`
     does, knows the nearest, so of one of them it says what that lacks.
 

@@ -79,9 +79,9 @@ class Diff:
         last = await self._moments.revision("to", query["to"]) if "to" in query else newest
         if first > last:
             begin, end = (query.get(name, "") for name in ("from", "to"))
-            said = f"from is {asked_for(begin, first)}, which is behind to, {asked_for(end, last)}"
+            rest = f" is {asked_for(begin, first)}, which is behind to, {asked_for(end, last)}"
             raise RequestRefused(
-                400, said, field="from",
+                400, field="from", rest=rest,
                 fix="name the earlier moment first",
             )  # fmt: skip
         part = self._changed(first, last)
@@ -154,7 +154,11 @@ class _Found:
         said = await self._said({revision for revision in made.values() if revision})
         rows = []
         for each in shown:
-            row = DiffRow(name=each.name, what=each.what, before=each.before, after=each.after)
+            row = DiffRow(
+                name=each.name, what=each.what, before=each.before, after=each.after,
+                node_before=each.was.node, held_before=each.was.holds,
+                node_after=each.now.node, held_after=each.now.holds,
+            )  # fmt: skip
             found = said.get(made[each.key, each.what])
             if found is not None:
                 row = msgspec.structs.replace(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from apportion.core.explain import device_names
+from apportion.core.explain.answers import AMBIGUOUS_DEVICE, UNKNOWN_DEVICE
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import (
     HistoryPage,
@@ -97,8 +98,9 @@ class History:
         since = await self._moments.since("since", query["since"]) if "since" in query else upto
         if since > upto:
             raise RequestRefused(
-                400, f"since is {asked_for(query.get('since', ''), since)}, which is behind at, "
-                f"{asked_for(query.get('at', ''), upto)}", field="since",
+                400, field="since",
+                rest=f" is {asked_for(query.get('since', ''), since)}, which is behind at, "
+                f"{asked_for(query.get('at', ''), upto)}",
                 fix="name an earlier moment",
             )  # fmt: skip
         if "node" in query:
@@ -148,6 +150,7 @@ class History:
         problem = device_names.unclear(name, found)
         raise RequestRefused(
             404, problem or f"there never was a device {name}", field="device",
+            code=AMBIGUOUS_DEVICE if problem else UNKNOWN_DEVICE,
             fix=device_names.WRITE_MORE if problem
             else "`apportion get devices` lists those that are there",
         )  # fmt: skip

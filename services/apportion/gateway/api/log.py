@@ -152,7 +152,7 @@ def filter_of(query: Mapping[str, str]) -> Filter:
     kind = query.get("type", "")
     if kind and kind not in TYPES:
         raise RequestRefused(
-            400, f"type is {kind[:80]!r}", field="type", fix="use a type of docs/events.md"
+            400, field="type", rest=f" is {kind[:80]!r}", fix="use a type of docs/events.md"
         )
     subject = text_of("subject", query.get("subject", ""))
     if subject and not subject.startswith(SUBJECT_PREFIX):

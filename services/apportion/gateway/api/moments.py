@@ -44,19 +44,19 @@ class Moments:
     async def revision(self, field: str, text: str) -> int:
         """The newest revision at or before the moment. Raises RequestRefused, LedgerError."""
         if not text:
-            raise RequestRefused(400, f"{field} is missing", field=field, fix=f"use {FORMS}")
+            raise RequestRefused(400, field=field, rest=" is missing", fix=f"use {FORMS}")
         try:
             moment = parse_moment(text, self._now())
         except MomentError as error:
-            raise RequestRefused(400, f"{field}: {error}", field=field, fix=error.fix) from None
+            raise RequestRefused(400, field=field, rest=f": {error}", fix=error.fix) from None
         _, last = await self._past.chronicle.span()
         first = await self._past.states.beginning()
         if moment.revision is not None:
             if moment.revision > last:
                 raise RequestRefused(
                     404,
-                    f"{field} is revision {moment.revision}, and the ledger ends at {last}",
                     field=field,
+                    rest=f" is revision {moment.revision}, and the ledger ends at {last}",
                     fix=f"name a revision from {first} to {last}, or leave it out for now",
                 )
             revision = moment.revision
@@ -72,9 +72,9 @@ class Moments:
         when = f" ({shown_time(moment.time)})" if moment.time is not None else ""
         raise RequestRefused(
             404,
-            f"{field} is {text!r}{when}, which is before what is known: it begins at revision "
-            f"{first}" + (f" ({shown_time(datetime.fromisoformat(began))})" if began else ""),
             field=field,
+            rest=f" is {text!r}{when}, which is before what is known: it begins at revision "
+            f"{first}" + (f" ({shown_time(datetime.fromisoformat(began))})" if began else ""),
             fix="name a later moment"
             + (
                 ", or tell the gateway where the archives of what was dropped are: --archives DIR"

@@ -89,10 +89,11 @@ class Plans:
                     yield frame
         except TookTooLong:
             error = f"the plan took longer than {self._seconds:g} s"
-            yield _failed(503, error, fix="plan for fewer pods or nodes at once")
+            fix = "plan for fewer pods or nodes at once"
+            yield _failed(503, ErrorAnswer(error=error, fix=fix))
         except (ApartFailed, OSError) as failure:
             error = f"the plan was not made: {failure}"
-            yield _failed(503, error, fix="the gateway's log has the cause")
+            yield _failed(503, ErrorAnswer(error=error, fix="the gateway's log has the cause"))
 
 
 async def _whole(request: web.Request, lines: AsyncIterator[bytes]) -> web.StreamResponse:
@@ -113,8 +114,8 @@ async def _streamed(request: web.Request, lines: AsyncIterator[bytes]) -> web.St
     return response
 
 
-def _failed(status: int, error: str, *, field: str = "", fix: str = "") -> bytes:
-    return _encode(PlanLine(error=ErrorAnswer(error=error, field=field, fix=fix), status=status))
+def _failed(status: int, error: ErrorAnswer) -> bytes:
+    return _encode(PlanLine(error=error, status=status))
 
 
 async def _read(request: web.Request) -> PlanRequest:
@@ -161,6 +162,7 @@ def _work(state: State, wanted: PlanRequest, now: str, tell: Tell) -> bytes:
         return _encode(PlanLine(answer=plan(state, plan_of(wanted, state), time=now, tell=pace)))
     except WishInvalid as wrong:
         status = 404 if wrong.field == "lose" else 400
-        return _failed(status, wrong.problem, field=wrong.field, fix=wrong.fix)
+        said = ErrorAnswer(error=wrong.problem, field=wrong.field, fix=wrong.fix, rest=wrong.rest)
+        return _failed(status, said)
     except CourseFailed as failure:
-        return _failed(500, f"the plan contradicts itself: {failure}")
+        return _failed(500, ErrorAnswer(error=f"the plan contradicts itself: {failure}"))

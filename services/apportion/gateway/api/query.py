@@ -30,16 +30,19 @@ LIST = (*COMMON, "limit", "continue")
 class RequestRefused(Exception):
     """A request that gets an error for an answer, with this HTTP status.
 
-    `retry_after_s`: asked again after so long it may well get another one.
+    `retry_after_s`: asked again after so long it may well get another one. An error that begins
+    with the field's name is given as its `rest`. See `ErrorAnswer` for `code`.
     """
 
     def __init__(
-        self, status: int, error: str, *, field: str = "", fix: str = "", retry_after_s: int = 0
-    ) -> None:
+        self, status: int, error: str = "", *, field: str = "", rest: str = "", fix: str = "",
+        code: str = "", retry_after_s: int = 0,
+    ) -> None:  # fmt: skip
+        error = error or f"{field}{rest}"
         super().__init__(error)
         self.status = status
         self.retry_after_s = retry_after_s
-        self.answer = ErrorAnswer(error=error, field=field, fix=fix)
+        self.answer = ErrorAnswer(error=error, field=field, fix=fix, code=code, rest=rest)
 
 
 class Wait(Struct, frozen=True):
@@ -83,7 +86,7 @@ def list_of(query: Mapping[str, str], filters: Iterable[str] = ()) -> ListQuery:
     phase = query.get("phase", "")
     if phase and phase not in PHASES:
         raise RequestRefused(
-            400, f"phase is {phase!r}", field="phase", fix=f"use one of {', '.join(PHASES)}"
+            400, field="phase", rest=f" is {phase!r}", fix=f"use one of {', '.join(PHASES)}"
         )
     return ListQuery(
         limit=whole("limit", limit, least=1, most=LIMIT_MAX) if limit is not None
@@ -124,10 +127,10 @@ def whole(field: str, text: str, *, least: int = 0, most: int) -> int:
     """A whole number within bounds. Raises RequestRefused."""
     fix = f"a whole number from {least} to {most}"
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most))):
-        raise RequestRefused(400, f"{field} is {text[:NAME_MAX]!r}", field=field, fix=fix)
+        raise RequestRefused(400, field=field, rest=f" is {text[:NAME_MAX]!r}", fix=fix)
     number = int(text)
     if not least <= number <= most:
-        raise RequestRefused(400, f"{field} is {number}", field=field, fix=fix)
+        raise RequestRefused(400, field=field, rest=f" is {number}", fix=fix)
     return number
 
 
@@ -139,8 +142,8 @@ def _seconds(field: str, text: str) -> float:
     if not 0 <= seconds <= WAIT_MAX_S:
         raise RequestRefused(
             400,
-            f"{field} is {text[:NAME_MAX]!r}",
             field=field,
+            rest=f" is {text[:NAME_MAX]!r}",
             fix=f"seconds from 0 to {WAIT_MAX_S:g}",
         )
     return seconds

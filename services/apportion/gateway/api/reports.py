@@ -72,7 +72,7 @@ class Reports:
         form = request.query.get("format", "json")
         if form not in FORMATS:
             raise RequestRefused(
-                400, f"format is {form[:40]!r}", field="format", fix=f"use {', '.join(FORMATS)}"
+                400, field="format", rest=f" is {form[:40]!r}", fix=f"use {', '.join(FORMATS)}"
             )
         asked = await self._asked(request)
         try:
@@ -136,7 +136,7 @@ class Reports:
             answer = await answered(asked, reading)
             return _csv_response(as_csv(answer)) if form == "csv" else json_response(answer)
         except PeriodError as error:
-            raise RequestRefused(400, str(error), field=error.field, fix=error.fix) from None
+            raise RequestRefused(400, field=error.field, rest=error.rest, fix=error.fix) from None
         except TooEarly as error:
             raise RequestRefused(
                 404, str(error), field="from",

@@ -27,8 +27,8 @@ class PeriodError(ValueError):
     """The period cannot be; `field` is the parameter that is wrong, `fix` what to do."""
 
     def __init__(self, field: str, problem: str, fix: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field, self.fix = field, fix
+        self.field, self.rest, self.fix = field, f": {problem}", fix
+        super().__init__(f"{field}{self.rest}")
 
 
 async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetime) -> Period:

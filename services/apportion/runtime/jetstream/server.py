@@ -49,7 +49,14 @@ _log = get_logger(__name__)
 
 
 class ServerFailed(Exception):
-    """The embedded server did not start, or died. The message names the cause and the fix."""
+    """The embedded server did not start, or died. The message names the cause and the fix.
+
+    `problem` is the message without `detail`, such as the end of the server's log.
+    """
+
+    def __init__(self, problem: str, detail: str = "") -> None:
+        super().__init__(f"{problem}; {detail}" if detail else problem)
+        self.problem = problem
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -268,7 +275,7 @@ class EmbeddedServer:
     async def died(self) -> ServerFailed:
         """Return, once the server has ended, why."""
         code = await self._running().wait()
-        return ServerFailed(f"nats-server ended with exit code {code}; {self._log_tail()}")
+        return ServerFailed(f"nats-server ended with exit code {code}", self._log_tail())
 
     def _running(self) -> asyncio.subprocess.Process:
         if self._process is None:

@@ -85,20 +85,25 @@ def test_refusals(gateway: Gateway, status: str, kind: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "field", "said"),
+    ("error", "field", "rest", "said"),
     [
-        ("add is '0x8xT4': no node", "add", "--add is '0x8xT4': no node; do y"),
-        ("at: 'noon' is no moment", "at", "--at: 'noon' is no moment; do y"),
-        ("devices: model 'X'", "add", "--add: devices: model 'X'; do y"),
-        ("address is 7", "add", "--add: address is 7; do y"),
-        ("limit is 'x'", "limit", "limit is 'x'; do y"),
-        ("no", "", "no; do y"),
+        ("add is '0x': no node", "add", " is '0x': no node", "--add is '0x': no node; do y"),
+        (
+            "at: 'noon' is no moment",
+            "at",
+            ": 'noon' is no moment",
+            "--at: 'noon' is no moment; do y",
+        ),
+        ("devices: model 'X'", "add", "", "--add: devices: model 'X'; do y"),
+        ("address is 7", "add", "", "--add: address is 7; do y"),
+        ("limit is 'x'", "limit", " is 'x'", "limit is 'x'; do y"),
+        ("no", "", "", "no; do y"),
     ],
 )
-def test_what_is_wrong_is_said_of_the_option(error: str, field: str, said: str) -> None:
+def test_what_is_wrong_is_said_of_the_option(error: str, field: str, rest: str, said: str) -> None:
     """Who wrote `--add` knows of no field; a field that is no option of the verb stays one."""
     options = [click.Option(["--add"]), click.Option(["--at"])]
-    answer = ErrorAnswer(error=error, field=field, fix="do y")
+    answer = ErrorAnswer(error=error, field=field, fix="do y", rest=rest)
     with click.Context(click.Command("plan", params=[*options])):
         assert refused(answer, 400).message == said
         assert refused(answer, 404).message == f"{error}; do y"

@@ -223,9 +223,9 @@ def test_the_cause_of_many_says_what_can_never_fit() -> None:
     awaited = Awaited([], lambda: None)
     awaited.decided |= {uid: Decided(1, refused=refused(memory, nodes=4)) for uid in "abc"}
     listed = [
-        structs.replace(pod, uid=uid, cause=cause)
+        structs.replace(pod, uid=uid, never=never)
         for pod in live("x").values()
-        for uid, cause in {"a": "can never fit: x (4 nodes)", "b": "x (4 nodes)"}.items()
+        for uid, never in {"a": True, "b": False}.items()
     ]
     assert causes(awaited, "abc", {}, never_of(listed)) == {
         phrase(memory): 2,

@@ -257,7 +257,7 @@ def _plan(gateway: Gateway, url: str, order: Order, report: Report) -> None:
     for pod in answer.moved:
         name = f"{pod.namespace}/{pod.name}"
         if name in report.left:
-            report.left[name] = pod.sentence.removeprefix(f"{name} ")
+            report.left[name] = pod.text
             report.planned[name] = pod.node
             report.evicted |= {name: list(pod.evicts)} if pod.evicts else {}
     report.mixed_gangs = {gang.group: gang.models for gang in answer.mixed_gangs}

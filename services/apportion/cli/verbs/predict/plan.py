@@ -35,7 +35,7 @@ from apportion.core.explain.plans import (
     Totals,
 )
 from apportion.core.explain.vocabulary import OUTCOMES
-from apportion.core.explain.words import device_words, many
+from apportion.core.explain.words import device_words, eviction, many
 from apportion.core.workloads.lint.ignored_kinds import passed_over_words
 from apportion.runtime.files.manifests import Problem, read_manifest_bytes
 from apportion_schemas import Policy
@@ -171,7 +171,7 @@ def _alike(pods: Iterable[PlannedPod]) -> Iterator[tuple[str, PlannedPod]]:
 
 
 def _why_not(pod: PlannedPod) -> str:
-    return pod.sentence.partition(": ")[2]
+    return eviction(pod.evicted) if pod.evicted is not None else pod.cause
 
 
 def _show_evidence(out: Console, pod: PlannedPod) -> None:

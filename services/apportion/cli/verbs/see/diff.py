@@ -79,7 +79,7 @@ def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:
 
 def _moves(rows: Sequence[DiffRow]) -> Rows:
     """From which node to which; of a pod that stays where it is, what it held there and holds."""
-    stays = [row.before.partition(": ")[0] == row.after.partition(": ")[0] for row in rows]
+    stays = [row.node_before == row.node_after for row in rows]
     went = [row for row, stayed in zip(rows, stays, strict=True) if not stayed]
     held_any = ["HELD"] if any(row.before for row in went) else []
     holds_any = ["HOLDS"] if any(row.after for row in went) else []
@@ -87,9 +87,9 @@ def _moves(rows: Sequence[DiffRow]) -> Rows:
                  right=("REVISION",), wraps=("WAS", "IS", "HELD", "HOLDS"),
                  drops=("BY", "TIME", "HELD", "HOLDS"))  # fmt: skip
     for row, stayed in zip(rows, stays, strict=True):
-        was, _, held = row.before.partition(": ")
-        now, _, holds = row.after.partition(": ")
-        shares = ([held or "-"] if held_any else []) + ([holds or "-"] if holds_any else [])
+        was, now = row.node_before, row.node_after
+        shares = [row.held_before or "-"] if held_any else []
+        shares += [row.held_after or "-"] if holds_any else []
         if stayed:
             was, now, shares = row.before, row.after, [""] * len(shares)
         made.add_row(row.name, was or "-", now or "-", *shares, *_event(row))

@@ -11,13 +11,12 @@ import msgspec
 from apportion.cli.client.completion import ANYTHING
 from apportion.cli.client.connection import Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.client.lookup import namespace_of, split_name, unknown
+from apportion.cli.client.lookup import NothingLike, namespace_of, split_name, unknown
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json
 from apportion.cli.render.times import between
-from apportion.core.explain import device_names
-from apportion.core.explain.answers import DeviceAnswer, NodeAnswer
+from apportion.core.explain.answers import AMBIGUOUS_DEVICE, DeviceAnswer, NodeAnswer
 from apportion.core.explain.near import did_you_mean
 from apportion.core.explain.past_answers import HistoryPage, HistoryRow
 
@@ -71,17 +70,17 @@ def command(
 
 def _anywhere(gateway: Gateway, name: str, query: dict[str, Any]) -> Story:
     """The story of whatever has that name. Raises NotFound, which names what is near."""
-    problem = f"there never was a node, a device or a pod {name!r}"
+    problem, several = f"there never was a node, a device or a pod {name!r}", False
     for place in (("nodes", name), ("devices", name), ("pods", "default", name)):
         try:
             return _story(gateway, place, query)
         except NotFound as error:
-            if device_names.WRITE_MORE in error.message:
-                problem = error.message
+            if error.code == AMBIGUOUS_DEVICE:
+                problem, several = error.message, True
     try:
         space = namespace_of(gateway, name, query, problem)
-    except NotFound as error:
-        if error.message != problem or device_names.WRITE_MORE in problem:
+    except NothingLike:
+        if several:
             raise
         raise NotFound(f"{problem}; {_meant(gateway, name, query)}") from None
     return _story(gateway, ("pods", space, name), query)

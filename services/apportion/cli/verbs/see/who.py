@@ -21,7 +21,7 @@ from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, node_state
 from apportion.cli.render.times import clock
 from apportion.core.explain import device_names
-from apportion.core.explain.answers import DeviceAnswer, NodeAnswer, NodeDetail
+from apportion.core.explain.answers import UNKNOWN_DEVICE, DeviceAnswer, NodeAnswer, NodeDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.natural import natural
 from apportion.core.explain.near import target_meant
@@ -138,7 +138,7 @@ def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> WhoPa
     try:
         return _all(gateway, {**query, "device": target})
     except NotFound as error:
-        if str(error).startswith("there never was a device"):
+        if error.code == UNKNOWN_DEVICE:
             there = {key: value for key, value in query.items() if key == "at"}
             if is_pod(gateway, target, there):
                 raise NotFound(f"{target} is a pod, and no node or device; {OF_PODS}") from None

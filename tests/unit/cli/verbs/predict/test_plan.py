@@ -40,8 +40,7 @@ def test_nothing_that_stays_as_it_is_is_told_twice() -> None:
 
 def waits(name: str, why: str, was: str = "n1") -> PlannedPod:
     """A pod that would lose its place on that node."""
-    sentence = f"default/{name} would wait: {why}"
-    return PlannedPod("default", name, "not-now", sentence, was=was)
+    return PlannedPod("default", name, "not-now", cause=why, was=was)
 
 
 def test_one_reason_of_many_is_said_once() -> None:

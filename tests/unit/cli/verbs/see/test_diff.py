@@ -35,16 +35,23 @@ def test_what_the_first_event_told_is_said_to_be_there_before() -> None:
     assert said[1][1:] == ["nothing differs"]
 
 
-def moved(before: str, after: str) -> DiffRow:
-    """A row of placements."""
+NOWHERE = ("", "")
+HELD = ("n1", "g0 1 MiB")
+
+
+def moved(before: tuple[str, str], after: tuple[str, str]) -> DiffRow:
+    """A row of placements, from a node and what was held there to another."""
     name = "default/distributed-gpu-training-worker-0"
-    return DiffRow(name=name, what="placement", before=before, after=after, revision=129,
-                   time="2026-01-02T03:04:05.678Z", by="scheduler/one")  # fmt: skip
+    said_before, said_after = (": ".join(filter(None, each)) for each in (before, after))
+    return DiffRow(name=name, what="placement", before=said_before, after=said_after, revision=129,
+                   time="2026-01-02T03:04:05.678Z", by="scheduler/one",
+                   node_before=before[0], held_before=before[1],
+                   node_after=after[0], held_after=after[1])  # fmt: skip
 
 
 def test_a_pod_that_moved_is_one_line_at_80_columns() -> None:
     """From node to node, with its revision; what it held and holds where there is room."""
-    row = moved(f"v100-1: {CARDS}", f"a100-1: {CARDS}")
+    row = moved(("v100-1", CARDS), ("a100-1", CARDS))
     assert shown("placements", row, width=80) == [
         "PLACEMENTS WAS IS REVISION",
         f"{row.name} v100-1 a100-1 129",
@@ -58,15 +65,15 @@ def test_a_pod_that_moved_is_one_line_at_80_columns() -> None:
 
 def test_a_column_of_nothing_is_left_out() -> None:
     """Where all came, nobody held anything before."""
-    lines = shown("placements", moved("", f"n1: {CARDS}"), width=300)
+    lines = shown("placements", moved(NOWHERE, ("n1", CARDS)), width=300)
     assert lines[0] == "PLACEMENTS WAS IS HOLDS REVISION TIME BY"
 
 
 def test_a_pod_that_came_went_or_holds_something_else_where_it_is() -> None:
     """The node alone would tell nothing of the last."""
     lines = shown(
-        "placements", moved("", "n1: g0 1 MiB"), moved("n1: g0 1 MiB", ""),
-        moved("n1: g0 1 MiB", "n1: g0 2 MiB"), width=80,
+        "placements", moved(NOWHERE, HELD), moved(HELD, NOWHERE), moved(HELD, ("n1", "g0 2 MiB")),
+        width=80,
     )  # fmt: skip
     assert [line.partition(" ")[2] for line in lines[1:]] == [
         "- n1 129", "n1 - 129", "n1: g0 1 MiB n1: g0 2 MiB 129",
@@ -75,17 +82,17 @@ def test_a_pod_that_came_went_or_holds_something_else_where_it_is() -> None:
 
 def test_what_a_resized_pod_holds_is_said_once() -> None:
     """In WAS and IS: beside it HELD and HOLDS said the same again."""
-    resized = moved("n1: g0 1 MiB", "n1: g0 2 MiB")
+    resized = moved(HELD, ("n1", "g0 2 MiB"))
     [head, line] = shown("placements", resized, width=300)
     assert head == "PLACEMENTS WAS IS REVISION TIME BY"
     assert line.partition(" ")[2].startswith("n1: g0 1 MiB n1: g0 2 MiB 129 2026")
-    [_, again, _] = shown("placements", resized, moved("n1: g0 1 MiB", "n2: g1 1 MiB"), width=300)
+    [_, again, _] = shown("placements", resized, moved(HELD, ("n2", "g1 1 MiB")), width=300)
     assert again == line
 
 
 def test_why_a_pod_had_to_go_stands_for_who_placed_it_elsewhere() -> None:
     """The name of a service tells nobody who drained the node, nor for whom it was."""
-    drained = structs.replace(moved("n1: g0 1 MiB", "n2: g0 1 MiB"), cause="drained by ann: fan")
+    drained = structs.replace(moved(HELD, ("n2", "g0 1 MiB")), cause="drained by ann: fan")
     assert shown("placements", drained, width=300)[1].endswith("Z drained by ann: fan")
 
 
