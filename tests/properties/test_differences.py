@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from tests.support.ledger_of import event_of
 
 SETTINGS = trying(50)
 HISTORIES = exactly(weighed((1, payloads), (1, effects)), 60)
-Rows = list[tuple[object, ...]]
+Rows = list[tuple[Any, ...]]
 
 
 def happened(state: State, steps: list[Payload | Effect]) -> Iterator[Payload]:

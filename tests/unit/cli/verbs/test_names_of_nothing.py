@@ -5,7 +5,14 @@ from click.testing import CliRunner
 
 from apportion.cli.client.listing import UNDECLARED
 from apportion.cli.main import root
-from apportion.core.explain.answers import ErrorAnswer, Page, PodAnswer, PodDetail, QueueAnswer
+from apportion.core.explain.answers import (
+    AMBIGUOUS_DEVICE,
+    ErrorAnswer,
+    Page,
+    PodAnswer,
+    PodDetail,
+    QueueAnswer,
+)
 from apportion.core.explain.views import pod_answer
 from tests.support.answering import answering, answers_of, without_pods
 from tests.support.fleet import gpu, node
@@ -27,8 +34,9 @@ FLEET = Ledger(node("t4-1", gpu(CARD, index=0)))
 def test_history_says_what_may_be_meant_by_a_name_of_nothing(name: str, said: str) -> None:
     """A like node, that a device wants more of its id, or which verbs list what there is."""
     short = ErrorAnswer(
-        error="'GPU-' is too little of a device id", fix="write more of the id", field="device"
-    )
+        error="'GPU-' is too little of a device id", fix="write more of the id", field="device",
+        code=AMBIGUOUS_DEVICE,
+    )  # fmt: skip
     told = answers_of(FLEET) | without_pods(name) | {"history/devices/GPU-": short}
     with answering(told) as url:
         done = CliRunner().invoke(root, ["history", name, "--gateway", url])
