@@ -20,13 +20,12 @@ from typing import Final, NamedTuple
 from msgspec import Struct, structs
 
 from apportion.core.explain import words
+from apportion.core.explain.answer_text import plan_with_text, planned_with_text
 from apportion.core.explain.answers import WhyRefused
 from apportion.core.explain.beyond_limits import never_within
 from apportion.core.explain.causes import because, refusal_words, refused_answer
 from apportion.core.explain.explained import Explained, Explainer
 from apportion.core.explain.health import failed_devices, troubles
-from apportion.core.explain.lines import listed
-from apportion.core.explain.plan_text import with_text
 from apportion.core.explain.plans import (
     Ahead,
     Beside,
@@ -307,10 +306,13 @@ class _Answering:
         asked = (self._live.get(f"{pod.namespace}/{pod.name}") for pod in wish.pods)
         ours |= {pod.uid for pod in asked if pod is not None}
         others = [pod for pod in self._waiting if pod.uid not in ours]
-        return PlanAnswer(
+        parted = self._parted(wish)
+        answer = PlanAnswer(
             revision=self._before.revision,
             outcome=outcome,
-            sentence=_sentence(wish, pods, moved, self._leavers) + self._parted(wish),
+            summary=_sentence(wish, pods, moved, self._leavers),
+            moved_whole=tuple(sorted(parted)),
+            moved_along=parted.total(),
             changes=lab_changes.words(wish.changes, self._before),
             pods=pods,
             moved=moved,
@@ -325,6 +327,7 @@ class _Answering:
             passed_over=wish.passed_over,
             mixed_gangs=tuple(self._mixed(pod.group for pod in (*pods, *moved))),
         )
+        return plan_with_text(answer)
 
     def _mixed(self, groups: Iterable[str]) -> Iterator[MixedGang]:
         """Those of the gangs whose pods would be on devices of different models."""
@@ -334,21 +337,19 @@ class _Answering:
             if len(models) > 1:
                 yield MixedGang(group=name, models=models)
 
-    def _parted(self, wish: Plan) -> str:
-        """That a drain would move more than what is lost, where a gang has places elsewhere too."""
+    def _parted(self, wish: Plan) -> Counter[str]:
+        """The pods elsewhere, by gang, that a drain would move in addition to what is lost."""
+        if wish.changes.drain:
+            return Counter()
         groups = {each.before.submitted.group for each in self._displaced.values()}
         gangs = {
             name for name in groups
             if (group := self._before.groups.get(name)) is not None and group.min_available > 1
         }  # fmt: skip
-        there = Counter(
+        return Counter(
             pod.submitted.group for uid, pod in self._before.pods.items()
             if pod.submitted.group in gangs and pod.placement and uid not in self._displaced
         )  # fmt: skip
-        if wish.changes.drain or not there:
-            return ""
-        more = many(there.total(), "pod")
-        return f"; a drain would move {listed(sorted(there))} whole, {more} more"
 
     def _planned(self, draft: PodDraft) -> PlannedPod:
         name = f"{draft.namespace}/{draft.name}"
@@ -368,13 +369,15 @@ class _Answering:
             return self._moved(self._displaced[pod.uid])
         if pod.uid not in self._state.pods:
             leaves = self._of(None, pod.submitted, was=node)
-            return with_text(structs.replace(leaves, evicted=self._before.evictions.get(pod.uid)))
+            return planned_with_text(
+                structs.replace(leaves, evicted=self._before.evictions.get(pod.uid))
+            )
         said = f"{pod.phase.value} on {node}"
         if _differs(draft, pod):
             other = otherwise(pod.submitted, submitted(draft, pod.uid))
             said += f"; the manifest asks for something else: {'; '.join(other)}"
         said += troubles(self._before, pod, failed_devices(self._before, pod))
-        return with_text(PlannedPod(
+        return planned_with_text(PlannedPod(
             namespace=draft.namespace, name=draft.name, outcome="unchanged", cause=said,
             priority=pod.submitted.priority, group=pod.submitted.group, was=node, node=node,
             placed=why(self._before, pod).placed, beside=tuple(self._beside(pod))[:BESIDE_NAMED],
@@ -412,7 +415,7 @@ class _Answering:
         )  # fmt: skip
         if pod is not None:
             made = self._fits(made, pod) if pod.placement else self._waits(made, pod)
-        return with_text(made)
+        return planned_with_text(made)
 
     def _fits(self, made: PlannedPod, pod: PodState) -> PlannedPod:
         placement = pod.placement

@@ -1,4 +1,4 @@
-"""The pages as a tenant has them: answers of a real gateway, through the lens that is his."""
+"""The pages as a tenant has them: answers of a real gateway, redacted as for a tenant."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+import msgspec
 from playwright.sync_api import Page, Route
 
-from apportion.core.explain.lens import namespaces_in
 from apportion.gateway.access.redaction_rules import look_at
 
 API = "/api/v1/"
@@ -26,9 +26,10 @@ def seen_by_a_tenant(page: Page, *namespaces: str) -> Iterator[None]:
         if look is None or not response.ok:
             route.fulfill(response=response)
             return
-        whole = response.json()
-        allowed = namespaces_in(whole) & {*namespaces}
-        route.fulfill(response=response, json=look(whole, allowed.__contains__))
+        whole = msgspec.json.decode(response.body(), type=look.kind)
+        allowed = look.namespaces(whole) & {*namespaces}
+        shown = msgspec.json.encode(look.shown(whole, allowed.__contains__))
+        route.fulfill(response=response, body=shown)
 
     page.route(re.compile(re.escape(API) + "(?!events|me$)"), answer)
     try:

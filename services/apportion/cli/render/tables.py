@@ -21,9 +21,9 @@ from apportion.core.explain.answers import (
     QuotaAnswer,
 )
 from apportion.core.explain.health import failed_words, found_silent
-from apportion.core.explain.lens import NOT_TOLD
 from apportion.core.explain.limit_words import number_of_resource, of_resource
 from apportion.core.explain.lines import ask_words, listed, shares_words
+from apportion.core.explain.visibility import NOT_TOLD
 from apportion.core.explain.vocabulary import PHASES
 from apportion.core.explain.words import device_words
 

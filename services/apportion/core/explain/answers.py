@@ -12,6 +12,18 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from apportion.core.explain.visibility import (
+    EachItem,
+    Everyone,
+    Made,
+    Names,
+    Namespace,
+    OrEmpty,
+    OrNone,
+    OwnItems,
+    People,
+    Readers,
+)
 from apportion_schemas import (
     Ask,
     Configuration,
@@ -43,11 +55,11 @@ class ErrorAnswer(Answer, frozen=True):
     error begins with the field, `rest` is what follows, for clients that call the field otherwise.
     """
 
-    error: str
-    field: str = ""
-    fix: str = ""
-    code: str = ""
-    rest: str = ""
+    error: People[str]
+    field: Everyone[str] = ""
+    fix: People[str] = ""
+    code: Everyone[str] = ""
+    rest: People[str] = ""
 
 
 class RevisionAnswer(Answer, frozen=True):
@@ -57,9 +69,9 @@ class RevisionAnswer(Answer, frozen=True):
     if nothing prevents it. It is empty for a moment of the past.
     """
 
-    revision: int
-    time: str = ""
-    frozen: str = ""
+    revision: Everyone[int]
+    time: Everyone[str] = ""
+    frozen: Everyone[str] = ""
 
 
 class SummaryAnswer(Answer, frozen=True):
@@ -68,26 +80,26 @@ class SummaryAnswer(Answer, frozen=True):
     Memory is that of the devices that are there; `refused_events` no reader applies.
     """
 
-    revision: int
-    policy: PolicyChanged
-    phases: dict[str, int] = {}
-    nodes: int = 0
-    nodes_ready: int = 0
-    devices: int = 0
-    devices_open: int = 0
-    memory_mib: int = 0
-    memory_free_mib: int = 0
-    refused_events: int = 0
-    time: str = ""
+    revision: Everyone[int]
+    policy: Everyone[PolicyChanged]
+    phases: Everyone[dict[str, int]] = {}
+    nodes: Everyone[int] = 0
+    nodes_ready: Everyone[int] = 0
+    devices: Everyone[int] = 0
+    devices_open: Everyone[int] = 0
+    memory_mib: Everyone[int] = 0
+    memory_free_mib: Everyone[int] = 0
+    refused_events: Everyone[int] = 0
+    time: Everyone[str] = ""
 
 
 class ConfigurationAnswer(Answer, frozen=True):
     """The document that every service obeys, and since which revision; 0 if none was applied."""
 
-    revision: int
-    configuration_revision: int
+    revision: Everyone[int]
+    configuration_revision: Everyone[int]
     configuration: Configuration
-    time: str = ""
+    time: Everyone[str] = ""
 
 
 class FailedDevice(Answer, frozen=True):
@@ -96,10 +108,10 @@ class FailedDevice(Answer, frozen=True):
     `revision` and `time` are of the event since which it is, where that was looked for.
     """
 
-    device: str
-    reason: str
-    revision: int = 0
-    time: str = ""
+    device: Everyone[str]
+    reason: People[str]
+    revision: Everyone[int] = 0
+    time: Everyone[str] = ""
 
 
 class PodAnswer(Answer, frozen=True):
@@ -117,62 +129,62 @@ class PodAnswer(Answer, frozen=True):
     it asks of its node beside devices.
     """
 
-    namespace: str
+    namespace: Namespace
     name: str
     uid: str
-    phase: str
-    submitted_revision: int = 0
-    submitted_time: str = ""
+    phase: Everyone[str]
+    submitted_revision: Everyone[int] = 0
+    submitted_time: Everyone[str] = ""
     dialect: str = ""
     priority: int = 0
     group: str = ""
     owner: str = ""
-    attempt: int = 1
+    attempt: Everyone[int] = 1
     asks: tuple[Ask, ...] = ()
-    node: str = ""
-    shares: tuple[Share, ...] = ()
-    placed_revision: int = 0
-    placed_time: str = ""
-    bound_revision: int = 0
-    allocated_revision: int = 0
-    refused_revision: int = 0
+    node: Everyone[str] = ""
+    shares: Everyone[tuple[Share, ...]] = ()
+    placed_revision: Everyone[int] = 0
+    placed_time: Everyone[str] = ""
+    bound_revision: Everyone[int] = 0
+    allocated_revision: Everyone[int] = 0
+    refused_revision: Everyone[int] = 0
     reasons: dict[RefusalCode, int] = {}
     cause: str = ""
     never: bool = False
-    last_failure: str = ""
+    last_failure: People[str] = ""
     failed_devices: tuple[FailedDevice, ...] = ()
-    rejection: str = ""
+    rejection: People[str] = ""
     spec: str = ""
-    evicted_for: str = ""
+    evicted_for: Names[str] = ""
     room_on: str = ""
     unready: str = ""
     cpu_milli: int = 0
-    memory_mib: int = 0
+    memory_mib: Everyone[int] = 0
 
 
 class CordonAnswer(Answer, frozen=True):
     """One reason for which a device or a node takes nothing new: whose, since when."""
 
-    by: str
-    reason: str
-    time: str
-    revision: int
+    by: People[str]
+    reason: People[str]
+    time: Everyone[str]
+    revision: Everyone[int]
 
 
 class RefusedReportAnswer(Answer, frozen=True):
     """What an intake did not take of a node's agent: the name of the reason, and it in words."""
 
-    cause: str
-    message: str
-    revision: int
-    time: str
+    cause: Everyone[str]
+    message: People[str]
+    revision: Everyone[int]
+    time: Everyone[str]
 
 
 class ClosedDevice(Answer, frozen=True):
     """A device that nothing new may go onto for its own sake, and why in words."""
 
-    device: str
-    cause: str
+    device: Everyone[str]
+    cause: People[str]
 
 
 class NodeAnswer(Answer, frozen=True):
@@ -186,40 +198,40 @@ class NodeAnswer(Answer, frozen=True):
     `of_kubernetes`: an API server tells of it, so that its pods are Kubernetes' to end.
     """
 
-    node: str
-    ready: bool
-    gone: bool = False
-    cordon: str = ""
-    cordons: tuple[CordonAnswer, ...] = ()
-    silent: str = ""
-    refused: RefusedReportAnswer | None = None
-    simulated: bool = False
-    driver: str = ""
-    devices: int = 0
-    devices_open: int = 0
-    closed: tuple[ClosedDevice, ...] = ()
-    models: tuple[str, ...] = ()
-    pods: int = 0
-    pods_max: int = 0
-    cpu_milli: int = 0
-    cpu_used_milli: int = 0
-    memory_mib: int = 0
-    memory_used_mib: int = 0
-    labels: dict[str, str] = {}
-    placement_revision: int = 0
-    of_kubernetes: bool = False
+    node: Everyone[str]
+    ready: Everyone[bool]
+    gone: Everyone[bool] = False
+    cordon: People[str] = ""
+    cordons: Everyone[tuple[CordonAnswer, ...]] = ()
+    silent: Everyone[str] = ""
+    refused: Everyone[RefusedReportAnswer | None] = None
+    simulated: Everyone[bool] = False
+    driver: Everyone[str] = ""
+    devices: Everyone[int] = 0
+    devices_open: Everyone[int] = 0
+    closed: Everyone[tuple[ClosedDevice, ...]] = ()
+    models: Everyone[tuple[str, ...]] = ()
+    pods: Everyone[int] = 0
+    pods_max: Everyone[int] = 0
+    cpu_milli: Everyone[int] = 0
+    cpu_used_milli: Everyone[int] = 0
+    memory_mib: Everyone[int] = 0
+    memory_used_mib: Everyone[int] = 0
+    labels: People[dict[str, str]] = {}
+    placement_revision: Everyone[int] = 0
+    of_kubernetes: Everyone[bool] = False
 
 
 class Holder(Answer, frozen=True):
     """One share of a device and whose it is."""
 
-    namespace: str
+    namespace: Namespace
     pod: str
     container: str
-    memory_mib: int
-    cores: int
-    instance: MigInstance | None = None
-    template: str | None = None
+    memory_mib: Everyone[int]
+    cores: Everyone[int]
+    instance: Everyone[MigInstance | None] = None
+    template: Everyone[str | None] = None
 
 
 class DeviceAnswer(Answer, frozen=True):
@@ -232,45 +244,45 @@ class DeviceAnswer(Answer, frozen=True):
     is, and `node_silent` is when its agent was found silent.
     """
 
-    device: str
-    node: str
-    index: int
-    model: str
-    family: str
-    mode: str
-    memory_mib: int
-    memory_free_mib: int
-    cores: int
-    cores_free: int
-    slots: int
-    slots_free: int
-    present: bool = True
-    healthy: bool = True
-    health_reason: str = ""
-    cordon: str = ""
-    cordons: tuple[CordonAnswer, ...] = ()
-    node_cordon: str = ""
-    node_ready: bool = True
-    node_silent: str = ""
-    numa: int | None = None
-    holders: tuple[Holder, ...] = ()
+    device: Everyone[str]
+    node: Everyone[str]
+    index: Everyone[int]
+    model: Everyone[str]
+    family: Everyone[str]
+    mode: Everyone[str]
+    memory_mib: Everyone[int]
+    memory_free_mib: Everyone[int]
+    cores: Everyone[int]
+    cores_free: Everyone[int]
+    slots: Everyone[int]
+    slots_free: Everyone[int]
+    present: Everyone[bool] = True
+    healthy: Everyone[bool] = True
+    health_reason: People[str] = ""
+    cordon: People[str] = ""
+    cordons: Everyone[tuple[CordonAnswer, ...]] = ()
+    node_cordon: People[str] = ""
+    node_ready: Everyone[bool] = True
+    node_silent: Everyone[str] = ""
+    numa: Everyone[int | None] = None
+    holders: Everyone[tuple[Holder, ...]] = ()
 
 
 class PlacementAnswer(Answer, frozen=True):
     """One live placement: where the pod is and which devices it shares."""
 
-    namespace: str
+    namespace: Namespace
     name: str
     uid: str
-    node: str
-    phase: str
-    attempt: int
-    placed_revision: int
-    placed_time: str
-    score: Score
-    shares: tuple[Share, ...] = ()
-    bound_revision: int = 0
-    allocated_revision: int = 0
+    node: Everyone[str]
+    phase: Everyone[str]
+    attempt: Everyone[int]
+    placed_revision: Everyone[int]
+    placed_time: Everyone[str]
+    score: Everyone[Score]
+    shares: Everyone[tuple[Share, ...]] = ()
+    bound_revision: Everyone[int] = 0
+    allocated_revision: Everyone[int] = 0
 
 
 class GangAnswer(Answer, frozen=True):
@@ -281,12 +293,12 @@ class GangAnswer(Answer, frozen=True):
     """
 
     group: str
-    declared: bool
-    min_available: int
-    pods: int = 0
+    declared: Everyone[bool]
+    min_available: Everyone[int]
+    pods: Everyone[int] = 0
     phases: dict[str, int] = {}
     queue: str = ""
-    namespace: str = ""
+    namespace: Namespace = ""
     unready: dict[str, int] = {}
     models: dict[str, int] = {}
 
@@ -298,15 +310,15 @@ class QueueAnswer(Answer, frozen=True):
     whoever may not read everything: they may be of namespaces that he does not see.
     """
 
-    queue: str
-    weight: int
-    open: bool
-    capability: dict[str, int] = {}
-    used: dict[str, int] | None = {}
-    cards: dict[str, int] = {}
-    devices: dict[str, int] | None = {}
-    pods: int | None = 0
-    waiting: int | None = 0
+    queue: Everyone[str]
+    weight: Everyone[int]
+    open: Everyone[bool]
+    capability: Everyone[dict[str, int]] = {}
+    used: Readers[dict[str, int] | None] = {}
+    cards: Everyone[dict[str, int]] = {}
+    devices: Readers[dict[str, int] | None] = {}
+    pods: Readers[int | None] = 0
+    waiting: Readers[int | None] = 0
 
 
 class QuotaAnswer(Answer, frozen=True):
@@ -314,7 +326,7 @@ class QuotaAnswer(Answer, frozen=True):
     is not in it is of no device. `of_kubernetes`: an API server tells of it, and is who deletes it.
     """
 
-    namespace: str
+    namespace: Namespace
     quota: str
     hard: dict[str, int] = {}
     used: dict[str, int] = {}
@@ -329,10 +341,10 @@ class Page(Answer, Generic[T], frozen=True):
     whole node), nodes and gangs by name, and numbers in names as such: node-2 before node-10.
     """
 
-    revision: int
-    items: tuple[T, ...]
-    next: str = msgspec.field(default="", name="continue")
-    time: str = ""
+    revision: Everyone[int]
+    items: Everyone[tuple[T, ...]]
+    next: Everyone[str] = msgspec.field(default="", name="continue")
+    time: Everyone[str] = ""
 
 
 PodPage = Page[PodAnswer]
@@ -347,35 +359,43 @@ QuotaPage = Page[QuotaAnswer]
 class PodDetail(Answer, frozen=True):
     """One pod and the revision as of which it is."""
 
-    revision: int
-    pod: PodAnswer
-    time: str = ""
+    revision: Everyone[int]
+    pod: Everyone[PodAnswer]
+    time: Everyone[str] = ""
 
 
 class NodeDetail(Answer, frozen=True):
     """One node with its devices."""
 
-    revision: int
-    node: NodeAnswer
-    devices: tuple[DeviceAnswer, ...]
-    time: str = ""
+    revision: Everyone[int]
+    node: Everyone[NodeAnswer]
+    devices: Everyone[tuple[DeviceAnswer, ...]]
+    time: Everyone[str] = ""
 
 
 class Step(Answer, frozen=True):
     """One step in the life of a pod: what happened, and the event that says so."""
 
-    phase: str
-    revision: int
-    time: str = ""
+    phase: Everyone[str]
+    revision: Everyone[int]
+    time: Everyone[str] = ""
 
 
 class CauseRow(Answer, frozen=True):
-    """One cause of a refusal: on how many nodes, in words, and what would unblock it."""
+    """One cause of a refusal: on how many nodes, in words, and what would unblock it.
+
+    `unblocked_by` is made from `cure`, the first of the `holders` of a limit, and the first
+    `cordons`, each with who cordoned it and why.
+    """
 
     code: RefusalCode
     words: str
     nodes: int
-    unblocked_by: str
+    unblocked_by: Made[str] = ""
+    cure: str = ""
+    held_by: Names[tuple[str, ...]] = ()
+    holders: int = 0
+    cordons: People[tuple[str, ...]] = ()
 
 
 class MissRow(Answer, frozen=True):
@@ -393,7 +413,7 @@ class MissRow(Answer, frozen=True):
     needed_words: str = ""
     available_words: str = ""
     missing: str = ""
-    held_by: tuple[str, ...] = ()
+    held_by: Names[tuple[str, ...]] = ()
     holders: int = 0
 
 
@@ -408,13 +428,13 @@ class WhyRefused(Answer, frozen=True):
     nearest node, for whoever has room for one. `text` has all causes in one sentence.
     """
 
-    revision: int
+    revision: Everyone[int]
     nodes: int
     causes: tuple[CauseRow, ...]
     nearest: tuple[MissRow, ...] = ()
     never: bool = False
     unbelieved: tuple[str, ...] = ()
-    since: tuple[str, ...] = ()
+    since: People[tuple[str, ...]] = ()
     spared: str = ""
     limit: str = ""
     reason: str = ""
@@ -424,8 +444,8 @@ class WhyRefused(Answer, frozen=True):
 class RunnerUp(Answer, frozen=True):
     """A node that fitted too: its total, and by how much each part of the score was lower there."""
 
-    node: str
-    total: float
+    node: Everyone[str]
+    total: Everyone[float]
     parts: dict[str, float] = {}
     behind: dict[str, float] = {}
 
@@ -433,9 +453,9 @@ class RunnerUp(Answer, frozen=True):
 class HeldShare(Answer, frozen=True):
     """A share with what its device is."""
 
-    share: Share
-    index: int = -1
-    model: str = ""
+    share: Everyone[Share]
+    index: Everyone[int] = -1
+    model: Everyone[str] = ""
 
 
 class WhyPlaced(Answer, frozen=True):
@@ -444,15 +464,15 @@ class WhyPlaced(Answer, frozen=True):
     `found_there`: the pod ran there before this ledger held it, so there is no score.
     """
 
-    node: str
-    revision: int
-    time: str
-    attempt: int
-    score: Score
+    node: Everyone[str]
+    revision: Everyone[int]
+    time: Everyone[str]
+    attempt: Everyone[int]
+    score: Everyone[Score]
     runners_up: tuple[RunnerUp, ...] = ()
     fitting: int = 0
     nodes: int = 0
-    shares: tuple[HeldShare, ...] = ()
+    shares: Everyone[tuple[HeldShare, ...]] = ()
     choice: str = ""
     found_there: bool = False
 
@@ -463,7 +483,7 @@ class WhyHeldBack(Answer, frozen=True):
     """
 
     failures: int
-    node: str
+    node: Everyone[str]
     until: str
 
 
@@ -473,7 +493,7 @@ class WhyWaiting(Answer, frozen=True):
     `gang` says in words what its gang still waits for.
     """
 
-    position: int
+    position: Everyone[int]
     pending: int
     gang: str = ""
 
@@ -484,32 +504,33 @@ class PodEnd(Answer, frozen=True):
     `phase` and `failed_before` are the phase and the failed devices that it had then.
     """
 
-    revision: int
-    time: str
-    reason: str
+    revision: Everyone[int]
+    time: Everyone[str]
+    reason: People[str]
     before_revision: int
-    phase: str
+    phase: Everyone[str]
     failed_before: tuple[FailedDevice, ...] = ()
 
 
 class Eviction(Answer, frozen=True):
-    """That a pod had to go for another one, in a sentence too."""
+    """That a pod had to go for another one: the event, and a sentence made from it."""
 
-    revision: int
-    time: str
-    namespace: str
+    revision: Everyone[int]
+    time: Everyone[str]
+    namespace: Namespace
     name: str
-    node: str
-    beneficiary: str
-    sentence: str
+    node: Everyone[str]
+    beneficiary: Names[str]
+    sentence: Made[str] = ""
+    event: OrNone[PodEvicted | None] = None
 
 
 class End(Answer, frozen=True):
     """That a pod ended, and why, as in `drained from n1 by ann: fan`; the reason may be empty."""
 
-    revision: int
-    time: str
-    reason: str
+    revision: Everyone[int]
+    time: Everyone[str]
+    reason: People[str]
 
 
 class Evictions(Answer, frozen=True):
@@ -518,7 +539,7 @@ class Evictions(Answer, frozen=True):
     the newest of them, if it was evicted, and `ended` its end.
     """
 
-    made_room: tuple[Eviction, ...] = ()
+    made_room: EachItem[tuple[Eviction, ...]] = ()
     predecessors: int = 0
     before: Eviction | None = None
     ended: End | None = None
@@ -529,10 +550,10 @@ class Breach(Answer, frozen=True):
     placed; revision, time and sentence are those of the last time. See `ShareBreached` for `code`.
     """
 
-    revision: int
-    time: str
+    revision: Everyone[int]
+    time: Everyone[str]
     container: str
-    device: str
+    device: Everyone[str]
     code: str
     times: int
     sentence: str
@@ -555,33 +576,125 @@ class Why(Answer, frozen=True):
     `breaches` too, the newest first.
     """
 
-    revision: int
-    namespace: str
+    revision: Everyone[int]
+    namespace: Namespace
     name: str
     uid: str
-    phase: str
-    sentence: str = ""
-    cause: str = ""
+    phase: Everyone[str]
+    sentence: Made[str] = ""
+    cause: Made[str] = ""
     group: str = ""
     chooser: str = ""
     gates: tuple[str, ...] = ()
     of_kubernetes: bool = False
     history: tuple[Step, ...] = ()
-    placed: WhyPlaced | None = None
-    refused: WhyRefused | None = None
+    placed: Everyone[WhyPlaced | None] = None
+    refused: Everyone[WhyRefused | None] = None
     waiting: WhyWaiting | None = None
     held_back: WhyHeldBack | None = None
     rejected: PodRejected | None = None
     evicted: PodEvicted | None = None
     evicted_in_vain: bool = False
-    evicts: tuple[PodEvicted, ...] = ()
-    leaving: tuple[str, ...] = ()
+    evicts: OwnItems[tuple[PodEvicted, ...]] = ()
+    leaving: Names[tuple[str, ...]] = ()
     room_on: str = ""
     end: PodEnd | None = None
     unready: str = ""
     gang: GangAnswer | None = None
     failed_devices: tuple[FailedDevice, ...] = ()
-    last_failure: str = ""
+    last_failure: People[str] = ""
     evictions: Evictions | None = None
     breaches: tuple[Breach, ...] = ()
-    time: str = ""
+    time: Everyone[str] = ""
+
+
+class QueuedPod(Answer, frozen=True):
+    """One pod in its line. `position` is among all that wait, `missing` what the nearest lacks.
+
+    `nominated` is the node where room is made for it, `leaving` counts the pods that have yet to
+    leave, which have `leaving_names`, and `room` says it in a sentence; all are empty where nobody
+    is evicted for the pod. `sentence` says in short why it does not go; it is empty while nobody
+    has looked.
+    """
+
+    position: Everyone[int]
+    namespace: Namespace
+    name: str
+    uid: str
+    priority: int
+    since_revision: Everyone[int]
+    since_time: Everyone[str]
+    refused_revision: Everyone[int] = 0
+    nearest: str = ""
+    missing: str = ""
+    nominated: Everyone[str] = ""
+    leaving: Everyone[int] = 0
+    leaving_names: Names[tuple[str, ...]] = ()
+    room: Made[str] = ""
+    last_failure: People[str] = ""
+    sentence: str = ""
+
+
+class Line(Answer, frozen=True):
+    """Pods that ask for the same. `devices` is of one pod; `pods` counts all of the line.
+
+    `sentence` says why the first does not go; it is empty while nobody has looked. `lasting`: no
+    end of a pod would help, for no node has such devices, or so much on them, or no limit allows
+    it. `causes` count `nodes`, and none for a limit. All this is said of a pod of the namespace
+    `whose`: limits are not for every reader; so is its `queue`, and the `gang` that it waits for.
+    """
+
+    wants: Everyone[str]
+    devices: Everyone[int]
+    pods: Everyone[int]
+    oldest_revision: Everyone[int]
+    oldest_time: Everyone[str]
+    lasting: Everyone[bool] = False
+    whose: Namespace = ""
+    queue: OrEmpty[str] = ""
+    gang: OrNone[GangAnswer | None] = None
+    sentence: str = ""
+    nodes: int = 0
+    causes: tuple[CauseRow, ...] = ()
+    nearest: tuple[MissRow, ...] = ()
+    first: EachItem[tuple[QueuedPod, ...]] = ()
+
+
+class LinesAnswer(Answer, frozen=True):
+    """All lines and what they add up to.
+
+    A line has the place in the queue of the first that stands in it. `gated` pods wait for
+    somebody to take their gates away; `rejected` ones cannot be read. They stand in no line.
+    `making_room` counts the waiting for which others are evicted.
+    """
+
+    revision: Everyone[int]
+    pods: Everyone[int]
+    devices: Everyone[int]
+    gated: Everyone[int]
+    rejected: Everyone[int]
+    oldest_time: Everyone[str] = ""
+    lasting: Everyone[int] = 0
+    making_room: Everyone[int] = 0
+    lines_count: Everyone[int] = 0
+    lines: Everyone[tuple[Line, ...]] = ()
+    time: Everyone[str] = ""
+
+
+class NamespaceRow(Answer, frozen=True):
+    """How many live pods a namespace has, and of how many devices they hold shares.
+
+    A device counts once for each pod that holds something of it.
+    """
+
+    namespace: Namespace
+    pods: Everyone[int]
+    devices: Everyone[int]
+
+
+class NamespacesAnswer(Answer, frozen=True):
+    """The namespaces that have live pods: who holds most comes first, then who has most pods."""
+
+    revision: Everyone[int]
+    items: Everyone[tuple[NamespaceRow, ...]] = ()
+    time: Everyone[str] = ""

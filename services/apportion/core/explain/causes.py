@@ -12,11 +12,10 @@ from msgspec import structs
 
 from apportion.core.devices.cordons import cordon_words
 from apportion.core.explain import limit_words, words
+from apportion.core.explain.answer_text import HOLDERS_NAMED, cause_with_text
 from apportion.core.explain.answers import CauseRow, MissRow, WhyRefused
 from apportion.core.explain.beyond_limits import holders, limit_of
 from apportion.core.explain.explained import Explained
-from apportion.core.explain.lens import HELD_BY
-from apportion.core.explain.lines import listed
 from apportion.core.explain.meant import fleet_words, kind_words
 from apportion.core.explain.natural import natural
 from apportion.core.explain.room import NODES_WEIGHED, Room
@@ -36,8 +35,6 @@ AND_ELSE = ", and what else keeps it off offer is mended"
 CORDONS = (
     RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
 )  # fmt: skip
-HOLDERS_NAMED = 4
-"""So many of the pods are named that hold what a node has too little of."""
 
 
 def refusal_words(explained: Explained, *, short: bool = False) -> str:
@@ -165,7 +162,7 @@ def _with_people(
     more = len(names) - len(people)
     count = "" if len(names) == NODES_WEIGHED else f"{more:,} "  # no more of them are looked at
     people += [f"and {count}more"] if more > 0 else []
-    return structs.replace(row, unblocked_by=f"{row.unblocked_by} ({', '.join(people)})")
+    return cause_with_text(structs.replace(row, cordons=tuple(people)))
 
 
 def _cause_row(
@@ -185,13 +182,15 @@ def _cause_row(
         cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     if shape is not None:
         cure += _besides(state, code, explained, pod, room)
-    if limited and not explained.limit:
-        cure += _held_words(state, pod, explained, room)
+    held = _holders_of_limit(state, pod, explained, room) if limited and not explained.limit else ()
     cure += could if code in words.FREED else ""
     never = explained.never
     said = _limit_words(explained) if limited else words.named(code, shape, never=never)
     said += _own_words(explained) if code in words.FREED else ""
-    return CauseRow(code=code, words=said, nodes=count, unblocked_by=cure)
+    return cause_with_text(CauseRow(
+        code=code, words=said, nodes=count, cure=cure,
+        held_by=held[:HOLDERS_NAMED], holders=len(held),
+    ))  # fmt: skip
 
 
 def _besides(
@@ -268,16 +267,15 @@ def _full_too(state: State, pod: PodState, room: Room) -> str:
     return "" if enough else AND_END
 
 
-def _held_words(state: State, pod: PodState, explained: Explained, room: Room) -> str:
-    """Who holds what the limit counts; empty where nobody does."""
+def _holders_of_limit(
+    state: State, pod: PodState, explained: Explained, room: Room
+) -> tuple[str, ...]:
+    """The names of the pods that hold what the limit counts."""
     refused = explained.refused
-    said = room.once(
+    return room.once(
         (f"who holds {limit_of(state, pod, refused)}", b""),
-        lambda: listed(
-            [each.full_name for each in holders(room, state, pod, refused)], HOLDERS_NAMED
-        ),
+        lambda: tuple(each.full_name for each in holders(room, state, pod, refused)),
     )
-    return f"{HELD_BY}{said}" if said else ""
 
 
 def _limit_words(explained: Explained) -> str:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from apportion.core.devices.cordons import cordon_words
 from apportion.core.explain.answers import Answer
+from apportion.core.explain.visibility import Everyone, Namespace, OrEmpty, People
 from apportion.core.ledger.state import NodeState, State
 
 POOL_LABELS: Final = (
@@ -43,11 +44,11 @@ class PackedPod(Struct, frozen=True, array_like=True):
     `gang` is its `namespace/name`, where the pod is of one.
     """
 
-    namespace: str
-    name: str
-    phase: str
-    shares: tuple[int, ...]
-    gang: str = ""
+    namespace: Namespace
+    name: OrEmpty[str]
+    phase: Everyone[str]
+    shares: Everyone[tuple[int, ...]]
+    gang: OrEmpty[str] = ""
 
 
 class PackedNode(Struct, frozen=True, array_like=True):
@@ -59,15 +60,15 @@ class PackedNode(Struct, frozen=True, array_like=True):
     whole node.
     """
 
-    node: str
-    pool: str
-    ready: int
-    cordon: str
-    models: tuple[tuple[str, int], ...]
-    cards: tuple[int, ...]
-    notes: dict[str, str]
-    pods: tuple[PackedPod, ...]
-    cordons: dict[str, str]
+    node: Everyone[str]
+    pool: Everyone[str]
+    ready: Everyone[int]
+    cordon: People[str]
+    models: Everyone[tuple[tuple[str, int], ...]]
+    cards: Everyone[tuple[int, ...]]
+    notes: People[dict[str, str]]
+    pods: Everyone[tuple[PackedPod, ...]]
+    cordons: People[dict[str, str]]
 
 
 class PackedUse(Struct, frozen=True, array_like=True):
@@ -76,8 +77,8 @@ class PackedUse(Struct, frozen=True, array_like=True):
     Nothing in it: nobody tells any more.
     """
 
-    node: str
-    shares: tuple[tuple[str, int, float], ...]
+    node: Everyone[str]
+    shares: Everyone[tuple[tuple[str, int, float], ...]]
 
 
 class FleetAnswer(Answer, frozen=True):
@@ -89,13 +90,13 @@ class FleetAnswer(Answer, frozen=True):
     which no samples are kept.
     """
 
-    revision: int
-    whole: bool
-    nodes: tuple[msgspec.Raw, ...] = ()
-    gone: tuple[str, ...] = ()
-    heard: int = 0
-    used: tuple[msgspec.Raw, ...] = ()
-    time: str = ""
+    revision: Everyone[int]
+    whole: Everyone[bool]
+    nodes: Everyone[tuple[msgspec.Raw, ...]] = ()
+    gone: Everyone[tuple[str, ...]] = ()
+    heard: Everyone[int] = 0
+    used: Everyone[tuple[msgspec.Raw, ...]] = ()
+    time: Everyone[str] = ""
 
 
 def pool_of(node: NodeState) -> str:

@@ -7,43 +7,53 @@ with their unit, and the revision as of which each is.
 from msgspec import Raw, field
 
 from apportion.core.explain.answers import Answer
+from apportion.core.explain.visibility import (
+    EventText,
+    Everyone,
+    Names,
+    Namespace,
+    Namespaces,
+    OrEmpty,
+    OwnItems,
+    People,
+)
 
 
 class MomentAnswer(Answer, frozen=True):
     """The newest event at or before a moment, and when it was."""
 
-    revision: int
-    time: str
+    revision: Everyone[int]
+    time: Everyone[str]
 
 
 class Bin(Answer, frozen=True):
     """What happened in a span of time, by type of event; no revisions where nothing did."""
 
-    from_time: str
-    to_time: str
-    first_revision: int = 0
-    last_revision: int = 0
-    counts: dict[str, int] = {}
+    from_time: Everyone[str]
+    to_time: Everyone[str]
+    first_revision: Everyone[int] = 0
+    last_revision: Everyone[int] = 0
+    counts: Everyone[dict[str, int]] = {}
 
 
 class MarkRow(Answer, frozen=True):
     """An event that people look for on a line of time."""
 
-    revision: int
-    time: str
-    kind: str
-    sentence: str
+    revision: Everyone[int]
+    time: Everyone[str]
+    kind: Everyone[str]
+    sentence: People[str]
 
 
 class TimelineAnswer(Answer, frozen=True):
     """The whole ledger at a glance: from when to when, how much in each bin, and the marks."""
 
-    revision: int
-    first_revision: int
-    first_time: str
-    last_time: str
-    bins: tuple[Bin, ...]
-    marks: tuple[MarkRow, ...]
+    revision: Everyone[int]
+    first_revision: Everyone[int]
+    first_time: Everyone[str]
+    last_time: Everyone[str]
+    bins: Everyone[tuple[Bin, ...]]
+    marks: Everyone[tuple[MarkRow, ...]]
 
 
 class LogRow(Answer, frozen=True):
@@ -53,63 +63,63 @@ class LogRow(Answer, frozen=True):
     that of something of which nobody knows whose it is.
     """
 
-    revision: int
-    time: str
-    type: str
-    subject: str
-    source: str
-    sentence: str
-    namespaces: tuple[str, ...] = ()
+    revision: Everyone[int]
+    time: Everyone[str]
+    type: Everyone[str]
+    subject: OrEmpty[str]
+    source: OrEmpty[str]
+    sentence: EventText[str]
+    namespaces: Namespaces = ()
 
 
 class LogPage(Answer, frozen=True):
     """Events, the newest first; older ones go on behind `continue`, which is empty at the end."""
 
-    revision: int
-    items: tuple[LogRow, ...]
-    next: str = field(default="", name="continue")
+    revision: Everyone[int]
+    items: Everyone[tuple[LogRow, ...]]
+    next: Everyone[str] = field(default="", name="continue")
 
 
 class LogEntry(Answer, frozen=True):
     """One event as it stands in the ledger; `event` is None where its bytes are no JSON."""
 
-    revision: int
-    row: LogRow
+    revision: Everyone[int]
+    row: Everyone[LogRow]
     event: Raw | None = None
 
 
 class HistoryRow(Answer, frozen=True):
     """One fact of the story of a pod, a node or a device; `namespaces` as in `LogRow`."""
 
-    revision: int
-    time: str
-    type: str
-    sentence: str
-    subject: str
-    namespaces: tuple[str, ...] = ()
+    revision: Everyone[int]
+    time: Everyone[str]
+    type: Everyone[str]
+    sentence: EventText[str]
+    subject: OrEmpty[str]
+    namespaces: Namespaces = ()
 
 
 class HistoryPage(Answer, frozen=True):
     """A story, the oldest fact first. `uids` are the pods that had the name, the newest first."""
 
-    revision: int
-    items: tuple[HistoryRow, ...]
-    uids: tuple[str, ...] = ()
-    next: str = field(default="", name="continue")
+    revision: Everyone[int]
+    items: Everyone[tuple[HistoryRow, ...]]
+    uids: Everyone[tuple[str, ...]] = ()
+    next: Everyone[str] = field(default="", name="continue")
 
 
 class PodName(Answer, frozen=True):
     """What a pod is called, or was."""
 
-    namespace: str
+    namespace: Namespace
     name: str
 
 
 class PodNames(Answer, frozen=True):
     """The namespaces where a pod of one name is or was, in order."""
 
-    revision: int
-    items: tuple[PodName, ...]
+    revision: Everyone[int]
+    items: OwnItems[tuple[PodName, ...]]
 
 
 class WhoRow(Answer, frozen=True):
@@ -118,29 +128,29 @@ class WhoRow(Answer, frozen=True):
     `to_revision` is 0 while it is held.
     """
 
-    namespace: str
+    namespace: Namespace
     pod: str
     uid: str
     container: str
-    device: str
-    node: str
-    memory_mib: int
-    cores: int
-    from_revision: int
-    from_time: str
-    to_revision: int
-    to_time: str
-    decision_revision: int
+    device: Everyone[str]
+    node: Everyone[str]
+    memory_mib: Everyone[int]
+    cores: Everyone[int]
+    from_revision: Everyone[int]
+    from_time: Everyone[str]
+    to_revision: Everyone[int]
+    to_time: Everyone[str]
+    decision_revision: Everyone[int]
 
 
 class WhoPage(Answer, frozen=True):
     """Who held a device, or what of a node, from `since` to `revision`, by decisions."""
 
-    revision: int
-    since: int
-    items: tuple[WhoRow, ...]
-    time: str = ""
-    next: str = field(default="", name="continue")
+    revision: Everyone[int]
+    since: Everyone[int]
+    items: Everyone[tuple[WhoRow, ...]]
+    time: Everyone[str] = ""
+    next: Everyone[str] = field(default="", name="continue")
 
 
 class DiffRow(Answer, frozen=True):
@@ -152,32 +162,32 @@ class DiffRow(Answer, frozen=True):
     fields of their own too.
     """
 
-    name: str
-    what: str
-    before: str
-    after: str
-    revision: int = 0
-    time: str = ""
-    by: str = ""
-    sentence: str = ""
-    cause: str = ""
-    node_before: str = ""
-    held_before: str = ""
-    node_after: str = ""
-    held_after: str = ""
+    name: Names[str]
+    what: Everyone[str]
+    before: People[str]
+    after: People[str]
+    revision: Everyone[int] = 0
+    time: Everyone[str] = ""
+    by: People[str] = ""
+    sentence: People[str] = ""
+    cause: People[str] = ""
+    node_before: Everyone[str] = ""
+    held_before: Everyone[str] = ""
+    node_after: Everyone[str] = ""
+    held_after: Everyone[str] = ""
 
 
 class DiffAnswer(Answer, frozen=True):
     """What differs between two moments; `more` counts the rows of a list that are not shown."""
 
-    revision: int
-    begin: MomentAnswer = field(name="from")
-    end: MomentAnswer = field(name="to")
-    placements: tuple[DiffRow, ...] = ()
-    waiting: tuple[DiffRow, ...] = ()
-    nodes: tuple[DiffRow, ...] = ()
-    devices: tuple[DiffRow, ...] = ()
+    revision: Everyone[int]
+    begin: Everyone[MomentAnswer] = field(name="from")
+    end: Everyone[MomentAnswer] = field(name="to")
+    placements: Everyone[tuple[DiffRow, ...]] = ()
+    waiting: Everyone[tuple[DiffRow, ...]] = ()
+    nodes: Everyone[tuple[DiffRow, ...]] = ()
+    devices: Everyone[tuple[DiffRow, ...]] = ()
     limits: tuple[DiffRow, ...] = ()
     configuration: tuple[DiffRow, ...] = ()
-    policy: tuple[DiffRow, ...] = ()
-    more: dict[str, int] = {}
+    policy: Everyone[tuple[DiffRow, ...]] = ()
+    more: Everyone[dict[str, int]] = {}

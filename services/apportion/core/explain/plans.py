@@ -7,6 +7,7 @@ over a copy of the state; nothing of it is in the ledger.
 from typing import Literal
 
 from apportion.core.explain.answers import Answer, ErrorAnswer, WhyPlaced, WhyRefused
+from apportion.core.explain.visibility import Everyone, Made, Names, Namespace, OrNone, People
 from apportion_schemas import PodEvicted
 
 Outcome = Literal["fits", "not-now", "never", "unchanged"]
@@ -17,23 +18,23 @@ take it even if all were empty; `unchanged`, it has a place already and keeps it
 class Beside(Answer, frozen=True):
     """Another pod on a device that the planned one would share."""
 
-    namespace: str
+    namespace: Namespace
     pod: str
-    device: str
-    memory_mib: int
-    cores: int
+    device: Everyone[str]
+    memory_mib: Everyone[int]
+    cores: Everyone[int]
 
 
 class Leaving(Answer, frozen=True):
     """A pod that would be evicted, and for whom; `to` is where it would go then, if anywhere."""
 
-    namespace: str
+    namespace: Namespace
     pod: str
-    node: str
+    node: Everyone[str]
     priority: int
-    beneficiary: str
+    beneficiary: Names[str]
     budgets: tuple[str, ...] = ()
-    to: str = ""
+    to: Everyone[str] = ""
 
 
 class Ahead(Answer, frozen=True):
@@ -42,10 +43,10 @@ class Ahead(Answer, frozen=True):
     `alike` counts all of its priority that would wait for the same, those that are not named too.
     """
 
-    namespace: str
+    namespace: Namespace
     pod: str
     priority: int
-    submitted_revision: int
+    submitted_revision: Everyone[int]
     cause: str
     alike: int = 0
 
@@ -65,26 +66,26 @@ class PlannedPod(Answer, frozen=True):
     the drained nodes and devices that alone could hold it.
     """
 
-    namespace: str
+    namespace: Namespace
     name: str
-    outcome: Outcome
-    sentence: str = ""
-    text: str = ""
-    cause: str = ""
+    outcome: Everyone[Outcome]
+    sentence: Made[str] = ""
+    text: Made[str] = ""
+    cause: People[str] = ""
     priority: int = 0
     group: str = ""
-    was: str = ""
-    node: str = ""
-    placed: WhyPlaced | None = None
-    refused: WhyRefused | None = None
+    was: Everyone[str] = ""
+    node: Everyone[str] = ""
+    placed: Everyone[WhyPlaced | None] = None
+    refused: Everyone[WhyRefused | None] = None
     beside: tuple[Beside, ...] = ()
-    evicts: tuple[str, ...] = ()
+    evicts: Names[tuple[str, ...]] = ()
     ahead: int = 0
-    without: Outcome | Literal[""] = ""
-    node_without: str = ""
+    without: Everyone[Outcome | Literal[""]] = ""
+    node_without: Everyone[str] = ""
     pending_since: int = 0
     replaces: bool = False
-    evicted: PodEvicted | None = None
+    evicted: OrNone[PodEvicted | None] = None
     while_cordoned: tuple[str, ...] = ()
 
 
@@ -96,21 +97,21 @@ class Totals(Answer, frozen=True):
     devices.
     """
 
-    nodes: int
-    devices: int
-    devices_used: int
-    devices_broken: int
-    memory_mib: int
-    memory_free_mib: int
-    placed: int
-    waiting: int
+    nodes: Everyone[int]
+    devices: Everyone[int]
+    devices_used: Everyone[int]
+    devices_broken: Everyone[int]
+    memory_mib: Everyone[int]
+    memory_free_mib: Everyone[int]
+    placed: Everyone[int]
+    waiting: Everyone[int]
 
 
 class MixedGang(Answer, frozen=True):
     """A gang whose pods hold devices of different models: how many pods hold some of each."""
 
-    group: str
-    models: dict[str, int]
+    group: Names[str]
+    models: Everyone[dict[str, int]]
 
 
 class PlanAnswer(Answer, frozen=True):
@@ -127,25 +128,29 @@ class PlanAnswer(Answer, frozen=True):
     with field, value and fix; `warnings` are names and amounts in the others that are probably not
     meant so; `passed_over` are documents that are neither workloads nor limits, by name.
     `mixed_gangs` are those of the pods that it is about which would be on devices of different
-    models.
+    models. `summary` is the sentence without the gangs that a drain would move whole, which are
+    `moved_whole`, with the number of their pods elsewhere.
     """
 
-    revision: int
-    outcome: Outcome
-    sentence: str
-    changes: tuple[str, ...] = ()
-    pods: tuple[PlannedPod, ...] = ()
-    moved: tuple[PlannedPod, ...] = ()
-    helped: tuple[PlannedPod, ...] = ()
-    evicted: tuple[Leaving, ...] = ()
-    waiting: tuple[Ahead, ...] = ()
-    before: Totals | None = None
-    after: Totals | None = None
-    when: str = ""
-    problems: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    passed_over: tuple[str, ...] = ()
-    mixed_gangs: tuple[MixedGang, ...] = ()
+    revision: Everyone[int]
+    outcome: Everyone[Outcome]
+    sentence: Made[str] = ""
+    summary: Everyone[str] = ""
+    moved_whole: Names[tuple[str, ...]] = ()
+    moved_along: Everyone[int] = 0
+    changes: People[tuple[str, ...]] = ()
+    pods: Everyone[tuple[PlannedPod, ...]] = ()
+    moved: Everyone[tuple[PlannedPod, ...]] = ()
+    helped: Everyone[tuple[PlannedPod, ...]] = ()
+    evicted: Everyone[tuple[Leaving, ...]] = ()
+    waiting: Everyone[tuple[Ahead, ...]] = ()
+    before: Everyone[Totals | None] = None
+    after: Everyone[Totals | None] = None
+    when: Everyone[str] = ""
+    problems: People[tuple[str, ...]] = ()
+    warnings: People[tuple[str, ...]] = ()
+    passed_over: People[tuple[str, ...]] = ()
+    mixed_gangs: Everyone[tuple[MixedGang, ...]] = ()
 
 
 class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -168,9 +173,9 @@ class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True)
 class PlanProgress(Answer, frozen=True):
     """How far a plan is: the step in words, and pods decided of those there are to decide."""
 
-    step: str
-    done: int
-    of: int
+    step: Everyone[str]
+    done: Everyone[int]
+    of: Everyone[int]
 
 
 class PlanLine(Answer, frozen=True, omit_defaults=True):

@@ -10,20 +10,27 @@ pods before it, of every line: priority first, then the revision of its submissi
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Final
 
 from apportion.core.explain import limit_words, wishes, words
-from apportion.core.explain.answers import Answer, CauseRow, GangAnswer, MissRow
+from apportion.core.explain.answer_text import queued_with_text
+from apportion.core.explain.answers import (
+    GangAnswer,
+    Line,
+    LinesAnswer,
+    NamespaceRow,
+    NamespacesAnswer,
+    QueuedPod,
+)
 from apportion.core.explain.causes import refusal_words, refused_rows
 from apportion.core.explain.explained import Explained, Explainer
 from apportion.core.explain.frequent import LASTING
-from apportion.core.explain.lines import ask_words, room_made
+from apportion.core.explain.lines import ask_words
 from apportion.core.explain.views import gang_answer
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.state import Phase, PodState, State
-from apportion_schemas import PodEvicted, PodRefused, RefusalCode
+from apportion_schemas import PodRefused, RefusalCode
 
 PODS_SHOWN: Final = 20
 """How many pods of a line an answer names, unless asked for more."""
@@ -37,96 +44,6 @@ OF_NODES: Final = frozenset((
     _C.POD_AFFINITY_MISMATCH, _C.POD_ANTI_AFFINITY, _C.TOPOLOGY_SPREAD_EXCEEDED,
 ))  # fmt: skip
 """Causes that are of a pod's wishes beside devices, and no answer to pods without these."""
-
-
-class QueuedPod(Answer, frozen=True):
-    """One pod in its line. `position` is among all that wait, `missing` what the nearest lacks.
-
-    `nominated` is the node where room is made for it, `leaving` counts the pods that have yet to
-    leave, and `room` says it in a sentence; all are empty where nobody is evicted for the pod.
-    `sentence` says in short why it does not go; it is empty while nobody has looked.
-    """
-
-    position: int
-    namespace: str
-    name: str
-    uid: str
-    priority: int
-    since_revision: int
-    since_time: str
-    refused_revision: int = 0
-    nearest: str = ""
-    missing: str = ""
-    nominated: str = ""
-    leaving: int = 0
-    room: str = ""
-    last_failure: str = ""
-    sentence: str = ""
-
-
-class Line(Answer, frozen=True):
-    """Pods that ask for the same. `devices` is of one pod; `pods` counts all of the line.
-
-    `sentence` says why the first does not go; it is empty while nobody has looked. `lasting`: no
-    end of a pod would help, for no node has such devices, or so much on them, or no limit allows
-    it. `causes` count `nodes`, and none for a limit. All this is said of a pod of the namespace
-    `whose`: limits are not for every reader; so is its `queue`, and the `gang` that it waits for.
-    """
-
-    wants: str
-    devices: int
-    pods: int
-    oldest_revision: int
-    oldest_time: str
-    lasting: bool = False
-    whose: str = ""
-    queue: str = ""
-    gang: GangAnswer | None = None
-    sentence: str = ""
-    nodes: int = 0
-    causes: tuple[CauseRow, ...] = ()
-    nearest: tuple[MissRow, ...] = ()
-    first: tuple[QueuedPod, ...] = ()
-
-
-class LinesAnswer(Answer, frozen=True):
-    """All lines and what they add up to.
-
-    A line has the place in the queue of the first that stands in it. `gated` pods wait for
-    somebody to take their gates away; `rejected` ones cannot be read. They stand in no line.
-    `making_room` counts the waiting for which others are evicted.
-    """
-
-    revision: int
-    pods: int
-    devices: int
-    gated: int
-    rejected: int
-    oldest_time: str = ""
-    lasting: int = 0
-    making_room: int = 0
-    lines_count: int = 0
-    lines: tuple[Line, ...] = ()
-    time: str = ""
-
-
-class NamespaceRow(Answer, frozen=True):
-    """How many live pods a namespace has, and of how many devices they hold shares.
-
-    A device counts once for each pod that holds something of it.
-    """
-
-    namespace: str
-    pods: int
-    devices: int
-
-
-class NamespacesAnswer(Answer, frozen=True):
-    """The namespaces that have live pods: who holds most comes first, then who has most pods."""
-
-    revision: int
-    items: tuple[NamespaceRow, ...] = ()
-    time: str = ""
 
 
 def namespaces_answer(state: State) -> NamespacesAnswer:
@@ -273,20 +190,12 @@ def lasting(refusal: PodRefused) -> bool:
     return bool(refusal.reasons) and refusal.nodes > 0 and refusal.reasons.keys() <= LASTING
 
 
-def _room_words(nominated: str, leaving: Sequence[PodEvicted]) -> str:
-    """Where room is made for a pod that waits, and who has yet to leave."""
-    if not leaving:
-        return f"{nominated} is kept for it, for others have left"
-    names = [f"{each.namespace}/{each.name}" for each in leaving]
-    return f"room {room_made(nominated, names)}"
-
-
 def _queued(state: State, explainer: Explainer, position: int, pod: PodState) -> QueuedPod:
     explained = _explained(explainer, pod)
     near = next(iter(explained.refused.nearest), None) if explained else None
     submitted, nominated = pod.submitted, state.nominated.get(pod.uid, "")
     leaving = awaited(state, pod.uid) if nominated else []
-    return QueuedPod(
+    made = QueuedPod(
         position=position,
         namespace=submitted.namespace,
         name=submitted.name,
@@ -299,7 +208,8 @@ def _queued(state: State, explainer: Explainer, position: int, pod: PodState) ->
         missing=words.missing(near) if near else "",
         nominated=nominated,
         leaving=len(leaving),
-        room=_room_words(nominated, leaving) if nominated else "",
+        leaving_names=tuple(f"{each.namespace}/{each.name}" for each in leaving),
         last_failure=pod.last_failure,
         sentence=refusal_words(explained, short=True) if explained else "",
     )
+    return queued_with_text(made)

@@ -40,11 +40,6 @@ def taken_since(
     return (*said, *out)
 
 
-def since_words(taken: tuple[str, ...]) -> str:
-    """The same as a sentence behind another one; empty where there is nothing."""
-    return f". Since then {'; '.join(taken)}" if taken else ""
-
-
 def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, tuple[Cordon, ...]]]:
     """Nodes and devices that somebody has taken off offer since the pod was refused."""
     shape, refused = pod.submitted.shape, pod.refused_revision

@@ -1,4 +1,4 @@
-"""Why a pod is where it is, or why it is nowhere yet: the evidence; `why_text` makes the sentence.
+"""Why a pod is where it is, or why it is nowhere yet: the evidence, of which a sentence is made.
 
 Everything comes from the events that the scheduler wrote when it decided, and from the state as of
 the revision: which nodes could hold the pod if nothing ran there (`room`). Nothing is guessed
@@ -8,6 +8,7 @@ afterwards, so the answer next week is the answer of today.
 from msgspec import structs
 
 from apportion.core.explain import words
+from apportion.core.explain.answer_text import why_with_text
 from apportion.core.explain.answers import (
     FailedDevice,
     HeldShare,
@@ -30,7 +31,6 @@ from apportion.core.explain.since import taken_since
 from apportion.core.explain.spared import spared_words
 from apportion.core.explain.unlooked import gang_words
 from apportion.core.explain.views import REJECTED, gang_answer
-from apportion.core.explain.why_text import with_text
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.moments import text_of
 from apportion.core.ledger.rationale import rationale_of
@@ -90,7 +90,7 @@ def why(
         room_on=state.nominated.get(pod.uid, ""),
         unready=unready(state, pod),
     )
-    return with_text(answer)
+    return why_with_text(answer)
 
 
 def _refusal(state: State, pod: PodState, refused: PodRefused, explainer: Explainer) -> WhyRefused:
@@ -114,7 +114,7 @@ def why_rejected(state: State, rejected: PodRejected) -> Why:
         phase=REJECTED,
         rejected=rejected,
     )
-    return with_text(answer)
+    return why_with_text(answer)
 
 
 def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, ...]) -> Why:
@@ -131,7 +131,7 @@ def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, 
         failed_before=before.failed_devices,
     )
     history = (*before.history, step)
-    return with_text(
+    return why_with_text(
         structs.replace(before, phase=ENDED, history=history, failed_devices=failed, end=end)
     )
 

@@ -8,6 +8,7 @@ the rounding of each to six digits.
 import msgspec
 
 from apportion.core.explain.answers import Answer
+from apportion.core.explain.visibility import Everyone, Namespace
 
 
 class ReportRow(Answer, frozen=True):
@@ -20,23 +21,23 @@ class ReportRow(Answer, frozen=True):
     `cost` is of what was granted. It is None where no prices were given.
     """
 
-    key: str
-    start: str = msgspec.field(default="", name="from")
-    granted_gpu_hours: float = 0.0
-    granted_gib_hours: float = 0.0
-    reported_gpu_hours: float = 0.0
-    used_gpu_hours: float = 0.0
-    used_gib_hours: float = 0.0
-    cost: float | None = None
-    free_gpu_hours: float | None = None
-    free_gib_hours: float | None = None
-    cordoned_gpu_hours: float | None = None
-    cordoned_gib_hours: float | None = None
-    broken_gpu_hours: float | None = None
-    broken_gib_hours: float | None = None
-    capacity_gpu_hours: float = 0.0
-    capacity_gib_hours: float = 0.0
-    capacity_cost: float | None = None
+    key: Everyone[str]
+    start: Everyone[str] = msgspec.field(default="", name="from")
+    granted_gpu_hours: Everyone[float] = 0.0
+    granted_gib_hours: Everyone[float] = 0.0
+    reported_gpu_hours: Everyone[float] = 0.0
+    used_gpu_hours: Everyone[float] = 0.0
+    used_gib_hours: Everyone[float] = 0.0
+    cost: Everyone[float | None] = None
+    free_gpu_hours: Everyone[float | None] = None
+    free_gib_hours: Everyone[float | None] = None
+    cordoned_gpu_hours: Everyone[float | None] = None
+    cordoned_gib_hours: Everyone[float | None] = None
+    broken_gpu_hours: Everyone[float | None] = None
+    broken_gib_hours: Everyone[float | None] = None
+    capacity_gpu_hours: Everyone[float] = 0.0
+    capacity_gib_hours: Everyone[float] = 0.0
+    capacity_cost: Everyone[float | None] = None
 
 
 class ReportAnswer(Answer, frozen=True):
@@ -47,48 +48,48 @@ class ReportAnswer(Answer, frozen=True):
     `begins` is when the ledger does, where that is after `from`.
     """
 
-    revision: int
-    report: str
-    by: str
-    start: str = msgspec.field(name="from")
-    end: str = msgspec.field(name="to")
-    rows: tuple[ReportRow, ...]
-    total: ReportRow
-    step_s: int = 0
-    steps: tuple[ReportRow, ...] = ()
-    currency: str = ""
-    unpriced: tuple[str, ...] = ()
-    begins: str = ""
+    revision: Everyone[int]
+    report: Everyone[str]
+    by: Everyone[str]
+    start: Everyone[str] = msgspec.field(name="from")
+    end: Everyone[str] = msgspec.field(name="to")
+    rows: Everyone[tuple[ReportRow, ...]]
+    total: Everyone[ReportRow]
+    step_s: Everyone[int] = 0
+    steps: Everyone[tuple[ReportRow, ...]] = ()
+    currency: Everyone[str] = ""
+    unpriced: Everyone[tuple[str, ...]] = ()
+    begins: Everyone[str] = ""
 
 
 class IdleRow(Answer, frozen=True):
     """How many stretches of an hour or more there were in which a share did nothing."""
 
-    key: str
-    shares: int
-    gpu_hours: float
-    gib_hours: float
-    cost: float | None = None
+    key: Everyone[str]
+    shares: Everyone[int]
+    gpu_hours: Everyone[float]
+    gib_hours: Everyone[float]
+    cost: Everyone[float | None] = None
 
 
 class IdleShare(Answer, frozen=True):
     """One stretch in which one share did nothing; `idle_now`: it was not over when last told."""
 
     key: str
-    namespace: str
+    namespace: Namespace
     pod: str
     uid: str
     container: str
-    node: str
-    device: str
-    model: str
-    start: str = msgspec.field(name="from")
-    end: str = msgspec.field(name="to")
-    hours: float
-    gpu_hours: float
-    gib_hours: float
-    idle_now: bool
-    cost: float | None = None
+    node: Everyone[str]
+    device: Everyone[str]
+    model: Everyone[str]
+    start: Everyone[str] = msgspec.field(name="from")
+    end: Everyone[str] = msgspec.field(name="to")
+    hours: Everyone[float]
+    gpu_hours: Everyone[float]
+    gib_hours: Everyone[float]
+    idle_now: Everyone[bool]
+    cost: Everyone[float | None] = None
 
 
 class IdleAnswer(Answer, frozen=True):
@@ -98,15 +99,15 @@ class IdleAnswer(Answer, frozen=True):
     `unpriced` and `begins` as in `ReportAnswer`.
     """
 
-    revision: int
-    by: str
-    start: str = msgspec.field(name="from")
-    end: str = msgspec.field(name="to")
-    rows: tuple[IdleRow, ...]
-    shares: tuple[IdleShare, ...]
-    found: int
-    total: IdleRow
-    currency: str = ""
-    reported: bool = True
-    unpriced: tuple[str, ...] = ()
-    begins: str = ""
+    revision: Everyone[int]
+    by: Everyone[str]
+    start: Everyone[str] = msgspec.field(name="from")
+    end: Everyone[str] = msgspec.field(name="to")
+    rows: Everyone[tuple[IdleRow, ...]]
+    shares: Everyone[tuple[IdleShare, ...]]
+    found: Everyone[int]
+    total: Everyone[IdleRow]
+    currency: Everyone[str] = ""
+    reported: Everyone[bool] = True
+    unpriced: Everyone[tuple[str, ...]] = ()
+    begins: Everyone[str] = ""

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import msgspec
 from aiohttp import hdrs, web
 
-from apportion.core.explain.lens import seen
 from apportion.gateway.access.cursors import Cursors
 from apportion.gateway.access.people import (
     READ_ALL,
@@ -28,6 +27,7 @@ from apportion.gateway.access.people import (
 )
 from apportion.gateway.access.public_url import PublicUrl
 from apportion.gateway.access.redaction_rules import (
+    OF_ERRORS,
     Look,
     is_shown,
     look_at,
@@ -188,7 +188,7 @@ class Gate:
         done = answer.status == web.HTTPOk.status_code
         for planned in planned_namespaces(answer.body) if done and path == "plan" else ():
             await self.require(person, read_namespace(planned))
-        body = await masked(answer.body, look if done else seen)
+        body = await masked(answer.body, look if done else OF_ERRORS)
         if done and searched:
             body = narrowed(body, request.query)
         if as_line:

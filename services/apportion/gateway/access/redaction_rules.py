@@ -1,7 +1,7 @@
-"""Answers as a tenant sees them: which can be shown to him at all, and through which lens.
+"""Answers as a tenant sees them: which can be shown to him at all, and how each is redacted.
 
-The one place where that is decided: answers of now and of the past come through it as JSON, events
-as they are streamed. Invariant: what is not in the table is not shown.
+The one place where that is decided: answers of now and of the past are decoded into their structs
+here, and redacted. Invariant: what is not in the table is not shown.
 """
 
 from __future__ import annotations
@@ -10,52 +10,121 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Struct, structs
 
-from apportion.core.explain.lens import (
-    OF_OTHERS,
-    OTHERS,
+from apportion.core.explain.answers import (
+    DevicePage,
+    ErrorAnswer,
+    GangAnswer,
+    GangPage,
+    Line,
+    LinesAnswer,
+    NamespacesAnswer,
+    NodeDetail,
+    NodePage,
+    PlacementPage,
+    PodDetail,
+    PodPage,
+    QueuePage,
+    QuotaAnswer,
+    QuotaPage,
+    RevisionAnswer,
+    SummaryAnswer,
+    Why,
+)
+from apportion.core.explain.packed import FleetAnswer, PackedNode, PackedUse
+from apportion.core.explain.past_answers import (
+    DiffAnswer,
+    DiffRow,
+    HistoryPage,
+    LogEntry,
+    LogPage,
+    MarkRow,
+    MomentAnswer,
+    PodNames,
+    TimelineAnswer,
+    WhoPage,
+)
+from apportion.core.explain.plans import PlanAnswer
+from apportion.core.explain.tenant_redaction import (
     UNKNOWN,
     Sees,
-    fleet_namespaces,
-    fleet_seen,
+    event_namespaces,
+    event_redacted,
     namespaces_in,
-    seen,
+    redacted,
 )
+from apportion.core.explain.visibility import OF_OTHERS, OTHERS
+from apportion.core.reports.answers import IdleAnswer, IdleRow, ReportAnswer, ReportRow
 from apportion.core.reports.report import DIGITS
 from apportion.core.reports.rows import NOBODY
 
 BY_SHOWN: Final = frozenset({"namespace", "node"})
 """Rows of reports that a tenant is shown; by queue, user or label they would be those of others."""
 
-Look = Callable[[Any, Sees], Any]
+T = TypeVar("T", bound=Struct)
 Ask = Callable[[str], Awaitable[bool]]
 Seal = Callable[[str], str]
 
 
-def _report(answer: Any, sees: Sees) -> Any:
+class Fleet(FleetAnswer, frozen=True):
+    """A `FleetAnswer` with its rows decoded."""
+
+    nodes: tuple[PackedNode, ...] = ()  # type: ignore[assignment] # encoded there
+    used: tuple[PackedUse, ...] = ()  # type: ignore[assignment] # encoded there
+
+
+class Entry(LogEntry, frozen=True):
+    """A `LogEntry` with its event decoded."""
+
+    event: Any = None
+
+
+class Look(NamedTuple):
+    """What an answer is, how a tenant sees it, and namespaces that its fields do not declare."""
+
+    kind: Any
+    shown: Callable[[Any, Sees], Any] = redacted
+    also: Callable[[Any], Iterable[str]] = lambda _: ()
+
+    def namespaces(self, answer: Struct) -> set[str]:
+        """Every namespace that the answer may be about."""
+        return namespaces_in(answer).union(self.also(answer))
+
+
+def _report(answer: ReportAnswer | IdleAnswer, sees: Sees) -> Struct:
     """A report by node, which everybody knows, or by namespace: those of others are one row."""
-    if answer["by"] == "namespace":
-        for name in ("rows", "steps"):
-            if name in answer:
-                answer[name] = list(_together(answer[name], sees))
-    return seen(answer, sees)
+    if answer.by == "namespace":
+        answer = structs.replace(answer, rows=tuple(_together(answer.rows, sees)))
+        if isinstance(answer, ReportAnswer):
+            answer = structs.replace(answer, steps=tuple(_together(answer.steps, sees)))
+    shown: Struct = redacted(answer, sees)
+    return shown
 
 
-def _together(rows: Iterable[dict[str, Any]], sees: Sees) -> Iterator[dict[str, Any]]:
+def _keys(answer: ReportAnswer | IdleAnswer) -> Iterable[str]:
+    steps = answer.steps if isinstance(answer, ReportAnswer) else ()
+    return {row.key for row in (*answer.rows, *steps)} if answer.by == "namespace" else ()
+
+
+def _together(rows: Iterable[Any], sees: Sees) -> Iterator[Any]:
     """Rows of which those of namespaces that he does not see are one, of each step one: they come
     to the total still, and of no other namespace he learns what it had.
     """
-    others: dict[str, list[dict[str, Any]]] = {}
+    others: dict[str, list[ReportRow | IdleRow]] = {}
     for row in rows:
-        if row["key"] == NOBODY or sees(row["key"]):
+        if row.key == NOBODY or sees(row.key):
             yield row
         else:
-            others.setdefault(row.get("from", ""), []).append(row)
+            others.setdefault(getattr(row, "start", ""), []).append(row)
     for alike in others.values():
-        yield {name: _sum([row.get(name) for row in alike]) for name in alike[0]} | {"key": OTHERS}
+        figures = {
+            name: _sum([getattr(row, name) for row in alike]) for name in alike[0].__struct_fields__
+        }
+        yield structs.replace(alike[0], **figures | {"key": OTHERS})
 
 
 def _sum(values: list[Any]) -> Any:
@@ -66,104 +135,140 @@ def _sum(values: list[Any]) -> Any:
     return round(sum(figures), DIGITS)
 
 
-def _entry(answer: Any, sees: Sees) -> Any:
+def _entry(answer: Entry, sees: Sees) -> Entry:
     """One event, if it is about no other namespace; names of others in its texts are blanked."""
-    event, about = answer.pop("event"), answer["row"].get("namespaces", [UNKNOWN])
-    shown = seen(answer, sees)
-    if not all(map(sees, about)):
-        event = None
-    elif isinstance(event, dict) and "data" in event:
-        event["data"] = seen(event["data"], sees)
-    return {**shown, "event": event}
+    shown: Entry = redacted(answer, sees)
+    event = answer.event if all(map(sees, answer.row.namespaces)) else None
+    if isinstance(event, dict) and "data" in event:
+        event = {**event, "data": event_redacted(event["data"], sees)}
+    return structs.replace(shown, event=event)
 
 
-def _differences(answer: Any, sees: Sees) -> Any:
+def _event_names(answer: Entry) -> Iterable[str]:
+    event = answer.event
+    return event_namespaces(event.get("data")) if isinstance(event, dict) else ()
+
+
+def _differences(answer: DiffAnswer, sees: Sees) -> DiffAnswer:
     """Without configuration and limits, which may name anybody, nor words about pods of others."""
-    shown = seen(answer, sees)
-    for kind in ("placements", "waiting", "nodes", "devices"):
-        for row in _about_others(shown[kind], answer[kind]):
-            row.update(sentence=OF_OTHERS, by="", cause="")
-    for kind in ("placements", "waiting"):
-        shown[kind] = _hidden_last(shown[kind], lambda row: row["sentence"] == OF_OTHERS)
-    return {**shown, "configuration": [], "limits": []}
+    shown: DiffAnswer = redacted(answer, sees)
+
+    def rows(now: tuple[DiffRow, ...], before: tuple[DiffRow, ...]) -> list[DiffRow]:
+        return [
+            structs.replace(row, sentence=OF_OTHERS, by="", cause="")
+            if (row.name, row.sentence) != (was.name, was.sentence) else row
+            for row, was in zip(now, before, strict=True)
+        ]  # fmt: skip
+
+    def hidden(row: DiffRow) -> bool:
+        return row.sentence == OF_OTHERS
+
+    return structs.replace(
+        shown,
+        placements=tuple(_hidden_last(rows(shown.placements, answer.placements), hidden)),
+        waiting=tuple(_hidden_last(rows(shown.waiting, answer.waiting), hidden)),
+        nodes=tuple(rows(shown.nodes, answer.nodes)),
+        devices=tuple(rows(shown.devices, answer.devices)),
+    )
 
 
-def _gangs(answer: Any, sees: Sees) -> Any:
-    shown = seen(answer, sees)
-    hidden = _hidden_last(shown["items"], lambda row: row["namespace"] == OTHERS)
-    return {**shown, "items": hidden}
+def _gangs(answer: GangPage, sees: Sees) -> GangPage:
+    shown: GangPage = redacted(answer, sees)
+
+    def hidden(gang: GangAnswer) -> bool:
+        return gang.namespace == OTHERS
+
+    return structs.replace(shown, items=tuple(_hidden_last(list(shown.items), hidden)))
 
 
-def _hidden_last(rows: list[Any], is_hidden: Callable[[Any], bool]) -> list[Any]:
+def _hidden_last(rows: list[T], is_hidden: Callable[[T], bool]) -> list[T]:
     """Put rows of others behind: in the order of names their place would hint at theirs."""
     hidden = sorted(filter(is_hidden, rows), key=msgspec.json.encode)
     return [row for row in rows if not is_hidden(row)] + hidden
 
 
-def _timeline(answer: Any, sees: Sees) -> Any:
-    shown = seen(answer, sees)
-    for mark in _about_others(shown["marks"], answer["marks"]):
-        mark["sentence"] = OF_OTHERS
-    return shown
+def _timeline(answer: TimelineAnswer, sees: Sees) -> TimelineAnswer:
+    shown: TimelineAnswer = redacted(answer, sees)
+
+    def mark(now: MarkRow, before: MarkRow) -> MarkRow:
+        """Words around a name may have it again, as reasons of others do."""
+        same = now.sentence == before.sentence
+        return now if same else structs.replace(now, sentence=OF_OTHERS)
+
+    return structs.replace(shown, marks=tuple(map(mark, shown.marks, answer.marks)))
 
 
-def _about_others(shown: list[Any], whole: list[Any]) -> Iterator[Any]:
-    """Rows that lost a name: the words around it may have it again, as reasons of others do."""
-    for row, before in zip(shown, whole, strict=True):
-        if any(row[part] != before.get(part) for part in ("name", "sentence") if part in row):
-            yield row
-
-
-def _lines(answer: Any, sees: Sees) -> Any:
+def _lines(answer: LinesAnswer, sees: Sees) -> LinesAnswer:
     """Each line with the answer of a pod that he sees: the first may wait for a limit of others."""
-    shown = seen(answer, sees)
-    for line in shown["lines"]:
-        if not sees(line["whose"]):
-            own = (pod["sentence"] for pod in line["first"] if pod["namespace"] != OTHERS)
-            sentence = line["sentence"] and next(filter(None, own), OF_OTHERS)
-            line.update(
-                whose=OTHERS, queue="", gang=None, sentence=sentence, nodes=0, causes=[], nearest=[]
-            )
+    shown: LinesAnswer = redacted(answer, sees)
+
+    def line(now: Line) -> Line:
+        if now.whose != OTHERS or not now.sentence:
+            return now
+        own = (pod.sentence for pod in now.first if pod.namespace != OTHERS)
+        return structs.replace(now, sentence=next(filter(None, own), OF_OTHERS))
+
+    return structs.replace(shown, lines=tuple(map(line, shown.lines)))
+
+
+def _quotas(answer: QuotaPage, sees: Sees) -> QuotaPage:
+    """Without those of other namespaces: of a quota a tenant learns not even that there is one."""
+
+    def own(quota: QuotaAnswer) -> bool:
+        return sees(quota.namespace)
+
+    shown: QuotaPage = redacted(
+        structs.replace(answer, items=tuple(filter(own, answer.items))), sees
+    )
     return shown
 
 
-def _queues(answer: Any, sees: Sees) -> Any:
-    """What queues allow, for they are the cluster's; not what pods of anybody hold and want there.
+def _fleet(answer: Fleet, sees: Sees) -> Fleet:
+    """Without the use that pods of others make of their shares."""
 
-    Their limits have the names of resources and cards as keys, which stay whatever they look like.
-    """
-    del sees
-    left_out = dict.fromkeys(("used", "devices", "pods", "waiting"))
-    return {**answer, "items": [each | left_out for each in answer["items"]]}
+    def used(row: PackedUse) -> PackedUse:
+        own = (use for use in row.shares if sees(use[0].partition("/")[0]))
+        return structs.replace(row, shares=tuple(own))
 
-
-def _fleet(answer: Any, sees: Sees) -> Any:
-    return fleet_seen(answer, sees)
+    shown: Fleet = redacted(structs.replace(answer, used=tuple(map(used, answer.used))), sees)
+    return shown
 
 
-def _names(answer: Any, sees: Sees) -> Any:
-    """Without the namespaces that he does not see: that is all there is to an item."""
-    return {**answer, "items": [each for each in answer["items"] if sees(each["namespace"])]}
+def _users(answer: Fleet) -> Iterable[str]:
+    return {use[0].partition("/")[0] for row in answer.used for use in row.shares}
 
 
 TABLE: Final[tuple[tuple[str, Look], ...]] = (
-    (r"revision|moment|summary", seen),
-    (r"pods|placements|nodes|devices|namespaces", seen),
-    (r"gangs", _gangs),
-    (r"lines", _lines),
-    (r"queues", _queues),
-    (r"quotas", _names),
-    (r"pods/[^/]+/[^/]+|pods/[^/]+/[^/]+/why|nodes/[^/]+", seen),
-    (r"who|log|history/(?:pods/[^/]+|nodes|devices)/[^/]+", seen),
-    (r"history/pods/[^/]+", _names),
-    (r"log/\d+", _entry),
-    (r"diff", _differences),
-    (r"timeline", _timeline),
-    (r"report/(?:usage|cost|idle)", _report),
-    (r"fleet", _fleet),
-    (r"plan", seen),
+    ("revision", Look(RevisionAnswer)),
+    ("moment", Look(MomentAnswer)),
+    ("summary", Look(SummaryAnswer)),
+    ("pods", Look(PodPage)),
+    ("placements", Look(PlacementPage)),
+    ("nodes", Look(NodePage)),
+    ("devices", Look(DevicePage)),
+    ("namespaces", Look(NamespacesAnswer)),
+    ("gangs", Look(GangPage, _gangs)),
+    ("lines", Look(LinesAnswer, _lines)),
+    ("queues", Look(QueuePage)),
+    ("quotas", Look(QuotaPage, _quotas)),
+    (r"pods/[^/]+/[^/]+", Look(PodDetail)),
+    (r"pods/[^/]+/[^/]+/why", Look(Why)),
+    (r"nodes/[^/]+", Look(NodeDetail)),
+    ("who", Look(WhoPage)),
+    ("log", Look(LogPage)),
+    (r"history/(?:pods/[^/]+|nodes|devices)/[^/]+", Look(HistoryPage)),
+    (r"history/pods/[^/]+", Look(PodNames)),
+    (r"log/\d+", Look(Entry, _entry, _event_names)),
+    ("diff", Look(DiffAnswer, _differences)),
+    ("timeline", Look(TimelineAnswer, _timeline)),
+    (r"report/(?:usage|cost)", Look(ReportAnswer, _report, _keys)),
+    ("report/idle", Look(IdleAnswer, _report, _keys)),
+    ("fleet", Look(Fleet, _fleet, _users)),
+    ("plan", Look(PlanAnswer)),
 )
 """Paths below the API's prefix, and what a tenant sees of their answers."""
+OF_ERRORS: Final = Look(ErrorAnswer)
+"""What a tenant sees of an error, at any path."""
 _LOOKS: Final = tuple((re.compile(f"^(?:{pattern})$"), look) for pattern, look in TABLE)
 _OF_POD: Final = re.compile(r"^(?:history/)?pods/([^/]+)/[^/]+(?:/why)?$")
 
@@ -194,25 +299,22 @@ def planned_namespaces(body: bytes) -> list[str]:
 
 
 async def shown(body: bytes, look: Look, may_see: Ask, seal: Seal, aside: Executor) -> bytes:
-    """Mask the JSON of an answer for a client that may see the namespaces of `may_see`.
+    """Redact the JSON of an answer for a client that may see the namespaces of `may_see`.
 
     The cursor of a list is sealed: it may name what the client does not see. The work is done by
     `aside`: an answer of a thousand rows takes a tenth of a second.
     """
 
     def decoded() -> tuple[Any, set[str]]:
-        answer = msgspec.json.decode(body)
-        if isinstance(answer, dict) and "continue" in answer:
-            answer["continue"] = seal(answer["continue"])
-        names = fleet_namespaces(answer) if look is _fleet else namespaces_in(answer)
-        if look is _report and isinstance(answer, dict) and answer.get("by") == "namespace":
-            names |= {row["key"] for name in ("rows", "steps") for row in answer.get(name, ())}
-        return answer, names
+        answer = msgspec.json.decode(body, type=look.kind)
+        if hasattr(answer, "next"):
+            answer = structs.replace(answer, next=seal(answer.next))
+        return answer, look.namespaces(answer)
 
     loop = asyncio.get_running_loop()
     answer, names = await loop.run_in_executor(aside, decoded)
     sees = await sight(names, may_see)
-    return await loop.run_in_executor(aside, lambda: msgspec.json.encode(look(answer, sees)))
+    return await loop.run_in_executor(aside, lambda: msgspec.json.encode(look.shown(answer, sees)))
 
 
 async def sight(namespaces: Iterable[str], may_see: Ask) -> Sees:

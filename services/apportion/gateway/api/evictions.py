@@ -6,8 +6,9 @@ moment has only events at or before that moment, and what is read for it is boun
 
 from __future__ import annotations
 
+from apportion.core.explain.answer_text import eviction_with_text
 from apportion.core.explain.answers import Breach, End, Eviction, Evictions, Why
-from apportion.core.explain.lines import Teller, breach_words
+from apportion.core.explain.lines import breach_words
 from apportion.gateway.past.index import POD
 from apportion.gateway.past.past import Past
 from apportion_schemas import Event, EventError, PodEvicted, PodGone, ShareBreached
@@ -33,13 +34,13 @@ async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
     if why.placed is not None:
         found = await _facts(past, why.uid, why.placed.revision)
         made_room = tuple(
-            _eviction(past, at, event.time, event.data) for at, event in found
+            _eviction(at, event.time, event.data) for at, event in found
             if isinstance(event.data, PodEvicted) and event.data.beneficiary == why.uid
         )  # fmt: skip
     before, ended = None, None
     for at, event in await _facts(past, earlier[0], upto) if earlier else ():
         if isinstance(event.data, PodEvicted) and event.data.pod == earlier[0]:
-            before = _eviction(past, at, event.time, event.data)
+            before = _eviction(at, event.time, event.data)
         elif isinstance(event.data, PodGone):
             ended = End(revision=at, time=event.time, reason=event.data.reason)
     return Evictions(made_room=made_room, predecessors=len(earlier), before=before, ended=ended)
@@ -84,13 +85,14 @@ async def _facts(past: Past, uid: str, upto: int, *, after: int = 0) -> list[tup
     return found
 
 
-def _eviction(past: Past, revision: int, time: str, data: PodEvicted) -> Eviction:
-    return Eviction(
+def _eviction(revision: int, time: str, data: PodEvicted) -> Eviction:
+    made = Eviction(
         revision=revision,
         time=time,
         namespace=data.namespace,
         name=data.name,
         node=data.node,
         beneficiary=data.beneficiary_name,
-        sentence=Teller(past.index.name_of).line(data),
+        event=data,
     )
+    return eviction_with_text(made)

@@ -16,7 +16,12 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.lens import UNKNOWN, namespaces_in, namespaces_of, seen
+from apportion.core.explain.tenant_redaction import (
+    UNKNOWN,
+    event_namespaces,
+    event_redacted,
+    namespaces_of,
+)
 from apportion.gateway.api.answering import (
     SIGHT,
     STILL,
@@ -144,11 +149,11 @@ class EventStream:
             if namespace == UNKNOWN or not await sight.may_see(namespace):
                 return hidden(record)
         event = msgspec.json.decode(record.payload)
-        named = namespaces_in(event["data"])
+        named = event_namespaces(event["data"])
         known = {name for name in named if await sight.may_see(name)}
         if known == named:
             return encoded(record)
-        event["data"] = seen(event["data"], known.__contains__)
+        event["data"] = event_redacted(event["data"], known.__contains__)
         return encoded(msgspec.structs.replace(record, payload=msgspec.json.encode(event)))
 
 

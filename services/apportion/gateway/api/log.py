@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.lens import UNKNOWN, namespaces_of
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import LogEntry, LogPage, LogRow
+from apportion.core.explain.tenant_redaction import UNKNOWN, namespaces_of
 from apportion.core.ledger.rules import Rules
 from apportion.gateway.api.answering import json_response
 from apportion.gateway.api.query import (

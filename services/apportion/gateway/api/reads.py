@@ -13,19 +13,15 @@ from aiohttp import web
 
 from apportion.core.explain.answers import (
     ConfigurationAnswer,
+    LinesAnswer,
+    NamespacesAnswer,
     NodeDetail,
     PodDetail,
     RevisionAnswer,
     SummaryAnswer,
 )
 from apportion.core.explain.packed import FleetAnswer, whole_fleet
-from apportion.core.explain.queued import (
-    PODS_SHOWN,
-    LinesAnswer,
-    NamespacesAnswer,
-    lines_answer,
-    namespaces_answer,
-)
+from apportion.core.explain.queued import PODS_SHOWN, lines_answer, namespaces_answer
 from apportion.core.explain.views import (
     configuration_answer,
     device_answers,

@@ -1,26 +1,108 @@
-"""The sentence of a `Why`, made from its fields as the last step.
+"""The sentences of answers, made from their other fields as the last step.
 
-Invariant: it reads the answer alone, so a tenant's sentence is made from the answer after redaction
-and cannot name what the fields do not.
+Invariant: it reads answers alone. A tenant's sentences are made from answers after redaction, so
+they cannot name what the fields do not.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import structs
 
 from apportion.core.explain import words
-from apportion.core.explain.answers import RunnerUp, Why, WhyPlaced
+from apportion.core.explain.answers import (
+    CauseRow,
+    Eviction,
+    QueuedPod,
+    RunnerUp,
+    Why,
+    WhyPlaced,
+)
 from apportion.core.explain.health import consequences, failed_words, moment
 from apportion.core.explain.lines import listed, rejection_words, room_made
-from apportion.core.explain.since import since_words
+from apportion.core.explain.plans import PlanAnswer, PlannedPod
 from apportion.core.explain.unlooked import chooser_words, gates_words
+from apportion.core.explain.visibility import OF_OTHERS
 from apportion_schemas import Score
 
+HOLDERS_NAMED: Final = 4
+"""So many of the pods are named that hold what a limit allows, or what a node has too little of."""
 _NOW: Final = ("is", "waits")
 _THEN: Final = ("was", "waited")
 
 
-def with_text(why: Why) -> Why:
+def cause_with_text(row: CauseRow) -> CauseRow:
+    """The cause with what would unblock it: the cure, who holds the limit, who cordoned what."""
+    said = row.cure
+    if OF_OTHERS in row.held_by:
+        said += "; held by pods of several namespaces"  # and no count
+    elif row.held_by:
+        said += f"; held by {_counted(row.held_by, row.holders)}"
+    said += f" ({', '.join(row.cordons)})" if row.cordons else ""
+    return structs.replace(row, unblocked_by=said)
+
+
+def _counted(names: Sequence[str], count: int) -> str:
+    more = count - len(names)
+    return ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
+
+
+def queued_with_text(pod: QueuedPod) -> QueuedPod:
+    """The pod with where room is made for it, and who has yet to leave."""
+    if not pod.nominated:
+        return pod
+    if not pod.leaving_names:
+        return structs.replace(pod, room=f"{pod.nominated} is kept for it, for others have left")
+    return structs.replace(pod, room=f"room {room_made(pod.nominated, list(pod.leaving_names))}")
+
+
+def eviction_with_text(eviction: Eviction) -> Eviction:
+    """The eviction with its sentence."""
+    if eviction.event is None:
+        return eviction
+    return structs.replace(eviction, sentence=words.eviction(eviction.event))
+
+
+def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
+    """The plan with its sentence: what becomes of pods, and gangs that a drain would move whole."""
+    said = plan.summary
+    if plan.moved_whole:
+        more = words.many(plan.moved_along, "pod")
+        said += f"; a drain would move {listed(list(plan.moved_whole))} whole, {more} more"
+    return structs.replace(plan, sentence=said)
+
+
+def planned_with_text(pod: PlannedPod) -> PlannedPod:
+    """The pod with its sentence, and what that says of it without its name."""
+    text, waits = _planned(pod), ""
+    if pod.pending_since:
+        whose = "in place of the one that" if pod.replaces else "which"
+        waits = f", {whose} waits since revision {pod.pending_since},"
+    sentence = f"{pod.namespace}/{pod.name}{waits} {text}"
+    return structs.replace(pod, text=text, sentence=sentence)
+
+
+def _planned(pod: PlannedPod) -> str:
+    if pod.evicted is not None:
+        return f"is to leave {pod.was}: {words.eviction(pod.evicted)}"
+    if pod.outcome == "unchanged":
+        return f"has its place already: {pod.cause}"
+    if pod.outcome == "fits":
+        would = "would begin anew on" if pod.was == pod.node else "would move to"
+        place = placed_words(pod.placed) if pod.placed is not None else pod.node
+        said = f"{would if pod.was else 'fits on'} {place}"
+        return said + (f", once {listed(list(pod.evicts))} left" if pod.evicts else "")
+    if not pod.cause:
+        return "would be evicted for another pod"
+    if pod.outcome == "never":
+        limited = pod.refused is not None and not pod.refused.never
+        return f"{'can never have a place' if limited else words.NEVER}: {pod.cause}"
+    waits = "would go on waiting" if pod.pending_since else "would wait"
+    waits += f" while {listed(list(pod.while_cordoned))} is cordoned" if pod.while_cordoned else ""
+    return f"{waits}: {pod.cause}"
+
+
+def why_with_text(why: Why) -> Why:
     """The answer with its sentence and its cause, made from the other fields."""
     cause = cause_text(why)
     return structs.replace(why, sentence=_sentence(why, cause), cause=cause)
@@ -34,7 +116,7 @@ def cause_text(why: Why) -> str:
     said = ("it " if refused.never else "") + refused.text + _while_it_waits(why)
     said += _unbelieved(refused.unbelieved)
     said += f". {refused.spared}" if refused.spared else ""
-    return said + since_words(refused.since)
+    return said + (f". Since then {'; '.join(refused.since)}" if refused.since else "")
 
 
 def _sentence(why: Why, cause: str) -> str:

@@ -6,21 +6,24 @@ import pytest
 from apportion.core.explain.answers import (
     DeviceAnswer,
     Holder,
+    Line,
+    NodeAnswer,
     Page,
     PlacementAnswer,
     PodAnswer,
     PodPage,
+    QueuedPod,
     Why,
 )
-from apportion.core.explain.lens import (
-    OF_OTHERS,
-    OTHERS,
+from apportion.core.explain.past_answers import LogRow
+from apportion.core.explain.tenant_redaction import (
     UNKNOWN,
+    event_redacted,
     namespaces_in,
     namespaces_of,
-    seen,
+    redacted,
 )
-from apportion.core.explain.queued import QueuedPod
+from apportion.core.explain.visibility import OF_OTHERS, OTHERS
 from apportion_schemas import (
     Ask,
     Configuration,
@@ -50,7 +53,7 @@ def sees(namespace: str) -> bool:
 
 def through(answer: msgspec.Struct) -> tuple[str, msgspec.Struct]:
     """The text that a tenant gets, and it decoded as what it was."""
-    body = msgspec.json.encode(seen(msgspec.json.decode(msgspec.json.encode(answer)), sees))
+    body = msgspec.json.encode(redacted(answer, sees))
     return body.decode(), msgspec.json.decode(body, type=type(answer))
 
 
@@ -83,7 +86,8 @@ def test_that_room_is_made_for_others_is_seen_and_for_whom_is_not() -> None:
     """Of the sentence, which names who leaves, nothing is left."""
     waits = QueuedPod(
         position=1, namespace="ops", name="secret", uid="secret-uid", priority=9, since_revision=4,
-        since_time="", nominated="n1", leaving=2, room="room is made: ops/secret-2 leaves",
+        since_time="", nominated="n1", leaving=2, leaving_names=("ops/secret-2",),
+        room="room is made: ops/secret-2 leaves",
     )  # fmt: skip
     text, shown = through(waits)
     assert isinstance(shown, QueuedPod)
@@ -116,9 +120,11 @@ def test_what_is_his_own_is_as_it_was() -> None:
         ("ops/Two_Words is gone", f"{OF_OTHERS} is gone"),
     ],
 )
-def test_names_in_texts_are_blanked(text: str, shown: str) -> None:
-    """Wherever a sentence speaks of what is in another namespace."""
-    assert seen({"sentence": text}, sees)["sentence"] == shown
+def test_names_in_what_people_write_are_blanked(text: str, shown: str) -> None:
+    """In answers and in the data of events."""
+    node: NodeAnswer = redacted(NodeAnswer(node="n1", ready=True, cordon=text), sees)
+    assert (node.node, node.cordon) == ("n1", shown)
+    assert event_redacted({"reason": text}, sees) == {"reason": shown}
 
 
 def test_evictions_of_others_are_left_out() -> None:
@@ -129,31 +135,41 @@ def test_evictions_of_others_are_left_out() -> None:
         reason="preempted",
     )  # fmt: skip
     why = Why(revision=9, namespace="ml", name="mine", uid="u1", phase="pending",
-              sentence="waits until ops/secret has left", evicts=(gone,))  # fmt: skip
+              sentence="waits until ops/secret has left", evicts=(gone,),
+              leaving=("ops/secret", "ml/a"), room_on="n1")  # fmt: skip
     text, shown = through(why)
     assert isinstance(shown, Why)
-    assert (shown.evicts, shown.sentence) == ((), f"waits until {OF_OTHERS} has left")
+    assert (shown.evicts, shown.leaving) == ((), (OF_OTHERS, "ml/a"))
+    assert f"once these have left: {OF_OTHERS}, ml/a" in shown.sentence, "made of what is left"
     assert "secret" not in text
 
 
 def test_rows_about_events_go_by_the_namespaces_of_the_event() -> None:
     """Also where the sentence names a pod by its uid alone."""
-    row = {"revision": 3, "type": "PodBound", "sentence": "pod uid-of-ops bound", "source": "b",
-           "subject": "apportion.v1.binding.n1", "namespaces": ["ops"]}  # fmt: skip
-    hidden = seen(row, sees)
-    assert (hidden["revision"], hidden["type"], hidden["sentence"]) == (3, "PodBound", OF_OTHERS)
+    row = LogRow(
+        revision=3, time="t", type="PodBound", sentence="pod uid-of-ops bound", source="b",
+        subject="apportion.v1.binding.n1", namespaces=("ops",),
+    )  # fmt: skip
+    hidden = redacted(row, sees)
+    assert (hidden.revision, hidden.type, hidden.sentence) == (3, "PodBound", OF_OTHERS)
     assert "ops" not in str(hidden)
-    mine = {**row, "namespaces": ["ml"]}
-    assert seen(mine, sees) == mine
-    assert seen({**row, "namespaces": [UNKNOWN]}, sees)["sentence"] == OF_OTHERS
-    about_nobody = {**row, "sentence": "n1 is gone", "namespaces": []}
-    assert seen(about_nobody, sees) == about_nobody
+    mine = msgspec.structs.replace(row, namespaces=("ml",))
+    assert redacted(mine, sees) == mine
+    unknown = msgspec.structs.replace(row, namespaces=(UNKNOWN,))
+    assert redacted(unknown, sees).sentence == OF_OTHERS
+    of_cluster = msgspec.structs.replace(row, sentence="n1 is gone", namespaces=())
+    assert redacted(of_cluster, sees) == of_cluster
 
 
 def test_every_namespace_of_an_answer_is_asked_about() -> None:
     """What is not asked about is not seen."""
-    items = [{"namespace": "a"}, {"namespaces": ["b", "c"]}, {"whose": "f"}]
-    assert namespaces_in({"items": items, "sentence": "d/e"}) == {"a", "b", "c", "d", "f"}
+    row = LogRow(
+        revision=3, time="t", type="x", subject="", source="", sentence="d/e", namespaces=("b", "c")
+    )
+    line = Line(wants="", devices=1, pods=1, oldest_revision=1, oldest_time="", whose="f")
+    pod = msgspec.structs.replace(THEIRS, namespace="a", evicted_for="g/x")
+    found = set[str]().union(*map(namespaces_in, (row, line, pod)))
+    assert found == {"a", "b", "c", "d", "f", "g"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,314 @@
+"""What a tenant sees of an answer: all of its own namespaces, of others amounts and places alone.
+
+It works on the structs of answers, field by field as `visibility` marks them, and then makes the
+sentences from what is left. Invariant: a field without a mark is hidden from other namespaces.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum, auto
+from functools import cache
+from typing import Any, Final, get_type_hints
+
+from msgspec import UNSET, Struct, structs
+
+from apportion.core.explain.answer_text import (
+    cause_with_text,
+    eviction_with_text,
+    plan_with_text,
+    planned_with_text,
+    queued_with_text,
+    why_with_text,
+)
+from apportion.core.explain.answers import CauseRow, Eviction, QueuedPod, Why
+from apportion.core.explain.plans import PlanAnswer, PlannedPod
+from apportion.core.explain.visibility import NOT_TOLD, OF_OTHERS, OTHERS, Kept, Rule, Seen
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceCordonLifted,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    MigInstance,
+    NodeCordoned,
+    NodeCordonLifted,
+    NodeGone,
+    NodeHeard,
+    NodeReported,
+    NodeSilent,
+    NodeUncordoned,
+    NodeWeights,
+    PodAdopted,
+    PodEvicted,
+    PodRejected,
+    PolicyChanged,
+    PricesLearnt,
+    QueueObserved,
+    Score,
+    Share,
+)
+
+Sees = Callable[[str], bool]
+"""Whether a namespace is seen."""
+UNKNOWN: Final = ""
+"""The namespace of something of which no one knows whose it is: no tenant sees it."""
+
+_EVERYONE, _OWNERS, _PEOPLE = Seen(Rule.EVERYONE), Seen(Rule.OWNERS), Seen(Rule.PEOPLE)
+_OF_EVENTS: Final[Mapping[type, Mapping[str, Seen]]] = {
+    Score: dict.fromkeys(("node", "total"), _EVERYONE),
+    Share: dict.fromkeys(
+        ("device", "memory_mib", "cores", "instance", "template"), _EVERYONE
+    ),
+    MigInstance: dict.fromkeys(("profile", "start", "size"), _EVERYONE),
+    NodeWeights: dict.fromkeys(NodeWeights.__struct_fields__, _EVERYONE),
+    PolicyChanged: {
+        **dict.fromkeys(PolicyChanged.__struct_fields__, _EVERYONE),
+        "by": _PEOPLE, "reason": _PEOPLE,
+    },
+    PodEvicted: {
+        "namespace": Seen(Rule.NAMESPACE), "beneficiary_name": Seen(Rule.NAMES),
+        "node": _EVERYONE, "nominated": _EVERYONE,
+    },
+    PodRejected: {
+        "namespace": Seen(Rule.NAMESPACE), "value": _PEOPLE, "problem": _PEOPLE, "fix": _PEOPLE,
+    },
+}  # fmt: skip
+"""The marks of events that are parts of answers; the schemas know nothing of readers."""
+_TEXTS: Final[Mapping[type, Callable[[Any], Any]]] = {
+    CauseRow: cause_with_text,
+    Eviction: eviction_with_text,
+    PlanAnswer: plan_with_text,
+    PlannedPod: planned_with_text,
+    QueuedPod: queued_with_text,
+    Why: why_with_text,
+}
+"""What makes the sentences of an answer again, from the fields that are left."""
+
+_NAMED: Final = re.compile(
+    r"(?<![\w./-])([a-z0-9][a-z0-9-]*)/(\w(?:[\w.-]*\w)?(?:/\w(?:[\w.-]*\w)?)*)"
+)
+"""`namespace/name` in what people write: a label of DNS that nothing precedes, and a name.
+
+Gangs have their API group between the two; names from elsewhere may have more letters.
+"""
+
+_OF_THE_CLUSTER: Final = (
+    NodeReported, NodeGone, NodeSilent, NodeHeard, DeviceHealthChanged,
+    DeviceCordoned, DeviceUncordoned, DeviceCordonLifted,
+    NodeCordoned, NodeUncordoned, NodeCordonLifted, PolicyChanged, PricesLearnt, QueueObserved,
+)  # fmt: skip
+"""Events that are about the cluster, and of no namespace."""
+
+
+class _Object(Enum):
+    """Whose an object is, to this reader."""
+
+    CLUSTERS = auto()
+    SEEN = auto()
+    HIDDEN = auto()
+
+
+def redacted(answer: Any, sees: Sees) -> Any:
+    """The answer for a reader that sees these namespaces, with its sentences made again."""
+    return _redacted(answer, sees, _Object.CLUSTERS)
+
+
+def namespaces_in(answer: Any) -> set[str]:
+    """Every namespace that the answer may be about, so that the reader's rights can be asked."""
+    found: set[str] = set()
+    for value, by in _leaves(answer, Rule.OWNERS):
+        if by is Rule.NAMESPACE or by is Rule.NAMESPACES:
+            found.add(value)
+        elif by is Rule.NAMES:
+            found.add(value.partition("/")[0])
+        elif by is Rule.PEOPLE:
+            found.update(match[1] for match in _NAMED.finditer(value))
+    return found
+
+
+def _leaves(value: Any, by: Rule) -> Iterator[tuple[str, Rule]]:
+    if isinstance(value, str):
+        yield value, by
+    elif isinstance(value, Struct):
+        for name, seen in marks_of(type(value)).items():
+            yield from _leaves(getattr(value, name), seen.by)
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _leaves(key, by)
+            yield from _leaves(each, by)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _leaves(each, by)
+
+
+@cache
+def marks_of(kind: type) -> dict[str, Seen]:
+    """The mark of each field of a struct; `Rule.OWNERS` where it has none."""
+    names = getattr(kind, "__struct_fields__", ())
+    if kind in _OF_EVENTS:
+        return {name: _OF_EVENTS[kind].get(name, _OWNERS) for name in names}
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        name: next(
+            (each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, Seen)),
+            _OWNERS,
+        )
+        for name in names
+    }
+
+
+def _redacted(value: Any, sees: Sees, whose: _Object) -> Any:
+    if isinstance(value, Struct):
+        return _struct(value, sees, whose)
+    if isinstance(value, Mapping):
+        return {key: _redacted(each, sees, whose) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(_redacted(each, sees, whose) for each in value)
+    return value
+
+
+def _struct(value: Struct, sees: Sees, whose: _Object) -> Struct:
+    marks = marks_of(type(value))
+    if whose is not _Object.HIDDEN:
+        whose = _whose(value, marks, sees, whose)
+    shown = {name: _field(getattr(value, name), seen, sees, whose) for name, seen in marks.items()}
+    if isinstance(value, CauseRow) and OF_OTHERS in shown["held_by"]:
+        shown |= {"held_by": (OF_OTHERS,), "holders": 0}  # a count would say how many are others'
+    made = structs.replace(value, **shown)
+    text = None if whose is _Object.HIDDEN else _TEXTS.get(type(value))
+    return made if text is None else text(made)
+
+
+def _whose(value: Struct, marks: Mapping[str, Seen], sees: Sees, outer: _Object) -> _Object:
+    for name, seen in marks.items():
+        if seen.by is Rule.NAMESPACE:
+            return _Object.SEEN if sees(getattr(value, name)) else _Object.HIDDEN
+        if seen.by is Rule.NAMESPACES:
+            return _Object.SEEN if all(map(sees, getattr(value, name))) else _Object.HIDDEN
+    return outer
+
+
+def _field(value: Any, seen: Seen, sees: Sees, whose: _Object) -> Any:
+    hidden = whose is _Object.HIDDEN
+    shown: Any = ""  # a sentence that is to be made again
+    match seen.by:
+        case Rule.EVERYONE:
+            shown = _redacted(value, sees, whose)
+        case Rule.EACH:
+            shown = _redacted(value, sees, _Object.CLUSTERS)
+        case Rule.NAMESPACE:
+            shown = OTHERS if hidden else value
+        case Rule.NAMESPACES:
+            shown = (OTHERS,) if hidden else value
+        case Rule.OWNERS if whose is _Object.SEEN:
+            shown = _redacted(value, sees, whose)
+        case Rule.OWNERS | Rule.READERS:
+            shown = _emptied(value, seen, sees)
+        case _ if hidden:
+            shown = _emptied(value, seen, sees)
+        case Rule.NAMES:
+            shown = _texts(value, lambda name: _name(name, sees))
+        case Rule.PEOPLE:
+            shown = _texts(value, lambda text: _blanked(text, sees))
+        case Rule.OWN_ITEMS:
+            own = (each for each in value if sees(each.namespace))
+            shown = tuple(_redacted(each, sees, whose) for each in own)
+    return shown
+
+
+def _emptied(value: Any, seen: Seen, sees: Sees) -> Any:
+    """Nothing of the same kind, so that clients that decode an answer still can."""
+    if not isinstance(seen.instead, Kept):
+        return seen.instead
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, Struct):
+        return _struct(value, sees, _Object.HIDDEN)
+    if isinstance(value, str):
+        return value and NOT_TOLD
+    return None if value is None or value is UNSET else type(value)()
+
+
+def _texts(value: Any, shown: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, Mapping):
+        return {shown(key): shown(each) for key, each in value.items()}
+    return tuple(map(shown, value))
+
+
+def _name(name: str, sees: Sees) -> str:
+    namespace, slash, _ = name.partition("/")
+    return OF_OTHERS if slash and not sees(namespace) else name
+
+
+def _blanked(text: str, sees: Sees) -> str:
+    return _NAMED.sub(lambda match: match[0] if sees(match[1]) else OF_OTHERS, text)
+
+
+def event_namespaces(data: Any) -> set[str]:
+    """Every namespace in the decoded JSON of an event's data, as far as it can be one."""
+    if isinstance(data, str):
+        return {match[1] for match in _NAMED.finditer(data)}
+    if isinstance(data, Mapping):
+        own = data.get("namespace")
+        found = {own} if isinstance(own, str) else set[str]()
+        return found.union(*map(event_namespaces, (*data.keys(), *data.values())))
+    return set[str]().union(*map(event_namespaces, data)) if isinstance(data, list) else set()
+
+
+def event_redacted(data: Any, sees: Sees) -> Any:
+    """The decoded JSON of an event's data, which is of a namespace that the reader sees.
+
+    Parts of other namespaces are left out, and names of others are blanked.
+    """
+    if isinstance(data, str):
+        return _blanked(data, sees)
+    if isinstance(data, Mapping):
+        return {
+            _blanked(key, sees): event_redacted(each, sees)
+            for key, each in data.items()
+            if not _of_others(each, sees)
+        }
+    if isinstance(data, list):
+        return [event_redacted(each, sees) for each in data if not _of_others(each, sees)]
+    return data
+
+
+def _of_others(part: Any, sees: Sees) -> bool:
+    namespace = part.get("namespace") if isinstance(part, Mapping) else None
+    return isinstance(namespace, str) and not sees(namespace)
+
+
+def namespaces_of(data: Struct, of_pod: Callable[[str], str]) -> tuple[str, ...]:
+    """The namespaces that an event is about, in order; none for what is about the cluster.
+
+    `of_pod` says the namespace of the pod of a uid, or `UNKNOWN`, which whoever is not told of
+    everything does not see.
+    """
+    if isinstance(data, _OF_THE_CLUSTER):
+        return ()
+    return tuple(sorted(set(_named(data, of_pod)))) or (UNKNOWN,)
+
+
+def _named(data: Any, of_pod: Callable[[str], str]) -> Iterable[str]:
+    if isinstance(data, PodAdopted):
+        yield data.submitted.namespace
+        return
+    namespace = getattr(data, "namespace", None)
+    if namespace is not None:
+        yield namespace
+    else:
+        uid = getattr(data, "pod", "") or getattr(data, "uid", "")
+        group = getattr(data, "group", "")
+        if uid:
+            yield of_pod(uid)
+        elif group:
+            yield group.partition("/")[0]
+    if beneficiary := getattr(data, "beneficiary_name", ""):
+        yield beneficiary.partition("/")[0]
+    for several in ("shares", "unshared", "others"):
+        for each in getattr(data, several, ()):
+            if hasattr(each, "namespace"):
+                yield each.namespace
+            elif several == "unshared":
+                yield of_pod(each.pod) if each.pod else UNKNOWN

@@ -1,0 +1,139 @@
+"""Every answer that a tenant can get, with a secret in each field: what no mark shows is hidden."""
+
+from collections.abc import Iterator
+from typing import Any, get_origin
+
+import msgspec
+import pytest
+from msgspec import inspect
+
+from apportion.core.explain import tenant_redaction
+from apportion.core.explain.answers import Answer
+from apportion.core.explain.tenant_redaction import marks_of, redacted
+from apportion.core.explain.visibility import NOT_TOLD, Everyone, Namespace, Rule, Seen
+from apportion.gateway.access.redaction_rules import OF_ERRORS, TABLE, Look
+
+LOOKS = {**dict(TABLE), "an error": OF_ERRORS}
+TEXTS = {
+    Rule.EVERYONE: "shown", Rule.NAMESPACE: "ops", Rule.NAMESPACES: "ops", Rule.NAMES: "ops/secret",
+    Rule.PEOPLE: "because of ops/secret",
+}  # fmt: skip
+HIDDEN = "secret"
+SHOWN = frozenset((
+    "begins", "by", "capability", "cards", "cause", "code", "continue", "counts", "currency",
+    "device", "driver", "family", "field", "first_time", "from", "from_time", "frozen", "gone",
+    "held_after", "held_before", "key", "kind", "last_time", "mode", "model", "models", "more",
+    "node", "node_after", "node_before", "node_silent", "node_without", "nominated",
+    "oldest_time", "phase", "phases", "placed_time", "pool", "profile", "queue", "report",
+    "shares", "silent", "since_time", "submitted_time", "summary", "template", "time", "to",
+    "to_time", "type", "uids", "unpriced", "wants", "was", "what", "when",
+))  # fmt: skip
+"""Fields that everyone sees and that hold texts: no name, reason or sentence about a pod is one."""
+
+
+def sees(namespace: str) -> bool:
+    """As a reader of `ml` alone."""
+    return namespace == "ml"
+
+
+def filled(info: inspect.Type, rule: Rule = Rule.OWNERS) -> Any:
+    """A value of the type, with a text in each place for one."""
+    match info:
+        case inspect.UnionType():
+            value = filled(
+                next(it for it in info.types if not isinstance(it, inspect.NoneType)), rule
+            )
+        case inspect.StructType():
+            marks = marks_of(kind_of(info))
+            value = info.cls(**{it.name: filled(it.type, marks[it.name].by) for it in info.fields})
+        case inspect.StrType():
+            value = TEXTS.get(rule, HIDDEN)
+        case inspect.VarTupleType() | inspect.ListType():
+            value = (filled(info.item_type, rule),)
+        case inspect.TupleType():
+            value = tuple(filled(each, rule) for each in info.item_types)
+        case inspect.DictType():
+            value = {filled(info.key_type, rule): filled(info.value_type, rule)}
+        case inspect.EnumType():
+            value = next(iter(info.cls))
+        case inspect.LiteralType():
+            value = info.values[0]
+        case inspect.AnyType():
+            value = {"secret": "ops"}
+        case _:
+            value = {inspect.IntType: 1, inspect.FloatType: 1.5, inspect.BoolType: True}[type(info)]
+    return value
+
+
+def kind_of(info: inspect.StructType) -> type:
+    """The struct itself, where it is generic as well."""
+    return get_origin(info.cls) or info.cls
+
+
+def sent(look: Look) -> str:
+    """The JSON of the filled answer as a tenant gets it; it is decoded before, as by the gate."""
+    body = msgspec.json.encode(filled(inspect.type_info(look.kind)))
+    return msgspec.json.encode(look.shown(msgspec.json.decode(body, type=look.kind), sees)).decode()
+
+
+@pytest.mark.parametrize("path", LOOKS)
+def test_what_no_mark_shows_is_hidden(path: str) -> None:
+    """Of another namespace nothing but what is declared to be everyone's."""
+    text = sent(LOOKS[path])
+    assert HIDDEN not in text
+    assert "ops" not in text
+    assert '"shown"' in text or "1" in text
+
+
+def test_without_redaction_the_same_answers_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted off, the test above fails for each answer that is about pods."""
+    monkeypatch.setattr(tenant_redaction, "_field", lambda value, *_: value)
+    leaking = {path for path, look in LOOKS.items() if "secret" in sent(look)}
+    assert leaking >= {"pods", "placements", "who", "log", "lines", "plan", "fleet", "diff"}
+    assert len(leaking) >= len(LOOKS) - 8
+
+
+def test_a_field_without_a_mark_is_hidden() -> None:
+    """In an object of another namespace, and in one of the cluster."""
+
+    class OfPod(Answer, frozen=True):
+        namespace: Namespace
+        new: str
+        node: Everyone[str]
+
+    class OfCluster(Answer, frozen=True):
+        new: str
+        pod: Everyone[OfPod]
+
+    theirs = redacted(OfCluster(new="x", pod=OfPod("ops", "x", "n1")), sees)
+    assert (theirs.new, theirs.pod.new, theirs.pod.node) == (NOT_TOLD, NOT_TOLD, "n1")
+    mine = redacted(OfCluster(new="x", pod=OfPod("ml", "x", "n1")), sees)
+    assert (mine.new, mine.pod.new) == (NOT_TOLD, "x")
+
+
+def structs_in(info: inspect.Type) -> Iterator[inspect.StructType]:
+    """Every struct that an answer is made of."""
+    if isinstance(info, inspect.StructType):
+        yield info
+        for field in info.fields:
+            yield from structs_in(field.type)
+    for name in ("types", "item_types"):
+        for each in getattr(info, name, ()):
+            yield from structs_in(each)
+    for name in ("item_type", "key_type", "value_type"):
+        if (inner := getattr(info, name, None)) is not None:
+            yield from structs_in(inner)
+
+
+def test_texts_that_everyone_sees_are_few() -> None:
+    """The author of a new one adds it here, having thought about what it says of others."""
+    shown = {
+        field.encode_name
+        for look in LOOKS.values()
+        for struct in structs_in(inspect.type_info(look.kind))
+        for field in struct.fields
+        if marks_of(kind_of(struct))[field.name] == Seen(Rule.EVERYONE)
+        and not any(structs_in(field.type))
+        and "shown" in msgspec.json.encode(filled(field.type, Rule.EVERYONE)).decode()
+    }
+    assert shown == SHOWN
