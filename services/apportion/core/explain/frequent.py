@@ -6,13 +6,11 @@ Invariant: what nodes and devices are is the first cause only where there is no 
 from typing import Final
 
 from apportion.core.explain.limit_words import LIMIT_CODES
+from apportion.core.placement.feasibility.causes import of_kind
+from apportion.core.placement.feasibility.descriptors import Kind
 from apportion_schemas import PodRefused, RefusalCode
 
-_C = RefusalCode
-LASTING: Final = frozenset((
-    _C.NO_SUCH_DEVICE, _C.MODE_MISMATCH, _C.TYPE_MISMATCH, _C.UUID_MISMATCH, _C.INDEX_MISMATCH,
-    _C.MIG_NO_PROFILE, _C.TEMPLATE_NONE_FITS, _C.NODE_LABELS_MISMATCH,
-))  # fmt: skip
+LASTING: Final = of_kind(Kind.LASTING)
 """Causes that no end of any pod takes away: they speak of what nodes and devices are."""
 
 

@@ -6,13 +6,13 @@ from every node is said once, whatever nodes are short of beside it.
 
 from typing import Final
 
+from apportion.core.placement.feasibility.causes import of_kind
+from apportion.core.placement.feasibility.descriptors import Kind
 from apportion_schemas import PodRefused, QueueShortage, QuotaShortage, RefusalCode, VolumeShortage
 
 _C = RefusalCode
 
-LIMIT_CODES = (
-    _C.QUEUE_CLOSED, _C.QUEUE_CAPABILITY_EXCEEDED, _C.QUEUE_CARDS_EXCEEDED, _C.QUOTA_EXCEEDED,
-)  # fmt: skip
+LIMIT_CODES: Final = of_kind(Kind.LIMIT)
 """Refusals that a pod's queue or namespace is the cause of, and no node."""
 CLAIM_CODES: Final = (_C.VOLUME_CLAIM_NOT_READY, _C.VOLUME_CLAIM_IN_USE)
 VOLUME_CLAIMS: Final = {

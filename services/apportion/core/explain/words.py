@@ -3,18 +3,19 @@
 The ledger carries codes and numbers, so that they can be counted and compared; command line,
 gateway, Kubernetes events and logs all get their words here and therefore say the same.
 
-Invariant: every `RefusalCode` has words (a test walks over all of them), and words never hold a
+What a code means is in its descriptor (`placement/feasibility`). Invariant: words never hold a
 number that the refusal does not.
 """
 
 from collections.abc import Callable, Iterable
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import structs
 
 from apportion.core.explain import limit_words, wishes
 from apportion.core.explain.frequent import LASTING, frequent
+from apportion.core.placement.feasibility.causes import cause_of, of_kind
+from apportion.core.placement.feasibility.descriptors import Kind, Unit
 from apportion.core.workloads.pods.gangs import KUBERNETES, KUBERNETES_VERSIONS, api_of
 from apportion_schemas import (
     GangShortage,
@@ -26,278 +27,12 @@ from apportion_schemas import (
     Shape,
 )
 
-
-class Unit(Enum):
-    """What the needed and available amounts of a code count."""
-
-    NOTHING = ""
-    MIB = "MiB"
-    MILLI_CPU = "CPU"
-    CORES = "cores"
-    PIECES = "pieces"
-    SLOTS = "slots"
-    PLACES = "MIG places"
-    AI_CPUS = "AI CPUs"
-    TAINTS = "taints"
-    DEVICES = "devices"
-    PODS = "pods"
-    PORTS = "ports"
-    DISKS = "disks"
-    VOLUMES = "volumes"
-
-
-class Words(NamedTuple):
-    """What was wrong, the unit of its amounts, and what would unblock it.
-
-    `cure` may have the fields `{node}` and `{device}`. `when_empty` is the phrase of a node or a
-    device with nothing on it, where that differs.
-    """
-
-    phrase: str
-    unit: Unit
-    cure: str
-    when_empty: str = ""
-
-
 _C = RefusalCode
-
-WORDS: dict[RefusalCode, Words] = {
-    _C.NODE_GONE: Words("node is not in the cluster", Unit.NOTHING, "the node joins the cluster"),
-    _C.NODE_NOT_READY: Words("node is not ready", Unit.NOTHING, "the node becomes ready"),
-    _C.AGENT_SILENT: Words(
-        "the node's agent is not heard", Unit.NOTHING, "the agent is started again"
-    ),
-    _C.DEVICE_PLUGIN_FOREIGN: Words(
-        "a device plugin of another system hands out the node's devices",
-        Unit.NOTHING,
-        "remove that plugin from the node, and let the agent hand out shares there",
-    ),
-    _C.NODE_CORDONED: Words("node is cordoned", Unit.NOTHING, "apportion uncordon {node}"),
-    _C.NODE_UNSCHEDULABLE: Words(
-        "node is cordoned in Kubernetes", Unit.NOTHING, "kubectl uncordon {node}"
-    ),
-    _C.TAINT_NOT_TOLERATED: Words(
-        "node has a taint that the pod does not tolerate",
-        Unit.TAINTS,
-        "a toleration on the pod, or the taint taken off the node",
-    ),
-    _C.NODE_LABELS_MISMATCH: Words(
-        "node labels do not match the pod's selector or affinity",
-        Unit.NOTHING,
-        "a node with these labels, or another selector",
-    ),
-    _C.CPU_INSUFFICIENT: Words(
-        "not enough CPU on the node", Unit.MILLI_CPU, "pods end on the node, or a smaller request"
-    ),
-    _C.HOST_MEMORY_INSUFFICIENT: Words(
-        "not enough host memory on the node",
-        Unit.MIB,
-        "pods end on the node, or a smaller request",
-    ),
-    _C.PODS_EXHAUSTED: Words("node has no room for another pod", Unit.PODS, "a pod there ends"),
-    _C.EXTENDED_RESOURCE_INSUFFICIENT: Words(
-        "not enough of an extended resource on the node",
-        Unit.PIECES,
-        "pods end on the node, or a node that offers the resource",
-    ),
-    _C.HOST_PORT_TAKEN: Words(
-        "a pod there has the same host port", Unit.PORTS, "that pod ends, or another hostPort"
-    ),
-    _C.DISK_IN_USE: Words(
-        "a pod there has the same disk, and not both of them only read it",
-        Unit.DISKS,
-        "that pod ends, or both mount it with readOnly",
-    ),
-    _C.VOLUME_CLAIM_NOT_READY: Words(
-        "a PersistentVolumeClaim of the pod is missing, not bound, lost or being deleted",
-        Unit.NOTHING,
-        "kubectl describe pvc says what it waits for",
-    ),
-    _C.VOLUME_CLAIM_IN_USE: Words(
-        "another pod has a PersistentVolumeClaim that only one may have (ReadWriteOncePod)",
-        Unit.NOTHING,
-        "that pod ends",
-    ),
-    _C.VOLUME_NODE_MISMATCH: Words(
-        "a volume of the pod is not on the node, and cannot be made there",
-        Unit.NOTHING,
-        "another node where the volume is",
-    ),
-    _C.VOLUMES_EXHAUSTED: Words(
-        "node can have no more volumes of this CSI driver attached",
-        Unit.VOLUMES,
-        "pods with volumes end on the node",
-    ),
-    _C.POD_AFFINITY_MISMATCH: Words(
-        "no pod that this one must be near is there",
-        Unit.NOTHING,
-        "such a pod is placed there, or another pod affinity",
-    ),
-    _C.POD_ANTI_AFFINITY: Words(
-        "a pod is there that keeps away from this one, or this one from it",
-        Unit.NOTHING,
-        "that pod ends, or a node in another domain",
-    ),
-    _C.TOPOLOGY_SPREAD_EXCEEDED: Words(
-        "more pods like this one are there than its topology spread allows",
-        Unit.NOTHING,
-        "room in the domains that have fewer, or a greater maxSkew",
-    ),
-    _C.NO_SUCH_DEVICE: Words(
-        "node has no device of the family asked for", Unit.NOTHING, "a node with such a device"
-    ),
-    _C.MODE_MISMATCH: Words(
-        "no device is shared in the mode asked for",
-        Unit.NOTHING,
-        "a device in that mode, or no mode named on the pod",
-    ),
-    _C.TYPE_MISMATCH: Words(
-        "no device is of a type that the pod accepts",
-        Unit.NOTHING,
-        "a device of such a type, or another use-gputype or nouse-gputype",
-    ),
-    _C.UUID_MISMATCH: Words(
-        "no device has an id that the pod accepts",
-        Unit.NOTHING,
-        "that very device, or another list of ids on the pod",
-    ),
-    _C.INDEX_MISMATCH: Words(
-        "no device has an index that the pod accepts",
-        Unit.NOTHING,
-        "a node with a device at that index, or another gpu-index",
-    ),
-    _C.DEVICE_UNHEALTHY: Words("device is unhealthy", Unit.NOTHING, "the device recovers"),
-    _C.DEVICE_CORDONED: Words("device is cordoned", Unit.NOTHING, "apportion uncordon {device}"),
-    _C.DEVICE_IN_USE: Words(
-        "device is in use and is wanted alone",
-        Unit.NOTHING,
-        "the pods on the device end",
-    ),
-    _C.SLOTS_EXHAUSTED: Words(
-        "device is shared by as many containers as it takes", Unit.SLOTS, "a share of it is freed"
-    ),
-    _C.CORES_INSUFFICIENT: Words(
-        "not enough cores free on the device",
-        Unit.CORES,
-        "a share of the device is freed, or a smaller ask",
-        "not enough cores on the device",
-    ),
-    _C.MEMORY_INSUFFICIENT: Words(
-        "not enough memory free on the device",
-        Unit.MIB,
-        "a share of the device is freed, a larger device, or a smaller ask",
-        "not enough memory on the device",
-    ),
-    _C.MIG_NO_PROFILE: Words(
-        "no MIG profile of the device holds the ask", Unit.MIB, "a larger card, or a smaller ask"
-    ),
-    _C.MIG_SLICES_OCCUPIED: Words(
-        "the MIG slices where a fitting instance could stand are taken",
-        Unit.PLACES,
-        "a MIG instance on the device is freed",
-    ),
-    _C.TEMPLATE_CPU_INSUFFICIENT: Words(
-        "not enough AI CPUs free on the device for the vNPU template",
-        Unit.AI_CPUS,
-        "a share of the device is freed, or a smaller ask",
-        "not enough AI CPUs on the device for the vNPU template",
-    ),
-    _C.TEMPLATE_NONE_FITS: Words(
-        "no vNPU template of the device holds the ask",
-        Unit.MIB,
-        "a larger device, or a smaller ask",
-    ),
-    _C.NUMA_MISMATCH: Words(
-        "no NUMA node of the host has enough fitting devices",
-        Unit.DEVICES,
-        "devices on one NUMA node are freed, or no NUMA binding",
-    ),
-    _C.MODULES_IN_USE: Words(
-        "enough devices fit, but too few modules of which all devices do",
-        Unit.DEVICES,
-        "the other devices of a module are freed",
-    ),
-    _C.DEVICES_TOO_FEW: Words(
-        "node has fewer fitting devices than asked for",
-        Unit.DEVICES,
-        "a node with more such devices, or fewer devices asked for",
-    ),
-    _C.CONTAINERS_COLLIDE: Words(
-        "each container of the pod fits alone, but not all together",
-        Unit.DEVICES,
-        "more devices of one node are freed, or smaller asks",
-    ),
-    _C.NODE_NOMINATED: Words(
-        "the node is kept for a pod that others leave for, of the same priority or more",
-        Unit.NOTHING,
-        "that pod has its place, or a higher priority",
-    ),
-    _C.GANG_INCOMPLETE: Words(
-        "the gang waits for more of its pods", Unit.PODS, "the rest of the gang is submitted"
-    ),
-    _C.GANG_TOO_LARGE: Words(
-        "the gang must start more pods at once than one decision holds",
-        Unit.PODS,
-        "a smaller minAvailable (minMember)",
-    ),
-    _C.QUEUE_CLOSED: Words(
-        "the pod's queue is closed", Unit.NOTHING, "the queue is opened, or another queue"
-    ),
-    _C.QUEUE_CAPABILITY_EXCEEDED: Words(
-        "the pod's queue may not hold so much",
-        Unit.NOTHING,
-        "pods of the queue end, or a greater capability of the queue",
-    ),
-    _C.QUEUE_CARDS_EXCEEDED: Words(
-        "the pod's queue may not hold so many cards of the model",
-        Unit.NOTHING,
-        "pods of the queue end, or a greater volcano.sh/card.quota of the queue",
-    ),
-    _C.QUOTA_EXCEEDED: Words(
-        "a ResourceQuota of the pod's namespace does not allow so much",
-        Unit.NOTHING,
-        "pods of the namespace end, or more in spec.hard of the ResourceQuota",
-    ),
-}
 NEVER: Final = "can never fit on this fleet, even if nothing ran there"
 NEVER_LISTED: Final = "can never fit"
 """What is said of a pod that no node could hold, and the same in a list."""
-_LARGER: Final = "a larger device or node, or a smaller ask"
-NEVER_CURES: Final[dict[RefusalCode, str]] = {
-    **dict.fromkeys(
-        (
-            _C.NODE_NOT_READY, _C.AGENT_SILENT, _C.NODE_CORDONED, _C.NODE_UNSCHEDULABLE,
-            _C.DEVICE_PLUGIN_FOREIGN,
-            _C.PODS_EXHAUSTED, _C.DEVICE_UNHEALTHY, _C.DEVICE_CORDONED, _C.DEVICE_IN_USE,
-            _C.SLOTS_EXHAUSTED, _C.MIG_SLICES_OCCUPIED, _C.MODULES_IN_USE, _C.NODE_NOMINATED,
-        ),
-        _LARGER,
-    ),
-    **dict.fromkeys(
-        (_C.CORES_INSUFFICIENT, _C.MEMORY_INSUFFICIENT, _C.TEMPLATE_CPU_INSUFFICIENT),
-        "a larger device, or a smaller ask",
-    ),
-    **dict.fromkeys(
-        (_C.CPU_INSUFFICIENT, _C.HOST_MEMORY_INSUFFICIENT), "a larger node, or a smaller request"
-    ),
-    _C.EXTENDED_RESOURCE_INSUFFICIENT: "a node that offers as much of the resource",
-    _C.NUMA_MISMATCH: "a node with more such devices on one NUMA node, or no NUMA binding",
-    _C.CONTAINERS_COLLIDE: "a node with more such devices, or smaller asks",
-    _C.QUEUE_CAPABILITY_EXCEEDED: "a greater capability of the queue",
-    _C.QUEUE_CARDS_EXCEEDED: "a greater volcano.sh/card.quota of the queue",
-    _C.QUOTA_EXCEEDED: "more in spec.hard of the ResourceQuota",
-}  # fmt: skip
-"""The cures of causes whose own cure is that something ends or recovers, where none of that helps.
-"""
-FREED: Final = frozenset(
-    (
-        _C.DEVICE_IN_USE, _C.SLOTS_EXHAUSTED, _C.CORES_INSUFFICIENT, _C.MEMORY_INSUFFICIENT,
-        _C.MIG_SLICES_OCCUPIED, _C.TEMPLATE_CPU_INSUFFICIENT,
-    )
-)  # fmt: skip
+FREED: Final = of_kind(Kind.FREED)
 """Causes that end where shares are freed, on a node that is large enough."""
-
-
 DEVICE_CHARS = 12
 """`GPU-` and the first eight digits of a UUID."""
 WHOLE_CORES = 100
@@ -321,18 +56,12 @@ def device_words(device: str) -> str:
     return device[:DEVICE_CHARS] if len(device) > DEVICE_CHARS + 4 else device
 
 
-def words_of(code: RefusalCode) -> Words:
-    """Its words; a code of a newer build than this stands for itself."""
-    known = WORDS.get(code)
-    return known or Words(f"{code.value}, which this build does not know", Unit.NOTHING, "")
-
-
 def phrase(code: RefusalCode, *, never: bool = False) -> str:
     """What was wrong, as in `not enough memory free on the device`.
 
     `never`: of a node or device with nothing on it.
     """
-    known = words_of(code)
+    known = cause_of(code)
     return (never and known.when_empty) or known.phrase
 
 
@@ -342,14 +71,14 @@ def cure(
     """What would unblock it, as in `the pods on the device end`; where nothing that ends or
     recovers would (`never`), what else does.
     """
-    usual = words_of(code).cure
-    chosen = NEVER_CURES.get(code, usual) if never else usual
+    known = cause_of(code)
+    chosen = (never and known.fix_when_empty) or known.fix
     return chosen.format(node=node, device=device)
 
 
 def amount(code: RefusalCode, value: int) -> str:
     """An amount of this code with its unit, as in `3,000 MiB`; empty where the code has none."""
-    unit = words_of(code).unit
+    unit = cause_of(code).unit
     if unit is Unit.NOTHING:
         return ""
     if unit is Unit.MILLI_CPU:

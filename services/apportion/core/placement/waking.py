@@ -9,11 +9,12 @@ from collections.abc import Iterable
 
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.feasibility.descriptors import GANG, REORDERED, SOME
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.limits.limits import Limits
-from apportion.core.placement.queueing.hints import GANG, REORDERED, SOME, asked
+from apportion.core.placement.queueing.hints import asked
 from apportion.core.placement.queueing.keys import plain_key, wants_key
 from apportion.core.placement.queueing.queue import PendingQueue
 from apportion.core.placement.queueing.shape_queue import Reasons, ShapeQueue, turn_of

@@ -3,7 +3,8 @@
 import pytest
 
 from apportion.core.explain import limit_words, words
-from apportion.core.explain.words import WORDS, Unit
+from apportion.core.placement.feasibility.causes import CAUSES
+from apportion.core.placement.feasibility.descriptors import Unit
 from apportion_schemas import (
     GangShortage,
     NearMiss,
@@ -38,7 +39,7 @@ def test_every_code_has_words(code: RefusalCode) -> None:
 
 def test_no_words_without_a_code() -> None:
     """Words for a code that no scheduler writes would be dead."""
-    assert set(WORDS) == set(RefusalCode)
+    assert set(CAUSES) == set(RefusalCode)
 
 
 def test_phrases_tell_codes_apart() -> None:
@@ -73,7 +74,7 @@ def test_amounts_carry_their_unit(code: RefusalCode, value: int, said: str) -> N
 
 def test_only_yes_or_no_codes_have_no_unit() -> None:
     """A code whose amounts count something must say what; these are all that count nothing."""
-    assert {code for code in RefusalCode if WORDS[code].unit is Unit.NOTHING} == {
+    assert {code for code in RefusalCode if CAUSES[code].unit is Unit.NOTHING} == {
         RefusalCode.DEVICE_IN_USE,
         RefusalCode.NODE_GONE,
         RefusalCode.NODE_NOT_READY,

@@ -1,10 +1,9 @@
 """The filters, in the order in which they are tried.
 
 A filter says what it needs and what there is; it passes where there is enough. Node filters look
-at a node, device rules at what a device is, amounts at what it has free; each stands in its module,
-with its code and its place in a table at the end. The index (`columns`,
-`classes`) answers the same questions for thousands of nodes at once; a property test holds it to
-these functions.
+at a node, device rules at what a device is, amounts at what it has free. Each is in its module,
+with its descriptor in a table at the end. The index (`columns`, `classes`) answers the same
+questions for thousands of nodes at once; a property test holds it to these functions.
 """
 
 from collections.abc import Collection
@@ -14,6 +13,13 @@ from apportion.core.devices.demand import Demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement.feasibility.amounts import AMOUNTS
+from apportion.core.placement.feasibility.causes import (
+    CAUSES,
+    OF_NEIGHBOURS,
+    OF_NO_NODE,
+    OF_PARTS,
+    OF_VOLUMES,
+)
 from apportion.core.placement.feasibility.devices import DEVICE_RULES
 from apportion.core.placement.feasibility.nodes import FACT_FILTERS, NODE_FILTERS
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
@@ -38,34 +44,10 @@ class Verdict(NamedTuple):
         return -RANK.get(self.code, FITS), (self.needed - self.available) / max(self.needed, 1)
 
 
-VOLUMES: Final = (RefusalCode.VOLUME_NODE_MISMATCH, RefusalCode.VOLUMES_EXHAUSTED)
-"""Where the volumes of a pod are, and how many a node can have, which `volume_needs` answers."""
-
-NEIGHBOURS: Final = (
-    RefusalCode.POD_AFFINITY_MISMATCH,
-    RefusalCode.POD_ANTI_AFFINITY,
-    RefusalCode.TOPOLOGY_SPREAD_EXCEEDED,
-)
-"""Where a pod may be in relation to others, which `relations` answers for all nodes at once."""
-
-UNCUT: Final = (RefusalCode.MIG_NO_PROFILE, RefusalCode.TEMPLATE_NONE_FITS)
-"""The device is cut into no part that is large enough, which `demand` answers."""
-
-ORDER: Final[tuple[RefusalCode, ...]] = (
-    *(code for code, _ in FACT_FILTERS),
-    VOLUMES[0],
-    *(code for code, _ in NODE_FILTERS[len(FACT_FILTERS) :]),
-    VOLUMES[1],
-    *NEIGHBOURS,
-    *(code for code, _ in DEVICE_RULES),
-    RefusalCode.DEVICES_TOO_FEW,
-    *UNCUT,
-    *(code for code, _ in AMOUNTS),
-    RefusalCode.NUMA_MISMATCH,
-    RefusalCode.MODULES_IN_USE,
-    RefusalCode.CONTAINERS_COLLIDE,
-    RefusalCode.NODE_NOMINATED,
-)
+VOLUMES: Final = tuple(cause.code for cause in OF_VOLUMES)
+NEIGHBOURS: Final = tuple(cause.code for cause in OF_NEIGHBOURS)
+UNCUT: Final = tuple(cause.code for cause in OF_PARTS)
+ORDER: Final[tuple[RefusalCode, ...]] = tuple(CAUSES)[: -len(OF_NO_NODE)]
 RANK: Final = {code: rank for rank, code in enumerate(ORDER)}
 FITS: Final = len(ORDER)
 """The rank of what no filter refuses; it is above every refusal's."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from apportion.core.devices.catalogue import FAMILIES, registered, type_matches
+from apportion.core.placement.feasibility.descriptors import TOLD, Cause, Filter, Kind, pairs
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 
 
@@ -55,10 +56,59 @@ def index(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
     return not constraints.indexes or device.index in constraints.indexes
 
 
-DEVICE_RULES: tuple[tuple[RefusalCode, Callable[[Ask, DeviceConstraints, Device], bool]], ...] = (
-    (RefusalCode.NO_SUCH_DEVICE, family),
-    (RefusalCode.MODE_MISMATCH, mode),
-    (RefusalCode.TYPE_MISMATCH, type_name),
-    (RefusalCode.UUID_MISMATCH, uuid),
-    (RefusalCode.INDEX_MISMATCH, index),
+DeviceCheck = Callable[[Ask, DeviceConstraints, Device], bool]
+_C = RefusalCode
+
+RULES: tuple[Filter[DeviceCheck], ...] = (
+    Filter(
+        family,
+        Cause(
+            _C.NO_SUCH_DEVICE,
+            "node has no device of the family asked for",
+            fix="a node with such a device",
+            hints=TOLD,
+            kind=Kind.LASTING,
+        ),
+    ),
+    Filter(
+        mode,
+        Cause(
+            _C.MODE_MISMATCH,
+            "no device is shared in the mode asked for",
+            fix="a device in that mode, or no mode named on the pod",
+            hints=TOLD,
+            kind=Kind.LASTING,
+        ),
+    ),
+    Filter(
+        type_name,
+        Cause(
+            _C.TYPE_MISMATCH,
+            "no device is of a type that the pod accepts",
+            fix="a device of such a type, or another use-gputype or nouse-gputype",
+            hints=TOLD,
+            kind=Kind.LASTING,
+        ),
+    ),
+    Filter(
+        uuid,
+        Cause(
+            _C.UUID_MISMATCH,
+            "no device has an id that the pod accepts",
+            fix="that very device, or another list of ids on the pod",
+            hints=TOLD,
+            kind=Kind.LASTING,
+        ),
+    ),
+    Filter(
+        index,
+        Cause(
+            _C.INDEX_MISMATCH,
+            "no device has an index that the pod accepts",
+            fix="a node with a device at that index, or another gpu-index",
+            hints=TOLD,
+            kind=Kind.LASTING,
+        ),
+    ),
 )
+DEVICE_RULES = pairs(RULES)

@@ -3,6 +3,17 @@
 from collections.abc import Callable
 
 from apportion.core.ledger.state import NodeState
+from apportion.core.placement.feasibility.descriptors import (
+    HEARD,
+    HOST,
+    TOLD,
+    UNCORDONED,
+    Cause,
+    Filter,
+    Kind,
+    Unit,
+    pairs,
+)
 from apportion_schemas import Disk, HostPort, NodeExpression, RefusalCode, Shape, Taint, Toleration
 
 YES, NO = (1, 1), (1, 0)
@@ -214,37 +225,169 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     return toleration.key == taint.key and toleration.value == taint.value
 
 
-NodeFilter = Callable[[Shape, NodeState], tuple[int, int]]
+NodeCheck = Callable[[Shape, NodeState], tuple[int, int]]
+_C = RefusalCode
+_LARGER = "a larger device or node, or a smaller ask"
 
-FACT_FILTERS: tuple[tuple[RefusalCode, NodeFilter], ...] = (
-    (RefusalCode.NODE_GONE, present),
-    (RefusalCode.NODE_NOT_READY, ready),
-    (RefusalCode.AGENT_SILENT, heard),
-    (RefusalCode.DEVICE_PLUGIN_FOREIGN, plugin),
-    (RefusalCode.NODE_CORDONED, cordon),
-    (RefusalCode.NODE_UNSCHEDULABLE, unschedulable),
-    (RefusalCode.TAINT_NOT_TOLERATED, taints),
-    (RefusalCode.NODE_LABELS_MISMATCH, labels),
+FACTS: tuple[Filter[NodeCheck], ...] = (
+    Filter(
+        present,
+        Cause(
+            _C.NODE_GONE, "node is not in the cluster", fix="the node joins the cluster", hints=TOLD
+        ),
+    ),
+    Filter(
+        ready,
+        Cause(
+            _C.NODE_NOT_READY,
+            "node is not ready",
+            fix="the node becomes ready",
+            hints=TOLD,
+            fix_when_empty=_LARGER,
+        ),
+    ),
+    Filter(
+        heard,
+        Cause(
+            _C.AGENT_SILENT,
+            "the node's agent is not heard",
+            fix="the agent is started again",
+            hints=HEARD,
+            fix_when_empty=_LARGER,
+        ),
+    ),
+    Filter(
+        plugin,
+        Cause(
+            _C.DEVICE_PLUGIN_FOREIGN,
+            "a device plugin of another system hands out the node's devices",
+            fix="remove that plugin from the node, and let the agent hand out shares there",
+            hints=TOLD,
+            fix_when_empty=_LARGER,
+        ),
+    ),
+    Filter(
+        cordon,
+        Cause(
+            _C.NODE_CORDONED,
+            "node is cordoned",
+            fix="apportion uncordon {node}",
+            hints=UNCORDONED,
+            fix_when_empty=_LARGER,
+        ),
+    ),
+    Filter(
+        unschedulable,
+        Cause(
+            _C.NODE_UNSCHEDULABLE,
+            "node is cordoned in Kubernetes",
+            fix="kubectl uncordon {node}",
+            hints=TOLD,
+            fix_when_empty=_LARGER,
+        ),
+    ),
+    Filter(
+        taints,
+        Cause(
+            _C.TAINT_NOT_TOLERATED,
+            "node has a taint that the pod does not tolerate",
+            fix="a toleration on the pod, or the taint taken off the node",
+            hints=TOLD,
+            unit=Unit.TAINTS,
+        ),
+    ),
+    Filter(
+        labels,
+        Cause(
+            _C.NODE_LABELS_MISMATCH,
+            "node labels do not match the pod's selector or affinity",
+            fix="a node with these labels, or another selector",
+            hints=TOLD,
+            kind=Kind.LASTING,
+        ),
+    ),
 )
 """Those whose answer is the same until the node itself is reported differently."""
 
-NEED_FILTERS: tuple[tuple[RefusalCode, NodeFilter], ...] = (
-    (RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT, extended),
-    (RefusalCode.HOST_PORT_TAKEN, ports),
-    (RefusalCode.DISK_IN_USE, disks),
+ROOM: tuple[Filter[NodeCheck], ...] = (
+    Filter(
+        cpu,
+        Cause(
+            _C.CPU_INSUFFICIENT,
+            "not enough CPU on the node",
+            fix="pods end on the node, or a smaller request",
+            hints=HOST,
+            unit=Unit.MILLI_CPU,
+            fix_when_empty="a larger node, or a smaller request",
+        ),
+    ),
+    Filter(
+        host_memory,
+        Cause(
+            _C.HOST_MEMORY_INSUFFICIENT,
+            "not enough host memory on the node",
+            fix="pods end on the node, or a smaller request",
+            hints=HOST,
+            unit=Unit.MIB,
+            fix_when_empty="a larger node, or a smaller request",
+        ),
+    ),
+    Filter(
+        pods,
+        Cause(
+            _C.PODS_EXHAUSTED,
+            "node has no room for another pod",
+            fix="a pod there ends",
+            hints=HOST,
+            unit=Unit.PODS,
+            fix_when_empty=_LARGER,
+        ),
+    ),
+)
+"""Those of amounts that a column of the index holds."""
+
+NEEDS: tuple[Filter[NodeCheck], ...] = (
+    Filter(
+        extended,
+        Cause(
+            _C.EXTENDED_RESOURCE_INSUFFICIENT,
+            "not enough of an extended resource on the node",
+            fix="pods end on the node, or a node that offers the resource",
+            hints=HOST,
+            unit=Unit.PIECES,
+            fix_when_empty="a node that offers as much of the resource",
+        ),
+        wanted=lambda shape: shape.node.extended,
+    ),
+    Filter(
+        ports,
+        Cause(
+            _C.HOST_PORT_TAKEN,
+            "a pod there has the same host port",
+            fix="that pod ends, or another hostPort",
+            hints=HOST,
+            unit=Unit.PORTS,
+        ),
+        wanted=lambda shape: shape.node.ports,
+    ),
+    Filter(
+        disks,
+        Cause(
+            _C.DISK_IN_USE,
+            "a pod there has the same disk, and not both of them only read it",
+            fix="that pod ends, or both mount it with readOnly",
+            hints=HOST,
+            unit=Unit.DISKS,
+        ),
+        wanted=lambda shape: shape.node.disks,
+    ),
 )
 """Those of what few pods want, which no column of the index holds."""
 
-NODE_FILTERS: tuple[tuple[RefusalCode, NodeFilter], ...] = (
-    *FACT_FILTERS,
-    (RefusalCode.CPU_INSUFFICIENT, cpu),
-    (RefusalCode.HOST_MEMORY_INSUFFICIENT, host_memory),
-    (RefusalCode.PODS_EXHAUSTED, pods),
-    *NEED_FILTERS,
-)
+FACT_FILTERS = pairs(FACTS)
+NODE_FILTERS = (*FACT_FILTERS, *pairs(ROOM), *pairs(NEEDS))
 
 
-def needs(shape: Shape) -> tuple[tuple[RefusalCode, NodeFilter], ...]:
-    """Those of `NEED_FILTERS` that may keep a pod of this shape from a node."""
-    wanted = (shape.node.extended, shape.node.ports, shape.node.disks)
-    return tuple(row for row, amount in zip(NEED_FILTERS, wanted, strict=True) if amount)
+def needs(shape: Shape) -> tuple[tuple[RefusalCode, NodeCheck], ...]:
+    """Those of `NEEDS` that may keep a pod of this shape from a node."""
+    return pairs(tuple(each for each in NEEDS if each.wanted is None or each.wanted(shape)))

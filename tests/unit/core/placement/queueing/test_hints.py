@@ -3,15 +3,8 @@
 import pytest
 
 from apportion.core.ledger.change import Change
-from apportion.core.placement.queueing.hints import (
-    BY_EVENT,
-    BY_REASON,
-    GANG,
-    HELPS_NOBODY,
-    REORDERED,
-    SOME,
-    asked,
-)
+from apportion.core.placement.feasibility.descriptors import GANG, REORDERED, SOME
+from apportion.core.placement.queueing.hints import BY_EVENT, BY_REASON, HELPS_NOBODY, asked
 from apportion_schemas import (
     LabelExpression,
     NodeGone,
