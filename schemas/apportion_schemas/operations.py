@@ -1,6 +1,6 @@
 """What a person did, with the person's name and reason."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import Meta
 
@@ -16,10 +16,41 @@ from apportion_schemas.quantities import (
 
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
 Policy = Literal["price", "fgd", "bestfit", "binpack", "spread"]
-"""How nodes, or the devices of a node, are preferred: `price` by what the pods that usually come
-could no longer have, `fgd` by the least fragmentation, `bestfit` the least left, `binpack` the
-fullest in percent, `spread` the emptiest. Until prices have been learnt the first two are
-`bestfit`."""
+"""How nodes, or the devices of a node, are preferred; `POLICIES` says what each means. Until prices
+have been learnt `price` and `fgd` are `bestfit`."""
+
+
+class PolicyText(NamedTuple):
+    """A policy in words: what it prefers, and how it chooses among the devices of one node.
+
+    `with_node`: one score chooses the node and its device together.
+    """
+
+    prefers: str
+    of_devices: str
+    with_node: bool = False
+
+
+POLICIES: Final[dict[Policy, PolicyText]] = {
+    "price": PolicyText(
+        "what the pods that usually come could no longer have, learnt from the ledger; as bestfit "
+        "until twenty have come",
+        "to where most is left to the pods that usually come, of equals to the fullest; what is "
+        "left to them is the price, which is no money",
+        with_node=True,
+    ),
+    "fgd": PolicyText(
+        "the least fragmentation", "to where the least fragmentation is left", with_node=True
+    ),
+    "bestfit": PolicyText(
+        "the node where the least is left over", "to where the least is left over", with_node=True
+    ),
+    "binpack": PolicyText("the fullest node or device", "to the fullest that has room"),
+    "spread": PolicyText(
+        "the emptiest node or device", "to where the fewest are, of equals to the emptiest"
+    ),
+}
+"""What each policy means to people: command line, API, console and documentation read it here."""
 
 
 class DeviceCordoned(Payload, frozen=True):

@@ -28,6 +28,7 @@ from apportion.core.ledger import fold, snapshot
 from apportion.core.ledger.state import NodeState, Phase, State
 from apportion.core.placement import engine, gang_turn, gangs
 from apportion.core.placement.engine import Decision, Engine
+from apportion.core.placement.feasibility.descriptors import REFUSED
 from apportion.core.placement.gangs import GangDeficit
 from apportion.core.placement.index import columns
 from apportion.core.placement.index.columns import Columns
@@ -195,7 +196,7 @@ def _unschedulable_for_what_never_came(patch: Patch) -> None:
     Where a placement is refused by the fold as well, the table of hints would wake them.
     """
     whom = enumerate(hints.BY_EVENT[PodPlaced])
-    taken = tuple(0 if happened & hints.REFUSED else asks for happened, asks in whom)
+    taken = tuple(0 if happened & REFUSED else asks for happened, asks in whom)
     patch.setitem(hints.BY_EVENT, PodPlaced, taken)
     real = Engine.retry
 

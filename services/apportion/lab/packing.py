@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 from apportion.core.ledger.state import State
 from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
+from apportion.core.placement.scores import WEIGH_SHAPES
 from apportion.lab.changes import known_policy
 from apportion.lab.course import Course
 from apportion.runtime.files.fleets import SimulatedNode
@@ -37,8 +38,6 @@ from apportion_schemas.quantities import WHOLE, Payload
 OVERLOAD: Final = 1.3
 SHUFFLE_NODES: Final = 1
 """The seed of the one order of nodes for all runs: ties go to the first of them."""
-WEIGH: Final = ("price", "fgd")
-"""Policies that weigh nodes by the shapes that come."""
 WHO: Final = "lab"
 
 
@@ -128,7 +127,7 @@ def pack(
     run.course.apply(PolicyChanged(by=WHO, node_policy=named, device_policy=named))
     for report in nodes:
         run.course.apply(report)
-    if policy in WEIGH and not online:
+    if policy in WEIGH_SHAPES and not online:
         known = _Counting()
         for number, shape in enumerate(shapes):
             known.submit(number, shape)
@@ -157,7 +156,7 @@ def _decided(
         (event,) = run.course.decide()
         yield shape, event
         run.course.apply(event if isinstance(event, PodPlaced) else PodGone(uid=name))
-        weighs = run.course.state.policy.node_policy in WEIGH
+        weighs = run.course.state.policy.node_policy in WEIGH_SHAPES
         if learns and weighs and run.histogram.due:
             run.course.apply(run.prices(run.course.state))
 

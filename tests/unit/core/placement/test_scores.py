@@ -4,14 +4,18 @@ from typing import get_args
 
 import pytest
 
+from apportion.core.devices.chains import chain
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import State
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS, free_amounts, mean_load
-from apportion.core.placement.scores import DEVICE_ORDERS, LOADS, WEIGH_SHAPES
+from apportion.core.placement.scores import WEIGH_SHAPES
 from apportion.core.placement.scores.devices import Order
+from apportion.core.placement.scores.nodes import LOADS
+from apportion.core.placement.scores.orders import order_of
 from apportion_schemas import Policy, PolicyChanged, Shape, Share
+from apportion_schemas.operations import POLICIES
 from tests.support.fleet import gpu, node, npu, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod, shape, share, wants
@@ -88,14 +92,14 @@ def test_device_orders(policy: str, order: list[str]) -> None:
     shares: list[Share] = [held for all_held in HELD.values() for held in all_held]
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), gpu("g2")), pod("p1"))
     ledger.play(placement("p1", shares=shares))
-    assert [state.device.id for state in ordered(ledger, DEVICE_ORDERS[policy])] == order
+    assert [state.device.id for state in ordered(ledger, order_of(chain(policy), None))] == order
 
 
-@pytest.mark.parametrize("policy", sorted(DEVICE_ORDERS))
+@pytest.mark.parametrize("policy", get_args(Policy))
 def test_equal_devices_come_in_the_order_of_their_index(policy: str) -> None:
     """No two devices tie."""
     ledger = Ledger(node("n1", npu("u3"), npu("u1"), npu("u2")))
-    devices = ordered(ledger, DEVICE_ORDERS[policy])
+    devices = ordered(ledger, order_of(chain(policy), None))
     assert [state.device.index for state in devices] == [1, 2, 3]
 
 
@@ -106,4 +110,4 @@ def ordered(ledger: Ledger, order: Order) -> list[DeviceState]:
 
 def test_every_policy_that_may_be_chosen_is_known_to_both() -> None:
     """`PolicyChanged` and the pods' own wishes are looked up by name."""
-    assert set(DEVICE_ORDERS) == set(get_args(Policy)) == {*LOADS, *WEIGH_SHAPES}
+    assert set(POLICIES) == set(get_args(Policy)) == {*LOADS, *WEIGH_SHAPES}

@@ -1,8 +1,9 @@
 """The scores: how nodes and devices that fit are preferred.
 
 A node score gives points to the nodes that fit a shape, a device order sorts the devices of the
-chosen node, first is best. Both are looked up by the policy's name. The policies that weigh shapes
-choose node and device together; until prices have been learnt they are `bestfit`.
+chosen node, first is best. Both are looked up by the policy's name, which `POLICIES` of the schemas
+describes. The policies that weigh shapes choose node and device together; until prices have been
+learnt they are `bestfit`.
 """
 
 from collections.abc import Callable
@@ -10,27 +11,14 @@ from typing import Final
 
 from apportion.core.placement.index.score_input import NodeScore
 from apportion.core.placement.pricing.price_table import PriceTable
-from apportion.core.placement.scores import devices
 from apportion.core.placement.scores.fgd import Fgd
-from apportion.core.placement.scores.nodes import Bestfit, Binpack, Spread
+from apportion.core.placement.scores.nodes import LOADS, Bestfit
 from apportion.core.placement.scores.price import Price
 from apportion_schemas import Shape
 
 WEIGH_SHAPES: Final[dict[str, Callable[[Shape, PriceTable], NodeScore]]] = {
     "fgd": Fgd,
     "price": Price,
-}
-LOADS: Final[dict[str, Callable[[Shape], NodeScore]]] = {
-    "bestfit": Bestfit,
-    "binpack": Binpack,
-    "spread": Spread,
-}
-DEVICE_ORDERS: Final = {
-    "fgd": devices.binpack,
-    "price": devices.binpack,
-    "bestfit": devices.binpack,
-    "binpack": devices.binpack,
-    "spread": devices.spread,
 }
 
 

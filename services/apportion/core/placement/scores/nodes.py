@@ -3,10 +3,13 @@
 Each is a column of the index, in which it stands once for all classes.
 """
 
+from collections.abc import Callable
+from typing import Final
+
 from apportion.core.placement.index import row_loops
 from apportion.core.placement.index.columns import LEFT_MAX
 from apportion.core.placement.index.packed import POINTS, Int32s, Int64
-from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, ScoreInput
+from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, NodeScore, ScoreInput
 from apportion_schemas import Shape
 
 
@@ -63,3 +66,11 @@ def _by_load(seen: ScoreInput, uses_devices: Int64, base: Int64, step: Int64) ->
 def _by_left(seen: ScoreInput) -> None:
     left: Int32s = seen.columns.flat_left
     row_loops.give(seen.rows, seen.count, left, POINTS, -(POINTS // LEFT_MAX), seen.given)
+
+
+LOADS: Final[dict[str, Callable[[Shape], NodeScore]]] = {
+    "bestfit": Bestfit,
+    "binpack": Binpack,
+    "spread": Spread,
+}
+"""By the name of the policy."""
