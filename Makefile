@@ -100,6 +100,7 @@ generate: $(DEV) ## schemas, events, the kubelet's messages, compatibility, depl
 	$(VENV)/bin/python -m grpc_tools.protoc -I services --python_out=services $(KUBELET)
 	$(VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. $(CRI)
 	$(VENV)/bin/python schemas/generate.py
+	$(VENV)/bin/python -m tools.reference
 	$(VENV)/bin/python -m tools.compatibility
 	$(VENV)/bin/python -m tools.security_page
 	$(VENV)/bin/python -m tools.managed_resources

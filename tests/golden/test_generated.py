@@ -14,6 +14,7 @@ from apportion_schemas import PodGone as PodGoneOfToday
 from apportion_schemas.catalogue import BY_PAYLOAD, Older
 from apportion_schemas.formats import BORN
 from apportion_schemas.quantities import Name, Payload
+from tools import reference
 from tools.security_page import PAGE, page, rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +55,12 @@ def test_the_page_on_security_is_the_generated_one() -> None:
     """Its tables of identities, attacks and points; `make generate` mends it."""
     text = PAGE.read_text("utf-8")
     assert page(text, rows()) == text
+
+
+def test_the_manual_and_the_console_list_what_the_descriptors_say() -> None:
+    """Policies and refusal codes; `make generate` mends it."""
+    for path, text in reference.files().items():
+        assert (ROOT / path).read_text("utf-8") == text, path
 
 
 def test_no_schema_changed_under_its_version(generate: ModuleType) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
+import textwrap
+from typing import Final, get_args
 
 import click
 import msgspec
@@ -16,8 +17,10 @@ from apportion.cli.usage import hinting
 from apportion.core.explain.answers import SummaryAnswer
 from apportion.core.explain.lines import Teller
 from apportion_schemas import Policy
+from apportion_schemas.operations import POLICIES
 
 _CHOICE = click.Choice(get_args(Policy))
+COLUMNS: Final = 78
 
 
 @click.group(epilog="Example:  apportion policy set --nodes spread --reason 'fewer neighbours'")
@@ -42,15 +45,19 @@ def get(*, where: Where, as_json: bool, at: str | None) -> None:
         console().print(plain(f"nodes {policy.node_policy}, devices {policy.device_policy}"))
 
 
-SET = """Change the policy for every decision from now on; what is not given stays as it is.
+def _meanings() -> str:
+    """A line for each policy, with its name in a column of its own."""
+    indent = " " * (max(map(len, POLICIES)) + 2)
+    return "\n".join(
+        textwrap.fill(f"{name:{len(indent)}}{text.prefers}", COLUMNS, subsequent_indent=indent)
+        for name, text in POLICIES.items()
+    )
+
+
+SET = f"""Change the policy for every decision from now on; what is not given stays as it is.
 
 \b
-price    what the pods that usually come could no longer have, learnt from the
-         ledger; as bestfit until twenty have come
-fgd      the least fragmentation
-bestfit  the node where the least is left over
-binpack  the fullest node or device
-spread   the emptiest node or device
+{_meanings()}
 
 Exit codes: 0 changed; 2 nothing to change was given; 3 unreachable."""
 

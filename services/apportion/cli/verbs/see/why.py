@@ -46,8 +46,8 @@ def command(
     Of a pod that has ended: why it was where it was, and what has failed under it since. It
     ends with whom it made go, and with what came before under its name.
 
-    Of two scores the higher one wins; `apportion policy set --help` says what their parts
-    price, fgd, bestfit, binpack and spread prefer. A price in it is no money.
+    Of two scores the higher one wins; `apportion policy set --help` says what the policies
+    that their parts are named for prefer. A price in it is no money.
 
     Exit codes: 0 explained; 1 there never was such a pod, or nothing is known of the
     moment; 3 the gateway cannot be reached.

@@ -19,20 +19,14 @@ import {
   sentenceCase,
   withCode,
 } from "../parts.js";
+import { POLICIES } from "../policies.js";
 import { nodeOf } from "../sentence.js";
 import { OUTCOMES } from "../vocabulary.js";
 import { isTold, nodeName, podName } from "../words.js";
 import { Working } from "../working.js";
 import { beforeAfter } from "./before_after.js";
 
-const POLICIES = [
-  ["", "as it is"],
-  ["price", "price"],
-  ["fgd", "fgd"],
-  ["bestfit", "bestfit"],
-  ["binpack", "binpack"],
-  ["spread", "spread"],
-];
+const CHOICES = [["", "as it is"], ...POLICIES.map(name => [name, name])];
 const TYPING_MS = 600;
 const NODES_DRAWN = 5;
 const ROWS = 12;
@@ -150,7 +144,7 @@ class WhatIfPage {
               <span class="through" id="added-tags"></span>${named("add", "4x8xH100-80GB ↵")}
             </div>
             <span class="inl small" id="policy-label">Policy</span
-            >${segments("policy", "Policy", POLICIES, this.policy)}
+            >${segments("policy", "Policy", CHOICES, this.policy)}
             <p class="faint small" id="as-of"></p>
             <div id="same"></div>
           </section>
