@@ -34,7 +34,7 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.kube_network import KubeAccess
 from tests.simulation.loop import NothingLeft, Spinning, rest, run_virtually
 from tests.simulation.price_tables import shared_price_tables
-from tests.simulation.processes import Body, Process
+from tests.simulation.processes import SKEW_MAX_S, Body, Process
 from tests.simulation.settled import undone, unlike
 from tests.simulation.sides import Folder, Side
 from tests.simulation.snapshots import EVERY_EVENTS, Shelf
@@ -57,10 +57,12 @@ WISHES = (15, 45)
 PODS_MAX = 24
 AGENT_GRACE_S = 12
 """An agent that is away for as long as chaos has them away is often given up, and comes back."""
-PATIENCE_S = RESAY_S + 200.0
+PATIENCE_S = RESAY_S + 2 * SKEW_MAX_S
 """Longer than the server remembers an id; what is not done by then will never be.
 
 What waits for a node to say its inventory whole is done so late, and then it has to be quiet still.
+A pod whose placements agents refused may wait longer: until a scheduler whose clock is behind has
+the time that one whose clock is ahead wrote.
 """
 LAST_EVENTS = 12
 CHANGES_BURST = 8.0
