@@ -49,6 +49,18 @@ wheel: $(DEV) ## a wheel with the compiled modules, for every Linux whose glibc 
 sbom: $(DEV) ## the bill of materials, in CycloneDX (DIST=dist)
 	@$(VENV)/bin/python -m tools.bill $(DIST)/apportion.cdx.json
 
+KEY ?=
+BUILD_ARGS ?=
+.PHONY: release
+release: $(DEV) ## wheel, image, their bill of materials, and signed provenance (KEY=FILE DIST=dist; needs podman)
+	@test -f "$(KEY)" || { echo "make release needs KEY=FILE, a key of: apportion receipt key FILE" >&2; exit 1; }
+	@[ -z "$$(ls -A $(DIST) 2>/dev/null)" ] || { echo "$(DIST) is not empty: name another folder by DIST=" >&2; exit 1; }
+	@$(MAKE) --no-print-directory wheel
+	podman build --tag apportion:release --file deploy/docker/Dockerfile $(BUILD_ARGS) .
+	podman save --quiet --format oci-archive --output $(DIST)/apportion.oci.tar apportion:release
+	@$(VENV)/bin/python -m tools.bill $(DIST)/apportion.cdx.json --image apportion:release
+	@$(VENV)/bin/python -m tools.release sign --key $(KEY) $(DIST)
+
 audit: ## the packages that we ship with against the advisories that are known by now (needs the network)
 	@dir=$$(mktemp -d) && trap 'rm -r "$$dir"' EXIT && python3 -m venv "$$dir" \
 	  && "$$dir/bin/pip" install --quiet --require-hashes -r requirements/audit.txt \

@@ -1,26 +1,30 @@
 """The bill of materials: all that we ship with, in CycloneDX 1.6, out of the locks: `make sbom`.
 
-    python -m tools.bill dist/apportion.cdx.json
+    python -m tools.bill dist/apportion.cdx.json [--image apportion:release]
 
 Packages are those of requirements/runtime.txt, with the hashes that an installation insists on;
 what each needs and its licence are as it says itself where it is installed. Images are those that
-are pinned by digest. Invariant: the same locks give the same bytes, so no time and no random number
-is in it; the serial number is made of all the rest.
+are pinned by digest. With `--image` the packages of Debian in that image are listed too, as its
+dpkg has them. Invariant: the same locks and image give the same bytes, so no time and no random
+number is in it; the serial number is made of all the rest.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
+import shutil
+import subprocess
 import tomllib
 import uuid
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
-from click import echo
+import click
+from click import ClickException, echo
 
 from tools.pins import pinned
 
@@ -63,8 +67,27 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def bill() -> dict[str, Any]:
-    """The whole document."""
+def debian(image: str) -> list[dict[str, Any]]:
+    """The packages of Debian in an image, as its own list has them. Raises ClickException."""
+    podman = shutil.which("podman")
+    if podman is None:
+        raise ClickException(f"no podman to look into {image} with: install it")
+    command = [podman, "run", "--rm", "--network=none", "--entrypoint=dpkg-query", image,
+               "--show", r"--showformat=${Package}\t${Version}\t${Architecture}\n"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ClickException(f"{' '.join(command)}: {done.stderr.strip()}")
+    found = []
+    for line in done.stdout.splitlines():
+        name, version, architecture = line.split("\t")
+        purl = f"pkg:deb/debian/{name}@{quote(version, safe='')}?arch={architecture}"
+        found.append({"type": "library", "bom-ref": purl, "name": name, "version": version,
+                      "purl": purl})  # fmt: skip
+    return found
+
+
+def bill(image: str | None = None) -> dict[str, Any]:
+    """The whole document. Raises ClickException where `image` cannot be looked into."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     packages = locked(LOCK.read_text("utf-8"))
     ours = f"pkg:pypi/{project['name']}@{project['version']}"
@@ -87,7 +110,7 @@ def bill() -> dict[str, Any]:
                 "licenses": [{"license": {"id": "Apache-2.0"}}],
             }
         },
-        "components": [*map(_package, packages), *images],
+        "components": [*map(_package, packages), *images, *(debian(image) if image else ())],
         "dependencies": needs,
     }
     serial = uuid.uuid5(_NAMESPACE, json.dumps(made, sort_keys=True))
@@ -160,11 +183,13 @@ def _refs(packages: Iterable[Locked], names: set[str]) -> list[str]:
     return sorted(each.purl for each in packages if each.name in names)
 
 
-def main() -> None:
-    """Write it."""
-    target = Path(sys.argv[1])
+@click.command()
+@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--image", help="List the packages of Debian in this image as well.")
+def main(target: Path, image: str | None) -> None:
+    """Write the bill of materials to TARGET."""
+    made = bill(image)
     target.parent.mkdir(parents=True, exist_ok=True)
-    made = bill()
     target.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n", "utf-8")
     echo(f"{target}: {len(made['components'])} components")
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "tools" / "security_page.toml"
 PAGE = ROOT / "docs" / "security.md"
 ATTACKS = "tests/security/test_attack_{:02}_*.py"
-ENOUGH = 33
+ENOUGH = 34
 """How many of the points are met at least. It may only rise: 34 is the goal (#32)."""
 
 

@@ -6,16 +6,20 @@ needs root and podman; `.ci/run` insists on it.
 
 import json
 import re
+import tarfile
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hatch_build import MODULES, source_of
-from tests.support.compose import Compose, build_image, sweep
+from tests.support.compose import IMAGE, Compose, build_image, sweep
 from tests.support.containers import COMPOSE_FILE, alone, prepare, skip_unless_here
 from tests.support.polling import wait_until
+from tools import release
+from tools.bill import bill
 
 skip_unless_here()
 pytestmark = [
@@ -149,6 +153,24 @@ def test_the_image_has_the_compiled_wheel_on_the_python_of_debian(system: Compos
     assert found["outdated"] == found["without bytecode"] == 0
     assert found["sources"] > len(listed)
     assert found["python"] == "/usr/bin/python3.11"
+
+
+def test_a_release_knows_what_is_in_the_image(
+    system: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian's packages stand in the bill of materials; the archive has the image's digest."""
+    for name, value in system.podman.environment().items():
+        monkeypatch.setenv(name, value)
+    listed = {each["name"]: each for each in bill(IMAGE)["components"]}
+    assert listed["python3.11-minimal"]["purl"].startswith("pkg:deb/debian/python3.11-minimal@3.11")
+    archive = tmp_path / release.IMAGE
+    system.podman.run("save", "--quiet", "--format=oci-archive", f"--output={archive}", IMAGE)
+    with tarfile.open(archive) as tar:
+        manifest = tar.extractfile(f"blobs/sha256/{release.image_digest(archive)}")
+        assert manifest is not None
+        layers = json.loads(manifest.read())["layers"]
+    [facts] = json.loads(system.podman.run("image", "inspect", IMAGE))
+    assert len(layers) == len(facts["RootFS"]["Layers"])
 
 
 def test_the_samples_are_placed(system: Compose) -> None:

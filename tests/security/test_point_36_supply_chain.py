@@ -1,13 +1,26 @@
-"""Point 36: what we ship with is listed, as CycloneDX has it, and the same each time."""
+"""Point 36: what we ship is listed as CycloneDX has it, and signed with where it comes from."""
 
+import base64
+import io
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from click.testing import CliRunner, Result
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from apportion.runtime.files.signing import make_key, read_signing_key
+from tools import release
 from tools.bill import LOCK, bill, locked
 from tools.pins import pinned
 
@@ -79,3 +92,156 @@ def test_a_lock_without_hashes_is_no_lock() -> None:
 def test_everything_that_is_installed_is_locked_with_its_hashes(name: str) -> None:
     """For tests and builds too."""
     assert len(locked((LOCK.parent / name).read_text())) > 3
+
+
+FILES = {"apportion-0.1.0-cp311.whl": b"wheel", "apportion.cdx.json": b"{}"}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Signed(NamedTuple):
+    """A folder with a signed release, and the key that signed it."""
+
+    folder: Path
+    key: Path
+
+    def written(self, envelope: dict[str, Any]) -> None:
+        """Put another envelope in the place of the one that was signed."""
+        (self.folder / release.PROVENANCE).write_text(json.dumps(envelope))
+
+    def checked(self, public: Path | None = None) -> Result:
+        """`python -m tools.release check`."""
+        named = str(public or f"{self.key}.pub")
+        return CliRunner().invoke(release.main, ["check", "--public", named, str(self.folder)])
+
+
+def archive_of(*digests: str) -> bytes:
+    """An archive of OCI, as far as its index goes."""
+    index = json.dumps({"manifests": [{"digest": f"sha256:{each}"} for each in digests]}).encode()
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        info = tarfile.TarInfo("index.json")
+        info.size = len(index)
+        tar.addfile(info, io.BytesIO(index))
+    return made.getvalue()
+
+
+@pytest.fixture
+def dist(tmp_path: Path) -> Signed:
+    """A wheel, a bill of materials and an image, signed."""
+    folder, key = tmp_path / "dist", tmp_path / "key"
+    folder.mkdir()
+    for name, content in {**FILES, release.IMAGE: archive_of("ab" * 32)}.items():
+        (folder / name).write_bytes(content)
+    make_key(key)
+    private = read_signing_key(key)
+    statement = release.provenance(
+        folder, commit=COMMIT, key_id=private.id, finished=datetime(2026, 11, 27, tzinfo=UTC)
+    )
+    found = Signed(folder, key)
+    found.written(release.signed(statement, private))
+    return found
+
+
+def test_a_release_says_what_it_was_made_of(dist: Signed) -> None:
+    """Every file and the image by digest; the commit, the locks and the base images."""
+    assert dist.checked().exit_code == 0
+    assert COMMIT in dist.checked().output
+    envelope = json.loads((dist.folder / release.PROVENANCE).read_text())
+    body = base64.b64decode(envelope["payload"])
+    statement = json.loads(body)
+    subjects = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
+    assert subjects["pkg:oci/apportion"] == "ab" * 32
+    assert {name: subjects[name] for name in FILES} == {
+        name: sha256(content).hexdigest() for name, content in FILES.items()
+    }
+    build = statement["predicate"]["buildDefinition"]
+    sources = {each["name"]: each["digest"] for each in build["resolvedDependencies"]}
+    assert sources["apportion"] == {"gitCommit": COMMIT}
+    assert {f"sha256:{sources[name]['sha256']}" for name in pinned()} == set(pinned().values())
+    lock = (release.ROOT / "requirements/runtime.txt").read_bytes()
+    assert sources["requirements/runtime.txt"]["sha256"] == sha256(lock).hexdigest()
+    # By the text of DSSE and without our code: any other tool can check it.
+    public = serialization.load_pem_public_key(Path(f"{dist.key}.pub").read_bytes())
+    assert isinstance(public, Ed25519PublicKey)
+    kind = envelope["payloadType"].encode()
+    signed = b" ".join((b"DSSEv1", b"%d" % len(kind), kind, b"%d" % len(body), body))
+    public.verify(base64.b64decode(envelope["signatures"][0]["sig"]), signed)
+
+
+def test_what_is_signed_is_what_dsse_says() -> None:
+    """The example of its specification."""
+    encoded = release.authenticated("http://example.com/HelloWorld", b"hello world")
+    assert encoded == b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
+
+
+@pytest.mark.parametrize("name", [*FILES, release.IMAGE])
+def test_a_changed_file_is_no_release(dist: Signed, name: str) -> None:
+    """One byte more."""
+    path = dist.folder / name
+    path.write_bytes(path.read_bytes() + b"\0")
+    assert dist.checked().exit_code == 1
+    assert name in dist.checked().output
+
+
+def test_a_file_more_or_less_is_no_release(dist: Signed) -> None:
+    """The folder is signed as a whole."""
+    (dist.folder / "more.whl").write_bytes(b"")
+    assert "more.whl" in dist.checked().output
+    assert dist.checked().exit_code == 1
+    (dist.folder / "more.whl").unlink()
+    (dist.folder / "apportion.cdx.json").unlink()
+    assert "apportion.cdx.json" in dist.checked().output
+    assert dist.checked().exit_code == 1
+
+
+def test_only_the_key_can_sign(dist: Signed, tmp_path: Path) -> None:
+    """Another key's public half, a changed statement, no signature, and what is no envelope."""
+    assert dist.checked(make_key(tmp_path / "other")).exit_code == 1
+    envelope = json.loads((dist.folder / release.PROVENANCE).read_text())
+    other = base64.b64decode(envelope["payload"]).replace(COMMIT.encode(), b"f" * 40)
+    forged = envelope | {"payload": base64.b64encode(other).decode()}
+    others: list[dict[str, Any]] = [
+        forged,
+        envelope | {"signatures": []},
+        envelope | {"payloadType": "text/plain"},
+        envelope | {"payload": "%"},
+        {},
+    ]
+    for each in others:
+        dist.written(each)
+        assert dist.checked().exit_code == 1
+        assert COMMIT not in dist.checked().output
+    dist.written(envelope)
+    assert dist.checked().exit_code == 0
+
+
+def test_an_archive_has_one_image(tmp_path: Path) -> None:
+    """Of several, it is not known which one is meant."""
+    path = tmp_path / release.IMAGE
+    path.write_bytes(archive_of("ab" * 32, "cd" * 32))
+    with pytest.raises(release.Untrusted, match="2 images"):
+        release.image_digest(path)
+
+
+def test_only_a_commit_is_released(dist: Signed, tmp_path: Path) -> None:
+    """`sign` refuses a checkout with a change that no commit has."""
+    git = shutil.which("git")
+    assert git is not None
+    copy = tmp_path / "copy"
+    subprocess.run([git, "clone", "-q", "--depth=1", f"file://{release.ROOT}", copy], check=True)
+    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def sign() -> subprocess.CompletedProcess[str]:
+        command: list[str | Path] = [sys.executable, "-m", "tools.release", "sign"]
+        command += ["--key", dist.key, dist.folder]
+        return subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, check=False
+        )
+
+    done = sign()
+    assert done.returncode == 0, done.stderr
+    assert dist.checked().exit_code == 0
+    (copy / "LICENSE").write_text("Ours.\n")
+    done = sign()
+    assert done.returncode == 1
+    assert "LICENSE" in done.stderr

@@ -24,7 +24,7 @@ class Compose:
     """
 
     def __init__(self, podman: Podman, project: str, keys: Path) -> None:
-        self._podman = podman
+        self.podman = podman
         self._project = project
         self._keys = keys
         nats, gateway = free_port(), free_port()
@@ -66,24 +66,24 @@ class Compose:
     def python(self, code: str) -> str:
         """What this code prints in a container of the image that has nothing else."""
         words = ("--rm", "--network=none", "--read-only", "--entrypoint=python", IMAGE, "-c", code)
-        return self._podman.run("run", *words)
+        return self.podman.run("run", *words)
 
     def containers(self, service: str = "") -> list[str]:
         """Names of the project's containers, of one service or of all, also the ended ones."""
         chosen = [f"label=com.docker.compose.project={self._project}"]
         chosen += [f"label=com.docker.compose.service={service}"] if service else []
         filters = [word for label in chosen for word in ("--filter", label)]
-        return sorted(self._podman.run("ps", "--all", *filters, "--format={{.Names}}").split())
+        return sorted(self.podman.run("ps", "--all", *filters, "--format={{.Names}}").split())
 
     def facts(self, container: str) -> dict[str, Any]:
         """What podman knows of a container."""
-        [found] = json.loads(self._podman.run("inspect", container))
+        [found] = json.loads(self.podman.run("inspect", container))
         return dict(found)
 
     def healthy(self, container: str) -> bool:
         """Run the health check that the compose file declares."""
         try:
-            self._podman.run("healthcheck", "run", container)
+            self.podman.run("healthcheck", "run", container)
         except AssertionError:
             return False
         return True
@@ -110,11 +110,11 @@ class Compose:
 
     def execute(self, container: str, *words: str) -> str:
         """Standard output of a command in a container that runs."""
-        return self._podman.run("exec", container, *words)
+        return self.podman.run("exec", container, *words)
 
     def start(self, container: str) -> None:
         """Start one again that has ended, and wait for its end, which must be a good one."""
-        self._podman.run("start", "--attach", container)
+        self.podman.run("start", "--attach", container)
 
     def kill(self, container: str) -> None:
         """SIGKILL from outside, as the kernel would: podman is not asked and may restart it."""
@@ -123,7 +123,7 @@ class Compose:
     def stop(self, container: str) -> int:
         """SIGTERM, SIGKILL after the grace that the compose file gives, and the exit code."""
         grace_s = self.facts(container)["Config"]["StopTimeout"]
-        self._podman.run("stop", f"--time={grace_s}", container)
+        self.podman.run("stop", f"--time={grace_s}", container)
         return int(self.facts(container)["State"]["ExitCode"])
 
     def apportion(self, *words: str, stdin: str = "", ends_with: int = 0) -> Any:
