@@ -144,10 +144,13 @@ class Cluster:
     # ------------------------------------------------------------------ nodes
 
     def _join(self, name: str) -> None:
-        """The node is there, and ready."""
+        """The node is there, and ready; its kubelet ends the pods that were deleted without it."""
         node = kube_node(name, allocatable={"cpu": "64", "memory": "256Gi", "pods": "110"})
         if not self._do("POST", "/api/v1/nodes", node).ok:
             self._say_ready(name, "True")
+        for pod in self.server.store.all("pods"):
+            if pod["spec"].get("nodeName") == name and pod["metadata"].get("deletionTimestamp"):
+                self._remove(pod, END_S)
 
     def _say_ready(self, name: str, status: str) -> None:
         patch = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
