@@ -69,19 +69,20 @@ def fence(
 def _id(event: DecisionEvent, state: State) -> str:
     """The pod fence: one placement, and one voiding of it, for each attempt of a pod.
 
-    A place that was adopted may have been voided before, in an earlier life of the pod. An eviction
-    for a pod that has gone meanwhile changes nothing, and is none for the next that needs the room.
-    A refusal is told once for each revision that it was worked out on.
+    A place that was adopted may have been voided before, or the pod evicted for the same one, in an
+    earlier life of the pod. An eviction for a pod that has gone since changes nothing, and is none
+    for the next that needs the room. A refusal is told once for each revision that it was worked
+    out on.
     """
     pod = state.pods[event.pod]
+    again = f"/{pod.submitted_revision}" if pod.adopted else ""
     match event:
         case PodPlaced():
             return f"{event.pod}/{event.attempt}/placed"
         case PodEvicted():
             wanting = state.pods[event.beneficiary]
-            return f"{event.pod}/{event.attempt}/evicted/{wanting.uid}/{wanting.attempt}"
+            return f"{event.pod}/{event.attempt}/evicted/{wanting.uid}/{wanting.attempt}{again}"
         case PlacementVoided():
-            again = f"/{pod.submitted_revision}" if pod.adopted else ""
             return f"{event.pod}/{event.attempt}/voided{again}"
         case PodResized():
             return f"{event.pod}/resized/{event.asked}"

@@ -9,7 +9,7 @@ from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion.scheduler.fencing import _id, fence
-from apportion_schemas import PlacementVoided, PodAdopted, PodPlaced, decode
+from apportion_schemas import PlacementVoided, PodAdopted, PodEvicted, PodPlaced, decode
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
 from tests.support.memory_ledger import MemoryLedger
@@ -42,6 +42,34 @@ def test_a_place_is_voided_once_in_each_life_of_its_pod() -> None:
         )
     )
     assert id_of_void(again.state) == f"p1/1/voided/{again.pod('p1').submitted_revision}"
+
+
+def test_a_pod_is_evicted_for_another_once_in_each_life() -> None:
+    """One that an operator let go and that was adopted again can be evicted for the same pod."""
+    wanted = pod("p2", ask(1000), priority=10)
+    evicted = PodEvicted(
+        pod="p1",
+        namespace="ml",
+        name="p1",
+        attempt=1,
+        node="n1",
+        priority=0,
+        beneficiary="p2",
+        beneficiary_name="ml/p2",
+        beneficiary_priority=10,
+        nominated="n1",
+        reason="preempted",
+    )
+    ledger = Ledger(node("n1", gpu("g0")), pod("p1"), placed("p1", "n1", [share("g0")]), wanted)
+    assert _id(evicted, ledger.state) == "p1/1/evicted/p2/1"
+    ledger.play(evicted).gone("p1").play(
+        PodAdopted(
+            pod="p1", node="n1", submitted=pod("p1", ask(1000)), shares=(share("g0"),), attempt=1
+        )
+    )
+    begun = ledger.pod("p1").submitted_revision
+    assert _id(evicted, ledger.state) == f"p1/1/evicted/p2/1/{begun}"
+    assert "p1" not in ledger.state.evictions
 
 
 def test_what_is_decided_together_is_told_with_one_time_and_fenced_once() -> None:

@@ -199,17 +199,19 @@ class Auditor:
     def _reported_again(self, event_id: str, data: _Chained, once: str) -> bool:
         """What one attempt of a pod may be told more than once, with what tells them apart.
 
-        An eviction: for whom, and for which attempt of that one. A voiding of a place that was
-        adopted, and so may have been voided in an earlier life: where this one began.
+        An eviction: for whom, and for which attempt of that one. Either may have been told in an
+        earlier life of the pod where its place was adopted: where this life began.
         """
-        known, _, number = event_id.rpartition("/")
-        if not number.isdecimal():
-            return False
-        if isinstance(data, PodEvicted):
-            return known == f"{once}/{data.beneficiary}"
         pod = self.state.pods.get(data.pod)
-        adopted = isinstance(data, PlacementVoided) and (pod is None or pod.adopted)
-        return adopted and known == once
+        lives = 1 if pod is None or pod.adopted else 0
+        if isinstance(data, PodEvicted):
+            once, least, most = f"{once}/{data.beneficiary}", 1, 1 + lives
+        elif isinstance(data, PlacementVoided):
+            least, most = 1, lives
+        else:
+            return False
+        numbers = event_id.removeprefix(f"{once}/").split("/")
+        return least <= len(numbers) <= most and all(map(str.isdecimal, numbers))
 
     # -------------------------------------------------------------- after the fold took it
 
