@@ -6,8 +6,13 @@
 `sign` writes `provenance.intoto.json` beside the files of DIST: a statement of in-toto with the
 provenance of SLSA 1.0, in an envelope of DSSE. It names every file with its SHA-256, the digest of
 the image, the commit, and the locks and base images that the build was held to. Any tool that knows
-DSSE can check it, `cosign verify-blob-attestation` for one. Invariant: `check` passes only where
-DIST has the files that were signed, with their content, and no other.
+DSSE can check it, for one:
+
+    cosign verify-blob-attestation --key KEY.pub --type https://slsa.dev/provenance/v1
+        --insecure-ignore-tlog --signature DIST/provenance.intoto.json DIST/FILE
+
+Invariant: `check` passes only where DIST has the files that were signed, with their content, and no
+other.
 """
 
 from __future__ import annotations
