@@ -4,7 +4,7 @@ import importlib.metadata
 import tomllib
 from collections.abc import Iterable
 
-from tests.tidy import dependencies, purity, sizes, tree, words
+from tests.tidy import dependencies, prose, purity, sizes, tree, words
 from tests.tidy.offence import Offence
 from tools import pins
 
@@ -46,6 +46,12 @@ def test_files_fit_into_a_head() -> None:
 def test_modules_and_tests_say_what_they_are_for() -> None:
     """A reader learns why from the first lines."""
     none(o for path, source in SOURCES.items() for o in words.docstrings(path, source))
+
+
+def test_no_code_reads_a_sentence() -> None:
+    """What code needs to know is a field: a sentence may be written otherwise at any time."""
+    none(o for path, source in SOURCES.items() for o in prose.reads(path, source))
+    assert prose.OUTSIDE.keys() <= SOURCES.keys()
 
 
 def test_names_say_what_is_inside() -> None:

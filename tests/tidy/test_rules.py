@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from tests.tidy import dependencies, purity, sizes, words
+from tests.tidy import dependencies, prose, purity, sizes, words
 
 CORE = "services/apportion/core/planted.py"
 TEST = "tests/unit/test_planted.py"
@@ -195,3 +195,33 @@ def test_dependency_mismatches(declared: list[str], offenders: list[str]) -> Non
         {CORE: source}, declared, providers={"yaml": ["PyYAML"]}, not_imported=["a-binary"]
     )
     assert [offence.path for offence in offences] == offenders
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'why.sentence.partition(": ")[2]',
+        'pod.cause.startswith("can never fit")',
+        '"held by" in row.unblocked_by',
+        're.sub("is", "was", why.sentence)',
+        "NAMED.findall(answer.text)",
+        'str(error).startswith("there never was")',
+        'words.cure(code).replace("NODE", node)',
+        'refusal_words(explained).endswith("lost")',
+    ],
+)
+def test_code_that_reads_a_sentence(line: str) -> None:
+    """However it takes it apart, of whichever answer."""
+    assert list(prose.reads(CORE, line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'name.partition("/")', "why.sentence", "path.read_text().split()", "node in why.unbelieved",
+        'check.words.split("\\n")', "words.cure(code, node=node)",
+    ],
+)  # fmt: skip
+def test_code_that_reads_a_name_or_shows_a_sentence(line: str) -> None:
+    """Neither is a sentence that is taken apart."""
+    assert not list(prose.reads(CORE, line))

@@ -161,15 +161,14 @@ def _local(data: Path, library: Path | None) -> _Machines:
     return _Machines(tuple(agent), Fleet(f"the GPUs of {socket.gethostname()}"), tuple(advice))
 
 
-def _check(make: Callable[[Any], object]) -> None:
-    """Make the fleet, which the agent makes anew. Raises Wrong, with all that is wrong with it."""
+def _check(make: Callable[[Any], object], of: str = "") -> None:
+    """Make the fleet, which the agent makes again. Raises Wrong with all mistakes, behind `of`."""
     from apportion.runtime.files import fleets  # with YAML, which the samples' fleet does not cost
 
     try:
         make(fleets)
     except fleets.FleetInvalid as error:
-        lines = str(error).replace("--simulate: ", "")
-        raise Wrong(f"--fleet: {lines}") from None
+        raise Wrong(f"{of}{error}") from None
 
 
 def misnamed(node: str) -> str:
@@ -219,12 +218,12 @@ def _simulated(fleet: tuple[str, ...], nodes: int | None, data: Path | None) -> 
                 f"--fleet: {path} is what the ledger in {data} keeps of its fleet; leave --fleet "
                 "out to go on with it, and write another fleet into a file of your own"
             )
-        _check(lambda fleets: fleets.read_fleet(path, misnamed=misnamed))
+        _check(lambda fleets: fleets.read_fleet(path, misnamed=misnamed), "--fleet: ")
         return of_file(path, SAMPLES_FLEET if path == FLEET else str(path))
     for spec in fleet:
         if Path(spec).suffix in {".csv", ".yaml", ".yml"}:
             raise Wrong(f"--fleet: there is no file {spec}")
     count = nodes or len(fleet)
-    _check(lambda fleets: fleets.numbered_nodes("node-{}", count, fleet))
+    _check(lambda fleets: fleets.numbered_nodes("node-{}", count, fleet, option="--fleet"))
     numbered = ((f"node-{i + 1}", fleet[i % len(fleet)]) for i in range(count))
     return of_nodes(numbered, f"{count} x {' '.join(fleet)}")

@@ -73,11 +73,13 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: Annotated[tuple[object, ...], Meta(max_length=NODES_MAX)]
 
 
-def numbered_nodes(pattern: str, count: int, specs: Sequence[str]) -> list[SimulatedNode]:
+def numbered_nodes(
+    pattern: str, count: int, specs: Sequence[str], *, option: str = "--simulate"
+) -> list[SimulatedNode]:
     """`count` nodes named after `pattern`, which take the descriptions in turn; none without any.
 
     `{}` in the pattern becomes 1, 2, ...; a pattern without it is the name of a single node, and
-    the stem of several.
+    the stem of several. `option` is that of the verb, by which mistakes are named.
 
     Raises:
         FleetInvalid: a name, a description or the number of nodes is out of bounds.
@@ -90,7 +92,7 @@ def numbered_nodes(pattern: str, count: int, specs: Sequence[str]) -> list[Simul
         pattern += f"-{PLACE}"
     names = [pattern.replace(PLACE, str(i + 1)) for i in range(count if specs else 0)]
     rows = [
-        _Entry(lambda _: "--simulate", name, _Row(node=name, devices=specs[i % len(specs)]))
+        _Entry(lambda _: option, name, _Row(node=name, devices=specs[i % len(specs)]))
         for i, name in enumerate(names)
     ]
     wrong: list[str] = []

@@ -41,13 +41,17 @@ _KEY_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}
 
 
 class Malformed(ValueError):
-    """Text that cannot be parsed: the line (from 1), what is wrong, and how to mend it."""
+    """Text that cannot be parsed: the line (from 1), what is wrong, and how to mend it.
 
-    def __init__(self, line: int, problem: str, fix: str) -> None:
+    `of_syntax`: it is not JSON at all.
+    """
+
+    def __init__(self, line: int, problem: str, fix: str, *, of_syntax: bool = False) -> None:
         super().__init__(line, problem, fix)
         self.line = line
         self.problem = problem
         self.fix = fix
+        self.of_syntax = of_syntax
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.problem}: {self.fix}"
@@ -87,7 +91,7 @@ def parse(text: str, *, is_json: bool = False) -> Iterator[Parsed]:
             yield Parsed(1, 1, text, content=_json(text))
             return
         except Malformed as error:
-            if is_json or not error.problem.startswith("is no JSON"):
+            if is_json or not error.of_syntax:
                 yield Parsed(1, 1, text, error=error)
                 return
     if too_many := _too_many(text):
@@ -229,7 +233,8 @@ def _json(text: str) -> object:
     try:
         content = json.loads(text, object_pairs_hook=unique, parse_constant=no_number)
     except json.JSONDecodeError as error:
-        raise Malformed(error.lineno, f"is no JSON ({error.msg})", "mend the syntax") from None
+        problem = f"is no JSON ({error.msg})"
+        raise Malformed(error.lineno, problem, "mend the syntax", of_syntax=True) from None
     except RecursionError:
         raise Malformed(1, f"nested deeper than {DEPTH_MAX} levels", "flatten it") from None
     except Malformed:
