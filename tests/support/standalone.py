@@ -132,9 +132,9 @@ class Standalone:
             f"{name} to be started again", timeout_s=60,
         )  # fmt: skip
 
-    def left(self) -> list[int]:
-        """Every process on this machine that comes from this run, but for `up` itself."""
-        own = self._process.pid if self._process and self.running else 0
+    def left(self, *, itself: bool = False) -> list[int]:
+        """Every process on this machine that comes from this run; `up` too only with `itself`."""
+        own = self._process.pid if self._process and self.running and not itself else 0
         return [pid for pid in _pids() if pid != own and self._ours(pid)]
 
     def left_of(self, program: str) -> list[int]:

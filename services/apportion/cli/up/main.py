@@ -29,7 +29,7 @@ from apportion.cli.client.connection import (
 )
 from apportion.cli.exits import Unreachable, Wrong
 from apportion.cli.up.fleet import Fleet, kept, nodes_file, of_file, of_nodes
-from apportion.cli.up.forking import ForkServer
+from apportion.cli.up.fork_server import ForkServer
 from apportion.cli.up.options import Wanted
 from apportion.runtime.process.tls import NATS_TLS, forget_files
 

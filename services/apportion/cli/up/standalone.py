@@ -30,16 +30,16 @@ from apportion.cli.client.connection import (
     elsewhere,
     write_connection,
 )
-from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.gateway_client import WAIT_S, Gateway
+from apportion.cli.client.ledger import open_ledger
 from apportion.cli.exits import REFUSED, Unreachable
 from apportion.cli.render.output import console, plain
 from apportion.cli.up import fleet as kept_fleet
-from apportion.cli.up.forking import ForkServer
-from apportion.cli.up.held_port import HeldPort
+from apportion.cli.up.fork_server import ForkServer
 from apportion.cli.up.options import Wanted
 from apportion.cli.up.samples import Samples, show, submit_samples
-from apportion.cli.up.supervisor import Child, Supervisor, UpFailed
-from apportion.core.explain.answers import RevisionAnswer
+from apportion.cli.up.supervisor import Child, HeldPort, Supervisor, UpFailed
+from apportion.core.explain.answers import DeviceAnswer, RevisionAnswer
 from apportion.core.explain.health import FREEZES
 from apportion.core.explain.words import many
 from apportion.runtime.jetstream import client as jetstream
@@ -238,14 +238,33 @@ class Up:
             reported = found
 
     async def tell_unpriced(self) -> None:
-        """What the price file lacks. A remark: left out where nobody answers, and all goes on."""
-        if file := os.environ.get(PRICES_ENV):
-            # What reads prices is of reports, which nobody else needs to start.
-            from apportion.cli.up.unpriced import unpriced
+        """Print which models of the fleet the price file lacks, with the fix.
 
-            with contextlib.suppress(click.ClickException, LedgerError):
-                if said := await unpriced(self._where, Path(file)):
-                    self._say(said)
+        The gateway's log and the doctor tell as well, which nobody reads before the end of a month.
+        A remark: left out where nobody answers, and all goes on.
+        """
+        if not (file := os.environ.get(PRICES_ENV)):
+            return
+        # What reads prices is of reports, which nobody else needs to start.
+        from apportion.core.reports.prices import PriceError, lacking_words
+        from apportion.runtime.jetstream.reports import read_prices
+
+        try:
+            async with open_ledger(self._where.reach()) as ledger:
+                newest = await ledger.last_revision()
+            query = {"at_least": newest, "wait_s": WAIT_S}
+            gateway = Gateway(self._where.gateway_url())
+            _, devices = await asyncio.to_thread(gateway.items, "devices", DeviceAnswer, query)
+            prices = await asyncio.to_thread(read_prices, Path(file))
+        except (click.ClickException, LedgerError):
+            return
+        except PriceError as error:
+            problem = str(error)
+        else:
+            lacking = prices.lacking(device.model for device in devices if device.present)
+            problem = lacking_words(lacking) if lacking else ""
+        if problem:
+            self._say(f"no report of the cost can be made from {file}: {problem}")
 
     def _tell_how_to_look(self) -> None:
         found = urlsplit(self._supervisor.server.url_for("auditor"))

@@ -160,7 +160,7 @@ def test_up_without_a_fleet_goes_on_with_the_one_of_the_folder(
         return 0
 
     monkeypatch.setattr("apportion.cli.up.standalone.stand", begin)
-    monkeypatch.setattr("apportion.cli.up.forking.ForkServer.start", lambda _self: None)
+    monkeypatch.setattr("apportion.cli.up.fork_server.ForkServer.start", lambda _self: None)
     fleet = written(tmp_path / "one.yaml")
     data = tmp_path / "data"
     data.mkdir()

@@ -17,7 +17,7 @@ _DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 BORN = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from apportion.cli.up.forking import Forked, ForkServer
+from apportion.cli.up.fork_server import Forked, ForkServer
 from apportion.cli.up.supervisor import Child, Supervisor
 
 async def main(data, pid):

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from apportion.cli.up.fleet import Fleet
-from apportion.cli.up.forking import ForkServer
+from apportion.cli.up.fork_server import ForkServer
 from apportion.cli.up.main import FLEET, command
 from apportion.cli.up.options import Wanted
 from apportion.cli.up.standalone import PRICES_ENV, Up, check_ports

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from apportion.cli.up.held_port import HeldPort
+from apportion.cli.up.supervisor import HeldPort
 
 
 async def test_who_is_told_of_it_listens_there_and_nobody_else_is_given_it() -> None:
