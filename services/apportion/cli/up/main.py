@@ -104,7 +104,12 @@ def command(
     )
     try:
         folder = Path(tempfile.mkdtemp(prefix="apportion-")) if ephemeral else kept_in
-        machines = _local(folder, library) if simulated is None else _of_fleet(folder, simulated)
+        machines = (
+            _local(folder, library)
+            if simulated is None
+            # The agent reads what is kept of the fleet, which no one changes while it runs.
+            else _Machines(("--fleet", str(nodes_file(folder))), simulated)
+        )
     except OSError as error:
         raise Unreachable(f"cannot start: {error}") from None
     wanted = Wanted(
@@ -136,11 +141,6 @@ class _Machines(NamedTuple):
     agent: tuple[str, ...]
     fleet: Fleet
     advice: tuple[str, ...] = ()
-
-
-def _of_fleet(data: Path, fleet: Fleet) -> _Machines:
-    """Simulated ones: the agent reads what is kept, which nobody changes while it runs."""
-    return _Machines(("--fleet", str(nodes_file(data))), fleet)
 
 
 def _local(data: Path, library: Path | None) -> _Machines:

@@ -116,7 +116,7 @@ class Up:
 
     async def _work(self) -> int:
         await self._start()
-        self._say(f"all services ready after {self._elapsed():.1f} s")
+        self._say(f"all services ready after {time.monotonic() - self._wanted.began_s:.1f} s")
         self._start_service("watcher", ("--by-hand",))  # nobody needs it before one is evicted
         self._telling = asyncio.create_task(self._tell_freezes())
         code = 0
@@ -124,7 +124,9 @@ class Up:
             samples = await submit_samples(self._where, self._out)
             show(self._out, samples)
             self._tell_never_fit(samples)
-            self._tell_first_placement(samples)
+            if samples.first_placed_s:
+                took_s = samples.first_placed_s - self._wanted.began_s
+                self._say(f"first placement {took_s:.1f} s after start")
             code = REFUSED if samples.refused else 0
         await self.tell_unpriced()
         if self._wanted.exit_after_samples:
@@ -194,9 +196,6 @@ class Up:
         )
         write_connection(self._wanted.data, connection)
 
-    def _elapsed(self) -> float:
-        return time.monotonic() - self._wanted.began_s
-
     def _say(self, text: str) -> None:
         self._out.print(plain(text), soft_wrap=True)
 
@@ -206,12 +205,6 @@ class Up:
                 f"{samples.never} of {many(len(samples.pods), 'sample')} can never fit on "
                 f"{self._wanted.fleet.name}: the samples are made for the fleet of `apportion up` "
                 "without --fleet; --no-samples leaves them out"
-            )
-
-    def _tell_first_placement(self, samples: Samples) -> None:
-        if samples.first_placed_s:
-            self._say(
-                f"first placement {samples.first_placed_s - self._wanted.began_s:.1f} s after start"
             )
 
     async def _tell_freezes(self) -> None:

@@ -226,7 +226,8 @@ class Supervisor:
             if code == EXIT_CONFIG and not self._settled:
                 raise UpFailed(f"the {child.name} did not start; {child.log_tail()}")
             failures = 0 if time.monotonic() - began > SETTLED_S else failures + 1
-            self._say(f"the {child.name} {_ended(code)}; starting it again, see {child.log}")
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            self._say(f"the {child.name} {how}; starting it again, see {child.log}")
             await asyncio.sleep(BACK_OFF.after(failures))
 
     async def _spawn(self, child: Child) -> Forked:
@@ -366,10 +367,6 @@ def _is_free(port: int) -> bool:
             probe.bind(("127.0.0.1", port))
             return True
     return False
-
-
-def _ended(code: int) -> str:
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 def _signal(process: Forked | None, number: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import click
@@ -91,7 +91,7 @@ def create(*, where: Where, as_json: bool, replicas: int, max_bytes: int) -> Non
     async def made(ledger: JetStreamLedger) -> StreamInfo:
         return await jetstream.create_stream(ledger, replicas=replicas, max_bytes=max_bytes)
 
-    _tell(_outcome(where, "bootstrap", made), as_json=as_json)
+    _tell(run(_looked(where.reach("bootstrap"), made)), as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion ledger resize --max-bytes 5000000000")
@@ -104,14 +104,14 @@ def resize(*, where: Where, as_json: bool, max_bytes: int) -> None:
     async def resized(ledger: JetStreamLedger) -> StreamInfo:
         return await stream.resize(ledger.wire, max_bytes=max_bytes)
 
-    _tell(_outcome(where, "bootstrap", resized), as_json=as_json)
+    _tell(run(_looked(where.reach("bootstrap"), resized)), as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion ledger check --json")
 @asks_ledger
 def check(*, where: Where, as_json: bool) -> None:
     """Check every setting that the ledger's promises rest on."""
-    _tell(_outcome(where, "operator", jetstream.check_stream), as_json=as_json)
+    _tell(run(_looked(where.reach("operator"), jetstream.check_stream)), as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion ledger archive ledger.jsonl")
@@ -150,10 +150,6 @@ async def _archive(reach: Reach, file: Path) -> Archived:
         return Archived(str(file), writer.revisions)
 
 
-def _outcome(where: Where, role: str, look: Look) -> StreamInfo | LedgerDrifted:
-    return run(_looked(where.reach(role), look))
-
-
 async def _looked(reach: Reach, look: Look) -> StreamInfo | LedgerDrifted:
     ledger = await jetstream.connect(reach, name="apportion cli")
     try:
@@ -164,16 +160,13 @@ async def _looked(reach: Reach, look: Look) -> StreamInfo | LedgerDrifted:
         await ledger.close()
 
 
-def _most(max_bytes: int) -> str:
-    return size(max_bytes) if max_bytes >= 0 else "what the disk holds"
-
-
 def words_of(checked: Checked) -> str:
     """What of a ledger that is as it must be; amounts are in the units that `doctor` has."""
+    most = size(checked.max_bytes) if checked.max_bytes >= 0 else "what the disk holds"
     return (
         f"the ledger is as it must be: revisions {checked.first_revision} to "
         f"{checked.last_revision}, which take {size(checked.bytes)} of "
-        f"{_most(checked.max_bytes)}, {many(checked.replicas, 'replica')}"
+        f"{most}, {many(checked.replicas, 'replica')}"
     )
 
 
@@ -395,7 +388,11 @@ async def _enable(
         rules = await stream.read_rules(ledger.wire)
         last = await ledger.last_revision()
         readers = await list_readers(ledger.wire)
-    wanted = tuple(_wanted(rules, last, readers))
+    wanted = tuple(
+        Wanted(each, writer, _halting(readers, *_parsed(each)))
+        for writer in WRITERS
+        for each in missing(rules, writer, last + 1)
+    )
     chosen = [_parsed(each.format) for each in wanted] if every else list(asked)
     for name, version in chosen:
         if legal_version(name, rules.enabled.get(name, ()), last + 1) >= version:
@@ -410,12 +407,6 @@ async def _enable(
     revisions = await write_all(where.reach(), data, basis=last) if data else []
     names = [f"{name}@{version}" for name, version in chosen]
     return Enabled(wanted, dict(zip(names, revisions, strict=True)))
-
-
-def _wanted(rules: Rules, last: int, readers: Sequence[ReaderThere]) -> Iterable[Wanted]:
-    for writer in WRITERS:
-        for each in missing(rules, writer, last + 1):
-            yield Wanted(each, writer, _halting(readers, *_parsed(each)))
 
 
 def _halting(readers: Sequence[ReaderThere], name: str, version: int) -> dict[str, int]:

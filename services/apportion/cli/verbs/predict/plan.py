@@ -136,7 +136,8 @@ def _show(answer: PlanAnswer) -> None:
     _show_waiting(out, answer)
     if answer.when:
         out.print(plain(answer.when), soft_wrap=not out.is_terminal)
-    _show_totals(out, answer)
+    if said := totals_words(answer):
+        out.print(plain(said), style="dim", soft_wrap=not out.is_terminal)
 
 
 def _show_pods(out: Console, title: str, pods: Iterable[PlannedPod]) -> None:
@@ -255,11 +256,6 @@ def _others_wait(answer: PlanAnswer, shown: int) -> str:
         behind = " behind them" if shown >= len(answer.waiting) else ""
         return f"and {many(waiting - shown, 'pod')}{behind or ' more would wait'}"
     return f"{many(waiting - shown, 'pod')} would go on waiting, as now"
-
-
-def _show_totals(out: Console, answer: PlanAnswer) -> None:
-    if said := totals_words(answer):
-        out.print(plain(said), style="dim", soft_wrap=not out.is_terminal)
 
 
 def totals_words(answer: PlanAnswer) -> str:

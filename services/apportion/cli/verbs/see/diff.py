@@ -61,15 +61,11 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
     for name in LISTS:
         rows: Sequence[DiffRow] = getattr(diff, name)
         if rows:
-            _show(name, rows, diff.more.get(name, 0))
+            show(rows_of(name, rows), out)
+            if more := diff.more.get(name, 0):
+                out.print(f"and {more:,} more: --limit", style="dim")
     if not any(getattr(diff, name) for name in LISTS):
         out.print("nothing differs")
-
-
-def _show(name: str, rows: Sequence[DiffRow], more: int) -> None:
-    show(rows_of(name, rows))
-    if more:
-        console().print(f"and {more:,} more: --limit", style="dim")
 
 
 def rows_of(name: str, rows: Sequence[DiffRow]) -> Rows:

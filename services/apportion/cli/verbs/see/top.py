@@ -187,6 +187,13 @@ def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
     for device in devices:
         memory_used = device.memory_mib - device.memory_free_mib
         cores_used = device.cores - device.cores_free
+        state = device_state(device)
+        if not long:  # room for what stands beside it: `get devices` says all of it
+            state.truncate(STATE_CELLS, overflow="ellipsis")
+        pods = plain(
+            " ".join(dict.fromkeys(short_name(h.namespace, h.pod) for h in device.holders))
+        )
+        pods.no_wrap, pods.overflow = True, "ellipsis"  # cut where the screen ends
         made.add_row(
             plain(device.node if device.node != node else ""),
             str(device.index),
@@ -199,24 +206,11 @@ def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
             if device.mode == "mig"
             else bar(cores_used, device.cores).append(f" {cores_used}"),
             f"{device.slots - device.slots_free}/{device.slots}",
-            device_state(device) if long else _short(device_state(device)),
-            _cut(" ".join(dict.fromkeys(short_name(h.namespace, h.pod) for h in device.holders))),
+            state,
+            pods,
         )
         node = device.node
     return made
-
-
-def _short(state: Text) -> Text:
-    """A state that leaves room for what stands beside it: `get devices` says all of it."""
-    state.truncate(STATE_CELLS, overflow="ellipsis")
-    return state
-
-
-def _cut(text: str) -> Text:
-    """Text of one line, cut where the screen ends."""
-    cut = plain(text)
-    cut.no_wrap, cut.overflow = True, "ellipsis"
-    return cut
 
 
 def bar(used: int, total: int) -> Text:
