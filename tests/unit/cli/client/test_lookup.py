@@ -1,0 +1,37 @@
+"""What a verb on pods offers in place of a pod that is not there."""
+
+import pytest
+
+from apportion.cli.client.lookup import pods_meant
+from apportion.core.explain.answers import PodAnswer
+
+
+def answer(name: str, owner: str = "", group: str = "") -> PodAnswer:
+    """What the gateway says of a pod of the namespace serving."""
+    return PodAnswer(
+        namespace="serving", name=name, uid=name, phase="placed", owner=owner, group=group
+    )
+
+
+PODS = (
+    answer("web-0", "Deployment/web"),
+    answer("web-1", "Deployment/web"),
+    answer("gang-worker-0", "Job/train", "serving/gang"),
+    answer("both", "Deployment/both"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("web", "; it is a Deployment, and its pods are serving/web-0, serving/web-1"),
+        ("gang", "; it is a gang, and its pods are serving/gang-worker-0"),
+        ("train", "; it is a Job, and its pods are serving/gang-worker-0"),
+        ("both", "; did you mean serving/both?"),
+        ("web-2", "; did you mean serving/web-1, serving/web-0?"),
+        ("nothing-like-it", ""),
+    ],
+)
+def test_the_name_of_what_made_pods_is_told_with_its_pods(name: str, said: str) -> None:
+    """A pod of the name comes before what made it; a like name is offered where there is none."""
+    assert pods_meant(name, PODS) == said

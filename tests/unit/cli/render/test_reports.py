@@ -1,0 +1,135 @@
+"""Tables of reports: what stands in a row says something."""
+
+import io
+import re
+from decimal import Decimal
+
+import pytest
+from msgspec import structs
+from rich.console import Console
+
+from apportion.cli.render.reports import capacity_words, figures, rows_of, span_of
+from apportion.cli.render.rows import Rows
+from apportion.core.ledger.moments import HOUR
+from apportion.core.reports.accounts import Account
+from apportion.core.reports.answers import ReportAnswer, ReportRow
+from apportion.core.reports.meters import Meters
+from tests.support.accounts import Accounted
+from tests.support.fleet import rack
+from tests.support.pods import placed, pod, share
+
+
+def test_steps_say_what_was_free_in_the_row_of_nobody() -> None:
+    """It granted nothing and used nothing, and says no noughts about that."""
+    accounted = Accounted(hours=2, step=2).at(0, rack("n1", 1), pod("p1"))
+    accounted.at(1, placed("p1", shares=[share("n1-g0", 40_960)]))
+    answer = accounted.report()
+    out = Console(file=io.StringIO(), width=200, color_system=None)
+    out.print(rows_of(answer, answer.steps, money=False, steps=True))
+    assert isinstance(out.file, io.StringIO)
+    head, nobody, default = out.file.getvalue().splitlines()
+    assert head.split()[-3:] == ["FREE", "CORDONED", "BROKEN"]
+    assert nobody.split()[1:] == ["(nobody)", "1.50", "0.00", "0.00"]
+    assert default.split()[1:3] == ["default", "0.50"]
+
+
+def test_what_nobody_measured_is_blank() -> None:
+    """Memory as well as work: a nought would say that nothing was used."""
+    accounted = Accounted(hours=2).at(0, rack("n1", 1), pod("p1"))
+    answer = accounted.at(1, placed("p1", shares=[share("n1-g0", 40_960)])).report()
+    [row] = answer.rows
+    assert cells(row, answer) == ["default", "0.50", "40.00"]
+    measured = structs.replace(row, reported_gpu_hours=1.0)
+    assert cells(measured, answer) == ["default", "0.50", "40.00", "0", "%", "0.00"]
+    heads = [printed(rows_of(answer, (each,), money=False))[0] for each in (row, measured)]
+    assert ["WORK" in head and "GiB HOURS USED" in head for head in heads] == [False, True]
+    assert all("GPU HOURS GRANTED" in head and "GiB HOURS GRANTED" in head for head in heads)
+
+
+def test_what_is_added_up_has_one_number_of_decimals() -> None:
+    """Granted, free, cordoned and broken come to the capacity, in a row and in the sentence."""
+    row = ReportRow(
+        key="n1", granted_gpu_hours=3.5, granted_gib_hours=8.0, capacity_gpu_hours=4.2928,
+        free_gpu_hours=0.79, cordoned_gpu_hours=0.0028, broken_gpu_hours=0.0,
+    )  # fmt: skip
+    answer = ReportAnswer(
+        revision=1, report="usage", by="node", start="", end="", rows=(row,), total=row
+    )
+    line = printed(rows_of(answer, (row,), money=False))[1].split()
+    assert line == ["n1", "3.5000", "8.00", "0.7900", "0.0028", "0.0000"]
+    assert capacity_words(row).startswith(
+        "capacity 4.2928 GPU hours = 3.5000 granted + 0.7900 free + 0.0028 cordoned + 0.0000 broken"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hours", "said"),
+    [
+        ((1 / 3, 1 / 3, 1 / 3, 0), "1.00 GPU hours = 0.34 granted + 0.33 free + 0.33 cordoned"),
+        ((0.016, 0.016, 1.968, 0), "2.00 GPU hours = 0.02 granted + 0.02 free + 1.96 cordoned"),
+        ((1_999.996, 0.166, 0.166, 0.166), "2,000.49 GPU hours = 1,999.98 granted + 0.17 free"),
+    ],
+)
+def test_parts_of_the_capacity_come_to_it_as_they_are_printed(
+    hours: tuple[float, float, float, float], said: str
+) -> None:
+    """What each loses by its rounding, or wins, is the largest's, where it is the least part."""
+    granted, free, cordoned, broken = hours
+    total = ReportRow(
+        key="", granted_gpu_hours=granted, free_gpu_hours=free, cordoned_gpu_hours=cordoned,
+        broken_gpu_hours=broken, capacity_gpu_hours=sum(hours),
+    )  # fmt: skip
+    words = capacity_words(total)
+    assert said in words
+    whole, *parts = map(Decimal, re.findall(r"\d+\.\d+", words.replace(",", "")))
+    assert whole == sum(parts)
+
+
+def test_a_column_has_one_number_of_decimals() -> None:
+    """As many as its least figure needs; in lines below one another the eye compares digits."""
+    assert figures([0.0001, 0.0098, 0.02, None, 0.0]) == [
+        "0.0001",
+        "0.0098",
+        "0.0200",
+        "",
+        "0.0000",
+    ]
+    assert figures([1234.5, 0.01]) == ["1,234.50", "0.01"]
+    assert figures([0.000002, 3.0]) == ["0.000002", "3.000000"]
+    accounted = Accounted(hours=2).at(0, rack("n1", 1), pod("p1"), pod("p2", namespace="web"))
+    accounted.at(0, placed("p1", shares=[share("n1-g0", 40_960)]))
+    accounted.at(1.99, placed("p2", namespace="web", shares=[share("n1-g0", 4_096)]))
+    answer = accounted.report()
+    out = Console(file=io.StringIO(), width=200, color_system=None)
+    out.print(rows_of(answer, answer.rows, money=False))
+    assert isinstance(out.file, io.StringIO)
+    assert [line.split()[1:3] for line in out.file.getvalue().splitlines()[1:]] == [
+        ["1.0000", "80.00"], ["0.0005", "0.04"],
+    ]  # fmt: skip
+
+
+def cells(row: ReportRow, answer: ReportAnswer) -> list[str]:
+    """What a table of this row has in it."""
+    return printed(rows_of(answer, (row,), money=False))[1].split()
+
+
+def printed(rows: Rows) -> list[str]:
+    """The lines of a table on a wide terminal."""
+    out = Console(file=io.StringIO(), width=200, color_system=None)
+    out.print(rows)
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue().splitlines()
+
+
+def test_the_period_of_a_young_ledger_is_from_when_it_begins() -> None:
+    """A day over a ledger of two hours would tell of what was not; what is older is told whole."""
+    accounted = Accounted(hours=24).at(22, rack("n1", 1))
+    assert span_of(accounted.report()) == (
+        "1970-01-01T22:00:00Z, when the ledger begins, to 1970-01-02T00:00:00Z"
+    )
+    assert span_of(accounted.idle()).startswith("1970-01-01T22:00:00Z, when the ledger begins,")
+    later = Accounted(hours=24).at(0, rack("n1", 1)).at(22, pod("p1"))
+    assert span_of(later.report()) == "1970-01-01T00:00:00Z to 1970-01-02T00:00:00Z"
+    snapshot = Account(later.ledger.state, later.by, Meters(0, later.period.end))
+    snapshot.observe(later.ledger.take(pod("p2")), 22 * HOUR)
+    assert not snapshot.begins, "read from a snapshot: what was before it is not known"
