@@ -25,15 +25,16 @@ from apportion.gateway.access.options import (
     login_options,
 )
 from apportion.gateway.access.session import Sessions
-from apportion.gateway.api.answering import by_turns, unknown_path
+from apportion.gateway.api.answering import by_turns, guarded, unknown_path
 from apportion.gateway.api.api import Api
-from apportion.gateway.api.doctor import Doctor, Seen
-from apportion.gateway.api.live import EventStream
+from apportion.gateway.api.doctor import DOCTOR, Doctor, Seen
+from apportion.gateway.api.endpoint import PREFIX
+from apportion.gateway.api.live import EVENTS, EventStream
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.past_client import LONG_EVENTS, PastClient, PastOptions
-from apportion.gateway.api.plans import AT_ONCE, Plans
-from apportion.gateway.api.reads import PREFIX
+from apportion.gateway.api.plans import AT_ONCE, PLAN, Plans
 from apportion.gateway.console.console import console_routes
+from apportion.gateway.endpoints import ENDPOINTS
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
 from apportion.gateway.fleet_sums import FleetSums
@@ -198,7 +199,7 @@ class Gateway:
             service.ready_when(life.reader.not_ready)
             async with AsyncExitStack() as open_servers:
                 cursors = Cursors(service.config.reach.read_ledger_key())
-                login = self._places.login.opened(cursors)
+                login = self._places.login.opened(cursors, ENDPOINTS)
                 self._gate = await open_servers.enter_async_context(login)
                 commit = GroupCommit(ledger, clock=service.clock)
                 append = (await open_servers.enter_async_context(commit)).append
@@ -304,12 +305,12 @@ class _Life:
         plan = by_turns(Turns(AT_ONCE), "plans", api.or_past(plans.handle))
         routes = [
             *api.routes(),
-            web.get(f"{PREFIX}/doctor", api.guarded("doctor", doctor.handle)),
-            web.post(f"{PREFIX}/plan", api.guarded("plan", plan)),
-            web.get(f"{PREFIX}/events", api.guarded("events", stream.handle)),
+            DOCTOR.route(api.guarded(DOCTOR, doctor.handle)),
+            PLAN.route(api.guarded(PLAN, plan)),
+            EVENTS.route(api.guarded(EVENTS, stream.handle)),
             *Sessions(door.gate).routes(api.guarded),
             *Acts(door.gate, lambda: self._feed.state, door.publisher).routes(api.guarded),
-            web.route("*", "/api/{tail:.*}", api.guarded("unknown", unknown_path)),
+            web.route("*", "/api/{tail:.*}", guarded(measures, "unknown", unknown_path(ENDPOINTS))),
             *console_routes(),
         ]
         return self._server(listen, routes, door.gate)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from apportion.core.ledger.state import RefusedEvent
-from apportion.gateway.api.late_words import LateWords
+from apportion.gateway.api.doctor import LateWords
 from apportion_schemas import PodBound, PodGone, SharesAllocated
 from tests.support.facts import Facts
 from tests.support.nats import running_bus

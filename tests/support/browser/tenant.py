@@ -11,6 +11,8 @@ import msgspec
 from playwright.sync_api import Page, Route
 
 from apportion.gateway.access.redaction_rules import look_at
+from apportion.gateway.api.endpoint import Audience
+from tests.support.endpoints import endpoint_at
 
 API = "/api/v1/"
 
@@ -22,10 +24,11 @@ def seen_by_a_tenant(page: Page, *namespaces: str) -> Iterator[None]:
     def answer(route: Route) -> None:
         headers = {**route.request.headers, "accept": "application/json"}
         response = route.fetch(headers=headers)
-        look = look_at(urlsplit(route.request.url).path.removeprefix(API))
-        if look is None or not response.ok:
+        endpoint = endpoint_at(urlsplit(route.request.url).path.removeprefix(API))
+        if endpoint.audience is not Audience.TENANTS or not response.ok:
             route.fulfill(response=response)
             return
+        look = look_at(endpoint)
         whole = msgspec.json.decode(response.body(), type=look.kind)
         allowed = look.namespaces(whole) & {*namespaces}
         shown = msgspec.json.encode(look.shown(whole, allowed.__contains__))

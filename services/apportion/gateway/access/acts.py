@@ -16,9 +16,9 @@ from apportion.core.explain.access_answers import ActAnswer, CordonRequest
 from apportion.core.ledger.state import State
 from apportion.gateway.access.gate import PERSON, Gate
 from apportion.gateway.access.people import Person, Wish
-from apportion.gateway.api.answering import Handler, json_response
-from apportion.gateway.api.query import RequestRefused, only
-from apportion.gateway.api.reads import PREFIX
+from apportion.gateway.api.answering import json_response
+from apportion.gateway.api.endpoint import PREFIX, Audience, Endpoint, Handler
+from apportion.gateway.api.query import Query, RequestRefused, parsed
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.logs import get_logger
@@ -35,6 +35,17 @@ _decode = from_outside(msgspec.json.Decoder(CordonRequest).decode)
 _audit = get_logger("audit")
 
 
+ENDPOINTS = tuple(
+    Endpoint(
+        path=f"{kind}/{{name}}/{verb}", name=verb, method="POST", query=Query, body=CordonRequest,
+        answer=ActAnswer, audience=Audience.KNOWN,
+        summary=f"{summary} a {kind.removesuffix('s')}",
+    )
+    for kind in ("nodes", "devices")
+    for verb, summary in (("cordon", "Cordon"), ("uncordon", "Lift one cordon of"))
+)  # fmt: skip
+
+
 class Acts:
     """The acts of one gateway; `state` is its fold, and `gate` None where it has no login."""
 
@@ -43,15 +54,16 @@ class Acts:
         self._state = state
         self._publisher = publisher
 
-    def routes(self, guarded: Callable[[str, Handler], Handler]) -> Iterable[web.AbstractRouteDef]:
+    def routes(
+        self, guarded: Callable[[Endpoint, Handler], Handler]
+    ) -> Iterable[web.AbstractRouteDef]:
         """`POST /nodes/NODE/cordon`, and its sisters."""
-        for kind in ("nodes", "devices"):
-            for verb in ("cordon", "uncordon"):
-                yield web.post(f"{PREFIX}/{kind}/{{name}}/{verb}", guarded(verb, self.handle))
+        for endpoint in ENDPOINTS:
+            yield endpoint.route(guarded(endpoint, self.handle))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """One act, appended before it is answered. Raises RequestRefused."""
-        only(request.query, ())
+        parsed(Query, request.query)
         kind, _, rest = request.path.removeprefix(f"{PREFIX}/").partition("/")
         name, _, verb = rest.rpartition("/")
         if self._gate is None:

@@ -8,6 +8,7 @@ cannot act for whoever is logged in here.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -31,7 +32,6 @@ from apportion.gateway.access.redaction_rules import (
     Look,
     is_shown,
     look_at,
-    namespace_at,
     planned_namespaces,
     shown,
 )
@@ -45,34 +45,37 @@ from apportion.gateway.api.answering import (
     short_turns,
     turn_of,
 )
-from apportion.gateway.api.log import narrowed
-from apportion.gateway.api.plans import LINES
+from apportion.gateway.api.endpoint import JSON, PREFIX, Audience, Endpoint
+from apportion.gateway.api.log import PAGE, narrowed
+from apportion.gateway.api.plans import LINES, PLAN
 from apportion.gateway.api.query import LIMIT_MAX, RequestRefused
-from apportion.gateway.api.reads import PREFIX
 from apportion.runtime.service.http import CLIENT, Handle, address_of
 
 COOKIE = "apportion_token"
 PERSON = web.RequestKey("person", Person)
 """Under this key a request says who asks, where there is a login."""
-LOGIN, LOGOUT, ME = f"{PREFIX}/login", f"{PREFIX}/logout", f"{PREFIX}/me"
-_OPEN = re.compile(rf"^(/|/console/.*|{LOGIN}|{LOGOUT})$")
-"""What everybody gets: the page, and the question for a token."""
-_OWN = re.compile(rf"^({ME}|{PREFIX}/(nodes|devices)/[^/]+/(cordon|uncordon))$")
-"""What anybody who is known may ask for; what acts looks itself whether he may."""
+_PAGE = re.compile(r"^(/|/console/.*)$")
+"""What everybody gets: the page, which asks for a token."""
 SAFE = ("GET", "HEAD")
 
 
 class Gate:
     """The gate of one gateway; `cursors` are by the key that all gateways of a cluster share.
 
-    `public` is where browsers reach it, if somebody has told that.
+    `endpoints` say who may call them. `public` is where browsers reach it, if somebody has told
+    that.
     """
 
     def __init__(
-        self, login: Remembered, cursors: Cursors, public: PublicUrl | None = None
+        self,
+        login: Remembered,
+        cursors: Cursors,
+        endpoints: Iterable[Endpoint],
+        public: PublicUrl | None = None,
     ) -> None:
         self._login = login
         self._cursors = cursors
+        self._endpoints = {(it.method, f"{PREFIX}/{it.path}"): it for it in endpoints}
         self._public = public
         self._masking = short_turns()
         self._masker = ThreadPoolExecutor(1, "masking")
@@ -129,22 +132,30 @@ class Gate:
         path = request.path
         if request.method not in SAFE and hdrs.AUTHORIZATION not in request.headers:
             _refuse_other_sites(request, self._public)
-        if _OPEN.match(path):
+        endpoint = self._endpoint(request)
+        audience = endpoint.audience if endpoint else Audience.LEDGER
+        if _PAGE.match(path) or audience is Audience.EVERYONE:
             return await handle(request)
         person = request[PERSON] = await self.known(token_of(request))
         request[CLIENT] = person.name
-        if _OWN.match(path):
+        if audience is Audience.KNOWN:
             return await handle(request)
         if path == "/metrics":
             await self.require(person, READ_METRICS)
             return await handle(request)
-        if path == f"{PREFIX}/doctor":
+        if audience is Audience.DOCTOR:
             await self.require(person, READ_DOCTOR)
             return await handle(request)
         request[STILL] = Still(lambda: self._may_go_on(request))
         if await self.may(person, READ_ALL):
             return await handle(request)
-        return await self._of_tenant(request, person, handle)
+        return await self._of_tenant(request, person, handle, endpoint)
+
+    def _endpoint(self, request: web.Request) -> Endpoint | None:
+        """What answers this request; None for what is no endpoint, as an unknown path."""
+        resource = request.match_info.route.resource
+        method = "GET" if request.method in SAFE else request.method
+        return self._endpoints.get((method, resource.canonical)) if resource else None
 
     async def _may_go_on(self, request: web.Request) -> bool:
         """Whether his token is still good, and he reads as much as at the beginning."""
@@ -155,7 +166,7 @@ class Gate:
             return False
 
     async def _of_tenant(
-        self, request: web.Request, person: Person, handle: Handle
+        self, request: web.Request, person: Person, handle: Handle, endpoint: Endpoint | None
     ) -> web.StreamResponse:
         """The answer as somebody sees it who may not read everything."""
 
@@ -170,25 +181,24 @@ class Gate:
                 return await shown(body, look, may_see, seal, self._masker)
 
         path = request.path.removeprefix(f"{PREFIX}/")
-        named = namespace_at(path) or request.query.get("namespace", "")
+        named = request.match_info.get("namespace") or request.query.get("namespace", "")
         if named:
             await self.require(person, read_namespace(named))
-        if path == "events":
+        if endpoint is None or not is_shown(endpoint, request.query):
+            raise forbidden(person, READ_ALL)
+        if endpoint.answer is None:
             request[SIGHT] = Sight(may_see)
             return await handle(request)
-        look = look_at(path)
-        if look is None or not is_shown(path, request.query):
-            raise forbidden(person, READ_ALL)
-        searched = path == "log" and bool({"text", "subject"} & request.query.keys())
+        searched = endpoint is PAGE and bool({"text", "subject"} & request.query.keys())
         behind = self._cursors.open(path, request.query.get("continue", ""))
         answer = await handle(_plainly(request, behind, searched=searched))
         if not isinstance(answer, web.Response) or not isinstance(answer.body, bytes):
             raise forbidden(person, READ_ALL)
         as_line = LINES in request.headers.get(hdrs.ACCEPT, "")
         done = answer.status == web.HTTPOk.status_code
-        for planned in planned_namespaces(answer.body) if done and path == "plan" else ():
+        for planned in planned_namespaces(answer.body) if done and endpoint is PLAN else ():
             await self.require(person, read_namespace(planned))
-        body = await masked(answer.body, look if done else OF_ERRORS)
+        body = await masked(answer.body, look_at(endpoint) if done else OF_ERRORS)
         if done and searched:
             body = narrowed(body, request.query)
         if as_line:
@@ -222,7 +232,7 @@ def _refuse_other_sites(request: web.Request, public: PublicUrl | None) -> None:
             fix=f"open {public.origin} instead" if public
             else "behind a proxy, tell the gateway where browsers reach it: --public-url",
         )  # fmt: skip
-    if request.can_read_body and request.content_type != "application/json":
+    if request.can_read_body and request.content_type != JSON:
         raise RequestRefused(
             415, f"the body is {request.content_type[:80]}", field="Content-Type",
             fix="send application/json",
@@ -235,7 +245,7 @@ def _plainly(request: web.Request, behind: str, *, searched: bool) -> web.Reques
     `behind` is where it goes on, as the list itself says it.
     """
     headers = request.headers.copy()
-    headers[hdrs.ACCEPT] = "application/json"
+    headers[hdrs.ACCEPT] = JSON
     headers.popall(hdrs.ACCEPT_ENCODING, None)
     url = request.rel_url
     if behind:

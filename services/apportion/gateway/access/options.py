@@ -7,7 +7,7 @@ said `--open`.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from apportion.gateway.access.people import Login, Remembered
 from apportion.gateway.access.public_url import KEY as PUBLIC_URL
 from apportion.gateway.access.public_url import PublicUrl, parse_public_url
 from apportion.gateway.access.token_file import TokenFile, read_rows
+from apportion.gateway.api.endpoint import Endpoint
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
 from apportion.runtime.service.options import Command
@@ -60,11 +61,16 @@ class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
         return self.tokens is not None or self.kube.wanted
 
     @asynccontextmanager
-    async def opened(self, cursors: Cursors) -> AsyncIterator[Gate | None]:
-        """The gate, until the block ends; None where everybody is let in. Raises ConfigError."""
+    async def opened(
+        self, cursors: Cursors, endpoints: Iterable[Endpoint]
+    ) -> AsyncIterator[Gate | None]:
+        """The gate before these endpoints, until the block ends; None where everybody is let in.
+
+        Raises ConfigError.
+        """
         async with AsyncExitStack() as held:
             login = await self._login(held)
-            yield None if login is None else Gate(Remembered(login), cursors, self.url)
+            yield Gate(Remembered(login), cursors, endpoints, self.url) if login else None
 
     async def _login(self, held: AsyncExitStack) -> Login | None:
         if self.tokens is not None:

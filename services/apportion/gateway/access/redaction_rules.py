@@ -1,13 +1,13 @@
 """Answers as a tenant sees them: which can be shown to him at all, and how each is redacted.
 
 The one place where that is decided: answers of now and of the past are decoded into their structs
-here, and redacted. Invariant: what is not in the table is not shown.
+here, and redacted. Invariant: an endpoint that does not declare tenants as its audience is not
+shown to them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple, TypeVar
@@ -16,39 +16,22 @@ import msgspec
 from msgspec import Struct, structs
 
 from apportion.core.explain.answers import (
-    DevicePage,
     ErrorAnswer,
     GangAnswer,
     GangPage,
     Line,
     LinesAnswer,
-    NamespacesAnswer,
-    NodeDetail,
-    NodePage,
-    PlacementPage,
-    PodDetail,
-    PodPage,
-    QueuePage,
     QuotaAnswer,
     QuotaPage,
-    RevisionAnswer,
-    SummaryAnswer,
-    Why,
 )
 from apportion.core.explain.packed import FleetAnswer, PackedNode, PackedUse
 from apportion.core.explain.past_answers import (
     DiffAnswer,
     DiffRow,
-    HistoryPage,
     LogEntry,
-    LogPage,
     MarkRow,
-    MomentAnswer,
-    PodNames,
     TimelineAnswer,
-    WhoPage,
 )
-from apportion.core.explain.plans import PlanAnswer
 from apportion.core.explain.tenant_redaction import (
     UNKNOWN,
     Sees,
@@ -61,7 +44,9 @@ from apportion.core.explain.visibility import OF_OTHERS, OTHERS
 from apportion.core.reports.answers import IdleAnswer, IdleRow, ReportAnswer, ReportRow
 from apportion.core.reports.report import DIGITS
 from apportion.core.reports.rows import NOBODY
+from apportion.gateway.api.endpoint import Audience, Endpoint
 
+REPORTS: Final = (ReportAnswer, IdleAnswer)
 BY_SHOWN: Final = frozenset({"namespace", "node"})
 """Rows of reports that a tenant is shown; by queue, user or label they would be those of others."""
 
@@ -238,56 +223,32 @@ def _users(answer: Fleet) -> Iterable[str]:
     return {use[0].partition("/")[0] for row in answer.used for use in row.shares}
 
 
-TABLE: Final[tuple[tuple[str, Look], ...]] = (
-    ("revision", Look(RevisionAnswer)),
-    ("moment", Look(MomentAnswer)),
-    ("summary", Look(SummaryAnswer)),
-    ("pods", Look(PodPage)),
-    ("placements", Look(PlacementPage)),
-    ("nodes", Look(NodePage)),
-    ("devices", Look(DevicePage)),
-    ("namespaces", Look(NamespacesAnswer)),
-    ("gangs", Look(GangPage, _gangs)),
-    ("lines", Look(LinesAnswer, _lines)),
-    ("queues", Look(QueuePage)),
-    ("quotas", Look(QuotaPage, _quotas)),
-    (r"pods/[^/]+/[^/]+", Look(PodDetail)),
-    (r"pods/[^/]+/[^/]+/why", Look(Why)),
-    (r"nodes/[^/]+", Look(NodeDetail)),
-    ("who", Look(WhoPage)),
-    ("log", Look(LogPage)),
-    (r"history/(?:pods/[^/]+|nodes|devices)/[^/]+", Look(HistoryPage)),
-    (r"history/pods/[^/]+", Look(PodNames)),
-    (r"log/\d+", Look(Entry, _entry, _event_names)),
-    ("diff", Look(DiffAnswer, _differences)),
-    ("timeline", Look(TimelineAnswer, _timeline)),
-    (r"report/(?:usage|cost)", Look(ReportAnswer, _report, _keys)),
-    ("report/idle", Look(IdleAnswer, _report, _keys)),
-    ("fleet", Look(Fleet, _fleet, _users)),
-    ("plan", Look(PlanAnswer)),
-)
-"""Paths below the API's prefix, and what a tenant sees of their answers."""
+LOOKS: Final[Mapping[Any, Look]] = {
+    GangPage: Look(GangPage, _gangs),
+    LinesAnswer: Look(LinesAnswer, _lines),
+    QuotaPage: Look(QuotaPage, _quotas),
+    LogEntry: Look(Entry, _entry, _event_names),
+    DiffAnswer: Look(DiffAnswer, _differences),
+    TimelineAnswer: Look(TimelineAnswer, _timeline),
+    ReportAnswer: Look(ReportAnswer, _report, _keys),
+    IdleAnswer: Look(IdleAnswer, _report, _keys),
+    FleetAnswer: Look(Fleet, _fleet, _users),
+}
+"""Answers of which a tenant sees more or less than what their fields declare."""
 OF_ERRORS: Final = Look(ErrorAnswer)
 """What a tenant sees of an error, at any path."""
-_LOOKS: Final = tuple((re.compile(f"^(?:{pattern})$"), look) for pattern, look in TABLE)
-_OF_POD: Final = re.compile(r"^(?:history/)?pods/([^/]+)/[^/]+(?:/why)?$")
 
 
-def look_at(path: str) -> Look | None:
-    """How an answer at this path is seen; None where a tenant does not see it."""
-    return next((look for pattern, look in _LOOKS if pattern.match(path)), None)
+def look_at(endpoint: Endpoint) -> Look:
+    """How a tenant sees the answer of an endpoint that is for tenants."""
+    return LOOKS.get(endpoint.answer, Look(endpoint.answer))
 
 
-def is_shown(path: str, query: Mapping[str, str]) -> bool:
-    """Whether what is asked for in this form can be seen by a tenant: JSON, and rows that can."""
-    by = query.get("by", "namespace") if path.startswith("report/") else "namespace"
-    return query.get("format", "json") == "json" and by in BY_SHOWN
-
-
-def namespace_at(path: str) -> str:
-    """The namespace whose pod a path is about; empty where it is about none."""
-    found = _OF_POD.match(path)
-    return found[1] if found else ""
+def is_shown(endpoint: Endpoint, query: Mapping[str, str]) -> bool:
+    """Whether a tenant sees what is asked for in this form: JSON, and rows that he may see."""
+    by = query.get("by", "namespace") if endpoint.answer in REPORTS else "namespace"
+    in_json = query.get("format", "json") == "json"
+    return endpoint.audience is Audience.TENANTS and in_json and by in BY_SHOWN
 
 
 def planned_namespaces(body: bytes) -> list[str]:

@@ -12,10 +12,11 @@ import msgspec
 from aiohttp import web
 
 from apportion.core.explain.access_answers import LoginRequest, MeAnswer
-from apportion.gateway.access.gate import COOKIE, LOGIN, LOGOUT, ME, PERSON, Gate
+from apportion.gateway.access.gate import COOKIE, PERSON, Gate
 from apportion.gateway.access.people import READ_ALL, READ_DOCTOR, Person, Wish
-from apportion.gateway.api.answering import Handler, json_response
-from apportion.gateway.api.query import RequestRefused
+from apportion.gateway.api.answering import json_response
+from apportion.gateway.api.endpoint import Audience, Endpoint, Handler
+from apportion.gateway.api.query import Query, RequestRefused
 from apportion.runtime.process.logs import get_logger
 from apportion_schemas.decoding import from_outside
 
@@ -25,17 +26,34 @@ _decode = from_outside(msgspec.json.Decoder(LoginRequest).decode)
 _audit = get_logger("audit")
 
 
+ME = Endpoint(
+    path="me", name="me", answer=MeAnswer, query=Query, audience=Audience.KNOWN,
+    summary="The person that the token belongs to, and what he may do",
+)  # fmt: skip
+LOGIN = Endpoint(
+    path="login", name="login", method="POST", query=Query, body=LoginRequest, answer=MeAnswer,
+    audience=Audience.EVERYONE, summary="Put a token into a cookie, for the console",
+)  # fmt: skip
+LOGOUT = Endpoint(
+    path="logout", name="login", method="POST", query=Query, answer=MeAnswer,
+    audience=Audience.EVERYONE, summary="Delete that cookie",
+)  # fmt: skip
+ENDPOINTS = (ME, LOGIN, LOGOUT)
+
+
 class Sessions:
     """The routes of a gateway's login; `gate` is None where it has none."""
 
     def __init__(self, gate: Gate | None) -> None:
         self._gate = gate
 
-    def routes(self, guarded: Callable[[str, Handler], Handler]) -> Iterable[web.AbstractRouteDef]:
+    def routes(
+        self, guarded: Callable[[Endpoint, Handler], Handler]
+    ) -> Iterable[web.AbstractRouteDef]:
         """To log in and out, and to hear who one is."""
-        yield web.get(ME, guarded("me", self.me))
-        yield web.post(LOGIN, guarded("login", self.login))
-        yield web.post(LOGOUT, guarded("login", self.logout))
+        yield ME.route(guarded(ME, self.me))
+        yield LOGIN.route(guarded(LOGIN, self.login))
+        yield LOGOUT.route(guarded(LOGOUT, self.logout))
 
     async def me(self, request: web.Request) -> web.StreamResponse:
         """Who asks, and what he may, for a page to show."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import NamedTuple, NoReturn
 
 import msgspec
 from aiohttp import web
 
 from apportion.core.explain.answers import ErrorAnswer
+from apportion.gateway.api.endpoint import JSON, PREFIX, Endpoint, Handler
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused
-from apportion.gateway.api.reads import PREFIX
 from apportion.runtime.service.http import CLIENT
 from apportion.runtime.service.limits import AtOnce, TooMany, Turns
 
@@ -55,7 +55,6 @@ SIGHT = web.RequestKey("sight", Sight)
 """Under this key a request says what its client sees, where it is not everything."""
 STILL = web.RequestKey("still", Still)
 """Under this key a request says how to ask that of its client, where there is a login."""
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def json_response(
@@ -68,7 +67,7 @@ def json_response(
     response = web.Response(
         body=_encode(body),
         status=status,
-        content_type="application/json",
+        content_type=JSON,
         headers=HEADERS,
         zlib_executor_size=COMPRESSED_BESIDE_BYTES,
     )
@@ -177,15 +176,18 @@ async def write_in_time(request: web.Request, response: web.StreamResponse, data
         raise ConnectionAbortedError("the client does not read") from None
 
 
-async def unknown_path(request: web.Request) -> NoReturn:
-    """Any path or method below the prefix that is no route."""
-    raise RequestRefused(
-        404,
-        f"no such path: {request.method} {request.path[:200]}",
-        fix=f"GET {PREFIX}/ and one of revision, summary, configuration, pods, "
-        "pods/NAMESPACE/NAME, pods/NAMESPACE/NAME/why, placements, nodes, nodes/NODE, devices, "
-        "gangs, queues, quotas, lines, namespaces, fleet, doctor, events, moment, timeline, log, "
-        "log/REVISION, "
-        "history/pods/NAME, history/pods/NAMESPACE/NAME, history/nodes/NODE, history/devices/ID, "
-        "who, diff, report/usage, report/cost, report/idle; or POST plan",
-    )
+def unknown_path(endpoints: Iterable[Endpoint]) -> Handler:
+    """The answer to any path or method below the prefix that is no route."""
+    paths: dict[str, list[str]] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.method, []).append(endpoint.written)
+    there = "; or ".join(f"{method} {', '.join(found)}" for method, found in paths.items())
+
+    async def refuse(request: web.Request) -> NoReturn:
+        raise RequestRefused(
+            404,
+            f"no such path: {request.method} {request.path[:200]}",
+            fix=f"below {PREFIX}/ there is {there}",
+        )
+
+    return refuse

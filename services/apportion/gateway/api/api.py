@@ -20,36 +20,25 @@ from aiohttp import web
 from apportion.core.explain.answers import RevisionAnswer
 from apportion.core.explain.health import failed_devices
 from apportion.core.ledger.state import State
+from apportion.gateway.api import diff, history, log
 from apportion.gateway.api.answering import (
-    Handler,
     by_turns,
     guarded,
     json_response,
     short_turns,
     turn_of,
 )
+from apportion.gateway.api.endpoint import Endpoint, Handler
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.api.query import COMMON, RequestRefused, fleet_of, only, wait_of
-from apportion.gateway.api.reads import PREFIX, Answering, explained, reads
-from apportion.gateway.api.reports import AT_ONCE
+from apportion.gateway.api.query import RequestRefused, parsed, wait_of
+from apportion.gateway.api.reads import FLEET, READS, REVISION, WHY, FleetQuery, Read
+from apportion.gateway.api.reports import AT_ONCE, REPORTS
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
 from apportion.gateway.usage import Uses
-from apportion.runtime.jetstream.reports import REPORTS
 from apportion.runtime.service.limits import Turns
 
-PAST = (
-    "moment",
-    "timeline",
-    "log",
-    "log/{revision}",
-    "history/pods/{name}",
-    "history/pods/{namespace}/{name}",
-    "history/nodes/{node}",
-    "history/devices/{device}",
-    "who",
-    "diff",
-)
+PAST = (*log.ENDPOINTS, *history.ENDPOINTS, diff.DIFF)
 """What is always about the past."""
 
 
@@ -82,20 +71,18 @@ class Api:
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """Every route but the event stream."""
-        own = {"fleet": self._fleet, "why": self._why, "revision": self._revision}
-        for path, what, answer in reads():
-            handle = own.get(what) or self._answering(answer)
-            yield web.get(f"{PREFIX}/{path}", self.guarded(what, handle))
-        for path in PAST:
-            what = path.partition("/")[0]
-            yield web.get(f"{PREFIX}/{path}", self.guarded(what, self._past))
+        own = {FLEET: self._fleet, WHY: self._why, REVISION: self._revision}
+        for read in READS:
+            yield read.route(self.guarded(read, own.get(read) or self._answering(read)))
+        for endpoint in PAST:
+            yield endpoint.route(self.guarded(endpoint, self._past))
         report = by_turns(Turns(AT_ONCE), "reports", self._past)
-        for name in REPORTS:
-            yield web.get(f"{PREFIX}/report/{name}", self.guarded("report", report))
+        for endpoint in REPORTS:
+            yield endpoint.route(self.guarded(endpoint, report))
 
-    def guarded(self, what: str, handle: Handler) -> Handler:
+    def guarded(self, endpoint: Endpoint, handle: Handler) -> Handler:
         """`handle` with its refusals answered as JSON, and counted."""
-        return guarded(self._measures, what, handle)
+        return guarded(self._measures, endpoint.name, handle)
 
     def or_past(self, handle: Handler) -> Handler:
         """`handle`, and for a request about another moment than now the answer of the past."""
@@ -122,7 +109,7 @@ class Api:
                 retry_after_s=1,
             )
 
-    def _answering(self, answer: Answering) -> Handler:
+    def _answering(self, read: Read) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             if "at" in request.query:
                 return await self._past(request)
@@ -130,7 +117,7 @@ class Api:
             await self.wait(request)
             async with turn_of(self._answers, request, "answers"):
                 began = time.perf_counter()
-                response = json_response(answer(self._feed, request))
+                response = json_response(read.of(self._feed, request))
             self._measures.answer_seconds.observe(time.perf_counter() - began)
             return response
 
@@ -139,7 +126,7 @@ class Api:
     async def _revision(self, request: web.Request) -> web.StreamResponse:
         if "at" in request.query:
             return await self._past(request)
-        only(request.query, COMMON)
+        parsed(REVISION.query, request.query)
         state = await self.present(request)
         return json_response(RevisionAnswer(revision=state.revision, frozen=self._frozen()))
 
@@ -150,9 +137,9 @@ class Api:
         self.refuse_unless_ready()
         await self.wait(request)
         began = time.perf_counter()
-        after, behind = fleet_of(request.query)
-        answer = await self._rows.answer(after)
-        heard, used = self._uses.rows(0 if answer.whole else behind)
+        query = parsed(FleetQuery, request.query)
+        answer = await self._rows.answer(-1 if query.after is None else query.after)
+        heard, used = self._uses.rows(0 if answer.whole else query.heard)
         answer = msgspec.structs.replace(answer, heard=heard, used=used)
         response = json_response(answer, compressed=True)
         self._measures.answer_seconds.observe(time.perf_counter() - began)
@@ -172,7 +159,7 @@ class Api:
         if pod is not None and failed_devices(self._feed.state, pod):
             with contextlib.suppress(RequestRefused):  # then without since when
                 return await self._look_back(request)
-        return json_response(explained(self._feed, request))
+        return json_response(WHY.of(self._feed, request))
 
     async def _past(self, request: web.Request) -> web.StreamResponse:
         """What was is there also while this gateway folds up to what is."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from apportion.core.explain.differences import (
     SHOWN,
@@ -25,9 +26,10 @@ from apportion.core.explain.differences import (
 )
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, LogRow, MomentAnswer
+from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.log import row_of
 from apportion.gateway.api.moments import Moments, asked_for
-from apportion.gateway.api.query import LIMIT_MAX, WAITING, RequestRefused, only, whole
+from apportion.gateway.api.query import LIMIT_MAX, RequestRefused, WaitQuery
 from apportion.gateway.past.index import DEVICE, LIMIT, NODE, POD
 from apportion.gateway.past.indexing import KINDS
 from apportion.gateway.past.past import Past
@@ -62,6 +64,27 @@ class _Worded(NamedTuple):
 _decode_by = from_outside(msgspec.json.Decoder(_Said).decode)
 
 
+class DiffQuery(WaitQuery, frozen=True, kw_only=True):
+    """The parameters of a comparison."""
+
+    begin: Annotated[str, Meta(description="The earlier moment; needed.")] = msgspec.field(
+        default="", name="from"
+    )
+    end: Annotated[str, Meta(description="The later moment; without it, now.")] | None = (
+        msgspec.field(default=None, name="to")
+    )
+    limit: Annotated[
+        int, Meta(ge=1, le=LIMIT_MAX, description="The most rows that each list may have.")
+    ] = LIMIT_DEFAULT
+
+
+DIFF = Endpoint(
+    path="diff", name="diff", answer=DiffAnswer, query=DiffQuery, audience=Audience.TENANTS,
+    summary="Placements, nodes, devices, configuration and policy that differ between two moments, "
+    "by which event and whose",
+)  # fmt: skip
+
+
 class Diff:
     """Compares states of one ledger, and looks for the events behind what differs."""
 
@@ -69,25 +92,21 @@ class Diff:
         self._past = past
         self._moments = moments
 
-    async def answer(self, query: Mapping[str, str]) -> DiffAnswer:
-        """`?from=&to=[&limit=]`; without `to`, up to now. Raises RequestRefused, LedgerError."""
-        only(query, (*WAITING, "from", "to", "limit"))
-        text = query.get("limit", "")
-        limit = whole("limit", text, least=1, most=LIMIT_MAX) if text else LIMIT_DEFAULT
+    async def answer(self, query: DiffQuery, _names: Mapping[str, str]) -> DiffAnswer:
+        """What differs; without `to`, up to now. Raises RequestRefused, LedgerError."""
         newest = await self._past.caught_up()
-        first = await self._moments.since("from", query.get("from", ""))
-        last = await self._moments.revision("to", query["to"]) if "to" in query else newest
+        first = await self._moments.since("from", query.begin)
+        last = newest if query.end is None else await self._moments.revision("to", query.end)
         if first > last:
-            begin, end = (query.get(name, "") for name in ("from", "to"))
-            rest = f" is {asked_for(begin, first)}, which is behind to, {asked_for(end, last)}"
+            begin, end = asked_for(query.begin, first), asked_for(query.end or "", last)
             raise RequestRefused(
-                400, field="from", rest=rest,
+                400, field="from", rest=f" is {begin}, which is behind to, {end}",
                 fix="name the earlier moment first",
             )  # fmt: skip
         part = self._changed(first, last)
         before = picture(await self._past.states.at(first), part)
         after = picture(await self._past.states.at(last), part)
-        found = _Found(self._past, before, after, limit)
+        found = _Found(self._past, before, after, query.limit)
         rows = {name: await found.rows(name) for name in SHOWN}
         return DiffAnswer(
             revision=newest,

@@ -7,32 +7,45 @@ at once cost as much as one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiohttp import web
 from msgspec import Struct
 
 from apportion.core.doctor.checks import examined
-from apportion.core.doctor.cluster import cluster_facts, models_of
+from apportion.core.doctor.cluster import WORDS_OF_PLACES, came_late, cluster_facts, models_of
 from apportion.core.doctor.facts import Facts, FoldFacts, LedgerFacts, SchedulerFacts
 from apportion.core.doctor.waiting import waiting_facts
 from apportion.core.explain.doctor_answers import DoctorAnswer
+from apportion.core.ledger.state import RefusedEvent
 from apportion.gateway.api.answering import json_response
-from apportion.gateway.api.late_words import LateWords
-from apportion.gateway.api.query import only
+from apportion.gateway.api.endpoint import Audience, Endpoint
+from apportion.gateway.api.query import Query, parsed
 from apportion.gateway.feed import Feed
 from apportion.gateway.prices import price_facts
 from apportion.runtime.files.archives import archive_facts
+from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.examining import examine
 from apportion.runtime.jetstream.monitoring import server_says
+from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.attendance import Attendance
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.process.clock import Clock, rfc3339
+from apportion_schemas import EventError, PodGone, decode
+from apportion_schemas.catalogue import SUBJECTS, token
 
 FRESH_S = 2.0
 """So long an answer is given again."""
+
+
+DOCTOR = Endpoint(
+    path="doctor", name="doctor", answer=DoctorAnswer, query=Query, audience=Audience.DOCTOR,
+    summary="The state of every check that the gateway can make, with the fix",
+)  # fmt: skip
+LATE_AT_ONCE = 32
+_LATE_TYPES = frozenset(each.__name__ for each in WORDS_OF_PLACES)
 
 
 class Seen(Struct, frozen=True):
@@ -89,8 +102,8 @@ class Doctor:
         return "no-agent" if nodes and all(node.silent for node in nodes) else ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """One request; it has no parameters."""
-        only(request.query, ())
+        """Answer a request; it has no parameters."""
+        parsed(DOCTOR.query, request.query)
         async with self._asking:
             now = self._clock.monotonic()
             if self._answer is None or now - self._answered_s > FRESH_S:
@@ -121,3 +134,43 @@ class Doctor:
             prices=await price_facts(prices, models_of(state)) if prices else None,
         )
         return DoctorAnswer(revision=state.revision, checks=examined(facts))
+
+
+class LateWords:
+    """Which of the events that changed nothing are words of agents and binders that came late.
+
+    What was handed out while the pod ended is said all the same: it contradicts the ledger, and is
+    no fault. The ledger itself tells: on what the word was said, and where the pod ended.
+    Invariant: an event is looked at once, and one that cannot be read did not come late.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._late: dict[int, bool] = {}
+
+    async def among(self, refused: Sequence[RefusedEvent]) -> frozenset[int]:
+        """The revisions of those of them that came late. Raises LedgerUnavailable."""
+        asked = [each.revision for each in refused if each.subject in _LATE_TYPES]
+        self._late = {each: self._late[each] for each in asked if each in self._late}
+        new = [each for each in asked if each not in self._late]
+        for start in range(0, len(new), LATE_AT_ONCE):
+            some = new[start : start + LATE_AT_ONCE]
+            found = await asyncio.gather(*(self._came_late(each) for each in some))
+            self._late.update(zip(some, found, strict=True))
+        return frozenset(each for each, late in self._late.items() if late)
+
+    async def _came_late(self, revision: int) -> bool:
+        record = await stream.read_record(self._wire, revision)
+        if record is None:
+            return False
+        try:
+            said = decode(record.payload, subject=record.subject)
+            subject = f"{SUBJECTS}.workload.{token(getattr(said.data, 'pod', ''))}"
+            newest = await stream.newest_stored(self._wire, subject)
+            if newest is None:
+                return False
+            last = decode(newest[1].payload, subject=subject)
+        except EventError:
+            return False
+        gone = newest[1].revision if isinstance(last.data, PodGone) else 0
+        return came_late(said, revision, gone)

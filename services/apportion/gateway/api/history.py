@@ -1,48 +1,131 @@
-"""What happened to one pod, node or device, and who held what: found in the index, by key.
+"""What happened to one pod, node or device, who held what, and the timeline: out of the index.
 
-Invariant: a page is bounded, goes on where the one before ended, and is of the revisions up to the
-one that it names.
+Invariants: a page is bounded, goes on where the one before ended, and is of the revisions up to the
+one that it names; the bins of the timeline cover its span without a gap, and their number is
+bounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated
 
-from aiohttp import web
+import msgspec
+from msgspec import Meta
 
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import AMBIGUOUS_DEVICE, UNKNOWN_DEVICE
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import (
+    Bin,
     HistoryPage,
     HistoryRow,
+    MarkRow,
+    MomentAnswer,
     PodName,
     PodNames,
+    TimelineAnswer,
     WhoPage,
     WhoRow,
 )
-from apportion.gateway.api.answering import json_response
+from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.log import row_of
 from apportion.gateway.api.moments import Moments, asked_for
 from apportion.gateway.api.query import (
-    COMMON,
     LIMIT_MAX,
-    REVISION_MAX,
+    AtQuery,
+    PageQuery,
     RequestRefused,
-    only,
+    WaitQuery,
     text_of,
-    whole,
 )
+from apportion.gateway.past.cells import Cell, binned
 from apportion.gateway.past.index import DEVICE, NODE, POD, Hold
 from apportion.gateway.past.past import Past
 
 LIMIT_DEFAULT = 200
+BINS_DEFAULT = 200
+BINS_MAX = 2_000
+MARKS_MAX = 500
 PODS_MAX = 100
 """Pods of one name whose stories are told as one: the newest."""
 SIMILAR_MAX = 100
 """So many ids of devices that begin alike are counted."""
 NAMESAKES_MAX = 100
 """So many namespaces are named where a pod of one name is or was."""
+
+
+class HistoryQuery(PageQuery, frozen=True, kw_only=True):
+    """The parameters of the history of one thing."""
+
+    limit: Annotated[
+        int, Meta(ge=1, le=LIMIT_MAX, description="The most rows that the page may have.")
+    ] = LIMIT_DEFAULT
+
+
+class WhoQuery(HistoryQuery, frozen=True, kw_only=True):
+    """The parameters of the question who held a node or a device: one of the two is needed."""
+
+    node: Annotated[str, Meta(description="The node; or name a device.")] | None = None
+    device: (
+        Annotated[str, Meta(description="The device, or the beginning of its id; or name a node.")]
+        | None
+    ) = None
+    since: (
+        Annotated[str, Meta(description="Answer for the time from this moment on, up to `at`.")]
+        | None
+    ) = None
+
+
+class TimelineQuery(WaitQuery, frozen=True, kw_only=True):
+    """The parameters of the timeline."""
+
+    bins: Annotated[
+        int, Meta(ge=1, le=BINS_MAX, description="How many bins to cut the span into.")
+    ] = BINS_DEFAULT
+    first: Annotated[str, Meta(description="The moment where the span begins.")] | None = (
+        msgspec.field(default=None, name="from")
+    )
+    last: Annotated[str, Meta(description="The moment where the span ends.")] | None = (
+        msgspec.field(default=None, name="to")
+    )
+
+
+MOMENT = Endpoint(
+    path="moment", name="moment", answer=MomentAnswer, audience=Audience.TENANTS,
+    summary="The revision that a moment means, and its time",
+)  # fmt: skip
+TIMELINE = Endpoint(
+    path="timeline", name="timeline", answer=TimelineAnswer, query=TimelineQuery,
+    audience=Audience.TENANTS,
+    summary="How many events of each type happened when, and marks: failures, recoveries, cordons, "
+    "policy, configuration",
+)  # fmt: skip
+POD_NAMES = Endpoint(
+    path="history/pods/{name}", name="history", answer=PodNames, audience=Audience.TENANTS,
+    summary="The namespaces where a pod of that name is or was",
+)  # fmt: skip
+POD_HISTORY = Endpoint(
+    path="history/pods/{namespace}/{name}", name="history", answer=HistoryPage, query=HistoryQuery,
+    audience=Audience.TENANTS,
+    summary="What happened to all pods that had the name, and failures under them",
+)  # fmt: skip
+NODE_HISTORY = Endpoint(
+    path="history/nodes/{node}", name="history", answer=HistoryPage, query=HistoryQuery,
+    audience=Audience.TENANTS,
+    summary="What a node reported, which pods came and went, and who cordoned it",
+)  # fmt: skip
+DEVICE_HISTORY = Endpoint(
+    path="history/devices/{device}", name="history", answer=HistoryPage, query=HistoryQuery,
+    audience=Audience.TENANTS,
+    summary="The same of a device, by its id or the beginning of an id that no other one has",
+)  # fmt: skip
+WHO = Endpoint(
+    path="who", name="who", answer=WhoPage, query=WhoQuery, audience=Audience.TENANTS,
+    summary="The pods that held a node or a device at a moment, or ever since, and for how long",
+)  # fmt: skip
+ENDPOINTS = (MOMENT, TIMELINE, POD_NAMES, POD_HISTORY, NODE_HISTORY, DEVICE_HISTORY, WHO)
 
 
 class History:
@@ -52,74 +135,93 @@ class History:
         self._past = past
         self._moments = moments
 
-    async def pod(self, request: web.Request) -> web.StreamResponse:
-        """`/history/pods/NAMESPACE/NAME`: all pods that had the name, and failures under them."""
-        upto = await self.upto(request.query)
-        name = f"{request.match_info['namespace']}/{request.match_info['name']}"
+    async def moment(self, query: AtQuery, _names: Mapping[str, str]) -> MomentAnswer:
+        """The revision that a moment means. Raises RequestRefused, LedgerError."""
+        revision = await self._moments.revision("at", query.at or "")
+        time = await self._past.chronicle.time_at(revision)
+        return MomentAnswer(revision=revision, time=time)
+
+    async def timeline(self, query: TimelineQuery, _names: Mapping[str, str]) -> TimelineAnswer:
+        """The span, cut into bins, and its newest marks. Raises RequestRefused, LedgerError."""
+        revision = await self._past.caught_up()
+        cells = self._past.indexer.cells.all
+        first = 0 if query.first is None else await self._moments.revision("from", query.first)
+        last = revision if query.last is None else await self._moments.revision("to", query.last)
+        shown = [cell for cell in cells if cell.last >= first and cell.first <= last]
+        marks = self._past.index.marks(since=first, upto=last, limit=MARKS_MAX)
+        return TimelineAnswer(
+            revision=revision,
+            first_revision=cells[0].first if cells else 0,
+            first_time=rfc3339_ns(cells[0].from_ns) if cells else "",
+            last_time=rfc3339_ns(cells[-1].to_ns) if cells else "",
+            bins=_bins(shown, query.bins) if shown else (),
+            marks=tuple(MarkRow(*mark) for mark in marks),
+        )
+
+    async def pod(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
+        """All pods that had the name, and failures under them. Raises RequestRefused."""
+        upto = await self.upto(query)
+        name = f"{names['namespace']}/{names['name']}"
         index = self._past.index
         uids = tuple(index.pods_named(name, upto=upto, limit=PODS_MAX))
         if not uids:
             raise self.no_pod(name, upto)
-        after, limit = _page(request.query)
+        after, limit = query.after_revision, query.limit
         revisions = set(index.facts(POD, uids, after=after, upto=upto, limit=limit + 1))
         revisions |= set(index.failures_under(uids, after=after, upto=upto))
-        return json_response(await self._worded(sorted(revisions), upto, limit, uids))
+        return await self._worded(sorted(revisions), upto, limit, uids)
 
-    async def names(self, request: web.Request) -> web.StreamResponse:
-        """`/history/pods/NAME`: where a pod of that name is or was."""
-        upto = await self.upto(request.query)
-        only(request.query, COMMON)
-        name = text_of("name", request.match_info["name"])
+    async def names(self, query: AtQuery, names: Mapping[str, str]) -> PodNames:
+        """Where a pod of that name is or was. Raises RequestRefused, LedgerError."""
+        upto = await self.upto(query)
+        name = text_of("name", names["name"])
         found = self._past.index.full_names(name, upto=upto, limit=NAMESAKES_MAX)
         items = tuple(PodName(namespace=each.partition("/")[0], name=name) for each in found)
-        return json_response(PodNames(revision=upto, items=items))
+        return PodNames(revision=upto, items=items)
 
-    async def node(self, request: web.Request) -> web.StreamResponse:
-        """`/history/nodes/NODE`: what the node told, who came and went, who cordoned it."""
-        upto = await self.upto(request.query)
-        return await self._thing(NODE, self.known_node(request.match_info["node"]), upto, request)
+    async def node(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
+        """What the node told, who came and went, who cordoned it. Raises RequestRefused."""
+        upto = await self.upto(query)
+        return await self._thing(NODE, self.known_node(names["node"]), upto, query)
 
-    async def device(self, request: web.Request) -> web.StreamResponse:
-        """`/history/devices/ID`, or the beginning of an ID that no other one has."""
-        upto = await self.upto(request.query)
-        device = self.known_device(request.match_info["device"])
-        return await self._thing(DEVICE, device, upto, request)
+    async def device(self, query: HistoryQuery, names: Mapping[str, str]) -> HistoryPage:
+        """The same of a device, or of the one whose id begins so. Raises RequestRefused."""
+        upto = await self.upto(query)
+        return await self._thing(DEVICE, self.known_device(names["device"]), upto, query)
 
-    async def who(self, request: web.Request) -> web.StreamResponse:
-        """`/who?node=|device=[&at=][&since=]`: the shares held then, or ever since up to then."""
-        query = request.query
-        only(query, (*COMMON, "node", "device", "since", "limit", "continue"))
-        if ("node" in query) == ("device" in query):
+    async def who(self, query: WhoQuery, _names: Mapping[str, str]) -> WhoPage:
+        """The shares held then, or ever since up to then. Raises RequestRefused, LedgerError."""
+        if (query.node is None) == (query.device is None):
             raise RequestRefused(
                 400, "node or device is missing, or both are there", field="device",
                 fix="name one of them: ?node=NODE or ?device=ID",
             )  # fmt: skip
         upto = await self.upto(query)
-        since = await self._moments.since("since", query["since"]) if "since" in query else upto
+        since = upto if query.since is None else await self._moments.since("since", query.since)
         if since > upto:
             raise RequestRefused(
                 400, field="since",
-                rest=f" is {asked_for(query.get('since', ''), since)}, which is behind at, "
-                f"{asked_for(query.get('at', ''), upto)}",
+                rest=f" is {asked_for(query.since or '', since)}, which is behind at, "
+                f"{asked_for(query.at or '', upto)}",
                 fix="name an earlier moment",
             )  # fmt: skip
-        if "node" in query:
-            kind, key = NODE, self.known_node(query["node"])
+        if query.node is not None:
+            kind, key = NODE, self.known_node(query.node)
         else:
-            kind, key = DEVICE, self.known_device(query["device"])
-        skip, limit = _page(query)
+            kind, key = DEVICE, self.known_device(query.device or "")
+        skip, limit = query.after_revision, query.limit
         found = self._past.index.holds(
             kind, key, since=since, upto=upto, skip=skip, limit=limit + 1
         )
         rows = tuple(_who_row(hold, upto) for hold in found[:limit])
         time = await self._past.chronicle.time_at(upto)
         more = str(skip + limit) if len(found) > limit else ""
-        return json_response(WhoPage(revision=upto, since=since, items=rows, time=time, next=more))
+        return WhoPage(revision=upto, since=since, items=rows, time=time, next=more)
 
-    async def upto(self, query: Mapping[str, str]) -> int:
+    async def upto(self, query: AtQuery) -> int:
         """The revision of the moment that is asked for, or the newest; the index has read it."""
         newest = await self._past.caught_up()
-        return await self._moments.revision("at", query["at"]) if "at" in query else newest
+        return newest if query.at is None else await self._moments.revision("at", query.at)
 
     def no_pod(self, name: str, upto: int) -> RequestRefused:
         """The refusal of a name that no pod ever had."""
@@ -155,12 +257,10 @@ class History:
             else "`apportion get devices` lists those that are there",
         )  # fmt: skip
 
-    async def _thing(
-        self, kind: int, key: str, upto: int, request: web.Request
-    ) -> web.StreamResponse:
-        after, limit = _page(request.query)
+    async def _thing(self, kind: int, key: str, upto: int, query: HistoryQuery) -> HistoryPage:
+        after, limit = query.after_revision, query.limit
         revisions = self._past.index.facts(kind, [key], after=after, upto=upto, limit=limit + 1)
-        return json_response(await self._worded(revisions, upto, limit, ()))
+        return await self._worded(revisions, upto, limit, ())
 
     async def _worded(
         self, revisions: list[int], upto: int, limit: int, uids: tuple[str, ...]
@@ -185,14 +285,25 @@ class History:
         return HistoryPage(revision=upto, items=rows, uids=uids, next=more)
 
 
-def _page(query: Mapping[str, str]) -> tuple[int, int]:
-    """Behind what to go on, and how many. Raises RequestRefused."""
-    only(query, (*COMMON, "node", "device", "since", "limit", "continue"))
-    behind, limit = query.get("continue", ""), query.get("limit", "")
-    return (
-        whole("continue", behind, most=REVISION_MAX) if behind else 0,
-        whole("limit", limit, least=1, most=LIMIT_MAX) if limit else LIMIT_DEFAULT,
+def _bins(cells: list[Cell], number: int) -> tuple[Bin, ...]:
+    spans = binned(cells, number=number, from_ns=cells[0].from_ns, to_ns=cells[-1].to_ns)
+    return tuple(
+        Bin(
+            from_time=rfc3339_ns(begins),
+            to_time=rfc3339_ns(ends),
+            first_revision=cell.first if cell else 0,
+            last_revision=cell.last if cell else 0,
+            counts=dict(sorted(cell.counts.items())) if cell else {},
+        )
+        for begins, ends, cell in spans
     )
+
+
+def rfc3339_ns(ns: int) -> str:
+    """A time in ns since 1970 as events write it: UTC, in microseconds."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    time = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1_000)
+    return time.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def _who_row(hold: Hold, upto: int) -> WhoRow:

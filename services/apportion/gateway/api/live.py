@@ -12,9 +12,11 @@ import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from apportion.core.explain.tenant_redaction import (
     UNKNOWN,
@@ -29,8 +31,9 @@ from apportion.gateway.api.answering import (
     place_of,
     write_in_time,
 )
+from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.api.query import REVISION_MAX, RequestRefused, only, whole
+from apportion.gateway.api.query import REVISION_MAX, Query, RequestRefused, parsed, whole
 from apportion.gateway.feed import Feed
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.service.limits import AtOnce
@@ -47,6 +50,29 @@ STILL_S = 5.0
 """How often a client is looked at again: who loses his token or his right is not told on."""
 LOOK_S = 1.0
 """How soon a client that has left is noticed: nothing wakes us for that."""
+
+
+class EventsQuery(Query, frozen=True, kw_only=True):
+    """The parameters of the stream of events."""
+
+    first: (
+        Annotated[
+            int,
+            Meta(
+                ge=1, le=REVISION_MAX,
+                description="Begin with the event at this revision; without it, with the next one.",
+            ),
+        ]
+        | None
+    ) = msgspec.field(default=None, name="from")  # fmt: skip
+
+
+EVENTS = Endpoint(
+    path="events", name="events", answer=None, also=("text/event-stream",), query=EventsQuery,
+    audience=Audience.TENANTS,
+    summary="The ledger itself, live, as server-sent events: the id is the revision, the data "
+    "the CloudEvent",
+)  # fmt: skip
 
 
 class _Type(msgspec.Struct):
@@ -100,13 +126,12 @@ class EventStream:
 
     def _cursor(self, request: web.Request) -> int:
         """The revision behind which the stream begins."""
-        only(request.query, ("from",))
-        start = request.query.get("from")
+        start = parsed(EventsQuery, request.query).first
         seen = request.headers.get("Last-Event-ID")
         if seen is not None:
             return whole("Last-Event-ID", seen, most=REVISION_MAX)
         if start is not None:
-            return whole("from", start, least=1, most=REVISION_MAX) - 1
+            return start - 1
         return self._feed.state.revision
 
     async def _write(self, request: web.Request, response: web.StreamResponse, cursor: int) -> None:

@@ -7,22 +7,22 @@ page ends early and says where to go on.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
-from aiohttp import web
+from msgspec import Meta
 
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import LogEntry, LogPage, LogRow
 from apportion.core.explain.tenant_redaction import UNKNOWN, namespaces_of
 from apportion.core.ledger.rules import Rules
-from apportion.gateway.api.answering import json_response
+from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.query import (
     LIMIT_MAX,
     REVISION_MAX,
-    WAITING,
     RequestRefused,
-    only,
-    text_of,
+    WaitQuery,
+    parsed,
     whole,
 )
 from apportion.gateway.past.chronicle import time_of
@@ -30,6 +30,7 @@ from apportion.gateway.past.past import Past
 from apportion.runtime.ledger.port import SUBJECT_PREFIX, Record
 from apportion_schemas import CATALOGUE, EventError
 from apportion_schemas.decoding import from_outside
+from apportion_schemas.quantities import NAME_MAX
 
 LIMIT_DEFAULT = 100
 READ_MAX = 20_000
@@ -62,26 +63,62 @@ class Filter(msgspec.Struct, frozen=True):
         )
 
 
+class LogQuery(WaitQuery, frozen=True, kw_only=True):
+    """The parameters of the log."""
+
+    before: (
+        Annotated[int, Meta(ge=1, le=REVISION_MAX, description="Only events before this revision.")]
+        | None
+    ) = None
+    limit: Annotated[
+        int, Meta(ge=1, le=LIMIT_MAX, description="The most events that the page may have.")
+    ] = LIMIT_DEFAULT
+    type: Annotated[str, Meta(description="Only events of this type, as in docs/events.md.")] = ""
+    subject: Annotated[
+        str,
+        Meta(
+            max_length=NAME_MAX,
+            description="Only events on this subject; NATS wildcards are allowed.",
+        ),
+    ] = ""
+    text: Annotated[
+        str,
+        Meta(
+            max_length=NAME_MAX,
+            description="Only events with this text in the sentence, subject or source.",
+        ),
+    ] = ""
+    after: Annotated[
+        str, Meta(description="Go on where the page before ended: its `continue`.")
+    ] = msgspec.field(default="", name="continue")
+
+
+PAGE = Endpoint(
+    path="log", name="log", answer=LogPage, query=LogQuery, audience=Audience.TENANTS,
+    summary="Events in words, the newest first. A filter may end a page early; go on while "
+    "`continue` is not empty",
+)  # fmt: skip
+ENTRY = Endpoint(
+    path="log/{revision}", name="log", answer=LogEntry, query=WaitQuery, audience=Audience.TENANTS,
+    summary="One event as it is in the ledger, with its sentence",
+)  # fmt: skip
+ENDPOINTS = (PAGE, ENTRY)
+
+
 class Log:
     """The log of one ledger."""
 
     def __init__(self, past: Past) -> None:
         self._past = past
 
-    async def page(self, request: web.Request) -> web.StreamResponse:
-        """A page of events: `?before=&limit=&type=&subject=&text=`, each of them optional."""
-        query = request.query
-        only(query, (*WAITING, "before", "limit", "type", "subject", "text", "continue"))
+    async def page(self, query: LogQuery, _names: Mapping[str, str]) -> LogPage:
+        """A page of events. Raises RequestRefused, LedgerError."""
         first, last = await self._past.chronicle.span()
-        before = query.get("continue") or query.get("before")
-        behind = whole("before", before, least=1, most=REVISION_MAX) if before else last + 1
-        page = await self._page(
-            min(behind, last + 1),
-            first,
-            filter_of(query),
-            limit_of(query),
-        )
-        return json_response(msgspec.structs.replace(page, revision=last))
+        before = query.before or last + 1
+        if query.after:
+            before = whole("continue", query.after, least=1, most=REVISION_MAX)
+        page = await self._page(min(before, last + 1), first, filter_of(query), query.limit)
+        return msgspec.structs.replace(page, revision=last)
 
     async def _page(self, before: int, first: int, wanted: Filter, limit: int) -> LogPage:
         """Slices of the ledger, the last one first, until there is enough or enough was read."""
@@ -104,10 +141,9 @@ class Log:
             rows, before = rows[:limit], rows[limit - 1].revision
         return LogPage(revision=0, items=tuple(rows), next=str(before) if before > first else "")
 
-    async def entry(self, request: web.Request) -> web.StreamResponse:
-        """`/log/REVISION`: the CloudEvent itself, with its sentence."""
-        only(request.query, WAITING)
-        revision = whole("revision", request.match_info["revision"], least=1, most=REVISION_MAX)
+    async def entry(self, _query: WaitQuery, names: Mapping[str, str]) -> LogEntry:
+        """The CloudEvent itself, with its sentence. Raises RequestRefused, LedgerError."""
+        revision = whole("revision", names["revision"], least=1, most=REVISION_MAX)
         first, last = await self._past.chronicle.span()
         for record in await self._past.chronicle.records([revision]):
             try:
@@ -116,7 +152,7 @@ class Log:
             except msgspec.DecodeError:
                 event = None
             row = row_of(record, Teller(self._past.index.name_of), self._past.indexer.rules)
-            return json_response(LogEntry(revision=last, row=row, event=event))
+            return LogEntry(revision=last, row=row, event=event)
         raise RequestRefused(
             404,
             f"there is no event at revision {revision}",
@@ -125,13 +161,14 @@ class Log:
         )
 
 
-def narrowed(body: bytes, query: Mapping[str, str]) -> bytes:
+def narrowed(body: bytes, given: Mapping[str, str]) -> bytes:
     """The rows of a page that a request wants, going by what is shown of them and nothing else.
 
     For somebody who does not see all: a search of the whole would tell what stands in the rest.
     Raises RequestRefused.
     """
-    page, wanted, limit = _decode_page(body), filter_of(query), limit_of(query)
+    query = parsed(LogQuery, given)
+    page, wanted, limit = _decode_page(body), filter_of(query), query.limit
     rows = tuple(
         row
         for row in page.items
@@ -141,23 +178,16 @@ def narrowed(body: bytes, query: Mapping[str, str]) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(page, items=rows[:limit], next=more))
 
 
-def limit_of(query: Mapping[str, str]) -> int:
-    """How many rows a request asks for at most. Raises RequestRefused."""
-    limit = query.get("limit")
-    return whole("limit", limit, least=1, most=LIMIT_MAX) if limit else LIMIT_DEFAULT
-
-
-def filter_of(query: Mapping[str, str]) -> Filter:
+def filter_of(query: LogQuery) -> Filter:
     """The filter that a request asks for. Raises RequestRefused."""
-    kind = query.get("type", "")
+    kind, subject = query.type, query.subject
     if kind and kind not in TYPES:
         raise RequestRefused(
             400, field="type", rest=f" is {kind[:80]!r}", fix="use a type of docs/events.md"
         )
-    subject = text_of("subject", query.get("subject", ""))
     if subject and not subject.startswith(SUBJECT_PREFIX):
         subject = SUBJECT_PREFIX + subject
-    return Filter(type=kind, subject=subject, text=text_of("text", query.get("text", "")))
+    return Filter(type=kind, subject=subject, text=query.text)
 
 
 def matches(pattern: str, subject: str) -> bool:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+from msgspec import Meta
 
 from apportion.core.explain.answers import (
     DeviceAnswer,
@@ -25,6 +28,7 @@ from apportion.core.explain.explained import Explainer
 from apportion.core.explain.limited import queue_answers, quota_answers
 from apportion.core.explain.natural import natural
 from apportion.core.explain.views import (
+    REFUSED,
     REJECTED,
     device_answers,
     gang_answer,
@@ -34,13 +38,41 @@ from apportion.core.explain.views import (
     rejected_answer,
     shown_phase,
 )
-from apportion.core.ledger.state import PodState, State
-from apportion.gateway.api.query import ListQuery, RequestRefused
+from apportion.core.ledger.state import Phase, PodState, State
+from apportion.gateway.api.query import PageQuery, RequestRefused
+from apportion_schemas.quantities import NAME_MAX
 
 _REJECTED = f"{REJECTED}:"
+PHASES = (*(phase.value for phase in Phase), REFUSED, REJECTED)
+NodeName = Annotated[str, Meta(max_length=NAME_MAX, description="Only what is on this node.")]
+NamespaceName = Annotated[
+    str, Meta(max_length=NAME_MAX, description="Only what is of this namespace.")
+]
 
 
-def pods(state: State, query: ListQuery) -> PodPage:
+class PodsQuery(PageQuery, frozen=True, kw_only=True):
+    """The parameters of lists of pods."""
+
+    namespace: NamespaceName = ""
+    phase: Annotated[
+        str, Meta(extra_json_schema={"enum": list(PHASES)}, description="Only pods of this phase.")
+    ] = ""
+    node: NodeName = ""
+
+
+class DevicesQuery(PageQuery, frozen=True, kw_only=True):
+    """The parameters of the list of devices."""
+
+    node: NodeName = ""
+
+
+class QuotasQuery(PageQuery, frozen=True, kw_only=True):
+    """The parameters of the list of quotas."""
+
+    namespace: NamespaceName = ""
+
+
+def pods(state: State, query: PodsQuery) -> PodPage:
     """Pods by the revision of their submission, then those that cannot be read, by uid.
 
     Filtered by namespace, phase and node; a page goes on behind a revision, or `rejected:UID`.
@@ -60,7 +92,7 @@ def pods(state: State, query: ListQuery) -> PodPage:
     return PodPage(revision=state.revision, items=live + rest.items, next=rest.next)
 
 
-def _rejected(state: State, query: ListQuery, after: str, limit: int) -> PodPage:
+def _rejected(state: State, query: PodsQuery, after: str, limit: int) -> PodPage:
     """Pods that cannot be read, by uid; they are on no node."""
     if query.node or query.phase not in {"", REJECTED}:
         return PodPage(revision=state.revision, items=())
@@ -80,7 +112,7 @@ def _rejected(state: State, query: ListQuery, after: str, limit: int) -> PodPage
     )
 
 
-def placements(state: State, query: ListQuery) -> PlacementPage:
+def placements(state: State, query: PodsQuery) -> PlacementPage:
     """Live placements by the revision at which they were decided."""
     after = query.after_revision
     chosen = heapq.nsmallest(
@@ -97,7 +129,7 @@ def placements(state: State, query: ListQuery) -> PlacementPage:
     )
 
 
-def nodes(state: State, query: ListQuery) -> NodePage:
+def nodes(state: State, query: PageQuery) -> NodePage:
     """A page of the nodes, in the order of their names."""
     names, more = _names(state.nodes, query)
     return NodePage(
@@ -107,7 +139,7 @@ def nodes(state: State, query: ListQuery) -> NodePage:
     )
 
 
-def devices(state: State, query: ListQuery) -> DevicePage:
+def devices(state: State, query: DevicesQuery) -> DevicePage:
     """Devices by node and index; the page ends with the node in which it is full."""
     if query.node and query.node not in state.nodes:
         raise RequestRefused(
@@ -129,7 +161,7 @@ def devices(state: State, query: ListQuery) -> DevicePage:
     return DevicePage(revision=state.revision, items=tuple(items))
 
 
-def gangs(state: State, query: ListQuery) -> GangPage:
+def gangs(state: State, query: PageQuery) -> GangPage:
     """A page of the gangs, in the order of their names."""
     names, more = _names(state.groups, query)
     return GangPage(
@@ -139,7 +171,7 @@ def gangs(state: State, query: ListQuery) -> GangPage:
     )
 
 
-def queues(state: State, query: ListQuery) -> QueuePage:
+def queues(state: State, query: PageQuery) -> QueuePage:
     """A page of the queues that somebody told of, in the order of their names."""
     names, more = _names(state.queues, query)
     return QueuePage(
@@ -149,7 +181,7 @@ def queues(state: State, query: ListQuery) -> QueuePage:
     )
 
 
-def quotas(state: State, query: ListQuery) -> QuotaPage:
+def quotas(state: State, query: QuotasQuery) -> QuotaPage:
     """A page of the quotas of devices, by namespace and name, which are one name with a slash."""
     among = [query.namespace] if query.namespace else state.quotas
     there = (f"{space}/{name}" for space in among for name in state.quotas.get(space, ()))
@@ -166,7 +198,7 @@ def _parted(name: str) -> tuple[str, str]:
     return namespace, own
 
 
-def _names(of: Iterable[str], query: ListQuery) -> tuple[list[str], bool]:
+def _names(of: Iterable[str], query: PageQuery) -> tuple[list[str], bool]:
     behind = natural(query.after) if query.after else None
     names = heapq.nsmallest(
         query.limit + 1,
@@ -176,7 +208,7 @@ def _names(of: Iterable[str], query: ListQuery) -> tuple[list[str], bool]:
     return names[: query.limit], len(names) > query.limit
 
 
-def _pods(state: State, query: ListQuery) -> Iterator[PodState]:
+def _pods(state: State, query: PodsQuery) -> Iterator[PodState]:
     """The pods that pass the filters, in the order of submission, which is that of `State.pods`."""
     if query.node:
         node = state.nodes.get(query.node)

@@ -7,25 +7,26 @@ is known; a page is bounded, and so is what is read for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.past_answers import MomentAnswer
 from apportion.core.ledger.state import State
-from apportion.gateway.api.answering import Handler, guarded, json_response
+from apportion.gateway.api import diff, history, log
+from apportion.gateway.api.answering import guarded, json_response
 from apportion.gateway.api.diff import Diff
+from apportion.gateway.api.endpoint import Endpoint, Handler
 from apportion.gateway.api.history import History
 from apportion.gateway.api.log import Log
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.moments import Moments
 from apportion.gateway.api.past_client import RECORDS
-from apportion.gateway.api.plans import Plans
-from apportion.gateway.api.query import COMMON, REVISION_MAX, RequestRefused, only, whole
-from apportion.gateway.api.reads import PREFIX, Answering, reads
-from apportion.gateway.api.timeline import timeline
+from apportion.gateway.api.plans import PLAN, Plans
+from apportion.gateway.api.query import REVISION_MAX, RequestRefused, parsed, whole
+from apportion.gateway.api.reads import READS, WHY, Read
 from apportion.gateway.api.why import PastView, PastWhy
 from apportion.gateway.past.past import Past
 from apportion.gateway.past.pieces import Pieces
@@ -33,6 +34,9 @@ from apportion.gateway.past.states import BeforeBeginning
 from apportion.runtime.ledger.archive import ArchiveError
 from apportion.runtime.ledger.port import LedgerError
 from apportion_schemas import UnknownEvent
+
+Answering = Callable[[Any, Mapping[str, str]], Awaitable[msgspec.Struct]]
+"""Makes an answer out of the parameters and the parts of a path."""
 
 
 class PastApi:
@@ -45,27 +49,28 @@ class PastApi:
         self._log = Log(past)
         self._pieces = Pieces(past.chronicle)
         self._history = History(past, self._moments)
-        self._diffs = Diff(past, self._moments)
+        self._diff = Diff(past, self._moments)
         self._why = PastWhy(past, self._history)
         self._plans = Plans(self._state, measures=measures)
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """Every read of the API, at a moment, and what there is of the past alone."""
-        for path, what, answer in reads():
-            known = {"why": self._why.handle}
-            yield self._route(path, what, known.get(what) or self._answering(answer))
-        yield self._route("moment", "moment", self._moment)
-        yield self._route("timeline", "timeline", self._timeline)
-        yield self._route("log", "log", self._log.page)
-        yield self._route("log/{revision}", "log", self._log.entry)
-        yield self._route("history/pods/{name}", "history", self._history.names)
-        yield self._route("history/pods/{namespace}/{name}", "history", self._history.pod)
-        yield self._route("history/nodes/{node}", "history", self._history.node)
-        yield self._route("history/devices/{device}", "history", self._history.device)
-        yield self._route("who", "who", self._history.who)
-        yield self._route("diff", "diff", self._diff)
-        plan = guarded(self._measures, "plan", _sound(self._plans.handle))
-        yield web.post(f"{PREFIX}/plan", plan)
+        for read in READS:
+            yield self._route(read, self._why.answer) if read is WHY else self._at_moment(read)
+        for endpoint, answer in (
+            (log.PAGE, self._log.page),
+            (log.ENTRY, self._log.entry),
+            (history.MOMENT, self._history.moment),
+            (history.TIMELINE, self._history.timeline),
+            (history.POD_NAMES, self._history.names),
+            (history.POD_HISTORY, self._history.pod),
+            (history.NODE_HISTORY, self._history.node),
+            (history.DEVICE_HISTORY, self._history.device),
+            (history.WHO, self._history.who),
+            (diff.DIFF, self._diff.answer),
+        ):
+            yield self._route(endpoint, answer)
+        yield PLAN.route(guarded(self._measures, PLAN.name, _sound(self._plans.handle)))
         yield web.get(RECORDS, guarded(self._measures, "records", _sound(self._records)))
 
     async def _state(self, request: web.Request) -> State:
@@ -73,36 +78,28 @@ class PastApi:
         revision = await self._moments.revision("at", request.query.get("at", ""))
         return await self._past.states.at(revision)
 
-    def _route(self, path: str, what: str, handle: Handler) -> web.AbstractRouteDef:
-        return web.get(f"{PREFIX}/{path}", guarded(self._measures, what, _sound(handle)))
+    def _route(self, endpoint: Endpoint, answer: Answering) -> web.AbstractRouteDef:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            query = parsed(endpoint.query, request.query)
+            return json_response(await answer(query, request.match_info))
 
-    def _answering(self, answer: Answering) -> Handler:
+        return endpoint.route(guarded(self._measures, endpoint.name, _sound(handle)))
+
+    def _at_moment(self, read: Read) -> web.AbstractRouteDef:
         async def handle(request: web.Request) -> web.StreamResponse:
             revision = await self._moments.revision("at", request.query.get("at", ""))
             time = await self._past.chronicle.time_at(revision)
             state = await self._past.states.at(revision)
-            body = answer(PastView(state), request)
+            body = read.of(PastView(state), request)
             return json_response(msgspec.structs.replace(body, time=time), compressed=True)
 
-        return handle
-
-    async def _moment(self, request: web.Request) -> web.StreamResponse:
-        only(request.query, COMMON)
-        revision = await self._moments.revision("at", request.query.get("at", ""))
-        time = await self._past.chronicle.time_at(revision)
-        return json_response(MomentAnswer(revision=revision, time=time))
+        return read.route(guarded(self._measures, read.name, _sound(handle)))
 
     async def _records(self, request: web.Request) -> web.StreamResponse:
         """Records behind a revision, for those who follow the gateway's events from far back."""
         after = whole("after", request.query.get("after", ""), most=REVISION_MAX)
         found = await self._pieces.behind(after)
         return web.Response(body=msgspec.msgpack.encode(found))
-
-    async def _timeline(self, request: web.Request) -> web.StreamResponse:
-        return json_response(await timeline(self._past, self._moments, request.query))
-
-    async def _diff(self, request: web.Request) -> web.StreamResponse:
-        return json_response(await self._diffs.answer(request.query))
 
 
 def _sound(handle: Handler) -> Handler:

@@ -19,11 +19,12 @@ import msgspec
 from aiohttp import web
 
 from apportion.core.explain.answers import ErrorAnswer
-from apportion.core.explain.plans import PlanLine, PlanProgress, PlanRequest
+from apportion.core.explain.plans import PlanAnswer, PlanLine, PlanProgress, PlanRequest
 from apportion.core.ledger.state import State
 from apportion.gateway.api.answering import HUNG_UP, json_response, write_in_time
+from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.api.query import COMMON, RequestRefused, only
+from apportion.gateway.api.query import RequestRefused, parsed
 from apportion.runtime.process.apart import ApartFailed, Tell, TookTooLong, apart
 from apportion_schemas.decoding import from_outside
 
@@ -33,6 +34,13 @@ TELL_EVERY_S = 0.5
 LINES = "application/x-ndjson"
 LISTED_MAX = 1_000
 """Nodes to lose, or kinds of nodes to add, in one plan."""
+
+
+PLAN = Endpoint(
+    path="plan", name="plan", method="POST", body=PlanRequest, answer=PlanAnswer, also=(LINES,),
+    audience=Audience.TENANTS,
+    summary="What would happen if these pods came, or these nodes went or joined",
+)  # fmt: skip
 
 
 class _Line(msgspec.Struct):
@@ -66,7 +74,7 @@ class Plans:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """`POST /api/v1/plan`; who accepts lines of JSON hears how far the plan is."""
-        only(request.query, (*COMMON, "at"))
+        parsed(PLAN.query, request.query)
         wanted = await _read(request)
         began = time.perf_counter()
         try:

@@ -1,17 +1,21 @@
-"""What a request may ask for: every parameter has a limit, and a wrong one is named.
+"""What a request may ask for, read by the struct that declares it.
 
-Invariant: a parameter that nobody knows is an error, so a typing mistake never widens an answer.
+A struct declares each parameter once: its type, its bounds, its default and what it means. Requests
+are read by it, and the reference of the API is made from it.
+Invariant: a parameter that no struct declares is an error, so a typing mistake never widens an
+answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Annotated, Any, TypeVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct, inspect
 
 from apportion.core.explain.answers import ErrorAnswer
-from apportion.core.explain.views import REFUSED, REJECTED
-from apportion.core.ledger.state import Phase
 from apportion_schemas.quantities import NAME_MAX
 
 LIMIT_DEFAULT = 500
@@ -19,12 +23,6 @@ LIMIT_MAX = 1_000
 WAIT_DEFAULT_S = 5.0
 WAIT_MAX_S = 30.0
 REVISION_MAX = 1 << 53
-PHASES = (*(phase.value for phase in Phase), REFUSED, REJECTED)
-WAITING = ("at_least", "wait_s")
-"""What every question may have."""
-COMMON = (*WAITING, "at")
-"""What one about a moment may have."""
-LIST = (*COMMON, "limit", "continue")
 
 
 class RequestRefused(Exception):
@@ -45,75 +43,66 @@ class RequestRefused(Exception):
         self.answer = ErrorAnswer(error=error, field=field, fix=fix, code=code, rest=rest)
 
 
-class Wait(Struct, frozen=True):
-    """Answer only from `at_least` this revision on, and wait so long for it."""
-
-    at_least: int = 0
-    wait_s: float = WAIT_DEFAULT_S
+class Query(Struct, frozen=True, kw_only=True):
+    """The parameters of an endpoint that has none; all others are derived from it."""
 
 
-class ListQuery(Struct, frozen=True):
-    """Which items, how many, and behind which one to go on."""
+class WaitQuery(Query, frozen=True, kw_only=True):
+    """The parameters of every question."""
 
-    limit: int = LIMIT_DEFAULT
-    after: str = ""
-    namespace: str = ""
-    phase: str = ""
-    node: str = ""
+    at_least: Annotated[
+        int,
+        Meta(
+            ge=0, le=REVISION_MAX,
+            description="Wait until the gateway has folded this revision; 408 if it does not come "
+            "in time.",
+        ),
+    ] = 0  # fmt: skip
+    wait_s: Annotated[
+        float, Meta(ge=0, le=WAIT_MAX_S, description="How many seconds to wait for `at_least`.")
+    ] = WAIT_DEFAULT_S
+
+
+class AtQuery(WaitQuery, frozen=True, kw_only=True):
+    """The parameters of a question about a moment."""
+
+    at: (
+        Annotated[
+            str,
+            Meta(
+                description="Answer as of this moment: a revision (`1200`), a time "
+                "(`2026-11-20T03:00`, `14:20`), so long ago (`-10m`) or `now`."
+            ),
+        ]
+        | None
+    ) = None
+
+
+class PageQuery(AtQuery, frozen=True, kw_only=True):
+    """The parameters of a list that comes in pages."""
+
+    limit: Annotated[
+        int, Meta(ge=1, le=LIMIT_MAX, description="The most items that the page may have.")
+    ] = LIMIT_DEFAULT
+    after: Annotated[
+        str,
+        Meta(max_length=NAME_MAX, description="Go on where the page before ended: its `continue`."),
+    ] = msgspec.field(default="", name="continue")
 
     @property
     def after_revision(self) -> int:
-        """`after`, for lists that are ordered by revision. Raises RequestRefused."""
-        if not self.after:
-            return 0
-        return whole("continue", self.after, most=REVISION_MAX)
+        """`after`, for lists that are ordered by revision or number. Raises RequestRefused."""
+        return whole("continue", self.after, most=REVISION_MAX) if self.after else 0
 
 
-def wait_of(query: Mapping[str, str]) -> Wait:
-    """The parameters that every request may have. Raises RequestRefused."""
-    at_least = query.get("at_least")
-    wait_s = query.get("wait_s")
-    return Wait(
-        at_least=whole("at_least", at_least, most=REVISION_MAX) if at_least is not None else 0,
-        wait_s=_seconds("wait_s", wait_s) if wait_s is not None else WAIT_DEFAULT_S,
-    )
+Read = Callable[[str, str], object]
+Q = TypeVar("Q", bound=Query)
 
 
-def list_of(query: Mapping[str, str], filters: Iterable[str] = ()) -> ListQuery:
-    """The parameters of a list with these filters. Raises RequestRefused."""
-    only(query, (*LIST, *filters))
-    limit = query.get("limit")
-    phase = query.get("phase", "")
-    if phase and phase not in PHASES:
-        raise RequestRefused(
-            400, field="phase", rest=f" is {phase!r}", fix=f"use one of {', '.join(PHASES)}"
-        )
-    return ListQuery(
-        limit=whole("limit", limit, least=1, most=LIMIT_MAX) if limit is not None
-        else LIMIT_DEFAULT,
-        after=text_of("continue", query.get("continue", "")),
-        namespace=text_of("namespace", query.get("namespace", "")),
-        phase=phase,
-        node=text_of("node", query.get("node", "")),
-    )  # fmt: skip
-
-
-def fleet_of(query: Mapping[str, str]) -> tuple[int, int]:
-    """Behind which revision, and which sample, the fleet is wanted; -1 and 0 for all of it.
-
-    Raises RequestRefused.
-    """
-    only(query, (*COMMON, "after", "heard"))
-    after, heard = query.get("after"), query.get("heard")
-    return (
-        whole("after", after, most=REVISION_MAX) if after is not None else -1,
-        whole("heard", heard, most=REVISION_MAX) if heard is not None else 0,
-    )
-
-
-def only(query: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raise RequestRefused for a parameter that is not among these."""
-    for name in query:
+def parsed(kind: type[Q], given: Mapping[str, str]) -> Q:
+    """The parameters of a request, as `kind` declares them. Raises RequestRefused."""
+    known = _declared(kind)
+    for name in given:
         if name not in known:
             raise RequestRefused(
                 400,
@@ -121,6 +110,44 @@ def only(query: Mapping[str, str], known: Iterable[str]) -> None:
                 field=name[:NAME_MAX],
                 fix=f"use {', '.join(known)}",
             )
+    return kind(**{known[name][0]: known[name][1](name, given[name]) for name in given})
+
+
+def wait_of(given: Mapping[str, str]) -> WaitQuery:
+    """The parameters that every question may have, whatever others this one has.
+
+    Raises RequestRefused.
+    """
+    waits = _declared(WaitQuery)
+    return parsed(WaitQuery, {name: given[name] for name in given if name in waits})
+
+
+@cache
+def _declared(kind: type[Query]) -> dict[str, tuple[str, Read]]:
+    """Each parameter by its name in a request: the field, and what reads it."""
+    declared = inspect.type_info(kind)
+    assert isinstance(declared, inspect.StructType)  # noqa: S101 - a Query is a struct
+    return {field.encode_name: (field.name, _reader(field.type)) for field in declared.fields}
+
+
+def _reader(kind: inspect.Type) -> Read:
+    words: Mapping[str, Any] = {}
+    if isinstance(kind, inspect.UnionType):
+        [kind] = (each for each in kind.types if not isinstance(each, inspect.NoneType))
+    if isinstance(kind, inspect.Metadata):
+        words, kind = kind.extra_json_schema or {}, kind.type
+    match kind:
+        case inspect.IntType(ge=least, le=most):
+            bounds = {"least": int(least or 0), "most": int(most or REVISION_MAX)}
+            return lambda field, text: whole(field, text, **bounds)
+        case inspect.FloatType(le=most):
+            return lambda field, text: _seconds(field, text, most or 0)
+        case _ if "enum" in words:
+            return lambda field, text: _one_of(field, text, words["enum"])
+        case inspect.StrType(max_length=None):
+            return lambda _field, text: text
+        case _:
+            return text_of
 
 
 def whole(field: str, text: str, *, least: int = 0, most: int) -> int:
@@ -134,19 +161,27 @@ def whole(field: str, text: str, *, least: int = 0, most: int) -> int:
     return number
 
 
-def _seconds(field: str, text: str) -> float:
+def _seconds(field: str, text: str, most: float) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds <= WAIT_MAX_S:
+    if not 0 <= seconds <= most:
+        raise RequestRefused(
+            400, field=field, rest=f" is {text[:NAME_MAX]!r}", fix=f"seconds from 0 to {most:g}"
+        )
+    return seconds
+
+
+def _one_of(field: str, text: str, words: Iterable[str]) -> str:
+    if text and text not in words:
         raise RequestRefused(
             400,
             field=field,
             rest=f" is {text[:NAME_MAX]!r}",
-            fix=f"seconds from 0 to {WAIT_MAX_S:g}",
+            fix=f"use one of {', '.join(words)}",
         )
-    return seconds
+    return text
 
 
 def text_of(field: str, text: str) -> str:

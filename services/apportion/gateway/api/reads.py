@@ -5,20 +5,29 @@ Invariant: an answer is made of one state in one piece, and names its revision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from apportion.core.explain.answers import (
     ConfigurationAnswer,
+    DevicePage,
+    GangPage,
     LinesAnswer,
     NamespacesAnswer,
     NodeDetail,
+    NodePage,
+    PlacementPage,
     PodDetail,
+    PodPage,
+    QueuePage,
+    QuotaPage,
     RevisionAnswer,
     SummaryAnswer,
+    Why,
 )
 from apportion.core.explain.packed import FleetAnswer, whole_fleet
 from apportion.core.explain.queued import PODS_SHOWN, lines_answer, namespaces_answer
@@ -33,19 +42,18 @@ from apportion.core.explain.views import (
 from apportion.core.explain.why import why, why_rejected
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway.api import pages
+from apportion.gateway.api.endpoint import PREFIX, Audience, Endpoint
 from apportion.gateway.api.query import (
-    COMMON,
     LIMIT_MAX,
-    ListQuery,
+    REVISION_MAX,
+    AtQuery,
+    PageQuery,
     RequestRefused,
-    fleet_of,
-    list_of,
-    only,
-    whole,
+    parsed,
 )
 from apportion_schemas import PodRejected
 
-PREFIX = "/api/v1"
+TENANTS: Final = Audience.TENANTS
 
 
 class View(Protocol):
@@ -59,79 +67,50 @@ class View(Protocol):
         """The live pod of that `namespace/name`; of several, the one submitted last."""
 
 
-Answering = Callable[[View, web.Request], msgspec.Struct]
+Make = Callable[[View, Any, Mapping[str, str]], msgspec.Struct]
+"""Makes an answer out of a state, the parameters, and the parts of the path."""
 
 
-def reads() -> Iterable[tuple[str, str, Answering]]:
-    """Every read: its path below the prefix, its name, and what answers it."""
-    lists: tuple[tuple[str, Callable[[State, ListQuery], msgspec.Struct], tuple[str, ...]], ...] = (
-        ("pods", pages.pods, ("namespace", "phase", "node")),
-        ("placements", pages.placements, ("namespace", "phase", "node")),
-        ("nodes", pages.nodes, ()),
-        ("devices", pages.devices, ("node",)),
-        ("gangs", pages.gangs, ()),
-        ("queues", pages.queues, ()),
-        ("quotas", pages.quotas, ("namespace",)),
-    )
-    for name, make, filters in lists:
-        yield name, name, _listing(make, filters)
-    yield "revision", "revision", _revision
-    yield "summary", "summary", _summary
-    yield "configuration", "configuration", _configuration
-    yield "lines", "lines", _lines
-    yield "namespaces", "namespaces", _namespaces
-    yield "fleet", "fleet", _fleet
-    yield "nodes/{node}", "node", _node
-    yield "pods/{namespace}/{name}", "pod", _pod
-    yield "pods/{namespace}/{name}/why", "why", explained
+class Read(Endpoint, frozen=True, kw_only=True):
+    """An endpoint that is answered from a state alone, of now or of the past."""
+
+    make: Make
+
+    def of(self, view: View, request: web.Request) -> msgspec.Struct:
+        """The answer to this request. Raises RequestRefused."""
+        return self.make(view, parsed(self.query, request.query), request.match_info)
 
 
-def _listing(
-    make: Callable[[State, ListQuery], msgspec.Struct], filters: tuple[str, ...]
-) -> Answering:
-    return lambda view, request: make(view.state, list_of(request.query, filters))
+class LinesQuery(AtQuery, frozen=True, kw_only=True):
+    """The parameters of the waiting lines."""
+
+    limit: Annotated[
+        int, Meta(ge=1, le=LIMIT_MAX, description="The most pods to name in each line.")
+    ] = PODS_SHOWN
 
 
-def _revision(view: View, request: web.Request) -> RevisionAnswer:
-    only(request.query, COMMON)
-    state = view.state
-    return RevisionAnswer(revision=state.revision)
+class FleetQuery(AtQuery, frozen=True, kw_only=True):
+    """The parameters of the picture of the fleet."""
+
+    after: Annotated[
+        int,
+        Meta(
+            ge=0, le=REVISION_MAX,
+            description="Answer with the nodes that changed behind this revision; without it, with "
+            "all nodes.",
+        ),
+    ] | None = None  # fmt: skip
+    heard: Annotated[
+        int,
+        Meta(
+            ge=0, le=REVISION_MAX,
+            description="`heard` of the answer before: usage samples behind it are sent.",
+        ),
+    ] = 0  # fmt: skip
 
 
-def _summary(view: View, request: web.Request) -> SummaryAnswer:
-    only(request.query, COMMON)
-    state = view.state
-    return summary_answer(state)
-
-
-def _configuration(view: View, request: web.Request) -> ConfigurationAnswer:
-    only(request.query, COMMON)
-    state = view.state
-    return configuration_answer(state)
-
-
-def _lines(view: View, request: web.Request) -> LinesAnswer:
-    only(request.query, (*COMMON, "limit"))
-    limit = request.query.get("limit")
-    shown = whole("limit", limit, least=1, most=LIMIT_MAX) if limit is not None else PODS_SHOWN
-    return lines_answer(view.state, shown)
-
-
-def _namespaces(view: View, request: web.Request) -> NamespacesAnswer:
-    only(request.query, COMMON)
-    return namespaces_answer(view.state)
-
-
-def _fleet(view: View, request: web.Request) -> FleetAnswer:
-    """All of it, for a moment of the past; the present has its rows kept."""
-    fleet_of(request.query)
-    return whole_fleet(view.state)
-
-
-def _node(view: View, request: web.Request) -> NodeDetail:
-    only(request.query, COMMON)
-    state = view.state
-    name = request.match_info["node"]
+def _node(view: View, _query: AtQuery, names: Mapping[str, str]) -> NodeDetail:
+    state, name = view.state, names["node"]
     node = state.nodes.get(name)
     if node is None:
         raise RequestRefused(
@@ -145,27 +124,21 @@ def _node(view: View, request: web.Request) -> NodeDetail:
     )
 
 
-def _pod(view: View, request: web.Request) -> PodDetail:
-    only(request.query, COMMON)
-    state = view.state
-    found = _find(view, request)
+def _pod(view: View, _query: AtQuery, names: Mapping[str, str]) -> PodDetail:
+    state, found = view.state, _find(view, names)
     if isinstance(found, PodRejected):
         return PodDetail(revision=state.revision, pod=rejected_answer(found))
     return PodDetail(revision=state.revision, pod=pod_answer(state, found))
 
 
-def explained(view: View, request: web.Request) -> msgspec.Struct:
-    """Why a pod is where it is, from this state alone. Raises RequestRefused."""
-    only(request.query, COMMON)
-    state = view.state
-    found = _find(view, request)
+def _why(view: View, _query: AtQuery, names: Mapping[str, str]) -> Why:
+    state, found = view.state, _find(view, names)
     return why_rejected(state, found) if isinstance(found, PodRejected) else why(state, found)
 
 
-def _find(view: View, request: web.Request) -> PodState | PodRejected:
+def _find(view: View, names: Mapping[str, str]) -> PodState | PodRejected:
     """The live pod of that name, or else the one that cannot be read."""
-    state = view.state
-    space, name = request.match_info["namespace"], request.match_info["name"]
+    state, space, name = view.state, names["namespace"], names["name"]
     pod = view.pod(f"{space}/{name}") or next(
         (it for it in state.rejected.values() if (it.namespace, it.name) == (space, name)), None
     )
@@ -178,3 +151,103 @@ def _find(view: View, request: web.Request) -> PodState | PodRejected:
             "has what was: `apportion tail --from 1`",
         )
     return pod
+
+
+def _page(make: Callable[[State, Any], msgspec.Struct]) -> Make:
+    return lambda view, query, _names: make(view.state, query)
+
+
+REVISION = Read(
+    path="revision",
+    name="revision",
+    answer=RevisionAnswer,
+    audience=TENANTS,
+    make=lambda view, *_: RevisionAnswer(revision=view.state.revision),
+    summary="How far the gateway has folded, and why no pod can be placed or started now, if so",
+)
+FLEET = Read(
+    path="fleet",
+    name="fleet",
+    answer=FleetAnswer,
+    audience=TENANTS,
+    query=FleetQuery,
+    make=lambda view, *_: whole_fleet(view.state),
+    summary="Every node in one packed row, or the rows that changed, and what shares use",
+)
+WHY = Read(
+    path="pods/{namespace}/{name}/why",
+    name="why",
+    answer=Why,
+    audience=TENANTS,
+    make=_why,
+    summary="Why a pod is placed or refused; of a pod that has ended, as it was just before. With "
+    "`at` also its evictions and breaches",
+)
+READS: Final = (
+    Read(
+        path="pods", name="pods", answer=PodPage, audience=TENANTS, query=pages.PodsQuery,
+        make=_page(pages.pods),
+        summary="Pods in the order of submission, then those that cannot be read",
+    ),
+    Read(
+        path="placements", name="placements", answer=PlacementPage, audience=TENANTS,
+        query=pages.PodsQuery, make=_page(pages.placements),
+        summary="Live placements in the order of decision",
+    ),
+    Read(
+        path="nodes", name="nodes", answer=NodePage, audience=TENANTS, query=PageQuery,
+        make=_page(pages.nodes), summary="Nodes by name",
+    ),
+    Read(
+        path="devices", name="devices", answer=DevicePage, audience=TENANTS,
+        query=pages.DevicesQuery, make=_page(pages.devices),
+        summary="Devices by node and index, and the pods that hold them",
+    ),
+    Read(
+        path="gangs", name="gangs", answer=GangPage, audience=TENANTS, query=PageQuery,
+        make=_page(pages.gangs),
+        summary="Gangs, and how many of their pods are in each phase",
+    ),
+    Read(
+        path="queues", name="queues", answer=QueuePage, audience=TENANTS, query=PageQuery,
+        make=_page(pages.queues),
+        summary="Queues: weight, limits, and how much of these is held; tenants see no usage",
+    ),
+    Read(
+        path="quotas", name="quotas", answer=QuotaPage, audience=TENANTS, query=pages.QuotasQuery,
+        make=_page(pages.quotas),
+        summary="Device quotas by namespace: limits, and how much of these is held",
+    ),
+    REVISION,
+    Read(
+        path="summary", name="summary", answer=SummaryAnswer, audience=TENANTS,
+        make=lambda view, *_: summary_answer(view.state),
+        summary="Pods by phase, nodes, devices, memory, and the policy in force",
+    ),
+    Read(
+        path="configuration", name="configuration", answer=ConfigurationAnswer,
+        make=lambda view, *_: configuration_answer(view.state), audience=Audience.LEDGER,
+        summary="The configuration that every service obeys, and since which revision",
+    ),
+    Read(
+        path="lines", name="lines", answer=LinesAnswer, audience=TENANTS, query=LinesQuery,
+        make=lambda view, query, _: lines_answer(view.state, query.limit),
+        summary="Waiting pods, grouped by what they request, with causes and the nearest nodes",
+    ),
+    Read(
+        path="namespaces", name="namespaces", answer=NamespacesAnswer, audience=TENANTS,
+        make=lambda view, *_: namespaces_answer(view.state),
+        summary="Namespaces with live pods, those that hold the most devices first",
+    ),
+    FLEET,
+    Read(
+        path="nodes/{node}", name="node", answer=NodeDetail, audience=TENANTS, make=_node,
+        summary="One node with its devices",
+    ),
+    Read(
+        path="pods/{namespace}/{name}", name="pod", answer=PodDetail, audience=TENANTS, make=_pod,
+        summary="One pod",
+    ),
+    WHY,
+)  # fmt: skip
+"""Every endpoint that is answered from a state; a new read is one more row here."""

@@ -11,23 +11,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 from aiohttp import web
+from msgspec import Meta, Struct, field
 
+from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import PriceError, Prices
 from apportion.core.reports.report import COST
 from apportion.core.reports.rows import WrongBy, by_of
 from apportion.gateway.api.answering import guarded, json_response
+from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.past_client import LOOK_S
-from apportion.gateway.api.query import RequestRefused, only
-from apportion.gateway.api.reads import PREFIX
+from apportion.gateway.api.query import RequestRefused, WaitQuery, parsed
 from apportion.runtime.jetstream.accounting import TooEarly
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.periods import PeriodError
 from apportion.runtime.jetstream.reports import (
-    REPORTS,
     Asked,
     answered,
     as_csv,
@@ -42,7 +44,47 @@ from apportion_schemas import UnknownEvent
 AT_ONCE = 2
 SECONDS = LOOK_S - 10
 FORMATS = ("json", "csv", "focus")
-_PARAMETERS = ("at_least", "wait_s", "by", "from", "to", "step", "format")
+
+
+class ReportQuery(WaitQuery, frozen=True, kw_only=True):
+    """The parameters of a report."""
+
+    by: Annotated[
+        str,
+        Meta(
+            description="What each row is of: `namespace`, `queue`, `user`, `node` or `label:KEY`. "
+            "Tenants may ask by `namespace` and `node`."
+        ),
+    ] = "namespace"
+    start: Annotated[str, Meta(description="The moment where the report begins.")] = field(
+        default="", name="from"
+    )
+    end: Annotated[str, Meta(description="The moment where the report ends.")] = field(
+        default="", name="to"
+    )
+    step: Annotated[str, Meta(description="Cut the time into steps of this length, as `1d`.")] = ""
+    format: Annotated[
+        str,
+        Meta(
+            extra_json_schema={"enum": list(FORMATS)},
+            description="JSON, rows as CSV, or the FOCUS columns of cost tools as CSV. Tenants may "
+            "ask for `json`.",
+        ),
+    ] = "json"
+
+
+def _endpoint(name: str, answer: type[Struct], summary: str) -> Endpoint:
+    return Endpoint(
+        path=f"report/{name}", name="report", answer=answer, query=ReportQuery,
+        audience=Audience.TENANTS, also=("text/csv",), summary=summary,
+    )  # fmt: skip
+
+
+REPORTS = (
+    _endpoint("usage", ReportAnswer, "Device hours granted and used"),
+    _endpoint("cost", ReportAnswer, "What these hours cost, by the gateway's price file"),
+    _endpoint("idle", IdleAnswer, "Shares that did nothing"),
+)
 
 
 class Reports:
@@ -63,36 +105,29 @@ class Reports:
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The route of each report, guarded as all others."""
-        for name in REPORTS:
-            handle = guarded(self._measures, "report", self._handle)
-            yield web.get(f"{PREFIX}/report/{name}", handle)
+        for endpoint in REPORTS:
+            yield endpoint.route(guarded(self._measures, endpoint.name, self._handle))
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        only(request.query, _PARAMETERS)
-        form = request.query.get("format", "json")
-        if form not in FORMATS:
-            raise RequestRefused(
-                400, field="format", rest=f" is {form[:40]!r}", fix=f"use {', '.join(FORMATS)}"
-            )
-        asked = await self._asked(request)
+        query = parsed(ReportQuery, request.query)
+        asked = await self._asked(request.path.rpartition("/")[2], query)
         try:
             async with asyncio.timeout(SECONDS):
-                return await self._made(asked, form)
+                return await self._made(asked, query.format)
         except TimeoutError:
             raise RequestRefused(
                 503, f"the report took longer than {SECONDS:g} s", field="from",
                 fix="ask for a shorter time, or use `apportion report` with --nats",
             ) from None  # fmt: skip
 
-    async def _asked(self, request: web.Request) -> Asked:
-        query, report = request.query, request.path.rpartition("/")[2]
+    async def _asked(self, report: str, query: ReportQuery) -> Asked:
         try:
-            by = by_of(query.get("by", "namespace"))
+            by = by_of(query.by)
         except WrongBy as error:
             raise RequestRefused(
                 400, str(error), field="by", fix="namespace, queue, user, node or label:KEY"
             ) from None
-        money = report == COST or query.get("format") == "focus"
+        money = report == COST or query.format == "focus"
         if self._prices is None and money:
             raise RequestRefused(
                 404,
@@ -104,9 +139,9 @@ class Reports:
         return Asked(
             report=report,
             by=by,
-            start=query.get("from", ""),
-            end=query.get("to", ""),
-            step=query.get("step", ""),
+            start=query.start,
+            end=query.end,
+            step=query.step,
             prices=await self._read_prices(money=money),
         )
 

@@ -1,25 +1,51 @@
 """Why a pod is where it is, or was: for pods that have ended too, and since when a device fails.
 
-Invariant: what is said of a pod that has ended is what was said of it just before its end.
+What only the past knows comes on top: evictions for the pod, its predecessor, breaches of its
+shares. A state forgets an eviction once the pod is gone, and keeps no breach.
+Invariants: what is said of a pod that has ended is what was said of it just before its end; an
+answer about a moment has only events at or before that moment, and what is read for it is bounded.
 """
 
 from __future__ import annotations
 
-import msgspec
-from aiohttp import web
+from collections.abc import Mapping
 
-from apportion.core.explain.answers import FailedDevice, Step, Why
+import msgspec
+
+from apportion.core.explain.answer_text import eviction_with_text
+from apportion.core.explain.answers import (
+    Breach,
+    End,
+    Eviction,
+    Evictions,
+    FailedDevice,
+    Step,
+    Why,
+)
 from apportion.core.explain.health import failed_devices
+from apportion.core.explain.lines import breach_words
 from apportion.core.explain.why import why, why_ended, why_rejected
 from apportion.core.ledger.state import PodState, State
-from apportion.gateway.api.answering import json_response
-from apportion.gateway.api.evictions import breaches_of, evictions_of
 from apportion.gateway.api.history import History
-from apportion.gateway.api.query import COMMON, only
+from apportion.gateway.api.query import AtQuery
 from apportion.gateway.past.index import DEVICE, POD
 from apportion.gateway.past.past import Past
-from apportion_schemas import DeviceHealthChanged, EventError, PodGone, decode
+from apportion_schemas import (
+    DeviceHealthChanged,
+    Event,
+    EventError,
+    PodEvicted,
+    PodGone,
+    ShareBreached,
+    decode,
+)
 
+FACTS_MAX = 200
+"""So many of the newest facts about a pod are looked at."""
+PREDECESSORS_MAX = 1_000
+"""So many pods of one name are counted."""
+BREACHES_MAX = 16
+"""Of the newest kinds: a container, a device and a code."""
 LOOKED_AT = 8
 """The end of a pod is among so many of the newest facts about it: what comes late is little."""
 
@@ -46,22 +72,20 @@ class PastWhy:
         self._past = past
         self._history = history
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        """`/pods/NAMESPACE/NAME/why`, at a moment or now. Raises RequestRefused, LedgerError."""
-        only(request.query, COMMON)
-        name = f"{request.match_info['namespace']}/{request.match_info['name']}"
-        upto = await self._history.upto(request.query)
-        time = await self._past.chronicle.time_at(upto) if "at" in request.query else ""
+    async def answer(self, query: AtQuery, names: Mapping[str, str]) -> Why:
+        """The explanation, at a moment or now. Raises RequestRefused, LedgerError."""
+        name = f"{names['namespace']}/{names['name']}"
+        upto = await self._history.upto(query)
+        time = "" if query.at is None else await self._past.chronicle.time_at(upto)
         state = await self._past.states.at(upto)
         answer = self._live(state, name)
         if answer is None:
             answer = await self._ended(name, upto)
         evictions = await evictions_of(self._past, answer, upto)
         breaches = await breaches_of(self._past, answer, upto)
-        said = msgspec.structs.replace(
+        return msgspec.structs.replace(
             answer, revision=upto, time=time, evictions=evictions, breaches=breaches
         )
-        return json_response(said)
 
     def _live(self, state: State, name: str) -> Why | None:
         pod = PastView(state).pod(name)
@@ -136,3 +160,80 @@ class PastWhy:
                 )
             )
         return tuple(found)
+
+
+async def evictions_of(past: Past, why: Why, upto: int) -> Evictions:
+    """The evictions that have to do with the pod that this explains, up to a revision.
+
+    Raises LedgerError, ArchiveError.
+    """
+    name = f"{why.namespace}/{why.name}"
+    uids = past.index.pods_named(name, upto=upto, limit=PREDECESSORS_MAX)
+    behind = uids.index(why.uid) + 1 if why.uid in uids else 0
+    earlier = uids[behind:]
+    made_room: tuple[Eviction, ...] = ()
+    if why.placed is not None:
+        found = await _facts(past, why.uid, why.placed.revision)
+        made_room = tuple(
+            _eviction(at, event.time, event.data) for at, event in found
+            if isinstance(event.data, PodEvicted) and event.data.beneficiary == why.uid
+        )  # fmt: skip
+    before, ended = None, None
+    for at, event in await _facts(past, earlier[0], upto) if earlier else ():
+        if isinstance(event.data, PodEvicted) and event.data.pod == earlier[0]:
+            before = _eviction(at, event.time, event.data)
+        elif isinstance(event.data, PodGone):
+            ended = End(revision=at, time=event.time, reason=event.data.reason)
+    return Evictions(made_room=made_room, predecessors=len(earlier), before=before, ended=ended)
+
+
+async def breaches_of(past: Past, why: Why, upto: int) -> tuple[Breach, ...]:
+    """The breaches of the pod's shares since it was placed, up to a revision, the newest first.
+
+    Raises LedgerError, ArchiveError.
+    """
+    if why.placed is None:
+        return ()
+    found: dict[tuple[str, str, str], Breach] = {}
+    for at, event in await _facts(past, why.uid, upto, after=why.placed.revision):
+        data = event.data
+        if not isinstance(data, ShareBreached):
+            continue
+        before = found.pop((data.container, data.device, data.code), None)
+        found[data.container, data.device, data.code] = Breach(
+            revision=at,
+            time=event.time,
+            container=data.container,
+            device=data.device,
+            code=data.code,
+            times=before.times + 1 if before else 1,
+            sentence=breach_words(data),
+        )
+    return tuple(reversed(found.values()))[:BREACHES_MAX]
+
+
+async def _facts(past: Past, uid: str, upto: int, *, after: int = 0) -> list[tuple[int, Event]]:
+    """The newest events about the pod with their revisions, the oldest first."""
+    newest = past.index.newest_facts(POD, uid, after=after, upto=upto, limit=FACTS_MAX)
+    rules = past.indexer.rules
+    found = []
+    for record in await past.chronicle.records(sorted(newest)):
+        try:
+            event = rules.read(record.revision, record.subject, record.payload)
+        except EventError:
+            continue
+        found.append((record.revision, event))
+    return found
+
+
+def _eviction(revision: int, time: str, data: PodEvicted) -> Eviction:
+    made = Eviction(
+        revision=revision,
+        time=time,
+        namespace=data.namespace,
+        name=data.name,
+        node=data.node,
+        beneficiary=data.beneficiary_name,
+        event=data,
+    )
+    return eviction_with_text(made)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from apportion.core.explain.natural import natural
 from apportion.gateway.api.pages import nodes
-from apportion.gateway.api.query import ListQuery
+from apportion.gateway.api.query import PageQuery
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 
@@ -30,7 +30,7 @@ def test_pages_are_cut_in_that_order() -> None:
     ledger = Ledger(*(rack(f"node-{number}", 1) for number in (1, 10, 11, 2, 3)))
     behind, found = "", []
     while True:
-        page = nodes(ledger.state, ListQuery(limit=2, after=behind))
+        page = nodes(ledger.state, PageQuery(limit=2, after=behind))
         found += [node.node for node in page.items]
         behind = page.next
         if not behind:

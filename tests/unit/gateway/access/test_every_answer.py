@@ -11,9 +11,15 @@ from apportion.core.explain import tenant_redaction
 from apportion.core.explain.answers import Answer
 from apportion.core.explain.tenant_redaction import marks_of, redacted
 from apportion.core.explain.visibility import NOT_TOLD, Everyone, Namespace, Rule, Seen
-from apportion.gateway.access.redaction_rules import OF_ERRORS, TABLE, Look
+from apportion.gateway.access.redaction_rules import OF_ERRORS, Look, look_at
+from apportion.gateway.api.endpoint import Audience
+from apportion.gateway.endpoints import ENDPOINTS
 
-LOOKS = {**dict(TABLE), "an error": OF_ERRORS}
+LOOKS = {
+    each.path: look_at(each)
+    for each in ENDPOINTS
+    if each.audience is Audience.TENANTS and each.answer is not None
+} | {"an error": OF_ERRORS}
 TEXTS = {
     Rule.EVERYONE: "shown", Rule.NAMESPACE: "ops", Rule.NAMESPACES: "ops", Rule.NAMES: "ops/secret",
     Rule.PEOPLE: "because of ops/secret",

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from apportion.gateway.access.cursors import Cursors
-from apportion.gateway.access.gate import ME, Gate
+from apportion.gateway.access.gate import Gate
 from apportion.gateway.access.people import (
     KEPT_MAX,
     KEPT_NO_S,
@@ -20,8 +20,11 @@ from apportion.gateway.access.people import (
     Wish,
     read_namespace,
 )
+from apportion.gateway.access.session import ME
 from apportion.gateway.access.token_file import TokenFile
+from apportion.gateway.api.endpoint import PREFIX
 from apportion.gateway.api.query import RequestRefused
+from apportion.gateway.endpoints import ENDPOINTS
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.http import CLIENT, HttpServer, listening
@@ -112,7 +115,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
 
 async def test_limits_are_of_a_person_from_the_first_request() -> None:
     """Many come from one address; a person is known once the login has been asked."""
-    gate = Gate(Remembered(Register()), Cursors())
+    gate = Gate(Remembered(Register()), Cursors(), ENDPOINTS)
     seen: list[str] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -121,12 +124,12 @@ async def test_limits_are_of_a_person_from_the_first_request() -> None:
 
     server = HttpServer(
         Address("127.0.0.1", 0), metrics=Metrics(), not_ready=list, client=gate.client,
-        guard=gate.guard, routes=[web.get(ME, handle)],
+        guard=gate.guard, routes=[ME.route(handle)],
     )  # fmt: skip
     async with listening(server) as address, aiohttp.ClientSession() as session:
         for _ in range(2):
             async with session.get(
-                f"http://{address}{ME}", headers={"Authorization": "Bearer t"}
+                f"http://{address}{PREFIX}/{ME.path}", headers={"Authorization": "Bearer t"}
             ) as answer:
                 assert answer.status == 200
     assert seen == ["mei", "mei"]
@@ -137,7 +140,7 @@ async def test_what_cannot_be_a_token_is_nobodys_and_no_login_is_asked(token: st
     """Bytes of a header that are no text cannot be sent on: that was an error of the gateway's."""
     register = Register()
     with pytest.raises(RequestRefused) as refused:
-        await Gate(Remembered(register), Cursors()).known(token)
+        await Gate(Remembered(register), Cursors(), ENDPOINTS).known(token)
     assert (refused.value.status, register.asked) == (401, 0)
 
 

@@ -17,6 +17,7 @@ from apportion.gateway.access.redaction_rules import is_shown, look_at
 from apportion.lab.changes import Changes
 from apportion.lab.planning import Plan, plan
 from apportion_schemas import QueueObserved, QuotaObserved
+from tests.support.endpoints import endpoint_at
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import cards, pod
@@ -69,8 +70,7 @@ def test_the_place_of_a_hidden_row_does_not_tell_its_name() -> None:
 
 def seen_by_ml(path: str, answer: msgspec.Struct) -> Any:
     """The answer as it is sent to somebody who sees the namespace `ml` alone."""
-    look = look_at(path)
-    assert look is not None
+    look = look_at(endpoint_at(path))
     sent = msgspec.json.decode(msgspec.json.encode(answer), type=look.kind)
     return as_sent(look.shown(sent, lambda namespace: namespace == "ml"))
 
@@ -186,14 +186,14 @@ def test_a_report_by_node_is_everybodys() -> None:
         ("report/usage", {}, True), ("report/idle", {"by": "node"}, True),
         ("report/usage", {"by": "user"}, False), ("report/cost", {"by": "label:team"}, False),
         ("report/cost", {"by": "queue"}, False), ("report/usage", {"format": "csv"}, False),
-        ("pods", {"by": "user"}, True),
+        ("pods", {"by": "user"}, True), ("configuration", {}, False), ("doctor", {}, False),
     ],
 )  # fmt: skip
 def test_reports_whose_rows_are_of_several_namespaces_are_not_shown(
     path: str, query: dict[str, str], is_it: bool
 ) -> None:
     """By user and label a row would be what others have of the same name as well."""
-    assert is_shown(path, query) == is_it
+    assert is_shown(endpoint_at(path), query) == is_it
 
 
 def test_a_plan_tells_where_others_would_go_in_a_form_that_can_be_read() -> None:

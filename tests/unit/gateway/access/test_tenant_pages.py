@@ -11,10 +11,11 @@ from apportion.core.explain.visibility import NOT_TOLD, OTHERS
 from apportion.gateway.access.cursors import SEALED_MAX, Cursors
 from apportion.gateway.access.gate import Gate
 from apportion.gateway.access.people import READ_ALL, Person, Remembered, Wish
-from apportion.gateway.api.answering import Handler, guarded, json_response
+from apportion.gateway.api.answering import guarded, json_response
+from apportion.gateway.api.endpoint import PREFIX, Handler
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused
-from apportion.gateway.api.reads import PREFIX, reads
+from apportion.gateway.api.reads import READS, Read
 from apportion.gateway.feed import Feed
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import PodRejected, QueueObserved, QuotaObserved
@@ -64,19 +65,19 @@ def application(cursors: Cursors) -> web.Application:
         ),
     )
     feed = Feed(ledger.settle().state)
-    gate, measures = Gate(Remembered(Register()), cursors), Measures(Metrics())
+    gate, measures = Gate(Remembered(Register()), cursors, READS), Measures(Metrics())
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await gate.guard(request, handler)
 
     made = web.Application(middlewares=[guard])
-    for path, what, answer in reads():
+    for read in READS:
 
-        async def handle(request: web.Request, answer: Any = answer) -> web.StreamResponse:
-            return json_response(answer(feed, request))
+        async def handle(request: web.Request, read: Read = read) -> web.StreamResponse:
+            return json_response(read.of(feed, request))
 
-        made.router.add_get(f"{PREFIX}/{path}", guarded(measures, what, handle))
+        made.router.add_routes([read.route(guarded(measures, read.name, handle))])
     return made
 
 

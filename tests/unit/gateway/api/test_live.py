@@ -17,9 +17,10 @@ from apportion.gateway.access.people import (
     Wish,
 )
 from apportion.gateway.api import live
-from apportion.gateway.api.answering import Handler
+from apportion.gateway.api.endpoint import Handler
 from apportion.gateway.api.live import EventStream, encoded
 from apportion.gateway.api.measures import Measures
+from apportion.gateway.endpoints import ENDPOINTS
 from apportion.gateway.feed import Feed
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.process.metrics import Metrics
@@ -100,7 +101,7 @@ async def test_a_stream_ends_with_the_token_and_the_right(
     monkeypatch.setattr(live, "STILL_S", 0.05)
     monkeypatch.setattr(live, "BEAT_S", 0.1)
     register, now = Register(), 0.0
-    gate = Gate(Remembered(register, now=lambda: now), Cursors())
+    gate = Gate(Remembered(register, now=lambda: now), Cursors(), ENDPOINTS)
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -4,8 +4,8 @@ import pytest
 
 from apportion.core.explain.lines import Teller
 from apportion.core.ledger.rules import Rules
-from apportion.gateway.api.log import Filter, filter_of, matches, row_of
-from apportion.gateway.api.query import RequestRefused
+from apportion.gateway.api.log import Filter, LogQuery, filter_of, matches, row_of
+from apportion.gateway.api.query import RequestRefused, parsed
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import Event, NodeCordoned, encode, subject_of
 
@@ -42,11 +42,11 @@ def test_filters() -> None:
         ({"text": "by ann"}, True),
         ({"text": "bob"}, False),
     ):
-        wanted = filter_of(query)
+        wanted = filter_of(parsed(LogQuery, query))
         assert (wanted.wants(record) and wanted.takes(row)) is kept, query
     with pytest.raises(RequestRefused):
-        filter_of({"type": "Nothing"})
-    assert filter_of({}) == Filter()
+        filter_of(LogQuery(type="Nothing"))
+    assert filter_of(LogQuery()) == Filter()
 
 
 def test_what_is_no_event_has_a_row() -> None:

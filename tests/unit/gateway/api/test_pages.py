@@ -8,13 +8,14 @@ import pytest
 from apportion.core.explain.answers import Page
 from apportion.core.ledger.state import State
 from apportion.gateway.api import pages
-from apportion.gateway.api.query import ListQuery, RequestRefused
+from apportion.gateway.api.pages import DevicesQuery, PodsQuery
+from apportion.gateway.api.query import RequestRefused
 from apportion_schemas import DeviceConstraints, PodRejected, QueueObserved, QuotaObserved
 from tests.support.fleet import A100_80, T4, gpu, node, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, gang, member, pod, shape
 
-Make = Callable[[State, ListQuery], Page[Any]]
+Make = Callable[[State, Any], Page[Any]]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def walk(make: Make, state: State, **query: Any) -> list[Any]:
     items: list[Any] = []
     after = ""
     while True:
-        page = make(state, ListQuery(after=after, **query))
+        page = make(state, PodsQuery(after=after, **query))
         assert page.revision == state.revision
         items += page.items
         after = page.next
@@ -119,7 +120,7 @@ def test_devices_by_node_and_index(ledger: Ledger, limit: int) -> None:
     assert [(item.node, item.index) for item in items] == [
         (f"n{node}", index) for node in range(1, 6) for index in range(2)
     ]
-    first = pages.devices(ledger.state, ListQuery(limit=limit))
+    first = pages.devices(ledger.state, DevicesQuery(limit=limit))
     assert len(first.items) < limit + 2
 
 
@@ -164,14 +165,14 @@ def rejected(uid: str) -> PodRejected:
 def test_node_that_is_not_there(ledger: Ledger) -> None:
     """An unknown node is an error for devices, for a typing mistake must not look like none."""
     with pytest.raises(RequestRefused) as refused:
-        pages.devices(ledger.state, ListQuery(node="n9"))
+        pages.devices(ledger.state, DevicesQuery(node="n9"))
     assert (refused.value.status, refused.value.answer.field) == (404, "node")
 
 
 def test_page_goes_on_behind_what_is_gone(ledger: Ledger) -> None:
     """The pod that a token names may be gone by then; the rest still comes, each once."""
     made = Ledger(rack("n1", 2)).submit(*(pod(f"p{number}") for number in range(4)))
-    first = pages.pods(made.state, ListQuery(limit=2))
+    first = pages.pods(made.state, PodsQuery(limit=2))
     made.gone("p1")
-    rest = pages.pods(made.state, ListQuery(limit=2, after=first.next))
+    rest = pages.pods(made.state, PodsQuery(limit=2, after=first.next))
     assert [item.uid for item in (*first.items, *rest.items)] == ["p0", "p1", "p2", "p3"]

@@ -2,13 +2,15 @@
 
 import pytest
 
+from apportion.gateway.api.pages import PodsQuery
 from apportion.gateway.api.query import (
     LIMIT_DEFAULT,
     LIMIT_MAX,
     WAIT_DEFAULT_S,
+    PageQuery,
     RequestRefused,
-    list_of,
-    only,
+    WaitQuery,
+    parsed,
     wait_of,
 )
 from apportion_schemas.quantities import NAME_MAX
@@ -16,7 +18,7 @@ from apportion_schemas.quantities import NAME_MAX
 
 def test_defaults() -> None:
     """A bare list is bounded, and a bare request waits for nothing."""
-    query = list_of({})
+    query = parsed(PageQuery, {})
     assert (query.limit, query.after, query.after_revision) == (LIMIT_DEFAULT, "", 0)
     assert (wait_of({}).at_least, wait_of({}).wait_s) == (0, WAIT_DEFAULT_S)
 
@@ -24,7 +26,7 @@ def test_defaults() -> None:
 def test_everything_given() -> None:
     """Each parameter arrives where it belongs."""
     asked = {"limit": "7", "continue": "42", "namespace": "a", "phase": "refused", "node": "n1"}
-    query = list_of(asked, ("namespace", "phase", "node"))
+    query = parsed(PodsQuery, asked)
     assert (query.limit, query.after_revision) == (7, 42)
     assert (query.namespace, query.phase, query.node) == ("a", "refused", "n1")
     assert (wait_of({"at_least": "9", "wait_s": "0.5"}).at_least) == 9
@@ -50,7 +52,7 @@ def test_everything_given() -> None:
 def test_wrong_list_parameter(name: str, text: str) -> None:
     """Out of bounds, not a number, not a phase, too long, not known."""
     with pytest.raises(RequestRefused) as refused:
-        list_of({name: text}, ("namespace", "phase", "node"))
+        parsed(PodsQuery, {name: text})
     assert refused.value.status == 400
     assert refused.value.answer.field == name
     assert refused.value.answer.fix
@@ -61,7 +63,7 @@ def test_wrong_list_parameter(name: str, text: str) -> None:
 def test_continue_of_a_list_by_revision(text: str) -> None:
     """A token that was not ours is refused when it is read as a revision."""
     with pytest.raises(RequestRefused) as refused:
-        _ = list_of({"continue": text}).after_revision
+        _ = parsed(PageQuery, {"continue": text}).after_revision
     assert refused.value.answer.field == "continue"
 
 
@@ -76,15 +78,14 @@ def test_wrong_wait(text: str) -> None:
 def test_filter_of_another_list_is_not_known() -> None:
     """Nodes have no phase: the parameter is refused rather than passed over."""
     with pytest.raises(RequestRefused) as refused:
-        list_of({"phase": "placed"})
+        parsed(PageQuery, {"phase": "placed"})
     assert "limit" in refused.value.answer.fix
 
 
-def test_only() -> None:
+def test_a_parameter_that_is_not_declared() -> None:
     """What is known passes, and the first that is not known is named, cut to a length."""
-    known = ("at_least", "wait_s")
-    only(dict.fromkeys(known, "1"), known)
+    parsed(WaitQuery, {"at_least": "1", "wait_s": "1"})
     with pytest.raises(RequestRefused) as refused:
-        only({"at_least": "1", "x" * (NAME_MAX + 1): "1"}, known)
+        parsed(WaitQuery, {"at_least": "1", "x" * (NAME_MAX + 1): "1"})
     answer = refused.value.answer
     assert (answer.field, answer.fix) == ("x" * NAME_MAX, "use at_least, wait_s")
