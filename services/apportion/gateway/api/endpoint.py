@@ -22,13 +22,13 @@ JSON = "application/json"
 
 
 class Audience(Enum):
-    """Who may call an endpoint where the gateway has a login; the value is for the reference."""
+    """Who may call an endpoint, where the gateway has a login."""
 
-    EVERYONE = "everyone, without a token"
-    KNOWN = "anyone with a valid token; the right to act is checked by verb, as `cordon` of `nodes`"
-    DOCTOR = "who may `get doctor`"
-    LEDGER = "who may `get ledger`"
-    TENANTS = "who may `get ledger`; who may `get pods` of a namespace sees a redacted answer"
+    EVERYONE = "everyone"
+    KNOWN = "known people"
+    DOCTOR = "doctor"
+    LEDGER = "ledger"
+    TENANTS = "tenants"
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
