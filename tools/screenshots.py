@@ -20,6 +20,7 @@ from click import echo
 from playwright.sync_api import Browser
 
 from tests.support.browser.chromium import NARROW, WIDE, opened, running_browser, visit
+from tests.support.browser.pages import navigation
 from tests.support.browser.small_png import small
 from tests.support.standalone import Standalone
 
@@ -58,9 +59,9 @@ LOST = "h100-13"
 THEMES = ("light", "dark")
 WIDTHS = (WIDE[0], NARROW[0])
 NAMES = (
-    "fleet", "fleet-card", "fleet-namespaces", "fleet-past", "pods", "pod", "pod-waiting",
-    "waiting", "whatif", "events", "diff", "reports", "doctor",
+    *navigation(), "fleet-card", "fleet-namespaces", "fleet-past", "pod", "pod-waiting", "diff",
 )  # fmt: skip
+"""A picture of each page, and some of what a page shows where its address has more."""
 
 
 def manifests(seed: int) -> str:
@@ -98,14 +99,17 @@ def pages(up: Standalone) -> Iterator[tuple[str, str]]:
     failed = [mark for mark in up.run("tail", "--from", "1", "--no-follow").stdout.splitlines()
               if f"of {LOST} failed" in mark]  # fmt: skip
     when = int(failed[0].split()[0].replace(",", ""))
-    addresses = (
-        "#/fleet", f"#/fleet?card={LOST}:2", "#/fleet?by=namespace", f"#/fleet?at={when - 1}",
-        "#/pods", f"#/pod/{runs['namespace']}/{runs['name']}",
-        f"#/pod/{waits['namespace']}/{waits['name']}", "#/waiting",
-        "#/whatif?lose=a100-3,l40s-2", f"#/events?rev={when}",
-        f"#/events?diff={when - 30},{when + 40}", "#/reports", "#/doctor",
-    )  # fmt: skip
-    return zip(NAMES, addresses, strict=True)
+    addresses = {
+        "fleet-card": f"#/fleet?card={LOST}:2",
+        "fleet-namespaces": "#/fleet?by=namespace",
+        "fleet-past": f"#/fleet?at={when - 1}",
+        "pod": f"#/pod/{runs['namespace']}/{runs['name']}",
+        "pod-waiting": f"#/pod/{waits['namespace']}/{waits['name']}",
+        "whatif": "#/whatif?lose=a100-3,l40s-2",
+        "events": f"#/events?rev={when}",
+        "diff": f"#/events?diff={when - 30},{when + 40}",
+    }
+    yield from ((name, addresses.get(name, f"#/{name}")) for name in NAMES)
 
 
 def take(browser: Browser, base: str, shown: list[tuple[str, str]], asked: Namespace) -> None:

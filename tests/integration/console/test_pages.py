@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Route, expect
 from tests.integration.console.cards import fail, recover
 from tests.support.browser.audit import offences
 from tests.support.browser.chromium import NARROW, WIDE, opened, visit
+from tests.support.browser.pages import navigation
 from tests.support.standalone import Standalone
 
 PAGES = {
@@ -37,6 +38,20 @@ def test_every_page_answers_and_keeps_the_rules(
             assert offences(page) == [], address
 
 
+def test_every_page_of_the_navigation_is_reached_by_its_key(browser: Browser, base: str) -> None:
+    """It marks its row, has a title and one heading, and keeps the rules of access."""
+    with opened(browser, base) as page:
+        visit(page, "#/pods")
+        for key, path in enumerate(navigation(), 1):
+            page.keyboard.press(str(key))
+            row = page.locator(f'#nav a[data-page="{path}"]')
+            expect(row).to_have_attribute("aria-current", "page")
+            expect(page).to_have_title(f"{row.locator('span').inner_text()} · Apportion")
+            expect(page.locator("#main h1")).to_have_count(1)
+            expect(page.locator("#main")).to_have_attribute("aria-busy", "false")
+            assert offences(page) == [], path
+
+
 def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str) -> None:
     """It is no other page, whatever moment it names; the links lead to the real ones."""
     with opened(browser, base) as page:
@@ -44,7 +59,7 @@ def test_an_address_of_no_page_says_so_with_ways_on(browser: Browser, base: str)
             visit(page, address)
             expect(page).to_have_title("No such page · Apportion")
             expect(page.locator("#nav [aria-current]")).to_have_count(0)
-            expect(page.locator("#main .acts a")).to_have_count(7)
+            expect(page.locator("#main .acts a")).to_have_count(len(navigation()))
         visit(page, "#/nonsense")
         page.locator("#main").get_by_role("link", name="Waiting").click()
         expect(page.locator("h1")).to_contain_text("wait for")

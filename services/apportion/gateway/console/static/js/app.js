@@ -18,31 +18,13 @@ import { listen } from "./live.js";
 import { known } from "./login.js";
 import { isLive, moment } from "./moment.js";
 import { openPalette } from "./palette.js";
+import { NAVIGATION, pageOf } from "./pages.js";
 import { onlySays, problemPage } from "./parts.js";
 import { route, setCanonical, setParameters, setSpelt } from "./route.js";
 import { TimeBar } from "./timebar.js";
 import { addressedMoment, isCompared, setAddressedMoment } from "./two_moments.js";
 import { AGAIN, isTyping, standFor } from "./unanswered.js";
 
-export const PAGES = [
-  ["fleet", "Fleet"],
-  ["pods", "Pods"],
-  ["waiting", "Waiting"],
-  ["whatif", "What if"],
-  ["events", "Events"],
-  ["reports", "Reports"],
-  ["doctor", "Doctor"],
-];
-const LOADERS = {
-  fleet: () => import("./fleet/page.js"),
-  pods: () => import("./pages/pods.js"),
-  pod: () => import("./pages/pod.js"),
-  waiting: () => import("./pages/waiting.js"),
-  whatif: () => import("./pages/whatif.js"),
-  events: () => import("./pages/events.js"),
-  reports: () => import("./pages/reports.js"),
-  doctor: () => import("./pages/doctor.js"),
-};
 const AGAIN_MS = 2000;
 const FROZEN = {
   "ledger-full": "ledger full",
@@ -51,13 +33,6 @@ const FROZEN = {
   "no-scheduler": "no scheduler",
   "no-intake": "no intake",
   "no-agent": "no agent",
-};
-const ABOUT = {
-  waiting: "who waits",
-  whatif: "what if",
-  events: "what happened",
-  reports: "reports",
-  doctor: "for its health",
 };
 const main = $("#main");
 const root = document.documentElement;
@@ -97,12 +72,13 @@ async function show() {
   if (shownPage !== location.hash.split("?")[0]) main.scrollTop = 0;
   shownPage = location.hash.split("?")[0];
   try {
-    if (!Object.hasOwn(LOADERS, name)) {
+    const named = pageOf(name);
+    if (!named) {
       mount(main, noSuchPage(name));
       return;
     }
     if (moment.problem && !isCompared(asked)) throw moment.problem; // Compare says of which of its moments that is
-    const loaded = await LOADERS[name]().catch(unreached);
+    const loaded = await named.load().catch(unreached);
     if (mine !== turn) return;
     const opened = await loaded.open(main, {
       ...asked,
@@ -127,7 +103,7 @@ async function show() {
 
 /** What is shown has no answer: that stands in the place of the page. Throws what is no Problem. */
 function fail(problem, name) {
-  const words = problemPage(problem, ABOUT[name] ?? "that", [AGAIN]);
+  const words = problemPage(problem, pageOf(name)?.about ?? "that", [AGAIN]);
   bar.stop();
   page?.close?.();
   page = null;
@@ -145,12 +121,12 @@ const noSuchPage = name =>
   onlySays(
     html`No such page: <span class="m">${name}</span>.`,
     "The address names none of the pages of this console, which are these.",
-    PAGES.map(([path, words]) => link(path, words, {}, "btn")),
+    NAVIGATION.map(({ path, title }) => link(path, title, {}, "btn")),
   );
 
 function markPage(name) {
-  const nav = name === "pod" ? "pods" : name;
-  document.title = `${PAGES.find(([path]) => path === nav)?.[1] ?? "No such page"} · Apportion`;
+  const nav = pageOf(name)?.under ?? name;
+  document.title = `${pageOf(nav)?.title ?? "No such page"} · Apportion`;
   for (const each of $$("#nav a")) {
     if (each.dataset.page === nav) each.setAttribute("aria-current", "page");
     else each.removeAttribute("aria-current");
@@ -342,18 +318,18 @@ const flipTheme = () => setTheme(root.dataset.theme === "dark" ? "light" : "dark
 
 mount(
   $("#nav"),
-  PAGES.map(
-    ([path, words], at) =>
+  NAVIGATION.map(
+    ({ path, title, icon }, at) =>
       html`<a href="#/${path}" data-page="${path}"
-        >${ICONS[path]}<span>${words}</span><kbd>${at + 1}</kbd></a
+        >${icon}<span>${title}</span><kbd>${at + 1}</kbd></a
       >`,
   ),
 );
 mount($("#theme"), ICONS.sun).addEventListener("click", flipTheme);
 $("#gotokey").textContent = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘K" : "Ctrl K";
 mount($("#more"), html`${ICONS.more}<span>More</span>`).addEventListener("click", openMore);
-$("#goto").addEventListener("click", () => openPalette(PAGES));
-openKeys({ pages: PAGES, bar, flipTheme, main });
+$("#goto").addEventListener("click", () => openPalette(NAVIGATION));
+openKeys({ pages: NAVIGATION, bar, flipTheme, main });
 
 document.addEventListener("click", event => {
   if (event.target.closest(".skip")) {

@@ -4,7 +4,6 @@ import { openPalette } from "./palette.js";
 import { go, href } from "./route.js";
 
 const KEYS = [
-  ["1 – 7", "the pages"],
   ["Ctrl K", "go to a pod, a node or a page"],
   ["/", "find on this page"],
   ["[  ]", "the mark before, the next mark"],
@@ -30,7 +29,7 @@ export function openKeys({ pages, bar, flipTheme, main }) {
       dialog,
       html`<h2>Keys</h2>
         <dl class="keys">
-          ${KEYS.map(
+          ${[[`1 – ${pages.length}`, "the pages"], ...KEYS].map(
             ([key, words]) =>
               html`<dt><kbd>${key}</kbd></dt>
                 <dd>${words}</dd>`,
@@ -63,7 +62,7 @@ export function openKeys({ pages, bar, flipTheme, main }) {
     "-": () => $('[data-zoom="-1"]', main)?.click(),
     0: () => $('[data-zoom="0"]', main)?.click(),
   };
-  pages.forEach(([path], at) => {
+  pages.forEach(({ path }, at) => {
     acts[String(at + 1)] = () => go(href(path));
   });
 

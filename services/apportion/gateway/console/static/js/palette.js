@@ -29,7 +29,11 @@ export function openPalette(pages) {
   );
   dialog.showModal();
   const field = $("#pal");
-  const places = pages.map(([path, words]) => ({ name: words, kind: "page", address: href(path) }));
+  const places = pages.map(({ path, title }) => ({
+    name: title,
+    kind: "page",
+    address: href(path),
+  }));
   let chosen = 0;
   let rows = [];
 

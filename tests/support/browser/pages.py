@@ -1,0 +1,13 @@
+"""The console's pages, as its own table names them."""
+
+import re
+
+from tests.tidy.tree import ROOT
+
+TABLE = ROOT / "services/apportion/gateway/console/static/js/pages.js"
+_ROW = re.compile(r"{\s*path: \"(\w+)\",(?! under:)")
+
+
+def navigation() -> tuple[str, ...]:
+    """The paths of the pages that the navigation has, in their order."""
+    return tuple(_ROW.findall(TABLE.read_text()))
