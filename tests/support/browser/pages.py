@@ -1,6 +1,7 @@
 """The console's pages, as its own table names them."""
 
 import re
+from pathlib import Path
 
 from tests.tidy.tree import ROOT
 
@@ -8,6 +9,6 @@ TABLE = ROOT / "services/apportion/gateway/console/static/js/pages.js"
 _ROW = re.compile(r"{\s*path: \"(\w+)\",(?! under:)")
 
 
-def navigation() -> tuple[str, ...]:
+def navigation(table: Path = TABLE) -> tuple[str, ...]:
     """The paths of the pages that the navigation has, in their order."""
-    return tuple(_ROW.findall(TABLE.read_text()))
+    return tuple(_ROW.findall(table.read_text()))
