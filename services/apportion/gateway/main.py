@@ -51,7 +51,6 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
 from apportion.runtime.service.http import (
-    Guard,
     Handle,
     HttpServer,
     address_of,
@@ -315,12 +314,12 @@ class _Life:
         ]
         return self._server(listen, routes, door.gate)
 
-    def _without_login(self) -> Guard:
-        return own_pages_only if self._public else both(own_machine_only(ELSE), own_pages_only)
-
     def _server(
         self, listen: Address, routes: Iterable[web.AbstractRouteDef], gate: Gate | None
     ) -> HttpServer:
+        without_login = (
+            own_pages_only if self._public else both(own_machine_only(ELSE), own_pages_only)
+        )
         return HttpServer(
             listen,
             metrics=self._service.metrics,
@@ -329,5 +328,5 @@ class _Life:
             key="--listen",
             tls=self.tls,
             client=address_of if gate is None else gate.client,
-            guard=gate.guard if gate else self._without_login(),
+            guard=gate.guard if gate else without_login,
         )

@@ -57,7 +57,10 @@ class Uses:
         node = self._state.nodes.get(sample.node)
         if subject != f"{SUBJECT_OF_NODES}{token(sample.node)}":
             return  # its agent speaks of another node
-        if node is not None and len(sample.shares) <= _shares_of(node):
+        if node is None:
+            return
+        held = sum(len(pod.placement.shares) for pod in node.pods.values() if pod.placement)
+        if len(sample.shares) <= held:
             self._put(sample.node, packed_use(node, sample), silent=False)
 
     def rows(self, heard: int) -> tuple[int, tuple[msgspec.Raw, ...]]:
@@ -89,10 +92,6 @@ class Uses:
                 del self._heard[name]
             else:
                 self._put(name, PackedUse(name, ()), silent=True)
-
-
-def _shares_of(node: NodeState) -> int:
-    return sum(len(pod.placement.shares) for pod in node.pods.values() if pod.placement)
 
 
 def packed_use(node: NodeState, sample: UsageSample) -> PackedUse:

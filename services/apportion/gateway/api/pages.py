@@ -186,16 +186,12 @@ def quotas(state: State, query: QuotasQuery) -> QuotaPage:
     among = [query.namespace] if query.namespace else state.quotas
     there = (f"{space}/{name}" for space in among for name in state.quotas.get(space, ()))
     names, more = _names(there, query)
+    parts = (name.partition("/") for name in names)
     return QuotaPage(
         revision=state.revision,
-        items=quota_answers(state, (_parted(name) for name in names)),
+        items=quota_answers(state, ((space, own) for space, _, own in parts)),
         next=names[-1] if more else "",
     )
-
-
-def _parted(name: str) -> tuple[str, str]:
-    namespace, _, own = name.partition("/")
-    return namespace, own
 
 
 def _names(of: Iterable[str], query: PageQuery) -> tuple[list[str], bool]:

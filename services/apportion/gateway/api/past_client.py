@@ -84,12 +84,14 @@ class PastClient:
                 sent = await request.read() if request.body_exists else None
                 asked = session.request(request.method, request.rel_url, headers=takes, data=sent)
                 async with asked as answer:
+                    # How the child has packed its answer, which is handed on as it is.
+                    packed = answer.headers.get("Content-Encoding")
                     return web.Response(
                         body=await answer.read(),
                         status=answer.status,
                         content_type=answer.content_type,
                         charset=answer.charset,
-                        headers={**HEADERS, **_encoding(answer)},
+                        headers=HEADERS | ({"Content-Encoding": packed} if packed else {}),
                     )
         except TimeoutError:
             raise RequestRefused(
@@ -169,12 +171,6 @@ class PastClient:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-
-
-def _encoding(answer: aiohttp.ClientResponse) -> dict[str, str]:
-    """How the child has packed its answer, which is handed on as it is."""
-    found = answer.headers.get("Content-Encoding")
-    return {"Content-Encoding": found} if found else {}
 
 
 def _environment(config: ServiceConfig) -> dict[str, str]:

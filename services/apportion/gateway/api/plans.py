@@ -26,6 +26,7 @@ from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused, parsed
 from apportion.runtime.process.apart import ApartFailed, Tell, TookTooLong, apart
+from apportion.runtime.process.clock import rfc3339
 from apportion_schemas.decoding import from_outside
 
 AT_ONCE = 2
@@ -90,7 +91,7 @@ class Plans:
 
     async def _lines(self, state: State, wanted: PlanRequest) -> AsyncGenerator[bytes, None]:
         """What the fork tells, each a `PlanLine`; whatever becomes of it, the last one says it."""
-        work = partial(_work, state, wanted, _now())
+        work = partial(_work, state, wanted, rfc3339(datetime.now(UTC)))
         try:
             async with contextlib.aclosing(apart(work, seconds=self._seconds)) as frames:
                 async for frame in frames:
@@ -145,10 +146,6 @@ async def _read(request: web.Request) -> PlanRequest:
                 fix=f"at most {LISTED_MAX}",
             )  # fmt: skip
     return wanted
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _work(state: State, wanted: PlanRequest, now: str, tell: Tell) -> bytes:

@@ -76,7 +76,8 @@ def _files(folder: Traversable, prefix: str) -> Iterable[tuple[str, _File]]:
 
 def _file(name: str, body: bytes) -> _File:
     tag = f'"{sha256(body).hexdigest()[:20]}"'
-    return _File(body=body, type=_type(name), tag=tag)
+    kind = _TYPES.get(f".{name.rpartition('.')[2]}") or mimetypes.guess_type(name)[0]
+    return _File(body=body, type=kind or "application/octet-stream", tag=tag)
 
 
 def _vocabulary() -> bytes:
@@ -86,11 +87,6 @@ def _vocabulary() -> bytes:
         b"export const %s = %s;\n" % (name.encode(), msgspec.json.encode(words))
         for name, words in tables.items()
     )
-
-
-def _type(name: str) -> str:
-    suffix = "." + name.rpartition(".")[2]
-    return _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
 def _answer(request: web.Request, file: _File) -> web.Response:
