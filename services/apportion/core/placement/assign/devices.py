@@ -17,7 +17,6 @@ from typing import Final
 from apportion.core.devices.demand import Demand
 from apportion.core.devices.geometries import Place
 from apportion.core.devices.shares import DeviceState, slice_mask, template_cpu
-from apportion.core.placement.assign import modules
 from apportion.core.placement.assign.nvlink import best_linked, least_linked
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index import packed
@@ -203,8 +202,25 @@ def _sets(ask: AskColumns, fitting: list[int], room: _Room) -> Iterator[Sequence
         yield from combinations(fitting, ask.ask.count)
         return
     devices = [room.devices[at].device for at in fitting]
-    for chosen in modules.choices(devices, ask.ask.count, ask.module):
+    for chosen in whole_modules(devices, ask.ask.count, ask.module):
         yield [fitting[position] for position in chosen]
+
+
+def whole_modules(devices: Sequence[Device], count: int, size: int) -> Iterator[list[int]]:
+    """The positions of `count` of these devices in whole modules of this size, in order; the
+    preferred ones first.
+
+    Source: HAMi's `computeBestCombination910C`: two dies of an Ascend 910C with one quotient of
+    their index are a module, and a container of several gets modules of which both dies fit. Of
+    modules that would do, those are taken whose first device comes first.
+    """
+    modules: dict[int, list[int]] = {}
+    for position, device in enumerate(devices):
+        modules.setdefault(device.index // size, []).append(position)
+    whole = [module for module in modules.values() if len(module) == size]
+    if count % size == 0:
+        for some in combinations(whole, count // size):
+            yield sorted(position for module in some for position in module)
 
 
 def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:

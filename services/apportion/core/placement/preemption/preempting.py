@@ -9,6 +9,8 @@ Source of the rules: kube-scheduler's plugin DefaultPreemption. Invariant: nobod
 nor while those who leave already make room enough; without news nobody is evicted at all.
 """
 
+from collections import deque
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,9 +20,9 @@ from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.feasibility import FITS
 from apportion.core.placement.finder import PlaceFinder
+from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.preemption.gang_room import GangRoom
-from apportion.core.placement.preemption.search import Search
-from apportion.core.placement.preemption.victims import Victims, eviction
+from apportion.core.placement.preemption.victims import DryRun, Victims, eviction
 from apportion.core.placement.queueing.keys import gang_key
 from apportion.core.placement.queueing.reporting import refusal_of
 from apportion.core.placement.queueing.shape_queue import ShapeQueue, Turn, is_pending
@@ -42,10 +44,49 @@ from apportion_schemas import (
 TRIES_MAX: Final = 64
 """Nodes that one decision tries: some five milliseconds."""
 REMEMBERED_MAX: Final = 4_096
+COMPARED_MAX: Final = 100
+"""kube-scheduler's `minCandidateNodesAbsolute`."""
 _COMES: Final = frozenset((PodSubmitted, PodAdopted))
 _OF_CLAIMS: Final = frozenset((VolumeClaimObserved, VolumeClaimGone))
 _SETTLES: Final = frozenset((PodGone, PodPlaced, PodRefused, PodEvicted, PlacementVoided))
 """Events that begin or end a nomination."""
+
+
+class Search:
+    """The node on which making room for one pod costs least, found a few nodes at a time.
+
+    As kube-scheduler it compares what it finds on so many nodes and no more. `rows` are the nodes
+    that it has not tried. Invariant: without a change of the state the answer is the same, in
+    however many parts it was looked for.
+    """
+
+    def __init__(self, dry_run: DryRun, pod: PodState, rows: Iterable[int]) -> None:
+        self._dry_run = dry_run
+        self.pod = pod
+        self.rows = deque(rows)
+        self.best: Victims | None = None
+        self._compared = 0
+
+    def go_on(self, tries_max: Int64) -> bool:
+        """Try so many nodes; whether that was all that there is to try."""
+        while self.rows and not self._enough():
+            if tries_max <= 0:
+                return False
+            tries_max -= 1
+            found = self._dry_run.victims(self.pod, self.rows.popleft())
+            if found is None:
+                continue
+            self._compared += 1
+            if self.best is None or found.better_than(self.best):
+                self.best = found
+            if not found.units:  # nobody has to go: there is room once those go who leave already
+                self.rows.clear()
+        return True
+
+    def _enough(self) -> bool:
+        """Whether so many were found that more would not be compared."""
+        best = self.best
+        return self._compared >= COMPARED_MAX and best is not None and not best.budgets
 
 
 class _Vain(NamedTuple):

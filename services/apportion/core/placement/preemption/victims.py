@@ -11,6 +11,7 @@ Invariant: the state is as it was when the answer is given; with any one of the 
 pod would not fit.
 """
 
+from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
 
@@ -26,9 +27,11 @@ from apportion.core.placement.gangs import held
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.limits.limits import Limits
-from apportion.core.placement.preemption.budgets import Exceeded, exceeded
+from apportion.core.workloads.pods.labels import meet
 from apportion_schemas import PodEvicted
 
+Exceeded = dict[str, tuple[str, ...]]
+"""By uid of a pod, the budgets that its eviction exceeds."""
 _LEAST_PRIORITY = -(1 << 31)
 """Added to each, so that of few pods and many of a negative priority the few go."""
 
@@ -250,3 +253,30 @@ def _unit(pods: list[PodState]) -> Unit:
     first = ordered[0]
     since = min(each.placed_time for each in pods)
     return Unit(-first.submitted.priority, since, first.uid, tuple(ordered))
+
+
+def exceeded(state: State, pods: Iterable[PodState]) -> Exceeded:
+    """Of these pods, evicted in this order, those that are one too many for a budget.
+
+    As kube-scheduler's DefaultPreemption counts them. A budget forbids nothing here: pods whose
+    eviction exceeds one are spared where others will do.
+    """
+    if not state.budgets:
+        return {}
+    left = {
+        (namespace, name): budget.allowed
+        for namespace, budgets in state.budgets.items()
+        for name, budget in budgets.items()
+    }
+    found: Exceeded = {}
+    for pod in pods:
+        about, over = pod.submitted, []
+        for name, budget in sorted(state.budgets.get(about.namespace, {}).items()):
+            if not budget.selector or not meet(about.labels, budget.selector):
+                continue
+            left[about.namespace, name] -= 1
+            if left[about.namespace, name] < 0:
+                over.append(name)
+        if over:
+            found[pod.uid] = tuple(over)
+    return found

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.board_loops import REFUSED
-from apportion.core.placement.index.columns import HOST
+from apportion.core.placement.index.columns import HOST, Columns
 from apportion.core.placement.index.packed import POINTS
-from apportion.core.placement.index.score_input import NO_ASK, ScoreInput
+from apportion.core.placement.index.row_log import Rows
+from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, ScoreInput
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.pricing.readings import Ints
 from apportion.core.placement.pricing.sizes import hardest, size_percent
 from apportion.core.placement.pricing.states import DEVICE_COUNTS, STATES
-from apportion.core.placement.scores.noted import NotedDevices
 from apportion_schemas import Shape
 from apportion_schemas.quantities import WHOLE
 
@@ -151,3 +151,21 @@ class Usable(NamedTuple):
             self.devices + fits - fitted,
             self.all_left + after - before,
         )
+
+
+class NotedDevices:
+    """For each row the device that gave it its points, kept until the row is looked at again."""
+
+    def __init__(self) -> None:
+        self._devices = np.zeros(0, np.int8)
+
+    def note(self, columns: Columns, rows: Rows, devices: NDArray[np.intp]) -> None:
+        """These rows have these devices."""
+        count = len(columns.names)
+        if len(self._devices) != count:
+            self._devices = np.full(count, NO_DEVICE, np.int8)
+        self._devices[rows] = devices
+
+    def of(self, row: int) -> int:
+        """The device noted for the row, or `NO_DEVICE`."""
+        return int(self._devices[row]) if row < len(self._devices) else NO_DEVICE
