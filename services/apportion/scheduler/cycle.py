@@ -137,9 +137,9 @@ class Cycle:
         self._failures = 0
         self._refusals = 0
         self._contention = Contention()
-        self._chosen = Chosen(state)
         self._fences = Fences(ledger)
         self.engine = Engine(state, now=_micros(clock))
+        self._chosen = Chosen(state, self.engine.columns)
 
     def share(self, member: str, members: Sequence[str]) -> None:
         """Decide for what is `member`'s among `members`; what became ours is looked at now."""

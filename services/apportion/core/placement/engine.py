@@ -110,6 +110,11 @@ class Engine:
         )
 
     @property
+    def columns(self) -> Columns:
+        """The nodes as the engine asks them, up to date but for those touched since it last did."""
+        return self._finder.columns
+
+    @property
     def pending(self) -> int:
         """Pods that wait for this engine, unschedulable ones among them."""
         return len(self._queue)

@@ -11,6 +11,7 @@ from typing import Final
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.fit_query import FitQuery
+from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.queueing.shape_queue import is_pending
 from apportion.core.placement.reservations import Reservations
@@ -21,11 +22,11 @@ CHOICES_MAX: Final = 10_000
 
 
 class Chosen:
-    """The choices that wait over one state."""
+    """The choices that wait over one state; `columns` are those of its engine, if it has one."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
-        self._fit_query = FitQuery(state)
+        self._fit_query = FitQuery(state, columns)
         self._limits: Limits | None = None  # until there is a choice
         self._nodes: dict[str, str] = {}
 

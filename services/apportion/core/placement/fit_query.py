@@ -62,16 +62,20 @@ class NodeFit(NamedTuple):
 
 
 class FitQuery:
-    """Answers over one state; what it derives is kept up by `observe`, and begun at first use."""
+    """Answers over one state; what it derives is kept up by `observe`, and made at first use.
 
-    def __init__(self, state: State) -> None:
+    `columns` are those of an engine over the same state, which keeps them up to date itself.
+    """
+
+    def __init__(self, state: State, columns: Columns | None = None) -> None:
         self._state = state
-        self._columns: Columns | None = None
+        self._columns = columns
+        self._follows = columns is None
         self._classes: ClassCache | None = None
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
-        if self._columns is not None and change.node is not None:
+        if self._follows and self._columns is not None and change.node is not None:
             self._columns.touch(change.node, change.shares)
 
     @property

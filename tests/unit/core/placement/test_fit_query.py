@@ -180,6 +180,27 @@ def test_choices_of_one_batch_count_for_one_another() -> None:
     assert [type(event) for event in ledger.decided()] == [PodPlaced, PodRefused]
 
 
+def test_choices_share_the_columns_of_the_engine() -> None:
+    """What either reserves is undone before the other looks, and both see what is folded."""
+    ledger = Asked(rack("n1", 2), rack("n2", 1))
+    shared = Chosen(ledger.state, ledger.engine.columns)
+    ledger.submit(chosen_pod("p", cards(2)), chosen_pod("q", cards()), pod("r", cards(2)))
+    for chosen in (shared, ledger.chosen):
+        chosen.choose("p", "n1")
+        chosen.choose("q", "n1")
+    events = [event for _, event in shared.decide(lambda _: True, events_max=256)]
+    assert events == ledger.decided()
+    assert [type(event) for event in events] == [PodPlaced, PodRefused]
+    ledger.settle()
+    assert ledger.where("r") == "n1"
+    ledger.take(NodeGone(node="n2"))
+    late = Chosen(ledger.state, ledger.engine.columns)
+    late.choose("q", "n1")
+    ((_, refused),) = late.decide(lambda _: True, events_max=256)
+    assert isinstance(refused, PodRefused)
+    assert refused.reasons == {RefusalCode.DEVICE_IN_USE: 1}
+
+
 def test_a_choice_waits_for_its_pod_and_for_its_scheduler() -> None:
     """The pod may come later; the choice is for whose shard the pod is of."""
     ledger = Asked(rack("n1"))
