@@ -29,12 +29,15 @@ from apportion.core.placement.feasibility import (
     refused_kind,
     refused_node,
 )
+from apportion.core.placement.feasibility.devices import DEVICE_RULES
 from apportion.core.placement.feasibility.occupancy import Occupancy, empty_device, now
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
 
 Need = Demand | RefusalCode
 """What an ask comes to on a device, or the rule that this device can never pass."""
 _WHICH_DEVICE: Final = frozenset((RefusalCode.UUID_MISMATCH, RefusalCode.INDEX_MISMATCH))
+_OF_KINDS: Final = frozenset(code for code, _ in DEVICE_RULES)
+"""What a device is, or which one; nothing of it can be lacking in part."""
 _NO_DEVICE: Final = RefusalCode.NO_SUCH_DEVICE
 
 
@@ -132,29 +135,33 @@ def refused_ask(
 
     `needs` has an entry for each device, and `places` are the devices that are looked at.
     """
-    lacking: list[tuple[int, float, str, Verdict]] = []
+    lacking: list[tuple[int, float, str, int, Verdict]] = []
+    would_do = 0
     for at in places:
         need, held = needs[at], devices[at]
         if isinstance(need, Demand):
+            would_do += 1
             refused = refused_amount(need, held)
+            if refused is None:
+                continue
         else:
             amounts = largest_part(ask, held.device, geometries) if need in UNCUT else (1, 0)
             refused = Verdict(need, *amounts)
-        if refused is not None:
-            found = refused._replace(place=at)
-            lacking.append((*found.order, held.device.id, found))
-    short = ask.count - (len(places) - len(lacking))
-    if short <= 0:
+        needed = refused.needed
+        short = (needed - refused.available) / (needed or 1)
+        lacking.append((-RANK[refused.code], short, held.device.id, at, refused))
+    missing = ask.count - (len(places) - len(lacking))
+    if missing <= 0:
         return None
-    lacking.sort(key=lambda each: each[:3])
-    code = lacking[short - 1][3].code if short <= len(lacking) else _NO_DEVICE
-    if code is _NO_DEVICE and (
-        short < ask.count or any(row[3].code is not code for row in lacking)
-    ):
-        code = RefusalCode.DEVICES_TOO_FEW
-    nearest = next((row[3] for row in lacking if row[3].code is code), None)
-    if nearest is not None and (code in UNCUT or isinstance(needs[nearest.place], Demand)):
-        return nearest
+    lacking.sort()
+    code = lacking[missing - 1][4].code if missing <= len(lacking) else _NO_DEVICE
+    if (
+        code is _NO_DEVICE
+    ):  # the first of all rules for devices: whatever else there is came further
+        if missing < ask.count or (lacking and lacking[0][4].code is not code):
+            code = RefusalCode.DEVICES_TOO_FEW
+    elif code not in _OF_KINDS:
+        _, _, _, at, refused = next(row for row in lacking if row[4].code is code)
+        return refused._replace(place=at)
     # What a device is has no amount, so the verdict counts the devices that will do.
-    would_do = sum(isinstance(needs[at], Demand) for at in places)
     return Verdict(code, ask.count, min(would_do, ask.count - 1))
