@@ -39,6 +39,8 @@ from apportion_schemas import (
 T = TypeVar("T")
 UNKNOWN_DEVICE: Final = "unknown-device"
 AMBIGUOUS_DEVICE: Final = "ambiguous-device"
+UNKNOWN_PATH: Final = "unknown-path"
+NO_PRICES: Final = "no-prices"
 
 
 class Answer(Struct, frozen=True):
@@ -51,8 +53,10 @@ class Answer(Struct, frozen=True):
 class ErrorAnswer(Answer, frozen=True):
     """Why a request was not answered: what is wrong, in which parameter, and what to do.
 
-    `code` names errors that programs tell apart: `unknown-device`, `ambiguous-device`. Where the
-    error begins with the field, `rest` is what follows, for clients that call the field otherwise.
+    `code` names errors that programs tell apart: `unknown-device`, `ambiguous-device`,
+    `unknown-path` (this gateway has no such question) and `no-prices` (it has no price file). Where
+    the error begins with the field, `rest` is what follows, for clients that call the field
+    otherwise.
     """
 
     error: People[str]

@@ -1,12 +1,15 @@
 """Events in one line each: what `tail` and every log of the ledger show a person.
 
-Invariant: every event of the catalogue has a line (a test walks over all of them).
+A line is made of parts, in which names of pods and nodes are told apart from words, so that a
+client can make links of them. Invariant: every event of the catalogue has a line (a test walks over
+all of them).
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from apportion.core.explain import limit_words, wishes, words
+from apportion.core.explain.past_answers import Part
 from apportion.core.explain.words import device_words
 from apportion_schemas import (
     AllocationFailed,
@@ -75,6 +78,27 @@ SHAPES_MAX = 4_096
 """Of so many pods it is remembered what they ask for: a refusal follows soon."""
 
 
+class Line(NamedTuple):
+    """One event: its sentence is `parts`, then `clauses` with semicolons between them.
+
+    `own`: so many parts at the front name the pod that it is about, and say what its type says.
+    """
+
+    parts: tuple[str | Part, ...]
+    own: int = 0
+    clauses: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The whole line, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
+        said = (part if isinstance(part, str) else part.text for part in self.parts)
+        return "".join((*said, "; ".join(self.clauses)))
+
+
+Pod = tuple[str | Part, ...]
+"""What a line calls its pod: its name, or its uid where no event named it."""
+
+
 class Teller:
     """Tells events one after the other, and remembers the names of the pods that it was told of.
 
@@ -92,6 +116,10 @@ class Teller:
 
     def line(self, data: Any) -> str:
         """One event's payload in words, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
+        return self.parts(data).sentence
+
+    def parts(self, data: Any) -> Line:
+        """The same with its names told apart."""
         match data:
             case PodSubmitted():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
@@ -106,12 +134,17 @@ class Teller:
             case PodPlaced() | PodRefused() | PodEvicted() | PodResized() | ResizeRefused():
                 self._remember(data.pod, f"{data.namespace}/{data.name}")
         uid = getattr(data, "uid", "") or getattr(data, "pod", "")
-        name = (self.name_of(uid) or f"pod {uid}") if uid else ""
-        if isinstance(data, PodGone) and self._newest.get(name, uid) != uid:
-            name += ": the one before"
+        name = self.name_of(uid)
+        pod: Pod = (Part(*name.split("/", 1)[::-1]),) if name else (f"pod {uid}",) if uid else ()
+        if isinstance(data, PodGone):
+            return _gone(data, pod, earlier=self._newest.get(name, uid) != uid)
         if isinstance(data, PodRefused):
-            return f"{name} waits: {words.event(data, self._shapes.get(data.pod))}"
-        return _LINES[type(data)](data, name)
+            causes = words.event_causes(data, self._shapes.get(data.pod))
+            return _about(pod, " waits: ", causes.lead, clauses=causes.clauses)
+        line = _LINES[type(data)](data, pod)
+        if isinstance(line, Line):
+            return line
+        return Line((line,) if isinstance(line, str) else line)
 
     def name_of(self, uid: str) -> str:
         """What the pod of this uid is called, as `namespace/name`; empty where nobody said."""
@@ -221,30 +254,43 @@ def rejection_words(rejected: PodRejected) -> str:
     return f"{rejected.field}: {rejected.value} {rejected.problem}: {rejected.fix}"
 
 
-def _submitted(data: PodSubmitted, name: str) -> str:
+def _about(pod: Pod, says: str, *more: str | Part, clauses: tuple[str, ...] = ()) -> Line:
+    """A line that begins with its pod, and says first what its type says."""
+    return Line((*pod, says, *(part for part in more if part)), len(pod) + 1, clauses)
+
+
+def _on(node: str) -> Part:
+    return Part(name=node)
+
+
+def _gone(data: PodGone, pod: Pod, *, earlier: bool) -> Line:
+    said = f"is gone{_because(data.reason)}"
+    return _about(pod, ": ", f"the one before {said}") if earlier else _about(pod, " ", said)
+
+
+def _submitted(data: PodSubmitted, pod: Pod) -> Line:
     asks = ", ".join((listed([ask_words(ask) for ask in data.shape.asks]) or "no device",
                       *wishes.devices(data.shape)))  # fmt: skip
     gang = f", gang {data.group}" if data.group else ""
-    return f"{name} submitted: {asks} ({data.dialect}{gang})"
+    return _about(pod, " submitted: ", f"{asks} ({data.dialect}{gang})")
 
 
-def _changed(data: PodChanged, name: str) -> str:
+def _changed(data: PodChanged, pod: Pod) -> Line:
     waits = f"; it waits for {listed(list(data.gates))}" if data.gates else ""
     labels = listed([f"{key}={value}" for key, value in sorted(data.labels.items())]) or "no label"
     ends = "; it is being deleted" if data.terminating else ""
     size = f"{data.cpu_milli / 1000:g} CPU, {data.memory_mib} MiB"
-    return f"{name} changed: {size}, {labels}{waits}{ends}"
+    return _about(pod, " ", f"changed: {size}, {labels}{waits}{ends}")
 
 
-def _placed(data: PodPlaced, name: str) -> str:
-    return f"{name} placed on {data.node}: {shares_words(data.shares)}"
+def _placed(data: PodPlaced, pod: Pod) -> Line:
+    return _about(pod, " placed ", "on ", _on(data.node), f": {shares_words(data.shares)}")
 
 
-def _adopted(data: PodAdopted) -> str:
-    about = data.submitted
+def _adopted(data: PodAdopted, pod: Pod) -> Line:
     source = f" (by {data.evidence})" if data.evidence else ""
     held = shares_words(data.shares)
-    return f"{about.namespace}/{about.name} adopted on {data.node}: {held}{source}"
+    return _about(pod, " adopted ", "on ", _on(data.node), f": {held}{source}")
 
 
 def difference_words(data: DifferenceFound) -> str:
@@ -259,29 +305,30 @@ def _rebuilt(data: LedgerRebuilt) -> str:
     return f"ledger rebuilt by {data.by} from {data.cluster}: {pods}{_because(data.reason)}"
 
 
-def _reported(data: NodeReported) -> str:
+def _reported(data: NodeReported) -> Pod:
     models: dict[str, int] = {}
     for device in data.devices:
         models[device.model] = models.get(device.model, 0) + 1
     held = listed([f"{count} x {model}" for model, count in models.items()]) or "no devices"
-    return f"{data.node} reports {held}" + (" (simulated)" if data.simulated else "")
+    return _on(data.node), f" reports {held}" + (" (simulated)" if data.simulated else "")
 
 
-def _health(data: DeviceHealthChanged) -> str:
+def _health(data: DeviceHealthChanged) -> Pod:
     became = "recovered" if data.healthy else f"failed: {data.reason or 'no reason given'}"
-    return f"device {data.device} of {data.node} {became}"
+    return f"device {data.device} of ", _on(data.node), f" {became}"
 
 
-def _observed(data: NodeObserved) -> str:
+def _observed(data: NodeObserved) -> Pod:
     ready = "ready" if data.ready else "not ready"
-    return f"node {data.node} is {ready}" + (" and unschedulable" if data.unschedulable else "")
+    closed = " and unschedulable" if data.unschedulable else ""
+    return "node ", _on(data.node), f" is {ready}{closed}"
 
 
-def _resize_asked(data: ResizeAsked, name: str) -> str:
+def _resize_asked(data: ResizeAsked, pod: Pod) -> Pod:
     wanted = [f"{data.memory_mib:,} MiB"] if data.memory_mib is not None else []
     wanted += [f"{data.cores} %"] if data.cores is not None else []
     whose = f" for container {data.container}" if data.container else ""
-    return f"{data.by} wants {' and '.join(wanted)} for {name}{whose}{_because(data.reason)}"
+    return f"{data.by} wants {' and '.join(wanted)} for ", *pod, f"{whose}{_because(data.reason)}"
 
 
 def _whose(of: str, by: str) -> str:
@@ -289,9 +336,10 @@ def _whose(of: str, by: str) -> str:
     return "a cordon of their own" if of == by else f"what {of} said"
 
 
-def _bind_failed(data: BindFailed, name: str) -> str:
+def _bind_failed(data: BindFailed, pod: Pod) -> Line:
     final = "for good" if data.final else "and is tried again"
-    return f"{name}: binding to {data.node} failed {final}: {data.message}"
+    said = f" failed {final}: {data.message}"
+    return _about(pod, ": ", "binding to ", _on(data.node), said)
 
 
 def _weighed(weights: NodeWeights | None) -> str:
@@ -330,33 +378,41 @@ def breach_words(data: ShareBreached) -> str:
     return f"{whose} uses {used} of {device} and is not held to its share of {granted}"
 
 
-def _usage(data: UsageRecorded) -> str:
+def _usage(data: UsageRecorded) -> Pod:
     """How much of its shares a node used, and what used it without one."""
     seconds = max(1, data.seconds)
     used = sum(share.memory_mib_seconds for share in data.shares) / seconds / 1024
     held = sum(share.memory_mib * share.seconds for share in data.shares) / seconds / 1024
     without = sorted({each.command for each in data.unshared})
-    line = (
-        f"node {data.node}: {used:,.1f} of {held:,.1f} GiB in shares used in {seconds / 60:.0f} min"
-    )
-    return line + (f"; without a share: {listed(without)}" if without else "")
+    said = f": {used:,.1f} of {held:,.1f} GiB in shares used in {seconds / 60:.0f} min"
+    said += f"; without a share: {listed(without)}" if without else ""
+    return "node ", _on(data.node), said
 
 
-_LINES: dict[type, Callable[[Any, str], str]] = {
+_LINES: dict[type, Callable[[Any, Pod], str | Pod | Line]] = {
     NodeReported: lambda e, _: _reported(e),
     DeviceHealthChanged: lambda e, _: _health(e),
     UsageRecorded: lambda e, _: _usage(e),
-    ReportRefused: lambda e, _: f"report of node {e.node} refused ({e.cause}): {e.message}",
-    SharesAllocated: lambda e, name: (
-        f"{name} holds its shares on {e.node}: {listed([device_words(d) for d in e.devices])}"
+    ReportRefused: lambda e, _: (
+        "report of node ",
+        _on(e.node),
+        f" refused ({e.cause}): {e.message}",
     ),
-    AllocationFailed: lambda e, name: f"{name}: {e.node} could not hand out shares: {e.message}",
-    ShareBreached: lambda e, name: f"{name} on {e.node}: {breach_words(e)}",
+    SharesAllocated: lambda e, pod: _about(
+        pod,
+        " ",
+        "holds its shares on ",
+        _on(e.node),
+        f": {listed([device_words(d) for d in e.devices])}",
+    ),
+    AllocationFailed: lambda e, pod: _about(
+        pod, ": ", _on(e.node), f" could not hand out shares: {e.message}"
+    ),
+    ShareBreached: lambda e, pod: _about(pod, " ", "on ", _on(e.node), f": {breach_words(e)}"),
     PodSubmitted: _submitted,
     PodChanged: _changed,
-    PodRejected: lambda e, name: f"{name} rejected: {rejection_words(e)}",
-    PodGone: lambda e, name: f"{name} is gone{_because(e.reason)}",
-    PodAdopted: lambda e, _: _adopted(e),
+    PodRejected: lambda e, pod: _about(pod, " rejected: ", rejection_words(e)),
+    PodAdopted: _adopted,
     DifferenceFound: lambda e, _: f"difference ({e.kind}): {difference_words(e)}",
     LedgerRebuilt: lambda e, _: _rebuilt(e),
     FormatEnabled: lambda e, _: (
@@ -364,13 +420,13 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     ),
     RevisionSetAside: lambda e, _: f"revision {e.revision} set aside by {e.by}{_because(e.reason)}",
     NodeObserved: lambda e, _: _observed(e),
-    NodeGone: lambda e, _: f"node {e.node} left the cluster",
+    NodeGone: lambda e, _: ("node ", _on(e.node), " left the cluster"),
     NodeSilent: lambda e, _: (
-        f"the agent of node {e.node} was not heard for {e.grace_s} s"
-        if e.grace_s > 1
-        else f"the agent of node {e.node} is about to stop"
+        "the agent of node ",
+        _on(e.node),
+        f" was not heard for {e.grace_s} s" if e.grace_s > 1 else " is about to stop",
     ),
-    NodeHeard: lambda e, _: f"the agent of node {e.node} is heard again",
+    NodeHeard: lambda e, _: ("the agent of node ", _on(e.node), " is heard again"),
     PodGroupObserved: lambda e, _: (
         f"gang {e.group} needs {words.many(e.min_available, 'pod')} together"
     ),
@@ -391,29 +447,39 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     VolumeClaimGone: lambda e, _: f"no pod mounts claim {e.namespace}/{e.claim} any more",
     QuotaGone: lambda e, _: f"quota {e.quota} of namespace {e.namespace} left the cluster",
     PodPlaced: _placed,
-    PlacementVoided: lambda e, name: f"{name}: placement on {e.node} voided: {e.reason}",
-    PodEvicted: lambda e, _: words.eviction(e),
-    ResizeAsked: _resize_asked,
-    PodResized: lambda e, name: (
-        f"{name} resized on {e.node}: {shares_words(e.shares)}; {CORES_LATER}"
+    PlacementVoided: lambda e, pod: _about(
+        pod, ": ", "placement on ", _on(e.node), f" voided: {e.reason}"
     ),
-    ResizeRefused: lambda e, name: f"{name} is not resized: {words.resize_refused(e)}",
+    PodEvicted: lambda e, pod: _about(
+        pod, f" (priority {e.priority}) ", "is evicted from ", _on(e.node), words.evicted_for(e)
+    ),
+    ResizeAsked: _resize_asked,
+    PodResized: lambda e, pod: _about(
+        pod, " ", "resized on ", _on(e.node), ": ", clauses=(shares_words(e.shares), CORES_LATER)
+    ),
+    ResizeRefused: lambda e, pod: _about(pod, " ", f"is not resized: {words.resize_refused(e)}"),
     BudgetObserved: lambda e, _: (
         f"disruption budget {e.namespace}/{e.budget} lets {words.many(e.allowed, 'pod')} be evicted"
     ),
     BudgetGone: lambda e, _: f"disruption budget {e.namespace}/{e.budget} left the cluster",
-    PodBound: lambda e, name: f"{name} bound to {e.node}",
+    PodBound: lambda e, pod: _about(pod, " bound ", "to ", _on(e.node)),
     BindFailed: _bind_failed,
     DeviceCordoned: lambda e, _: f"device {e.device} cordoned by {e.by}: {e.reason}",
     DeviceUncordoned: lambda e, _: f"device {e.device} uncordoned by {e.by}{_because(e.reason)}",
-    NodeCordoned: lambda e, _: f"node {e.node} cordoned by {e.by}: {e.reason}",
+    NodeCordoned: lambda e, _: ("node ", _on(e.node), f" cordoned by {e.by}: {e.reason}"),
     DeviceCordonLifted: lambda e, _: (
         f"device {e.device}: {e.by} lifts {_whose(e.of, e.by)}{_because(e.reason)}"
     ),
     NodeCordonLifted: lambda e, _: (
-        f"node {e.node}: {e.by} lifts {_whose(e.of, e.by)}{_because(e.reason)}"
+        "node ",
+        _on(e.node),
+        f": {e.by} lifts {_whose(e.of, e.by)}{_because(e.reason)}",
     ),
-    NodeUncordoned: lambda e, _: f"node {e.node} uncordoned by {e.by}{_because(e.reason)}",
+    NodeUncordoned: lambda e, _: (
+        "node ",
+        _on(e.node),
+        f" uncordoned by {e.by}{_because(e.reason)}",
+    ),
     PolicyChanged: lambda e, _: f"policy changed by {e.by}: {policy_words(e)}{_because(e.reason)}",
     ConfigurationChanged: lambda e, _: f"configuration changed by {e.by}{_because(e.reason)}",
     PricesLearnt: lambda e, _: f"prices learnt from {e.pods} pods of {len(e.shapes)} sorts",

@@ -37,12 +37,13 @@ class Bin(Answer, frozen=True):
 
 
 class MarkRow(Answer, frozen=True):
-    """An event that people look for on a line of time."""
+    """An event that people look for on a line of time; `type` as in `Bin.counts`."""
 
     revision: Everyone[int]
     time: Everyone[str]
     kind: Everyone[str]
     sentence: People[str]
+    type: Everyone[str] = ""
 
 
 class TimelineAnswer(Answer, frozen=True):
@@ -56,11 +57,27 @@ class TimelineAnswer(Answer, frozen=True):
     marks: Everyone[tuple[MarkRow, ...]]
 
 
-class LogRow(Answer, frozen=True):
-    """One event in words. `type` is empty where no build reads it.
+class Part(Answer, frozen=True, omit_defaults=True):
+    """A name in a sentence: of a pod with its namespace, else of a node."""
 
-    `namespaces` are those that it is about, none where it is about the cluster; an empty one is
-    that of something of which nobody knows whose it is.
+    name: str
+    namespace: str | None = None
+
+    @property
+    def text(self) -> str:
+        """As it stands in the sentence."""
+        return self.name if self.namespace is None else f"{self.namespace}/{self.name}"
+
+
+class LogRow(Answer, frozen=True):
+    """One event in words, and the facts of which they are made.
+
+    `type` is empty where no build reads it. The sentence is that of `parts`, in which names are
+    told apart, and then `clauses` with semicolons between them; `own` parts at the front name the
+    pod that it is about, and say what its type says. `namespaces` are those that it is about, none
+    where it is about the cluster; an empty one is that of something of which nobody knows whose it
+    is. Of the health of a device `healthy` and `reason` say what it became; `priority` is that of
+    a pod that is evicted.
     """
 
     revision: Everyone[int]
@@ -70,6 +87,12 @@ class LogRow(Answer, frozen=True):
     source: OrEmpty[str]
     sentence: EventText[str]
     namespaces: Namespaces = ()
+    parts: People[tuple[str | Part, ...]] = ()
+    own: int = 0
+    clauses: People[tuple[str, ...]] = ()
+    healthy: bool | None = None
+    reason: People[str] = ""
+    priority: int = 0
 
 
 class LogPage(Answer, frozen=True):
@@ -88,15 +111,8 @@ class LogEntry(Answer, frozen=True):
     event: Raw | None = None
 
 
-class HistoryRow(Answer, frozen=True):
-    """One fact of the story of a pod, a node or a device; `namespaces` as in `LogRow`."""
-
-    revision: Everyone[int]
-    time: Everyone[str]
-    type: Everyone[str]
-    sentence: EventText[str]
-    subject: OrEmpty[str]
-    namespaces: Namespaces = ()
+HistoryRow = LogRow
+"""One fact of the story of a pod, a node or a device."""
 
 
 class HistoryPage(Answer, frozen=True):

@@ -8,7 +8,7 @@ number that the refusal does not.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
@@ -124,43 +124,64 @@ def refusal(
     first cause alone. `never`: it speaks of nodes with nothing on them.
     """
     near = nearest(refused.nearest[0], shape) if refused.nearest and not short else ""
-    return _sentence(refused, shape, near, most=1 if short else CAUSES_NAMED, never=never)
+    most = 1 if short else CAUSES_NAMED
+    return _causes(refused, shape, near, most=most, never=never).sentence
+
+
+class Causes(NamedTuple):
+    """A refusal in one sentence: `lead`, then the clauses with semicolons between them."""
+
+    lead: str
+    clauses: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """As in `none of 3 nodes fits: device is cordoned (2 nodes); node is cordoned (1 node)`."""
+        return self.lead + "; ".join(self.clauses)
 
 
 def event(refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False) -> str:
-    """The same of the event alone. Its nodes were near; only who looks at the whole fleet, as `why`
-    does, knows the nearest, so of one of them it says what that lacks.
+    """See `event_causes`."""
+    return event_causes(refused, shape, even_when_empty=even_when_empty).sentence
+
+
+def event_causes(
+    refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False
+) -> Causes:
+    """A refusal as its event alone has it. Its nodes were near; only who looks at the whole fleet,
+    as `why` does, knows the nearest, so of one of them it says what that lacks.
 
     `even_when_empty`: that node could not hold the pod if nothing ran there.
     """
     near = lacks(refused.nearest[0], shape) if refused.nearest else ""
     if near and even_when_empty:
         near += ", and could not hold it if nothing ran there"
-    return _sentence(refused, shape, near, most=CAUSES_NAMED, never=False)
+    return _causes(refused, shape, near, most=CAUSES_NAMED, never=False)
 
 
-def _sentence(
+def _causes(
     refused: PodRefused, shape: Shape | None, near: str, *, most: int, never: bool
-) -> str:
+) -> Causes:
     """With so many causes at `most`; a limit is at fault alone, but for one of cards of a model,
     which others have not.
     """
     if refused.gang is not None and refused.gang.present < refused.gang.needed:
-        return gang(refused.gang)
+        return Causes("", (gang(refused.gang),))
     refused = without_gone(refused)
     if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
-        return f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods"
-    limits = limit_words.of_refusal(refused)
-    if not limits:
-        limits = [_of_nodes(refused, shape, most=most, never=never), *([near] if near else [])]
+        return Causes("", (f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods",))
+    lead, clauses = "", tuple(limit_words.of_refusal(refused))
+    if not clauses:
+        lead, clauses = _of_nodes(refused, shape, most=most, never=never)
+        clauses += (near,) if near else ()
     elif _C.QUEUE_CARDS_EXCEEDED in refused.reasons and len(refused.reasons) > 1:
-        limits.append(_of_nodes(refused, shape, most=most, never=never))
-    said = "; ".join(limits)
+        clauses += (_of_nodes(refused, shape, most=most, never=never).sentence,)
     if refused.gang is None:
-        return said
+        return Causes(lead, clauses)
     if not refused.reasons:  # no node refuses the pod by itself
-        return gang(refused.gang)
-    return _of_gang(refused, refused.gang, said, "one more" if shape else "one of its pods")
+        return Causes("", (gang(refused.gang),))
+    whom = "one more" if shape else "one of its pods"
+    return Causes(_of_gang(refused, refused.gang, lead, whom), clauses)
 
 
 def limit_of(refused: PodRefused) -> str:
@@ -215,16 +236,16 @@ def without_gone(refused: PodRefused) -> PodRefused:
     return structs.replace(refused, nodes=refused.nodes - left, reasons=reasons)
 
 
-def _of_nodes(refused: PodRefused, shape: Shape | None, *, most: int, never: bool) -> str:
+def _of_nodes(refused: PodRefused, shape: Shape | None, *, most: int, never: bool) -> Causes:
     if not refused.nodes:
-        return "there is no node yet"
+        return Causes("", ("there is no node yet",))
     causes = [
         f"{named(code, shape, never=never)} ({nodes(count)})" for code, count in ranked(refused)
     ]
     if len(causes) > most + 1:
         causes[most:] = [f"{len(causes) - most} more causes"]
     causes += _certain_cards(refused.reasons, shape)
-    return f"none of {nodes(refused.nodes)} fits: {'; '.join(causes)}"
+    return Causes(f"none of {nodes(refused.nodes)} fits: ", tuple(causes))
 
 
 def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[str]:
@@ -316,10 +337,15 @@ def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
 
     `in_vain`: for one that is not there any more.
     """
-    said = (
+    return (
         f"{evicted.namespace}/{evicted.name} (priority {evicted.priority}) is evicted from "
-        f"{evicted.node} for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
+        f"{evicted.node}{evicted_for(evicted, in_vain=in_vain)}"
     )
+
+
+def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
+    """The second half of `eviction`: for whom, and what that exceeds."""
+    said = f" for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
     if in_vain:
         said += ", which has gone since"
     elif evicted.nominated != evicted.node:

@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.answers import ErrorAnswer
+from apportion.core.explain.answers import UNKNOWN_PATH, ErrorAnswer
 from apportion.gateway.api.endpoint import JSON, PREFIX, Endpoint, Handler
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused
@@ -187,6 +187,7 @@ def unknown_path(endpoints: Iterable[Endpoint]) -> Handler:
         raise RequestRefused(
             404,
             f"no such path: {request.method} {request.path[:200]}",
+            code=UNKNOWN_PATH,
             fix=f"below {PREFIX}/ there is {there}",
         )
 

@@ -20,7 +20,6 @@ from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import (
     Bin,
     HistoryPage,
-    HistoryRow,
     MarkRow,
     MomentAnswer,
     PodName,
@@ -269,18 +268,7 @@ class History:
         teller = Teller(self._past.index.name_of)
         rules = self._past.indexer.rules
         records = await self._past.chronicle.records(shown)
-        found = [row_of(record, teller, rules) for record in records]
-        rows = tuple(
-            HistoryRow(
-                revision=row.revision,
-                time=row.time,
-                type=row.type,
-                sentence=row.sentence,
-                subject=row.subject,
-                namespaces=row.namespaces,
-            )
-            for row in found
-        )
+        rows = tuple(row_of(record, teller, rules) for record in records)
         more = str(shown[-1]) if len(revisions) > limit else ""
         return HistoryPage(revision=upto, items=rows, uids=uids, next=more)
 

@@ -28,7 +28,7 @@ from apportion.gateway.api.query import (
 from apportion.gateway.past.chronicle import time_of
 from apportion.gateway.past.past import Past
 from apportion.runtime.ledger.port import SUBJECT_PREFIX, Record
-from apportion_schemas import CATALOGUE, EventError
+from apportion_schemas import CATALOGUE, DeviceHealthChanged, EventError, PodEvicted
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import NAME_MAX
 
@@ -215,12 +215,20 @@ def row_of(record: Record, teller: Teller, rules: Rules) -> LogRow:
             sentence=f"not applied: {error}",
             namespaces=(UNKNOWN,),
         )
+    data, line = event.data, teller.parts(event.data)
+    is_health = isinstance(data, DeviceHealthChanged)
     return LogRow(
         revision=record.revision,
         time=event.time,
-        type=type(event.data).__name__,
+        type=type(data).__name__,
         subject=record.subject,
         source=event.source,
-        sentence=teller.line(event.data),
-        namespaces=namespaces_of(event.data, lambda uid: teller.name_of(uid).rpartition("/")[0]),
+        sentence=line.sentence,
+        parts=line.parts,
+        own=line.own,
+        clauses=line.clauses,
+        healthy=data.healthy if is_health else None,
+        reason=data.reason if is_health else "",
+        priority=data.priority if isinstance(data, PodEvicted) else 0,
+        namespaces=namespaces_of(data, lambda uid: teller.name_of(uid).rpartition("/")[0]),
     )

@@ -16,6 +16,7 @@ from typing import Annotated
 from aiohttp import web
 from msgspec import Meta, Struct, field
 
+from apportion.core.explain.answers import NO_PRICES
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import PriceError, Prices
@@ -132,6 +133,7 @@ class Reports:
             raise RequestRefused(
                 404,
                 "this gateway has no prices",
+                code=NO_PRICES,
                 fix="start it with --prices FILE (beneath `apportion up` or `make up`: with "
                 "APPORTION_PRICES=FILE in its environment), or use `apportion report cost --prices "
                 "FILE`",

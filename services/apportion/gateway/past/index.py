@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-FORMAT = 4
+FORMAT = 5
 BUFFERED = 5_000
 POD, NODE, DEVICE, CONFIGURATION, POLICY, LIMIT = 1, 2, 3, 4, 5, 6
 NAMES_MAX = 200_000
@@ -36,7 +36,7 @@ CREATE TABLE holds (
 CREATE INDEX holds_of_pod ON holds (pod);
 CREATE INDEX holds_on_node ON holds (node, decision);
 CREATE INDEX holds_on_device ON holds (device, decision);
-CREATE TABLE marks (revision INTEGER PRIMARY KEY, time TEXT, kind TEXT, sentence TEXT);
+CREATE TABLE marks (revision INTEGER PRIMARY KEY, time TEXT, kind TEXT, sentence TEXT, type TEXT);
 CREATE TABLE changes (
     revision INTEGER, thing INTEGER, what TEXT, PRIMARY KEY (revision, thing, what)
 ) WITHOUT ROWID;
@@ -94,12 +94,13 @@ class Hold(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An event that people look for, with its sentence."""
+    """An event that people look for, with its sentence and its type."""
 
     revision: int
     time: str
     kind: str
     sentence: str
+    type: str
 
 
 class Index:
@@ -213,7 +214,7 @@ class Index:
 
     def mark(self, mark: Mark) -> None:
         """Note an event that people look for."""
-        self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?)", mark)
+        self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?)", mark)
 
     def change(self, revision: int, kind: int, key: str, what: str) -> None:
         """The event at this revision made that of it otherwise."""

@@ -217,7 +217,8 @@ class Indexer:
         self._note_holds(revision, event.time, data, change)
         kind = self._mark(data, before)
         if kind:
-            self._index.mark(Mark(revision, event.time, kind, self._teller.line(data)))
+            sentence = self._teller.line(data)
+            self._index.mark(Mark(revision, event.time, kind, sentence, type(data).__name__))
         if isinstance(data, PodGone):
             self._index.forget_pod(data.uid)
 

@@ -22,7 +22,7 @@ def filled(path: Path) -> Index:
 
 def failed(index: Index, revision: int, kind: int, key: str, what: str) -> None:
     """A mark of something on n1, and what it made otherwise."""
-    index.mark(Mark(revision, f"t{revision}", "failure", f"{key} failed"))
+    index.mark(Mark(revision, f"t{revision}", "failure", f"{key} failed", "DeviceHealthChanged"))
     index.note(revision, {(NODE, "n1"), (kind, key)})
     index.change(revision, kind, key, what)
 
