@@ -23,7 +23,7 @@ from apportion.core.explain import words
 from apportion.core.explain.answer_text import plan_with_text, planned_with_text
 from apportion.core.explain.answers import WhyRefused
 from apportion.core.explain.beyond_limits import never_within
-from apportion.core.explain.causes import because, refusal_words, refused_answer
+from apportion.core.explain.causes import because, refusal_causes, refused_answer
 from apportion.core.explain.explained import Explained, Explainer
 from apportion.core.explain.health import failed_devices, troubles
 from apportion.core.explain.plans import (
@@ -42,7 +42,7 @@ from apportion.core.explain.unlooked import unlooked
 from apportion.core.explain.views import gang_models
 from apportion.core.explain.wanted import otherwise
 from apportion.core.explain.why import why
-from apportion.core.explain.words import many
+from apportion.core.explain.words import Causes, many
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.ledger.state import PENDING, PodState, State
@@ -483,10 +483,12 @@ class _Answering:
         return tuple(sorted(near)) if near <= self._drained else ()
 
     def _cause(self, pod: PodState, *, short: bool = False) -> str:
+        return self._causes(pod, short=short).sentence
+
+    def _causes(self, pod: PodState, *, short: bool = False) -> Causes:
         if pod.refusal is not None:
-            explained = self._explainer.explained(pod, pod.refusal)
-            return refusal_words(explained, short=short)
-        return unlooked(self._state, pod) or "nobody has decided yet"
+            return refusal_causes(self._explainer.explained(pod, pod.refusal), short=short)
+        return Causes("", (unlooked(self._state, pod) or "nobody has decided yet",))
 
     def _beside(self, pod: PodState) -> Iterable[Beside]:
         placement = pod.placement
@@ -512,14 +514,15 @@ class _Answering:
 
     def _ahead(self, pods: Sequence[PodState]) -> tuple[Ahead, ...]:
         """The first of these that wait; how many wait for the same is counted of all of them."""
-        causes = [self._cause(pod, short=True) for pod in pods]
+        causes = [self._causes(pod, short=True) for pod in pods]
         alike = Counter(zip((pod.submitted.priority for pod in pods), causes, strict=True))
         named = islice(zip(pods, causes, strict=True), WAITING_NAMED)
         return tuple(
             Ahead(
                 namespace=pod.submitted.namespace, pod=pod.submitted.name,
                 priority=pod.submitted.priority, submitted_revision=pod.submitted_revision,
-                cause=cause, alike=alike[pod.submitted.priority, cause],
+                cause=cause.sentence, alike=alike[pod.submitted.priority, cause],
+                lead=cause.lead, clauses=cause.clauses,
             )
             for pod, cause in named
         )  # fmt: skip

@@ -33,7 +33,7 @@ _THEN: Final = ("was", "waited")
 
 def cause_with_text(row: CauseRow) -> CauseRow:
     """The cause with what would unblock it: the cure, who holds the limit, who cordoned what."""
-    said = row.cure
+    said = row.command + row.cure
     if OF_OTHERS in row.held_by:
         said += "; held by pods of several namespaces"  # and no count
     elif row.held_by:
@@ -105,7 +105,25 @@ def _planned(pod: PlannedPod) -> str:
 def why_with_text(why: Why) -> Why:
     """The answer with its sentence and its cause, made from the other fields."""
     cause = cause_text(why)
-    return structs.replace(why, sentence=_sentence(why, cause), cause=cause)
+    awaits = (
+        "" if why.placed or why.refused or why.rejected else _awaits(why) + _while_it_waits(why)
+    )
+    return structs.replace(why, sentence=_sentence(why, cause), cause=cause, awaits=awaits)
+
+
+def _awaits(why: Why) -> str:
+    """What a pod waits for at which no scheduler has looked."""
+    if why.gates:
+        return gates_words(why.gates)
+    if why.chooser:
+        return chooser_words(why.chooser)
+    if why.waiting is None:
+        return ""
+    said = (
+        f"for a decision: number {why.waiting.position:,} of {why.waiting.pending:,} waiting pods, "
+        "by priority and then by revision"
+    )
+    return said + (f"; {why.waiting.gang}" if why.waiting.gang else "")
 
 
 def cause_text(why: Why) -> str:
@@ -145,18 +163,8 @@ def _at_its_revision(why: Why, cause: str, tense: tuple[str, str]) -> str:
         lost = "again since it lost its place"
         since = lost if why.last_failure else f"since revision {why.history[0].revision}"
         return f"{name} {is_} waiting {since}: {cause}"
-    if why.gates:
-        said = f"{name} {waits} {gates_words(why.gates)}"
-    elif why.chooser:
-        said = f"{name} {waits} {chooser_words(why.chooser)}"
-    elif why.waiting is not None:
-        said = (
-            f"{name} {waits} for a decision: number {why.waiting.position:,} of "
-            f"{why.waiting.pending:,} waiting pods, by priority and then by revision"
-        )
-        said += f"; {why.waiting.gang}" if why.waiting.gang else ""
-    else:
-        said = f"{name} {is_} {why.phase}"
+    awaits = _awaits(why)
+    said = f"{name} {waits} {awaits}" if awaits else f"{name} {is_} {why.phase}"
     return said + _while_it_waits(why)
 
 

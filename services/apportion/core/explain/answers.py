@@ -7,7 +7,8 @@ ask; only events that stand inside an answer (asks, shares, scores) leave out th
 Invariant: an answer holds nothing that the state does not say, except `RevisionAnswer.frozen`.
 """
 
-from typing import Final, Generic, TypeVar
+from collections.abc import Iterable
+from typing import Annotated, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +24,8 @@ from apportion.core.explain.visibility import (
     OwnItems,
     People,
     Readers,
+    Rule,
+    Seen,
 )
 from apportion_schemas import (
     Ask,
@@ -385,21 +388,42 @@ class Step(Answer, frozen=True):
     time: Everyone[str] = ""
 
 
+class Part(Answer, frozen=True, omit_defaults=True):
+    """A name in a sentence: of a pod with its namespace, else of a node."""
+
+    name: People[str]
+    namespace: Annotated[str | None, Seen(Rule.NAMESPACE)] = None
+
+    @property
+    def text(self) -> str:
+        """As it is in the sentence."""
+        return self.name if self.namespace is None else f"{self.namespace}/{self.name}"
+
+
+def joined(parts: Iterable[str | Part]) -> str:
+    """The sentence of these parts."""
+    return "".join(part if isinstance(part, str) else part.text for part in parts)
+
+
 class CauseRow(Answer, frozen=True):
     """One cause of a refusal: on how many nodes, in words, and what would unblock it.
 
-    `unblocked_by` is made from `cure`, the first of the `holders` of a limit, and the first
-    `cordons`, each with who cordoned it and why.
+    `unblocked_by` is made from `command`, `cure`, the first of the `holders` of a limit, and the
+    first `cordons`, each with who cordoned it and why. `off_offer`: what would do is cordoned,
+    failed or away. `is_limit`: a limit refuses the pod, wherever it would stand.
     """
 
     code: RefusalCode
     words: str
     nodes: int
     unblocked_by: Made[str] = ""
+    command: str = ""
     cure: str = ""
     held_by: Names[tuple[str, ...]] = ()
     holders: int = 0
     cordons: People[tuple[str, ...]] = ()
+    off_offer: bool = False
+    is_limit: bool = False
 
 
 class MissRow(Answer, frozen=True):
@@ -429,7 +453,8 @@ class WhyRefused(Answer, frozen=True):
     were what their agents say of their devices not refused. `since` is what was taken off offer
     after that event, in words, and `spared` why nobody goes for the pod, in a sentence. `limit` is
     what keeps it out wherever it would stand, and `reason` that, or else the first cause and the
-    nearest node, for whoever has room for one. `text` has all causes in one sentence.
+    nearest node, for whoever has room for one. `reason_parts` are its parts: a node is one, and of
+    a pod that can never fit the first says that. `text` has all causes in one sentence.
     """
 
     revision: Everyone[int]
@@ -442,6 +467,7 @@ class WhyRefused(Answer, frozen=True):
     spared: str = ""
     limit: str = ""
     reason: str = ""
+    reason_parts: tuple[str | Part, ...] = ()
     text: str = ""
 
 
@@ -573,7 +599,8 @@ class Why(Answer, frozen=True):
     `failed_devices` are no good, and it holds them, or held them and they have failed since;
     `unready` is why its node is not ready.
     A pod that has ended has the phase `ended`, and the rest is as it was just before; see `end`.
-    `cause` is what a refused pod waits for: its sentence without its name and since when.
+    `cause` is what a refused pod waits for: its sentence without its name and since when; `awaits`
+    is that of a pod at which no scheduler has looked.
     `leaving` are the `namespace/name` of `evicts`, and `room_on` the node where they leave.
     `of_kubernetes`: an API server ends evicted pods. `chooser` and `gates` are as submitted.
     `evictions` is there where the past was asked: at a moment, and of a pod that has ended.
@@ -587,6 +614,7 @@ class Why(Answer, frozen=True):
     phase: Everyone[str]
     sentence: Made[str] = ""
     cause: Made[str] = ""
+    awaits: Made[str] = ""
     group: str = ""
     chooser: str = ""
     gates: tuple[str, ...] = ()
@@ -642,10 +670,12 @@ class QueuedPod(Answer, frozen=True):
 class Line(Answer, frozen=True):
     """Pods that ask for the same. `devices` is of one pod; `pods` counts all of the line.
 
-    `sentence` says why the first does not go; it is empty while nobody has looked. `lasting`: no
-    end of a pod would help, for no node has such devices, or so much on them, or no limit allows
-    it. `causes` count `nodes`, and none for a limit. All this is said of a pod of the namespace
-    `whose`: limits are not for every reader; so is its `queue`, and the `gang` that it waits for.
+    `wants` has `asks` and `wishes` in words. `sentence` says why the first does not go; it is empty
+    while nobody has looked. `apart` is the same where it says more than the causes do: a limit, or
+    what its gang lacks. `lasting`: no end of a pod would help, for no node has such devices, or so
+    much on them, or no limit allows it. `causes` count `nodes`, and none for a limit. All this is
+    said of a pod of the namespace `whose`: limits are not for every reader; so is its `queue`, and
+    the `gang` that it waits for.
     """
 
     wants: Everyone[str]
@@ -654,10 +684,13 @@ class Line(Answer, frozen=True):
     oldest_revision: Everyone[int]
     oldest_time: Everyone[str]
     lasting: Everyone[bool] = False
+    asks: Everyone[tuple[Ask, ...]] = ()
+    wishes: Everyone[tuple[str, ...]] = ()
     whose: Namespace = ""
     queue: OrEmpty[str] = ""
     gang: OrNone[GangAnswer | None] = None
     sentence: str = ""
+    apart: OrEmpty[str] = ""
     nodes: int = 0
     causes: tuple[CauseRow, ...] = ()
     nearest: tuple[MissRow, ...] = ()

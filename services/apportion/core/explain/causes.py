@@ -13,7 +13,7 @@ from msgspec import structs
 from apportion.core.devices.cordons import cordon_words
 from apportion.core.explain import limit_words, words
 from apportion.core.explain.answer_text import HOLDERS_NAMED, cause_with_text
-from apportion.core.explain.answers import CauseRow, MissRow, WhyRefused
+from apportion.core.explain.answers import CauseRow, MissRow, Part, WhyRefused, joined
 from apportion.core.explain.beyond_limits import holders, limit_of
 from apportion.core.explain.explained import Explained
 from apportion.core.explain.meant import fleet_words, kind_words
@@ -35,14 +35,27 @@ AND_ELSE = ", and what else keeps it off offer is mended"
 CORDONS = (
     RefusalCode.NODE_CORDONED, RefusalCode.DEVICE_CORDONED, RefusalCode.NODE_UNSCHEDULABLE,
 )  # fmt: skip
+OFF_OFFER = (
+    *CORDONS, RefusalCode.DEVICE_UNHEALTHY, RefusalCode.NODE_NOT_READY, RefusalCode.NODE_GONE,
+)  # fmt: skip
+"""Causes of what would do, and is not to be had for now."""
 
 
 def refusal_words(explained: Explained, *, short: bool = False) -> str:
     """A refusal in one sentence, which begins with that the pod can never fit where it cannot, or
     is the limit that never holds it; `short` for one of a list.
     """
-    said = because(explained, short=short)
-    return f"{words.NEVER}: {said}" if explained.never and not explained.limit else said
+    return refusal_causes(explained, short=short).sentence
+
+
+def refusal_causes(explained: Explained, *, short: bool = False) -> words.Causes:
+    """The same with its clauses apart."""
+    if explained.limit:
+        return words.Causes("", (explained.limit,))
+    refused, never = explained.refused, explained.never
+    found = words.refusal_causes(refused, explained.shape, short=short, never=never)
+    lead = f"{words.NEVER}: " if never else whose(refused, explained.shape)
+    return words.Causes(lead + found.lead, found.clauses)
 
 
 def because(explained: Explained, *, short: bool = False) -> str:
@@ -76,15 +89,29 @@ def reason_words(explained: Explained) -> str:
     """The one thing that keeps the pod out, for a headline: a limit or its gang; else the first
     cause with how many more there are, and the nearest node.
     """
+    return joined(reason_parts(explained))
+
+
+def reason_parts(explained: Explained) -> tuple[str | Part, ...]:
+    """The same with its node apart; of a pod that can never fit, what says so is the first part."""
     if limit := _limit_of(explained):
-        return limit
-    refused, said = explained.refused, refusal_words(explained, short=True)
-    near = words.nearest(refused.nearest[0], explained.shape) if refused.nearest else ""
-    return f"{'it ' if explained.never else ''}{said}{f'; {near}' if near else ''}"
+        return (limit,)
+    refused, said = explained.refused, because(explained, short=True)
+    near = words.nearest(refused.nearest[0], explained.shape) if refused.nearest else ()
+    never = (words.IT_NEVER,) if explained.never else ()
+    return (*never, said, *(("; ", *near) if near else ()))
 
 
 def _limit_of(explained: Explained) -> str:
     return explained.limit or words.limit_of(explained.refused)
+
+
+def causes_say_all(explained: Explained) -> bool:
+    """Whether its causes, node by node, are all that the sentence of a refusal says."""
+    if explained.never and not explained.limit:
+        return True
+    refused = explained.refused
+    return not (_limit_of(explained) or whose(refused, explained.shape)) and refused.nodes > 0
 
 
 def refused_answer(
@@ -108,6 +135,7 @@ def refused_answer(
         never=explained.never,
         limit=_limit_of(explained),
         reason=reason_words(explained),
+        reason_parts=reason_parts(explained),
         text=refusal_words(explained),
         unbelieved=unbelieved,
     )
@@ -176,8 +204,10 @@ def _cause_row(
     """
     limited, shape = code in limit_words.LIMIT_CODES, explained.shape
     near = [miss for miss in explained.refused.nearest if miss.code is code]
+    command, cure = "", ""
     if code in CORDONS and not explained.never:
-        cure = _uncordoned(state, code, near, _liftable(state, code, explained, pod, room))
+        liftable = _liftable(state, code, explained, pod, room)
+        command, cure = _uncordoned(state, code, near, liftable)
     else:
         cure = words.cure(code, never=explained.never or (limited and bool(explained.limit)))
     if shape is not None:
@@ -188,8 +218,9 @@ def _cause_row(
     said = _limit_words(explained) if limited else words.named(code, shape, never=never)
     said += _own_words(explained) if code in words.FREED else ""
     return cause_with_text(CauseRow(
-        code=code, words=said, nodes=count, cure=cure,
+        code=code, words=said, nodes=count, command=command, cure=cure,
         held_by=held[:HOLDERS_NAMED], holders=len(held),
+        off_offer=code in OFF_OFFER, is_limit=limited,
     ))  # fmt: skip
 
 
@@ -216,19 +247,20 @@ def _own_words(explained: Explained) -> str:
 
 def _uncordoned(
     state: State, code: RefusalCode, near: list[NearMiss], liftable: tuple[list[str], str]
-) -> str:
-    """The cure for a cordon: of what is cordoned now and could hold the pod the nearest, or else
-    the first by name; if it can, of what would then take it at once.
+) -> tuple[str, str]:
+    """The cure for a cordon, as a command and what follows it: of what is cordoned now and could
+    hold the pod the nearest, or else the first by name; if it can, of what would then take it at
+    once.
     """
     names, besides = liftable
     if not names:
         if next(_cordoned(state, code), None) is not None:
-            return NO_CURE
+            return "", NO_CURE
         stands = code is RefusalCode.DEVICE_CORDONED and state.device_cordons
-        return LEFT if stands else LIFTED
+        return "", LEFT if stands else LIFTED
     nearest = {name for miss in near for name in (miss.node, miss.device)}
     first = next((name for name in names if name in nearest), names[0])
-    return words.cure(code, node=first, device=first) + besides
+    return words.cure(code, node=first, device=first), besides
 
 
 def _liftable(

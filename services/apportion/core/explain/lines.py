@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from apportion.core.explain import limit_words, wishes, words
-from apportion.core.explain.past_answers import Part
+from apportion.core.explain.answers import Part, joined
 from apportion.core.explain.words import device_words
 from apportion_schemas import (
     AllocationFailed,
@@ -91,8 +91,7 @@ class Line(NamedTuple):
     @property
     def sentence(self) -> str:
         """The whole line, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
-        said = (part if isinstance(part, str) else part.text for part in self.parts)
-        return "".join((*said, "; ".join(self.clauses)))
+        return joined(self.parts) + "; ".join(self.clauses)
 
 
 Pod = tuple[str | Part, ...]

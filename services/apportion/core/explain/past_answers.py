@@ -6,7 +6,7 @@ with their unit, and the revision as of which each is.
 
 from msgspec import Raw, field
 
-from apportion.core.explain.answers import Answer
+from apportion.core.explain.answers import Answer, Part
 from apportion.core.explain.visibility import (
     EventText,
     Everyone,
@@ -55,18 +55,6 @@ class TimelineAnswer(Answer, frozen=True):
     last_time: Everyone[str]
     bins: Everyone[tuple[Bin, ...]]
     marks: Everyone[tuple[MarkRow, ...]]
-
-
-class Part(Answer, frozen=True, omit_defaults=True):
-    """A name in a sentence: of a pod with its namespace, else of a node."""
-
-    name: str
-    namespace: str | None = None
-
-    @property
-    def text(self) -> str:
-        """As it stands in the sentence."""
-        return self.name if self.namespace is None else f"{self.namespace}/{self.name}"
 
 
 class LogRow(Answer, frozen=True):

@@ -41,6 +41,7 @@ class Ahead(Answer, frozen=True):
     """A pod that waits and whose turn comes first, with what it waits for.
 
     `alike` counts all of its priority that would wait for the same, those that are not named too.
+    `cause` is `lead`, then `clauses` with semicolons between them.
     """
 
     namespace: Namespace
@@ -49,6 +50,8 @@ class Ahead(Answer, frozen=True):
     submitted_revision: Everyone[int]
     cause: str
     alike: int = 0
+    lead: str = ""
+    clauses: tuple[str, ...] = ()
 
 
 class PlannedPod(Answer, frozen=True):

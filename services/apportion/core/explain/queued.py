@@ -22,7 +22,7 @@ from apportion.core.explain.answers import (
     NamespacesAnswer,
     QueuedPod,
 )
-from apportion.core.explain.causes import refusal_words, refused_rows
+from apportion.core.explain.causes import causes_say_all, refusal_words, refused_rows
 from apportion.core.explain.explained import Explained, Explainer
 from apportion.core.explain.frequent import LASTING
 from apportion.core.explain.lines import ask_words
@@ -138,13 +138,16 @@ def _line(
     state: State, explainer: Explainer, wants: str, pods: list[tuple[int, PodState]], shown: int
 ) -> Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
-    about = _about(pods)
+    about, shape = _about(pods), pods[0][1].submitted.shape
     explained = _explained(explainer, about)
+    said = refusal_words(explained) if explained else ""
     causes, nearest = (
         refused_rows(state, explained, about, explainer.room) if explained else ((), ())
     )
     return Line(
         wants=wants,
+        asks=shape.asks,
+        wishes=tuple(wishes.devices(shape)),
         devices=devices_wanted(pods[0][1]),
         pods=len(pods),
         oldest_revision=oldest.submitted_revision,
@@ -153,7 +156,8 @@ def _line(
         whose=about.submitted.namespace,
         queue=queue_of(state, about),
         gang=_gang(state, about, explained),
-        sentence=refusal_words(explained) if explained else "",
+        sentence=said,
+        apart=said if explained and not causes_say_all(explained) else "",
         nodes=explained.refused.nodes if explained else 0,
         causes=causes,
         nearest=nearest,

@@ -24,6 +24,7 @@ from apportion.core.explain.answers import CauseRow, Eviction, QueuedPod, Why
 from apportion.core.explain.plans import PlanAnswer, PlannedPod
 from apportion.core.explain.visibility import NOT_TOLD, OF_OTHERS, OTHERS, Kept, Rule, Seen
 from apportion_schemas import (
+    Ask,
     DeviceCordoned,
     DeviceCordonLifted,
     DeviceHealthChanged,
@@ -59,6 +60,9 @@ _OF_EVENTS: Final[Mapping[type, Mapping[str, Seen]]] = {
         ("device", "memory_mib", "cores", "instance", "template"), _EVERYONE
     ),
     MigInstance: dict.fromkeys(("profile", "start", "size"), _EVERYONE),
+    Ask: dict.fromkeys(
+        ("count", "family", "memory_mib", "memory_percent", "cores", "profile"), _EVERYONE
+    ),
     NodeWeights: dict.fromkeys(NodeWeights.__struct_fields__, _EVERYONE),
     PolicyChanged: {
         **dict.fromkeys(PolicyChanged.__struct_fields__, _EVERYONE),
@@ -180,7 +184,7 @@ def _struct(value: Struct, sees: Sees, whose: _Object) -> Struct:
 
 def _whose(value: Struct, marks: Mapping[str, Seen], sees: Sees, outer: _Object) -> _Object:
     for name, seen in marks.items():
-        if seen.by is Rule.NAMESPACE:
+        if seen.by is Rule.NAMESPACE and getattr(value, name) is not None:
             return _Object.SEEN if sees(getattr(value, name)) else _Object.HIDDEN
         if seen.by is Rule.NAMESPACES:
             return _Object.SEEN if all(map(sees, getattr(value, name))) else _Object.HIDDEN
@@ -208,7 +212,7 @@ def _field(value: Any, seen: Seen, sees: Sees, whose: _Object) -> Any:
         case Rule.NAMES:
             shown = _texts(value, lambda name: _name(name, sees))
         case Rule.PEOPLE:
-            shown = _texts(value, lambda text: _blanked(text, sees))
+            shown = _people(value, sees)
         case Rule.OWN_ITEMS:
             own = (each for each in value if sees(each.namespace))
             shown = tuple(_redacted(each, sees, whose) for each in own)
@@ -228,12 +232,22 @@ def _emptied(value: Any, seen: Seen, sees: Sees) -> Any:
     return None if value is None or value is UNSET else type(value)()
 
 
-def _texts(value: Any, shown: Callable[[str], str]) -> Any:
+def _texts(value: Any, shown: Callable[[Any], Any]) -> Any:
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, Mapping):
         return {shown(key): shown(each) for key, each in value.items()}
     return tuple(map(shown, value))
+
+
+def _people(value: Any, sees: Sees) -> Any:
+    """What people write with their names blanked, and between it names that are known as such."""
+
+    def shown(each: Any) -> Any:
+        is_part = isinstance(each, Struct)
+        return _redacted(each, sees, _Object.CLUSTERS) if is_part else _blanked(each, sees)
+
+    return _texts(value, shown)
 
 
 def _name(name: str, sees: Sees) -> str:

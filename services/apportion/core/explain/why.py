@@ -130,9 +130,14 @@ def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, 
         phase=before.phase,
         failed_before=before.failed_devices,
     )
-    history = (*before.history, step)
+    history, refused = (*before.history, step), before.refused
+    if refused is not None and refused.never and refused.reason_parts[0] == words.IT_NEVER:
+        parts = (words.IT_NEVER_COULD, *refused.reason_parts[1:])
+        refused = structs.replace(refused, reason_parts=parts)
     return why_with_text(
-        structs.replace(before, phase=ENDED, history=history, failed_devices=failed, end=end)
+        structs.replace(
+            before, phase=ENDED, history=history, failed_devices=failed, end=end, refused=refused
+        )
     )
 
 

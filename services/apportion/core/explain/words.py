@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from apportion.core.explain import limit_words, wishes
+from apportion.core.explain.answers import Part, joined
 from apportion.core.explain.frequent import LASTING, frequent
 from apportion.core.placement.feasibility.causes import cause_of, of_kind
 from apportion.core.placement.feasibility.descriptors import Kind, Unit
@@ -30,6 +31,8 @@ from apportion_schemas import (
 _C = RefusalCode
 NEVER: Final = "can never fit on this fleet, even if nothing ran there"
 NEVER_LISTED: Final = "can never fit"
+IT_NEVER: Final = f"it {NEVER}: "
+IT_NEVER_COULD: Final = "it could never fit on this fleet, even if nothing ran there: "
 """What is said of a pod that no node could hold, and the same in a list."""
 FREED: Final = of_kind(Kind.FREED)
 """Causes that end where shares are freed, on a node that is large enough."""
@@ -115,19 +118,6 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
     return said.format(name) if name else phrase(code, never=never)
 
 
-def refusal(
-    refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
-) -> str:
-    """A refusal in one sentence: how many nodes, every cause with its count, the nearest miss.
-
-    `shape` is what the pod wants, where whoever asks knows it; one of a list is `short`, with the
-    first cause alone. `never`: it speaks of nodes with nothing on them.
-    """
-    near = nearest(refused.nearest[0], shape) if refused.nearest and not short else ""
-    most = 1 if short else CAUSES_NAMED
-    return _causes(refused, shape, near, most=most, never=never).sentence
-
-
 class Causes(NamedTuple):
     """A refusal in one sentence: `lead`, then the clauses with semicolons between them."""
 
@@ -138,6 +128,26 @@ class Causes(NamedTuple):
     def sentence(self) -> str:
         """As in `none of 3 nodes fits: device is cordoned (2 nodes); node is cordoned (1 node)`."""
         return self.lead + "; ".join(self.clauses)
+
+
+def refusal(
+    refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
+) -> str:
+    """See `refusal_causes`."""
+    return refusal_causes(refused, shape, short=short, never=never).sentence
+
+
+def refusal_causes(
+    refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
+) -> Causes:
+    """A refusal in one sentence: how many nodes, every cause with its count, the nearest miss.
+
+    `shape` is what the pod wants, where whoever asks knows it; one of a list is `short`, with the
+    first cause alone. `never`: it speaks of nodes with nothing on them.
+    """
+    near = joined(nearest(refused.nearest[0], shape)) if refused.nearest and not short else ""
+    most = 1 if short else CAUSES_NAMED
+    return _causes(refused, shape, near, most=most, never=never)
 
 
 def event(refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False) -> str:
@@ -254,20 +264,24 @@ def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[st
     return [said] if said else []
 
 
-def nearest(miss: NearMiss, shape: Shape | None) -> str:
-    """What the nearest lacks, as in `nearest is n1 g0, short by 15,436 MiB`; empty where its cause
-    has no amounts.
+def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
+    """What the nearest lacks, as in `nearest is n1 g0, short by 15,436 MiB`, with the node apart;
+    empty where its cause has no amounts.
     """
+    device = f" {device_words(miss.device)}" if miss.device else ""
     if miss.code is _C.DEVICE_IN_USE:
         needs = _empty_cards(shape)
-        return f"{needs}{', ' if needs else ''}nearest is {_where(miss)}"
-    if miss.code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
-        have, want = miss.available, miss.needed
-        return f"nearest is {_where(miss)}, with {have:,} of the {want:,} needed"
-    if miss.code is _C.CORES_INSUFFICIENT and miss.needed == 1:
-        return f"nearest is {_where(miss)}, whose cores are all held"
-    short = missing(miss)
-    return f"nearest is {_where(miss)}, short by {short}" if short else ""
+        lead, rest = f"{needs}{', ' if needs else ''}nearest is ", device
+    elif miss.code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
+        rest = f"{device}, with {miss.available:,} of the {miss.needed:,} needed"
+        lead = "nearest is "
+    elif miss.code is _C.CORES_INSUFFICIENT and miss.needed == 1:
+        lead, rest = "nearest is ", f"{device}, whose cores are all held"
+    elif short := missing(miss):
+        lead, rest = "nearest is ", f"{device}, short by {short}"
+    else:
+        return ()
+    return (lead, Part(name=miss.node), rest) if rest else (lead, Part(name=miss.node))
 
 
 def lacks(miss: NearMiss, shape: Shape | None) -> str:

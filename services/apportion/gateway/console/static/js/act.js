@@ -6,7 +6,8 @@ import { path, Problem, send } from "./api.js";
 import { $, html, mount } from "./html.js";
 import { me } from "./login.js";
 import { isLive } from "./moment.js";
-import { command, sentence } from "./parts.js";
+import { command } from "./parts.js";
+import { sentence } from "./typography.js";
 
 const PLAIN = /^[\w@.:/+-]+$/; // to a shell
 const quoted = text => (PLAIN.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);

@@ -7,6 +7,7 @@ const BASE = "/api/v1";
 const UNAVAILABLE = 503; // as the gateway says it where it can: HTTP has no word left once lines have begun
 const LATER = 429; // too many ask, and from 500 on what is the gateway's own trouble
 const LINES = "application/x-ndjson";
+const UNKNOWN_PATH = "unknown-path"; // a gateway without such a question
 
 export class Problem extends Error {
   constructor(status, answer) {
@@ -17,7 +18,8 @@ export class Problem extends Error {
     this.field = answer?.field ?? "";
     this.fix = answer?.fix ?? "";
     this.passing = !status || status >= LATER;
-    this.unknown = status === 404 && /no such path/.test(answer?.error ?? "");
+    this.code = answer?.code ?? "";
+    this.unknown = this.code === UNKNOWN_PATH;
   }
 }
 

@@ -56,6 +56,19 @@ export const KINDS = {
     "PricesLearnt",
   ],
 };
+/** What people look for; of `DeviceHealthChanged` a mark tells recoveries apart. */
+export const RED = new Set([
+  "AllocationFailed",
+  "BindFailed",
+  "DeviceHealthChanged",
+  "NodeGone",
+  "NodeSilent",
+  "PlacementVoided",
+  "PodEvicted",
+  "PodRefused",
+  "ReportRefused",
+  "ResizeRefused",
+]);
 const KIND_OF = new Map(
   Object.entries(KINDS).flatMap(([kind, types]) => types.map(type => [type, kind])),
 );

@@ -4,12 +4,7 @@ import { ICONS } from "./icons.js";
 import { Problem } from "./api.js";
 import { num } from "./format.js";
 import { link } from "./links.js";
-
-/** A text whose commands stand between backticks, as the gateway writes them; what is no text stays. */
-export const withCode = text =>
-  typeof text === "string"
-    ? text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part))
-    : text;
+import { sentence, sentenceCase, withCode } from "./typography.js";
 
 /** The sentence that answers the page's question, and what qualifies it. */
 export const answer = (sentence, notes = []) =>
@@ -65,42 +60,35 @@ export function problemNote(problem, about) {
   </p>`;
 }
 
-/** With a capital letter, unless it begins with a name. */
-export const sentenceCase = text =>
-  /^[a-z]+(?=[ ,:;.]|$)/.test(text ?? "") ? text[0].toUpperCase() + text.slice(1) : (text ?? "");
-
-/** A sentence of its own: with a capital letter, and with a full stop unless it has an end. */
-export const sentence = text => `${sentenceCase(text)}${/[.!?]$/.test(text) ? "" : "."}`;
-
 /** Every cause of a refusal, as long as the part of the nodes that it keeps, and what would unblock it. */
 export const causeList = (causes, nodes) =>
   html`<ul class="causes">
-    ${causes.map(cause => html`<li>${causeBar(cause, nodes)}${cause.unblocked_by ? cure(cause.unblocked_by) : ""}</li>`)}
+    ${causes.map(cause => html`<li>${causeBar(cause, nodes)}${cure(cause)}</li>`)}
   </ul>`;
 
 function causeBar(cause, nodes) {
   if (!cause.nodes) return html`<div class="cz"><span>${withCode(cause.words)}</span></div>`; // a limit: nobody looked at nodes
-  const look = /cordon|unhealthy|not ready|not in the cluster/.test(cause.words) ? "warn" : "bad";
+  const look = cause.off_offer ? "warn" : "bad";
   return html`<div class="cz">
     <span>${withCode(cause.words)}</span><b class="m">${num(cause.nodes)}</b
     ><i class="${look}"><i data-s="width:${(100 * cause.nodes) / Math.max(1, nodes)}%"></i></i>
   </div>`;
 }
 
-/** A command, with a button that copies it where it is whole, and what it is about; else words. */
-function cure(words) {
-  const [, said, about] = /^((?:apportion|kubectl) [^(]*[^( ])(?: \((.*)\))?$/s.exec(words) ?? [];
-  if (!said) return html`<p class="cure">${withCode(sentenceCase(words))}.</p>`;
-  const shown = /\b(NODE|DEVICE)\b/.test(said) ? html`<code>${said}</code>` : command(said);
-  return html`<div class="cure">${shown}${about ? html`<span>${about}</span>` : ""}</div>`;
+/** What would unblock it: a command with a button that copies it, what else has to be and whom it is about; or words. */
+function cure({ unblocked_by: words, command: line, cure: besides, cordons }) {
+  if (!words) return "";
+  if (!line) return html`<p class="cure">${withCode(sentenceCase(words))}.</p>`;
+  return html`<div class="cure">
+    ${command(line)}${besides || cordons.length ? html`<span>${withCode(besides)} ${cordons.join(", ")}</span>` : ""}
+  </div>`;
 }
 
-/** A sentence that lists causes, each on a line of its own. */
-export function clauses(sentence, shown = text => text) {
-  const [, lead, rest] = /^(.*?: )(.*; .*)$/s.exec(sentence) ?? [];
-  if (!lead) return shown(sentence);
-  return html`${shown(lead)}${rest.split("; ").map(each => html`<span class="clause">${each}</span>`)}`;
-}
+/** A text that lists causes, each on a line of its own. */
+export const clauses = (lead, listed) =>
+  listed.length < 2
+    ? html`${lead}${listed}`
+    : html`${lead}${listed.map(each => html`<span class="clause">${each}</span>`)}`;
 
 /** A row of buttons of which one is pressed. */
 export const segments = (name, label, options, chosen) =>

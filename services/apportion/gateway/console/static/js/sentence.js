@@ -1,25 +1,23 @@
-// The gateway's sentences with their subjects as links: the pod that they begin with, the node that
-// their subject names. What is not known to be a name stays text.
-import { decoded } from "./format.js";
+// The gateway's sentences with the names in them as links. A row and an answer say which of their parts
+// are names: what is none stays text.
 import { html } from "./html.js";
-import { nodeLink, podLink } from "./links.js";
+import { nodeName, podName } from "./words.js";
 
-const POD_FIRST = /^(?:pod )?([a-z0-9][a-z0-9-]*)\/([a-z0-9][a-z0-9.-]*)(?=[ :])/;
-const OF_A_NODE =
-  /^apportion\.v1\.(?:inventory|allocation|placement|binding|presence|usage|operator\.node|cluster\.node)\.([^.]+)$/;
+/** The parts of a sentence: a name with a namespace is that of a pod, another that of a node; `shown` makes a text look. */
+export const linked = (parts, shown = text => text) =>
+  html`${parts.map(part => (typeof part === "string" ? shown(part) : named(part)))}`;
 
-/** The node that a subject names; empty where it names none. */
-export const nodeOf = subject => decoded((OF_A_NODE.exec(subject) ?? [])[1] ?? "");
+/** All that a row says; what was not told, or not read, has no parts. */
+export const told = ({ parts, clauses, sentence }) =>
+  parts.length ? html`${linked(parts)}${clauses.join("; ")}` : sentence;
 
-/** A sentence about the event on this subject; without a subject its pod alone is a link. */
-export function linked(sentence, subject = "") {
-  const pod = POD_FIRST.exec(sentence);
-  const rest = pod ? sentence.slice(pod[0].length) : sentence;
-  const node = nodeOf(subject);
-  const at = node ? rest.search(new RegExp(`(?<![\\w-])${escaped(node)}(?![\\w-])`)) : -1;
-  const tail =
-    at < 0 ? rest : html`${rest.slice(0, at)}${nodeLink(node)}${rest.slice(at + node.length)}`;
-  return pod ? html`${podLink(pod[1], pod[2])}${tail}` : html`${tail}`;
-}
+/** The pod that a row is about, as namespace and name; nothing where it is about none. */
+export const podOf = ({ own, parts }) =>
+  own ? parts.find(part => part.namespace !== undefined) : undefined;
 
-const escaped = text => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+/** The node that a row names first; empty where it names none. */
+export const nodeOf = ({ parts }) =>
+  parts.find(part => part.name && part.namespace === undefined)?.name ?? "";
+
+const named = ({ namespace, name }) =>
+  namespace === undefined ? nodeName(name) : podName(namespace, name);

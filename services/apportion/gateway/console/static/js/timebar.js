@@ -7,6 +7,7 @@ import { clock, day, duration, num, when } from "./format.js";
 import { $, html, mount } from "./html.js";
 import { ICONS } from "./icons.js";
 import { groupWords, grouped, LOOK_OF, MARK_ROOM, markButtons, markList } from "./marks.js";
+import { RED } from "./kinds.js";
 import { isLive, moment, revisionWords, shownTime } from "./moment.js";
 import { href } from "./route.js";
 import { timeTicks } from "./ticks.js";
@@ -15,8 +16,6 @@ const SPEEDS = [30, 120, 600, 3600];
 const REFRESH_MS = 4000;
 const REDRAW_MS = 10_000;
 const STEP_MS = 1000; // of the slider, from whole second to whole second, as addresses have them
-const RED = /Failed|Refused|Voided|Evicted|NodeGone|NodeSilent|HealthChanged/; // what people look for
-const RECOVERED = /^device .* recovered$/; // of the type that tells failures
 const LIST_WIDTH = 340; // as in frame.css
 const TICK_ROOM = 70;
 
@@ -329,12 +328,12 @@ const liveWords = () =>
 /** The answer, with times as milliseconds and counts as quiet and red ones: a type tells a recovery from no failure, marks do. */
 export function read(answer) {
   const recovered = answer.marks
-    .filter(mark => mark.kind === "recovery" && RECOVERED.test(mark.sentence))
+    .filter(mark => mark.kind === "recovery" && RED.has(mark.type))
     .map(mark => mark.revision);
   const bins = answer.bins.map(bin => {
     let [quiet, red] = [0, 0];
     for (const [kind, n] of Object.entries(bin.counts)) {
-      if (RED.test(kind)) red += n;
+      if (RED.has(kind)) red += n;
       else quiet += n;
     }
     const well = recovered.filter(

@@ -1,8 +1,7 @@
 // Words that pages share for what a pod wants and holds. What happened is always said by the gateway.
-import { instant, many, num, when } from "./format.js";
+import { instant, many, num } from "./format.js";
 import { html } from "./html.js";
 import { nodeLink, podLink } from "./links.js";
-import { shownTime } from "./moment.js";
 import { PHASES } from "./vocabulary.js";
 
 const OTHERS = "another namespace"; // as the gateway calls all that the reader may not see
@@ -10,26 +9,31 @@ const NOT_TOLD = "-";
 
 /** What a pod asks for, as in `2 × 3,000 MiB, 50 % cores` or `8 whole cards`. */
 export function wants(asks) {
-  return (
-    asks
-      .map(ask => {
-        const count = ask.count ?? 1;
-        const whole =
-          ask.cores === 100 &&
-          ask.memory_mib === undefined &&
-          [undefined, 100].includes(ask.memory_percent);
-        if (whole) return `${count} whole ${count === 1 ? "card" : "cards"}`;
-        const memory =
-          ask.profile ||
-          (ask.memory_mib !== undefined
-            ? `${num(ask.memory_mib)} MiB`
-            : ask.memory_percent !== undefined
-              ? `${ask.memory_percent} % memory`
-              : "all memory");
-        return `${count} × ${memory}${ask.cores ? `, ${ask.cores} % cores` : ""}`;
-      })
-      .join(" + ") || "no card"
-  );
+  const words = asks.map(ask => {
+    const { count = 1, cores } = ask;
+    if (isWhole(ask)) return `${count} whole ${count === 1 ? "card" : "cards"}`;
+    return `${count} × ${memoryAsked(ask)}${cores ? `, ${cores} % cores` : ""}`;
+  });
+  return words.join(" + ") || "no card";
+}
+
+/** What a line of pods asks for, as a heading: `8 × nvidia, whole, of H100`. */
+export function lineWords({ asks, wishes }) {
+  const words = asks.map(ask => {
+    const { count = 1, family, cores } = ask;
+    if (isWhole(ask)) return `${count} × ${family}, whole`;
+    return `${count} × ${family} ${memoryAsked(ask)}${cores ? ` ${cores} % cores` : ""}`;
+  });
+  return [words.join(" + ") || "no device", ...wishes].join(", ");
+}
+
+const isWhole = ({ cores, memory_mib: mib, memory_percent: percent }) =>
+  cores === 100 && mib === undefined && [undefined, 100].includes(percent);
+
+function memoryAsked({ profile, memory_mib: mib, memory_percent: percent }) {
+  if (profile) return profile;
+  if (mib !== undefined) return `${num(mib)} MiB`;
+  return percent !== undefined ? `${percent} % memory` : "all memory";
 }
 
 /** A phase as people say it: a pod that has no place yet waits, whether somebody has looked or not. */
@@ -58,9 +62,6 @@ function piece(share) {
   return [`${num(mib)} MiB`, of].filter(Boolean).join(", ");
 }
 
-/** The gateway's `8 x nvidia whole, of H100` as a heading: `8 × nvidia, whole, of H100`. */
-export const lineWords = said => said.replaceAll(" x ", " × ").replace(/ whole\b/g, ", whole");
-
 /** Whether a name is told to this reader: of pods of others there is none. */
 export const isTold = name => Boolean(name) && name !== NOT_TOLD;
 
@@ -73,12 +74,6 @@ export const podName = (namespace, name) =>
 /** A node as a link, where it is told. */
 export const nodeName = node =>
   isTold(node) ? nodeLink(node) : html`<span class="faint">–</span>`;
-
-/** A sentence whose times are as pages have them: the ledger's own, 2026-11-26T12:55:32Z, by the reader's clock. */
-export const ownTimes = text =>
-  text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g, time =>
-    when(instant(time), shownTime()),
-  );
 
 /** Seconds since a time, at the moment that is shown; null where nobody said when. */
 export function since(time, now) {

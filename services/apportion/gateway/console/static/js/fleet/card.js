@@ -19,7 +19,7 @@ import { link, receipt } from "../links.js";
 import { isLive, moment, shownTime } from "../moment.js";
 import { problemNote } from "../parts.js";
 import { href } from "../route.js";
-import { linked } from "../sentence.js";
+import { told } from "../sentence.js";
 import { isTold, podName } from "../words.js";
 import {
   ABSENT,
@@ -283,7 +283,7 @@ function happened(items, name) {
   const newest = items.toSorted((a, b) => b.revision - a.revision).slice(0, EVENTS_SHOWN);
   return html`<h3>What happened to it</h3>
     <ol class="mini">
-      ${newest.map(item => html`<li><time title="${item.time}">${said(item.time)}</time><span>${linked(item.sentence)}</span>${receipt(item.revision)}</li>`)}
+      ${newest.map(item => html`<li><time title="${item.time}">${said(item.time)}</time><span>${told(item)}</span>${receipt(item.revision)}</li>`)}
     </ol>
     <p class="hint">${link("events", `All events that name ${name}`, { q: name })}</p>`;
 }

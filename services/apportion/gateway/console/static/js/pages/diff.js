@@ -8,10 +8,11 @@ import { askedMoment, timeWords, zoneWords } from "../asked_moment.js";
 import { instant, many, num, shortId, when } from "../format.js";
 import { $, html, mount } from "../html.js";
 import { link, nodeLink, podLink, receipt } from "../links.js";
-import { answer, listed, sentence } from "../parts.js";
+import { answer, listed } from "../parts.js";
 import { go, href } from "../route.js";
 import { bothMoments } from "../two_moments.js";
 import { workingAnswer } from "../working.js";
+import { sentence } from "../typography.js";
 
 const ROWS = 40;
 const FIRST = 1; // of a whole ledger: there is no state before that

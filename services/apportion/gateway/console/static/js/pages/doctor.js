@@ -6,8 +6,9 @@ import { html, renew } from "../html.js";
 import { ICONS } from "../icons.js";
 import { link, nodeLink } from "../links.js";
 import { isLive } from "../moment.js";
-import { answer, command, copyFrom, sentenceCase, withCode } from "../parts.js";
+import { answer, command, copyFrom } from "../parts.js";
 import { ListPage, NEWER } from "./list_page.js";
+import { sentenceCase, withCode } from "../typography.js";
 
 const STATES = { broken: "bad", unknown: "warn", soon: "warn", ok: "ok" };
 const NODES_KNOWN = 1000; // whose names in a check are links

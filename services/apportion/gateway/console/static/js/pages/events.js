@@ -10,7 +10,7 @@ import { chipsOf, countKinds, kindOf } from "../kinds.js";
 import { link, receipt } from "../links.js";
 import { isLive, moment, shownTime } from "../moment.js";
 import { answer, copyFrom, listed, problemNote, searchField, second } from "../parts.js";
-import { linked } from "../sentence.js";
+import { podOf, told } from "../sentence.js";
 import { openDiff } from "./diff.js";
 import { loadAnew } from "./list_page.js";
 
@@ -245,7 +245,7 @@ class EventsPage {
       box,
       html`<button class="x" aria-label="Close">${ICONS.close}</button>
         <h2>${row.type || "No event"} <small class="m">#${num(revision)}</small></h2>
-        <p class="say">${linked(row.sentence, row.subject)}.</p>
+        <p class="say">${told(row)}.</p>
         <div class="kv">
           <span>at</span
           ><b class="m"
@@ -263,7 +263,7 @@ class EventsPage {
         <pre class="m" tabindex="0" aria-label="The event itself">
 ${JSON.stringify(event, null, 1)}</pre>
         <div class="acts">
-          ${link("fleet", "See the fleet then", { at: String(revision) }, "btn")}${podOf(row, event)}
+          ${link("fleet", "See the fleet then", { at: String(revision) }, "btn")}${podLinkOf(row, event)}
         </div>`,
     );
   }
@@ -379,8 +379,7 @@ const chip = kind =>
   html`<button class="fchip k-${kind}" data-kind="${kind}"><i></i>${kind}<em></em></button>`;
 
 /** What is well again, which is of the kind that failures are of. */
-const isRecovery = ({ type, sentence }) =>
-  type === "NodeHeard" || (type === "DeviceHealthChanged" && sentence.endsWith(" recovered"));
+const isRecovery = ({ type, healthy }) => type === "NodeHeard" || healthy === true;
 
 /** Whether the row is of an event that is not told to this reader: it has no subject. */
 const isHidden = ({ subject, namespaces }) => !subject && namespaces?.length > 0;
@@ -390,13 +389,12 @@ function folded(rows) {
   const found = [];
   for (const row of rows) {
     const last = found.at(-1);
-    const said = row.sentence.replace(/^device \S+/, "device");
     const isAlike =
       row.type === "DeviceHealthChanged"
-        ? last?.row.subject === row.subject && last.said === said
+        ? ["type", "subject", "healthy", "reason"].every(fact => last?.row[fact] === row[fact])
         : isHidden(row) && last && isHidden(last.row);
     if (last && isAlike) Object.assign(last, { count: last.count + 1, first: row.revision });
-    else found.push({ row, said, count: 1, first: row.revision });
+    else found.push({ row, count: 1, first: row.revision });
   }
   return found;
 }
@@ -417,18 +415,14 @@ function eventRow({ row, count, first }, chosen) {
     <td>
       <i class="kd"></i
       ><span class="say"
-        >${isHidden(row) ? html`<span class="faint">${count > 1 ? "events" : "an event"} of another namespace</span>` : linked(row.sentence, row.subject)}${count > 1 ? html` <em>×${count}</em>` : ""}</span
+        >${isHidden(row) ? html`<span class="faint">${count > 1 ? "events" : "an event"} of another namespace</span>` : told(row)}${count > 1 ? html` <em>×${count}</em>` : ""}</span
       >
     </td>
   </tr>`;
 }
 
-/** The pod that an event is about, by the name that stands in it or in its sentence. */
-function podOf(row, event) {
-  const data = event?.data ?? {};
-  const named =
-    data.namespace && data.name
-      ? `${data.namespace}/${data.name}`
-      : (/^([\w.-]+\/[\w.-]+)[ :]/.exec(row.sentence) ?? [])[1];
-  return named ? link(`pod/${named}`, "The pod", {}, "btn") : "";
+/** The page of the pod that an event is about. */
+function podLinkOf(row, event) {
+  const { namespace, name } = event?.data?.name ? event.data : (podOf(row) ?? {});
+  return namespace && name ? link(`pod/${namespace}/${name}`, "The pod", {}, "btn") : "";
 }

@@ -20,25 +20,17 @@ import { ICONS } from "../icons.js";
 import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
 import { mayBeMeant, namespacesOf, nonePage, otherKinds, severalPage } from "../meant.js";
 import { isLive, shownTime } from "../moment.js";
-import {
-  answer,
-  causeList,
-  clauses,
-  copyFrom,
-  problemNote,
-  sentenceCase,
-  withCode,
-} from "../parts.js";
+import { answer, causeList, clauses, copyFrom, problemNote } from "../parts.js";
 import { href, setCanonical } from "../route.js";
-import { linked } from "../sentence.js";
+import { linked, podOf } from "../sentence.js";
 import { STORY } from "../vocabulary.js";
-import { coresHeld, ownTimes, phaseWord, podName, wants } from "../words.js";
+import { coresHeld, phaseWord, podName, wants } from "../words.js";
 import { ListPage, NEWER } from "./list_page.js";
+import { ownTimes, sentenceCase, withCode } from "../typography.js";
 
 const LONG_WAIT_S = 60;
 const LEAST_S = 0.1; // of a wait that its story shows
 const ENDED = "ended";
-const ENDED_BECAUSE = /^\S+ ended at revision [\d,]+, [^ ]+: (.*?)\. At revision [\d,]+ /s;
 const PART_COLOURS = ["--p1", "--p2", "--p3", "--p4"];
 const LOOKS = {
   PodSubmitted: "submitted",
@@ -191,10 +183,8 @@ class PodPage extends ListPage {
     const waited = this.waited();
     const lead = waited === null ? "Waits" : `Waits for ${duration(waited)}`;
     if (why.refused) return html`${lead}: ${this.reason()}.`;
-    const [, until, rest] = /^(?:of the gang \S+ )?(?:waits (until )?)?(.*)$/s.exec(
-      why.sentence.replace(`${this.namespace}/${this.name} `, ""),
-    );
-    return html`${lead}${until ? " until " : ": "}${rest}.`;
+    if (!why.awaits) return html`${lead}.`;
+    return html`${lead}${why.gates.length || why.chooser ? " " : ": "}${why.awaits}.`;
   }
 
   hasEnded() {
@@ -219,9 +209,9 @@ class PodPage extends ListPage {
 
   /** When it ended and why, as its story has it: who deleted it. */
   endedLead() {
-    const { history, sentence: said } = this.why;
+    const { history, end } = this.why;
     const at = instant(history.at(-1)?.time);
-    const [, because] = ENDED_BECAUSE.exec(said) ?? [];
+    const because = end?.reason;
     return `Ended${at === null ? "" : ` at ${when(at, shownTime())}`}${because ? ` (${because})` : ""}`;
   }
 
@@ -235,13 +225,7 @@ class PodPage extends ListPage {
 
   /** What keeps it, or kept it; the nearest node is a link. */
   reason() {
-    const { refused } = this.why;
-    const words = this.hasEnded()
-      ? refused.reason.replace(/^it can never/, "it could never")
-      : refused.reason;
-    const node = refused.nearest[0]?.node;
-    const [before, after] = node ? words.split(`nearest is ${node} `) : [words];
-    return after === undefined ? before : html`${before}nearest is ${nodeLink(node)} ${after}`;
+    return linked(this.why.refused.reason_parts);
   }
 
   /** Until it had its place, or its end came; else until the moment that is shown. */
@@ -358,8 +342,14 @@ class PodPage extends ListPage {
   }
 
   /** The eviction of another pod, for this one, is no eviction of it. */
-  makesRoom({ type, sentence }) {
-    return type === "PodEvicted" && !sentence.startsWith(`${this.namespace}/${this.name} `);
+  makesRoom(item) {
+    return item.type === "PodEvicted" && !this.isOwn(item);
+  }
+
+  /** Whether a fact is about the pod of this page. */
+  isOwn(item) {
+    const pod = podOf(item);
+    return pod?.namespace === this.namespace && pod.name === this.name;
   }
 
   /** What a fact is headed with. */
@@ -368,16 +358,14 @@ class PodPage extends ListPage {
   }
 
   /** The sentence without what its title and the page say already. */
-  told({ sentence, subject }) {
-    const own = `${this.namespace}/${this.name}`;
-    const rest = sentence.startsWith(own)
-      ? sentence.slice(own.length).replace(/^:? /, "")
-      : sentence;
-    const said = rest
-      .replace(/^(submitted|waits|rejected): /, "")
-      .replace(/^(placed|bound|adopted) /, "")
-      .replace(/^\((priority -?\d+)\) is evicted /, "it, of $1, is evicted ");
-    return clauses(ownTimes(sentenceCase(said)), text => linked(text, subject));
+  told(item) {
+    const { clauses: listed, own, parts, priority, type } = item;
+    const isOwn = this.isOwn(item);
+    const lead = isOwn && type === "PodEvicted" ? [`it, of priority ${priority}, `] : [];
+    const all = parts.length ? parts : [item.sentence];
+    const [first, ...rest] = [...lead, ...(isOwn ? all.slice(own) : all)];
+    const begun = typeof first === "string" ? [sentenceCase(first)] : first ? [first] : [];
+    return clauses(linked([...begun, ...rest], ownTimes), listed.map(ownTimes));
   }
 
   stepWords(phase) {

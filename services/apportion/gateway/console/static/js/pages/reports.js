@@ -35,8 +35,7 @@ const STEPS_WANTED = 72;
 const LEAST_MS = 2000; // the first second of a ledger has a report too
 const SERIES = 7;
 const ROWS = 12;
-const NO_PRICES = 404;
-const UNPRICED = /has no prices/; // of a file that is wrong the next report may be right
+const NO_PRICES = "no-prices"; // of a file that is wrong the next report may be right
 let unpriced = null; // the gateway's word that it has no price file: it has one from its start or never, so it is asked once
 
 /** See app.js. */
@@ -71,7 +70,7 @@ class ReportsPage extends ListPage {
     ]);
     const cost =
       unpriced ?? (await this.orProblem(getNow("report/cost", { ...period, to: usage.to })));
-    if (cost.status === NO_PRICES && UNPRICED.test(cost.message)) unpriced = cost;
+    if (cost.code === NO_PRICES) unpriced = cost;
     Object.assign(this, { usage, idle, cost });
     this.revision = usage.revision;
     if (by === "namespace") meetNamespaces(usage.rows.map(row => row.key));

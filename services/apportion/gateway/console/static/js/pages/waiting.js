@@ -5,16 +5,16 @@ import { duration, instant, many, num, when } from "../format.js";
 import { html, renew } from "../html.js";
 import { link, namespaceDot } from "../links.js";
 import { shownTime } from "../moment.js";
-import { answer, causeList, copyFrom, second, sentenceCase, withCode } from "../parts.js";
+import { answer, causeList, copyFrom, second } from "../parts.js";
 import { href } from "../route.js";
 import { isTold, lineWords, nodeName, podName, since } from "../words.js";
 import { ListPage, NEWER } from "./list_page.js";
+import { sentenceCase, withCode } from "../typography.js";
 
 const ASKED = 90;
 const ROWS_FIRST = 6;
 const ROWS_OTHERS = 3;
 const DEFAULT_QUEUE = "default";
-const OF_NODES = /^(none of|can never fit)/; // else the sentence of a line is that of a limit, or of a gang
 
 /** See app.js. */
 export const open = (main, context) => new WaitingPage(main, context).start();
@@ -71,7 +71,7 @@ function lineCard(line, at) {
     <div class="line-h">
       <div>
         <h2>
-          ${lineWords(line.wants)}${queueWords(line)}${line.lasting ? html` <span class="chip s-broken">never</span>` : ""}
+          ${lineWords(line)}${queueWords(line)}${line.lasting ? html` <span class="chip s-broken">never</span>` : ""}
         </h2>
         <p>
           <b>${num(line.pods)}</b>
@@ -160,10 +160,7 @@ function orderWords(lines) {
 
 function reasons(line) {
   const [first] = line.first;
-  const whole =
-    line.sentence && !OF_NODES.test(line.sentence)
-      ? html`<p>${withCode(sentenceCase(line.sentence))}.</p>`
-      : "";
+  const whole = line.apart ? html`<p>${withCode(sentenceCase(line.apart))}.</p>` : "";
   if (!line.causes.length)
     return html`<h3>Why not yet</h3>
       ${whole || html`<p>${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}</p>`}`;

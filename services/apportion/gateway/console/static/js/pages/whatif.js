@@ -7,24 +7,14 @@ import { behindWords, byName, many, num, shortModel } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, podLink, receipt } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
-import {
-  answer,
-  causeList,
-  clauses,
-  command,
-  copyFrom,
-  second,
-  segments,
-  sentence,
-  sentenceCase,
-  withCode,
-} from "../parts.js";
+import { answer, causeList, clauses, command, copyFrom, second, segments } from "../parts.js";
 import { POLICIES } from "../policies.js";
 import { nodeOf } from "../sentence.js";
 import { OUTCOMES } from "../vocabulary.js";
 import { isTold, nodeName, podName } from "../words.js";
 import { Working } from "../working.js";
 import { beforeAfter } from "./before_after.js";
+import { sentence, sentenceCase, withCode } from "../typography.js";
 
 const CHOICES = [["", "as it is"], ...POLICIES.map(name => [name, name])];
 const TYPING_MS = 600;
@@ -502,7 +492,7 @@ class WhatIfPage {
       { items: [] },
       get(`history/devices/${path(name)}`, { limit: 1 }),
     );
-    return items.length ? nodeOf(items[0].subject) : "";
+    return items.length ? nodeOf(items[0]) : "";
   }
 
   // ---- the answer ----
@@ -716,9 +706,7 @@ const LOOKS = { fits: "allocated", "not-now": "waiting", never: "never", unchang
 /** What keeps a pod from a place: the limit or its gang, else what the nearest node lacks. */
 /** What keeps a gang out that no cause says: of a limit one does. */
 function limitBesides({ limit, causes }) {
-  return limit && !causes.some(cause => cause.words === limit)
-    ? html`<p>${sentenceCase(limit)}.</p>`
-    : "";
+  return limit && !causes.some(cause => cause.is_limit) ? html`<p>${sentenceCase(limit)}.</p>` : "";
 }
 
 function lackWords({ refused }) {
@@ -769,6 +757,6 @@ function leftWords(left, { isAlone, isBehind, isNamed }) {
 const waiterRow = ({ first, count }) =>
   html`<li>
     <span
-      >${podName(first.namespace, first.pod)}${count > 1 ? ` and ${num(count - 1)} more` : ""}${first.priority ? html` <span class="faint">of priority ${first.priority}</span>` : ""}${isTold(first.cause) ? html`: ${clauses(first.cause, withCode)}` : ""}</span
+      >${podName(first.namespace, first.pod)}${count > 1 ? ` and ${num(count - 1)} more` : ""}${first.priority ? html` <span class="faint">of priority ${first.priority}</span>` : ""}${isTold(first.cause) ? html`: ${clauses(withCode(first.lead), first.clauses.map(withCode))}` : ""}</span
     >
   </li>`;
