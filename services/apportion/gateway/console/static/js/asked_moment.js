@@ -52,35 +52,25 @@ function time(text, now, local) {
   const [, year, month, date, hour = 0, minute = 0, second = 0, part = "", zone = ""] =
     DATE.exec(text) ?? [];
   if (!year) return null;
-  const parts = [
-    Number(year),
-    month - 1,
-    Number(date),
-    Number(hour),
-    Number(minute),
-    Number(second),
-  ];
-  const utc = Date.UTC(...parts);
-  if (
-    new Date(utc).toISOString().slice(0, 10) !== text.slice(0, 10) ||
-    hour > 23 ||
-    minute > 59 ||
-    second > 59
-  )
+  const hands = [hour, minute, second].map(Number);
+  const utc = Date.UTC(Number(year), Number(month) - 1, Number(date), ...hands);
+  if (new Date(utc).toISOString().slice(0, 10) !== text.slice(0, 10) || !isClock(hands))
     return null;
-  const meant = !zone && local ? new Date(...parts).getTime() : utc - offset(zone);
+  const here = () => new Date(Number(year), Number(month) - 1, Number(date), ...hands).getTime();
+  const meant = !zone && local ? here() : utc - offset(zone);
   return meant > 0 ? { ms: meant, part } : null;
 }
 
 function ago(text, now) {
   const [, count, unit] = AGO.exec(text) ?? [];
-  return count ? wholeSeconds(now - count * UNIT_MS[unit]) : null;
+  return count ? wholeSeconds(now - Number(count) * UNIT_MS[unit]) : null;
 }
 
 /** The last such time of a day that has come. */
 function today(text, now, local) {
-  const [, hour, minute, second = 0] = CLOCK.exec(text) ?? [];
-  if (!hour || hour > 23 || minute > 59 || second > 59) return null;
+  const found = CLOCK.exec(text);
+  const [hour, minute, second] = (found ?? []).slice(1).map((part = "0") => Number(part));
+  if (!found || !isClock([hour, minute, second])) return null;
   const at = new Date(now);
   const set = () =>
     local ? at.setHours(hour, minute, second, 0) : at.setUTCHours(hour, minute, second, 0);
@@ -90,9 +80,12 @@ function today(text, now, local) {
   return set();
 }
 
+/** @param {number[]} clock */
+const isClock = ([hour, minute, second]) => hour <= 23 && minute <= 59 && second <= 59;
+
 const wholeSeconds = ms => Math.floor(ms / 1000) * 1000;
 
 function offset(zone) {
   const [, sign, hours, minutes] = /^([+-])(\d{2}):?(\d{2})$/.exec(zone) ?? [];
-  return sign ? Number(`${sign}1`) * (hours * UNIT_MS.h + minutes * UNIT_MS.m) : 0;
+  return sign ? Number(`${sign}1`) * (Number(hours) * UNIT_MS.h + Number(minutes) * UNIT_MS.m) : 0;
 }

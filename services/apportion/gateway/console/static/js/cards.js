@@ -30,7 +30,7 @@ export function stateOf(device, node) {
 }
 
 /** What is held of a card, as `{part, state, own}`; `phases` are those of the node's pods by name. */
-export function sharesOf(device, phases, own = () => false) {
+export function sharesOf(device, phases, own = _holder => false) {
   return device.holders.map(holder => ({
     part: holder.memory_mib / Math.max(1, device.memory_mib),
     state: phases.get(`${holder.namespace}/${holder.pod}`) === "allocated" ? "running" : "granted",

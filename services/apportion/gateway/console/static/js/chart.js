@@ -64,13 +64,13 @@ export function stackChart({ width, times, end, series, line, off, marks, label 
     ${apart(inside, x, LINE_ROOM).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="${words.some(each => each.left <= x(mark.ms) && x(mark.ms) <= each.right) ? MARK_FOOT : 4}" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
     ${words.map(each => html`<text class="ax mkw k-${each.mark.look}" x="${each.before ? each.right : each.left}" y="11" text-anchor="${each.before ? "end" : "start"}">${markWords(each)}${each.of.length > 1 ? html`<title>${sayings(each.of)}</title>` : ""}</text>`)}
     ${beginning(ticks, { from: times[0], end, x, foot: height - 6 })}
-    ${ticks.map(({ ms, words }) => html`<line class="gl" x1="${x(ms)}" x2="${x(ms)}" y1="${height - AXIS_FOOT}" y2="${height - AXIS_FOOT + 4}" /><text class="ax" x="${x(ms)}" y="${height - 6}" text-anchor="middle">${words}</text>`)}
+    ${ticks.map(tick => html`<line class="gl" x1="${x(tick.ms)}" x2="${x(tick.ms)}" y1="${height - AXIS_FOOT}" y2="${height - AXIS_FOOT + 4}" /><text class="ax" x="${x(tick.ms)}" y="${height - 6}" text-anchor="middle">${tick.words}</text>`)}
     ${right > 40 ? labels(series, times.length - 1, { y, x: width - right + 8, foot: height - AXIS_FOOT }) : ""}
   </svg>`;
 }
 
 /** When it begins, where no tick near it says so. */
-function beginning([tick], { from, end, x, foot }) {
+function beginning(/** @type {any[]} */ [tick], { from, end, x, foot }) {
   if (tick && x(tick.ms) - LEFT < TIME_ROOM) return "";
   return html`<text class="ax" x="${LEFT}" y="${foot}" text-anchor="start"
     >${when(from, end, true)}</text

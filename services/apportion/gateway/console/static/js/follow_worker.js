@@ -5,7 +5,7 @@ const ports = new Set();
 let last = null;
 
 self.addEventListener("connect", event => {
-  const [port] = event.ports;
+  const [port] = /** @type {MessageEvent} */ (event).ports;
   ports.add(port);
   if (last) port.postMessage(last);
 });

@@ -71,5 +71,7 @@ function match(element, fresh) {
 /** Whether two nodes are the same but for what stands in them. */
 const isSame = (one, other) => one.cloneNode(false).isEqualNode(other.cloneNode(false));
 
+/** @type {(selector: string, within?: ParentNode) => any} */
 export const $ = (selector, within = document) => within.querySelector(selector);
+/** @type {(selector: string, within?: ParentNode) => any[]} */
 export const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];

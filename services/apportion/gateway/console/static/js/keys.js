@@ -73,13 +73,11 @@ export function openKeys({ pages, bar, flipTheme, main }) {
       return;
     }
     if (event.key === "Escape") {
-      if (dialog.open || event.target.closest("[popover]")) return; // it closes by itself, and nothing below it
-      $(".x", main)?.click();
-      if (event.target.closest(WRITING)) event.target.blur();
+      escape(event.target, dialog, main);
       return;
     }
     if (event.target.closest(WRITING) || event.metaKey || event.ctrlKey || event.altKey) return;
-    if (event.shiftKey && event.key.startsWith("Arrow") && event.target.id !== "cards") {
+    if (event.shiftKey && event.key.startsWith("Arrow") && !event.target.closest("#cards")) {
       if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
         event.preventDefault();
         bar.step(event.key === "ArrowLeft" ? -60_000 : 60_000);
@@ -94,6 +92,13 @@ export function openKeys({ pages, bar, flipTheme, main }) {
       acts[event.key]();
     }
   });
+}
+
+/** An open dialog or list closes by itself, and nothing below it. */
+function escape(target, dialog, main) {
+  if (dialog.open || target.closest("[popover]")) return;
+  $(".x", main)?.click();
+  if (target.closest(WRITING)) target.blur();
 }
 
 function step(main, by) {

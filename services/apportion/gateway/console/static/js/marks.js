@@ -27,6 +27,7 @@ const COUNT_MOST = 999;
 
 /** Marks by place, as `{x, marks, look, kinds, side}`; without a `side` there is no room for words. */
 export function grouped(marks, x, width) {
+  /** @type {any[]} */
   const groups = [];
   for (const mark of marks) {
     const last = groups.at(-1);

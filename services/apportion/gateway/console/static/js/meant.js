@@ -81,7 +81,7 @@ export const severalPage = (name, namespaces) =>
 export const nonePage = (whose, name, meant) => meantPage(noPod(whose, meant.past), name, meant);
 
 /** What a name may mean: pods, one that came `later`, a node, a namespace. Each is a way on. */
-function meantPage(sentence, name, { pods, later, node, namespace }) {
+function meantPage(sentence, name, { pods, later = null, node = "", namespace = "" }) {
   const shown = pods.slice(0, SHOWN).map(pod => podLink(pod.namespace, pod.name));
   const said = [
     later &&

@@ -11,6 +11,7 @@ export const moment = {
   revision: 0,
   time: null, // milliseconds, null where nobody has said
   eventTime: null, // of the newest event by then, of which the state is
+  /** @type {any} */
   problem: "", // why there is no answer about the moment that was asked for
   silent: null, // { why, since }: the gateway has no answer since then, in milliseconds; null while it answers
   newest: 0, // the newest revision that the gateway is known to have folded

@@ -7,9 +7,9 @@ import { link } from "./links.js";
 import { sentence, sentenceCase, withCode } from "./typography.js";
 
 /** The sentence that answers the page's question, and what qualifies it. */
-export const answer = (sentence, notes = []) =>
+export const answer = (headline, notes = []) =>
   html`<header class="answer">
-    <h1>${withCode(sentence)}</h1>
+    <h1>${withCode(headline)}</h1>
     ${
       notes.length
         ? html`<p class="sub">
@@ -19,10 +19,13 @@ export const answer = (sentence, notes = []) =>
     }
   </header>`;
 
-/** A page that only says one thing, and where to go from there. */
-export const onlySays = (sentence, more = "", links = []) =>
+/**
+ * A page that only says one thing, and where to go from there.
+ * @type {(sentence: any, more?: any, links?: any[]) => any}
+ */
+export const onlySays = (headline, more = "", links = []) =>
   html`<div class="page">
-    ${answer(sentence)}${
+    ${answer(headline)}${
       more || links.length
         ? html`<section class="card">
             ${more ? html`<p class="lead">${withCode(more)}</p>` : ""}${

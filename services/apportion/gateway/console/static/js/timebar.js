@@ -289,7 +289,7 @@ export class TimeBar {
     if ($("#t-list").matches(":popover-open")) return;
     const width = $("#t-track").clientWidth;
     this.groups = grouped(this.line.marks, mark => this.place(mark.ms) * width, width);
-    const held = Number(document.activeElement.closest("#t-marks .mk")?.dataset.revision);
+    const held = Number(markOf(document.activeElement)?.dataset.revision);
     mount($("#t-marks"), markButtons(this.groups, width));
     const at = this.groups.findIndex(group => group.marks.some(mark => mark.revision === held));
     $(`#t-marks [data-at="${at}"]`)?.focus();
@@ -320,6 +320,9 @@ export class TimeBar {
     tip.style.left = `${Math.max(tip.offsetWidth / 2, Math.min(box.width - tip.offsetWidth / 2, part * box.width))}px`;
   }
 }
+
+/** @type {(element: Element) => any} */
+const markOf = element => element.closest("#t-marks .mk");
 
 /** Now is live only while the gateway answers. */
 const liveWords = () =>

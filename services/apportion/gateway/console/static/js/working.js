@@ -17,7 +17,10 @@ export const workingAnswer = (words, notes = []) =>
 export class Working {
   /** The elements of the answer and of all that belongs to it; `status` is said, and not seen. */
   constructor({ head, body, status }) {
-    Object.assign(this, { head, body, status, timer: 0 });
+    this.head = head;
+    this.body = body;
+    this.status = status;
+    this.timer = 0;
   }
 
   /** An answer is worked out from now on; `old` if what stands below is one to another question. */

@@ -118,7 +118,7 @@ function nodeAmounts(node, more) {
   );
   const taken = cards.filter(card => granted(node, card) > 0).length;
   const free = cards.filter(card => isFree(node, card)).length;
-  const told = more?.node;
+  const known = more?.node;
   return html`<div class="hc-m">
       <span><b>${num(taken)}</b> of ${many(node.count, "card")} granted</span
       ><span>${num(free)} free</span>
@@ -127,15 +127,15 @@ function nodeAmounts(node, more) {
       <span><b>${num(held)}</b> of ${num(all)} MiB granted</span>
     </div>
     ${
-      told
+      known
         ? html`<div class="hc-m">
               <span
-                ><b>${num(told.cpu_used_milli / 1000)}</b> of ${num(told.cpu_milli / 1000)}
+                ><b>${num(known.cpu_used_milli / 1000)}</b> of ${num(known.cpu_milli / 1000)}
                 CPU</span
               ><span
-                ><b>${num(told.memory_used_mib / 1024)}</b> of ${num(told.memory_mib / 1024)}
+                ><b>${num(known.memory_used_mib / 1024)}</b> of ${num(known.memory_mib / 1024)}
                 GiB</span
-              ><span><b>${num(told.pods)}</b> of ${many(told.pods_max, "pod")}</span>
+              ><span><b>${num(known.pods)}</b> of ${many(known.pods_max, "pod")}</span>
             </div>
             <ul class="holders">
               ${cards.map(card => html`<li><a class="m" href="${cardAddress(node, card)}" data-choose="${cardName(node, card)}">card ${node.index[card]}</a><span>${stateWords(node, card)}${heldWords(node, card)}</span></li>`)}
@@ -150,14 +150,15 @@ function heldWords(node, card) {
 }
 
 function notes(node, card, more = null) {
-  const said = [];
+  const found = [];
   const bits = card === WHOLE ? (node.ready ? 0 : UNREADY) : node.state[card];
-  if (bits & UNREADY) said.push(["bad", "broken", unready(more)]);
-  if (bits & ABSENT) said.push(["bad", "broken", "The node's agent no longer reports it"]);
-  if (bits & FAILED) said.push(["bad", "broken", node.notes[card] || "It failed; nobody says why"]);
-  if (node.cordons[card]) said.push(["warn", "soon", `Cordoned: ${node.cordons[card]}`]);
-  if (node.cordon) said.push(["warn", "soon", `Node cordoned: ${node.cordon}`]);
-  return said.map(
+  if (bits & UNREADY) found.push(["bad", "broken", unready(more)]);
+  if (bits & ABSENT) found.push(["bad", "broken", "The node's agent no longer reports it"]);
+  if (bits & FAILED)
+    found.push(["bad", "broken", node.notes[card] || "It failed; nobody says why"]);
+  if (node.cordons[card]) found.push(["warn", "soon", `Cordoned: ${node.cordons[card]}`]);
+  if (node.cordon) found.push(["warn", "soon", `Node cordoned: ${node.cordon}`]);
+  return found.map(
     ([look, icon, words]) => html`<p class="note ${look}">${ICONS[icon]}<span>${words}</span></p>`,
   );
 }

@@ -40,7 +40,10 @@ const nodeWidth = (pool, width) =>
 export class Layout {
   /** `scale` is pixels of the canvas to one of the page. */
   constructor(pools, width, height, scale) {
-    Object.assign(this, { pools, width, height, scale });
+    this.pools = pools;
+    this.width = width;
+    this.height = height;
+    this.scale = scale;
     this.head = Math.round(30 * scale);
     this.poolGap = Math.round(14 * scale);
     this.rooms = new Map(pools.map(pool => [pool, Math.round(nameRoom(pool) * scale)]));

@@ -63,7 +63,10 @@ export async function open(main, context) {
 
 class FleetPage {
   constructor(main, { parameters, setParameters, failed, mention }) {
-    Object.assign(this, { main, setParameters, failed, mention });
+    this.main = main;
+    this.setParameters = setParameters;
+    this.failed = failed;
+    this.mention = mention;
     this.fleet = new Fleet();
     this.filter = new Filter(parameters.get("q") ?? "", parameters.get("show") ?? "all");
     this.text = parameters.get("q") ?? "";

@@ -65,7 +65,9 @@ export class Painter {
     const width = Math.max(1, Math.round(place.clientWidth * scale));
     const height = Math.max(1, Math.round(place.clientHeight * scale));
     if (width === this.width && height === this.height) return false;
-    Object.assign(this, { width, height, scale });
+    this.width = width;
+    this.height = height;
+    this.scale = scale;
     for (const canvas of [this.canvas, this.over]) Object.assign(canvas, { width, height });
     this.image = this.context.createImageData(width, height);
     this.pixels = new Uint32Array(this.image.data.buffer);

@@ -24,6 +24,7 @@ const AFTER_MS = 900_000;
 
 /** Where the keyboard is in the form, to be there again when that is drawn anew. */
 function held() {
+  /** @type {any} */
   const at = document.activeElement?.closest("#moments input, #moments button");
   return !at ? "" : at.name ? `#moments [name="${at.name}"]` : "#moments button";
 }
@@ -184,7 +185,7 @@ function listen(ends) {
     event.preventDefault();
     const fields = new FormData(event.target);
     const [from, to] = ["from", "to"].map(name => {
-      const text = fields.get(name).trim();
+      const text = String(fields.get(name)).trim();
       return text === ends[name].shown
         ? ends[name].asked
         : askedMoment(text, Date.now(), true).asked;
@@ -259,17 +260,17 @@ export function compared([words, before, after, good, format = num]) {
   </tr>`;
 }
 
-function group(kind, words, rows, more = 0, named = name => html`<span class="m">${name}</span>`) {
+function group(kind, words, rows, more = 0, shown = name => html`<span class="m">${name}</span>`) {
   if (!rows.length) return "";
   return html`<section class="card dg k-${kind}">
     <h2><i class="kd"></i>${words} <b class="m">${num(rows.length + more)}</b></h2>
     <ol class="mini">
-      ${rows.map(row => diffRow(row, named))}${more ? html`<li class="faint"><time></time><span>and ${num(more)} more</span></li>` : ""}
+      ${rows.map(row => diffRow(row, shown))}${more ? html`<li class="faint"><time></time><span>and ${num(more)} more</span></li>` : ""}
     </ol>
   </section>`;
 }
 
-function diffRow(row, named) {
+function diffRow(row, shown) {
   const ms = instant(row.time);
   const said =
     row.before && row.after
@@ -278,7 +279,7 @@ function diffRow(row, named) {
   return html`<li>
     <time title="${row.time}">${ms === null ? "" : when(ms, Date.now())}</time
     ><span
-      >${named(row.name)}
+      >${shown(row.name)}
       ${row.what && !HEADED.includes(row.what) ? html`<span class="faint">${row.what}</span> ` : ""}${said}${row.cause || row.by ? html` <span class="faint">${row.cause || `written by ${row.by}`}</span>` : ""}</span
     >${receipt(row.revision)}
   </li>`;

@@ -2,7 +2,7 @@
 // two moments, which is a page of its own beside it.
 // Invariant: the rows are of one question, the newest, and end with the last that happened; where
 // the keyboard may be, in the field or on a chip, nothing is drawn anew.
-import { get, getNow } from "../api.js";
+import { getNow } from "../api.js";
 import { instant, many, num, subjectWords, when } from "../format.js";
 import { $, $$, html, mount, renew } from "../html.js";
 import { ICONS } from "../icons.js";
@@ -33,7 +33,9 @@ export async function open(main, context) {
 class EventsPage {
   constructor(main, context) {
     const { parameters } = context;
-    Object.assign(this, { main, context });
+    this.main = main;
+    this.context = context;
+    this.asking = null; // see loadAnew
     this.text = parameters.get("q") ?? "";
     this.hidden = new Set((parameters.get("hide") ?? "").split(",").filter(Boolean));
     const rev = parameters.get("rev") ?? "";

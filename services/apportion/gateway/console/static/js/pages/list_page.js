@@ -30,8 +30,20 @@ export const NEWER = html`<button class="newer" id="newer" hidden></button>`;
 
 export class ListPage {
   constructor(main, context) {
-    Object.assign(this, { main, context, revision: 0, closed: false });
+    this.main = main;
+    this.context = context;
+    this.revision = 0;
+    this.closed = false;
   }
+
+  /** Ask for what the page shows. */
+  async load() {}
+
+  /** Show what came. */
+  draw() {}
+
+  /** What a press does that is none on what is newer. */
+  clicked(_event) {}
 
   /** What is drawn once, as a field in which somebody may type. */
   frame() {
@@ -53,7 +65,7 @@ export class ListPage {
       this.ask();
       return;
     }
-    this.clicked?.(event);
+    this.clicked(event);
   }
 
   /** What somebody asks for, or why that has no answer. */

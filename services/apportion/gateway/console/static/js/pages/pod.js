@@ -71,10 +71,14 @@ export async function open(main, context) {
   return null; // at another moment the name is looked for anew
 }
 
+/** The queue that a pod was submitted to, by the event of that. */
+const queueOf = event => event?.data?.queue || event?.data?.submitted?.queue || "";
+
 class PodPage extends ListPage {
-  constructor(main, context, [namespace, ...name]) {
+  constructor(main, context, /** @type {string[]} */ [namespace, ...name]) {
     super(main, context);
-    Object.assign(this, { namespace, name: name.join("/") });
+    this.namespace = namespace;
+    this.name = name.join("/");
   }
 
   async load() {
@@ -83,26 +87,24 @@ class PodPage extends ListPage {
       orNone(get(`pods/${name}/why`)),
       this.orProblem(get(`history/pods/${name}`, { limit: 500 })),
     ]);
-    Object.assign(this, { why, history });
+    this.why = why;
+    this.history = history;
     this.revision = why?.revision ?? 0;
     if (this.isNone()) await this.loadMeant();
     const live = why && !this.hasEnded(); // of others nothing is known but why and their story
     const held = why?.placed?.node;
     const then = this.whenHeld();
     const submitted = why?.history[0]?.revision; // what it asked for then, its queue too, stands in that event alone
-    const [pod, entry, node, beside] = await Promise.all([
+    const [detail, entry, node, beside] = await Promise.all([
       live ? orNone(get(`pods/${name}`)) : null,
       submitted ? this.orProblem(getNow(`log/${submitted}`)) : null,
       held ? this.orProblem(get(`nodes/${path(held)}`, then)) : null,
       held ? this.orProblem(get("placements", { node: held, limit: 1000, ...then })) : null,
     ]);
-    const { data } = entry?.event ?? {};
-    Object.assign(this, {
-      pod: pod?.pod ?? null,
-      queue: why?.gang?.queue || data?.queue || data?.submitted?.queue || "",
-      node,
-      beside,
-    });
+    this.pod = detail?.pod ?? null;
+    this.queue = why?.gang?.queue || queueOf(entry?.event);
+    this.node = node;
+    this.beside = beside;
   }
 
   /** The moment at which it held what it held last, as a parameter: of one that ended, just before its end. */
@@ -279,10 +281,10 @@ class PodPage extends ListPage {
 
   story() {
     const steps = this.steps();
-    const open = this.why && !this.why.placed && !this.why.rejected && !this.hasEnded();
+    const waits = this.why && !this.why.placed && !this.why.rejected && !this.hasEnded();
     return html`<ol class="tl">
       ${steps.map((step, at) => stepRow(step, steps[at + 1]))}${
-        open
+        waits
           ? html`<li class="open">
               <div class="tl-t"><time>now</time></div>
               <div class="tl-b"><b>Waiting</b><span>${this.standing()}</span></div>

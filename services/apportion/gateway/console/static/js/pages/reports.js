@@ -54,7 +54,7 @@ class ReportsPage extends ListPage {
     const line = await getNow("timeline", { bins: 1 });
     this.marks = line.marks;
     const end = isLive() ? Date.now() : shownTime();
-    const wanted = SPANS.find(([name]) => name === this.span)[2] * 1000;
+    const wanted = Number(SPANS.find(([name]) => name === this.span)[2]) * 1000;
     const from = Math.max(instant(line.first_time) ?? 0, end - wanted);
     const seconds =
       STEPS_S.find(each => (end - from) / 1000 / each <= STEPS_WANTED) ?? STEPS_S.at(-1);
@@ -71,7 +71,9 @@ class ReportsPage extends ListPage {
     const cost =
       unpriced ?? (await this.orProblem(getNow("report/cost", { ...period, to: usage.to })));
     if (cost.code === NO_PRICES) unpriced = cost;
-    Object.assign(this, { usage, idle, cost });
+    this.usage = usage;
+    this.idle = idle;
+    this.cost = cost;
     this.revision = usage.revision;
     if (by === "namespace") meetNamespaces(usage.rows.map(row => row.key));
   }
@@ -256,19 +258,6 @@ class ReportsPage extends ListPage {
     const none = html`<tr>
       <td colspan="5" class="faint">Nothing was granted here in this time.</td>
     </tr>`;
-    const row = (each, at) =>
-      html`<tr data-row tabindex="0">
-        <td class="name">
-          <i
-            class="nsdot"
-            data-s="background:${this.by === "namespace" || at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"
-          ></i
-          >${this.keyLink(each.key)}${second([each.granted_gpu_hours ? `${part(each)} of all` : ""])}
-        </td>
-        <td class="num m">${each.granted_gpu_hours ? decimal(each.granted_gpu_hours) : NOTHING}</td>
-        <td class="num m hide-s">${part(each)}</td>
-        ${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${(100 * each.used_gpu_hours) / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}
-      </tr>`;
     return html`<section class="card">
       <div class="ch-h">
         <h2>${priced ? "Cost" : "Hours"} <small>by ${this.by}</small></h2>
@@ -284,7 +273,13 @@ class ReportsPage extends ListPage {
           </tr>
         </thead>
         <tbody>
-          ${usage.rows.length ? usage.rows.slice(0, ROWS).map(row) : none}${
+          ${
+            usage.rows.length
+              ? usage.rows
+                  .slice(0, ROWS)
+                  .map((each, at) => this.usageRow(each, at, { part, told, priced, costs }))
+              : none
+          }${
             usage.rows.length > ROWS
               ? html`<tr class="more">
                   <td colspan="5">and ${num(usage.rows.length - ROWS)} more in the files</td>
@@ -318,6 +313,22 @@ class ReportsPage extends ListPage {
       </table>
       ${cost instanceof Problem ? html`<div class="foot">${problemNote(cost, "what it cost")}</div>` : ""}
     </section>`;
+  }
+
+  usageRow(each, at, { part, told, priced, costs }) {
+    const { cost } = this;
+    return html`<tr data-row tabindex="0">
+      <td class="name">
+        <i
+          class="nsdot"
+          data-s="background:${this.by === "namespace" || at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"
+        ></i
+        >${this.keyLink(each.key)}${second([each.granted_gpu_hours ? `${part(each)} of all` : ""])}
+      </td>
+      <td class="num m">${each.granted_gpu_hours ? decimal(each.granted_gpu_hours) : NOTHING}</td>
+      <td class="num m hide-s">${part(each)}</td>
+      ${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${(100 * each.used_gpu_hours) / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}
+    </tr>`;
   }
 
   keyLink(key) {

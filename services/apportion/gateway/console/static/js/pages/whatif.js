@@ -59,7 +59,9 @@ const listOf = text =>
 class WhatIfPage {
   constructor(main, context) {
     const { parameters } = context;
-    Object.assign(this, { main, context });
+    this.main = main;
+    this.context = context;
+    this.names = undefined; // of nodes, once one is asked for
     this.lose = listOf(parameters.get("lose"));
     this.add = listOf(parameters.get("add"));
     this.policy = parameters.get("policy") ?? "";
@@ -736,13 +738,13 @@ function waiters({ waiting: pods, after, ...plan }) {
       .filter(pod => !pod.node)
       .map(pod => `${pod.namespace}/${pod.name}`),
   );
-  const all = (after?.waiting ?? 0) - above.size;
-  const left = all - lines.reduce((sum, { count }) => sum + count, 0);
+  const total = (after?.waiting ?? 0) - above.size;
+  const left = total - lines.reduce((sum, { count }) => sum + count, 0);
   if (!lines.length && left <= 0) return "";
   return html`<section class="card">
     <h2>Who would wait${lines.length ? html` <small>in their order, by what for</small>` : ""}</h2>
     <ol class="mini">
-      ${lines.slice(0, ROWS).map(waiterRow)}${lines.length > ROWS ? html`<li class="faint">and ${num(lines.length - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">${leftWords(left, { isAlone: !lines.length, isBehind, isNamed: all <= pods.length })}</li>` : ""}
+      ${lines.slice(0, ROWS).map(waiterRow)}${lines.length > ROWS ? html`<li class="faint">and ${num(lines.length - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">${leftWords(left, { isAlone: !lines.length, isBehind, isNamed: total <= pods.length })}</li>` : ""}
     </ol>
   </section>`;
 }
