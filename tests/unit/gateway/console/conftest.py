@@ -1,0 +1,16 @@
+"""One process of node for all tests of the console's modules."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.node_modules import NodeModules, skip_unless_here
+
+
+@pytest.fixture(scope="package")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeModules]:
+    """The console's modules in node."""
+    skip_unless_here()
+    running = NodeModules(tmp_path_factory.mktemp("console"))
+    yield running
+    running.close()
