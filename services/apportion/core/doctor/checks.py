@@ -58,7 +58,8 @@ def examined(facts: Facts) -> tuple[CheckAnswer, ...]:
         if found is not None:
             answers.append(
                 CheckAnswer(
-                    id=check.id, state=found.state, words=found.words, fix=found.fix,
+                    id=check.id, state=found.state, words=found.words, parts=found.parts,
+                    fix=found.fix,
                     link="" if found.state in {"ok", "unknown"} else check.link,
                 )
             )  # fmt: skip

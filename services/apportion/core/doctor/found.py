@@ -3,36 +3,54 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from apportion.core.explain.answers import Part, joined
 from apportion.core.explain.doctor_answers import CheckState
-from apportion.core.explain.lines import listed
+from apportion.core.explain.lines import LISTED, listed
+
+Words = str | tuple[str | Part, ...]
+"""What was found: a sentence, or its parts where it names nodes."""
 
 
 class Found(NamedTuple):
     """The outcome of one check."""
 
     state: CheckState
-    words: str
+    parts: tuple[str | Part, ...]
     fix: str = ""
+
+    @property
+    def words(self) -> str:
+        """What was found, in a sentence."""
+        return joined(self.parts)
 
 
 def ok(words: str) -> Found:
     """Nothing to do about it."""
-    return Found("ok", words)
+    return Found("ok", (words,))
 
 
-def soon(words: str, fix: str) -> Found:
+def soon(words: Words, fix: str) -> Found:
     """Nothing fails today, and it should not stay so."""
-    return Found("soon", words, fix)
+    return Found("soon", (words,) if isinstance(words, str) else words, fix)
 
 
 def unknown(words: str) -> Found:
     """It cannot be looked at as long as another check is broken, which says what to do."""
-    return Found("unknown", f"not known: {words}")
+    return Found("unknown", (f"not known: {words}",))
 
 
-def broken(words: str, fix: str) -> Found:
+def broken(words: Words, fix: str) -> Found:
     """Something fails now, or data may be lost."""
-    return Found("broken", words, fix)
+    return Found("broken", (words,) if isinstance(words, str) else words, fix)
+
+
+def counted_nodes(nodes: Sequence[tuple[str, str]], what: str) -> tuple[str | Part, ...]:
+    """As `counted`, of nodes with a note behind each."""
+    parts: list[str | Part] = [f"{len(nodes):,} {what}{'' if len(nodes) == 1 else 's'}: "]
+    for at, (name, note) in enumerate(nodes[:LISTED]):
+        parts += [", " if at else "", Part(name=name), note]
+    parts.append(f" and {len(nodes) - LISTED:,} more" if len(nodes) > LISTED else "")
+    return tuple(part for part in parts if part)
 
 
 def counted(names: Sequence[str], what: str) -> str:

@@ -5,7 +5,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from apportion.core.doctor.facts import ClusterFacts, Facts
-from apportion.core.doctor.found import Found, age, broken, counted, ok, soon, unknown
+from apportion.core.doctor.found import (
+    Found,
+    age,
+    broken,
+    counted,
+    counted_nodes,
+    ok,
+    soon,
+    unknown,
+)
 from apportion.core.explain.health import FREEZES, found_silent, moving
 from apportion.core.explain.lines import LISTED, listed
 from apportion.core.explain.words import device_words, many, nodes
@@ -144,12 +153,13 @@ def agents(facts: Facts) -> Found | None:
     whose = f"the first was {first.node}, " if len(cluster.silent) > 1 else ""
     since = whose + found_silent(first.time)
     pods = sum(each.pods for each in cluster.silent)
-    said = f"not heard: {counted([each.node for each in cluster.silent], 'agent')}, {since}"
+    silent = counted_nodes([(each.node, "") for each in cluster.silent], "agent")
     held = [each.node for each in cluster.silent if each.pods]
     fix = _bring_back(cluster)
     if held and not _mostly_silent(cluster):
         fix += f". If it stays away {moving(held[0])}{_and_so(held)}"
-    return broken(said + (f", with {many(pods, 'pod')}" if pods else ""), fix)
+    held_by = f", with {many(pods, 'pod')}" if pods else ""
+    return broken(("not heard: ", *silent, f", {since}{held_by}"), fix)
 
 
 def _mostly_silent(cluster: ClusterFacts) -> bool:
@@ -197,11 +207,11 @@ def reports(facts: Facts) -> Found | None:
         return None
     if not cluster.refused:
         return ok("no report of an agent is refused")
-    said = [f"{name} ({why})" for name, why in cluster.refused]
+    said = counted_nodes([(name, f" ({why})") for name, why in cluster.refused], "node")
     node, cause = cluster.refused[0]
     cure = CURES.get(cause, CURE).replace("NODE", node)
     return soon(
-        f"refused what the agents say of {counted(said, 'node')}",
+        ("refused what the agents say of ", *said),
         f"`apportion get nodes` shows why; {cure}. An agent reports again within a minute",
     )
 
@@ -215,22 +225,22 @@ def devices(facts: Facts) -> Found | None:
         return ok(f"no device has failed ({cluster.devices:,} devices)")
     count = sum(failed.devices for failed in cluster.failed)
     pods = sum(failed.pods for failed in cluster.failed)
-    where = counted([failed.node for failed in cluster.failed], "node")
-    words = f"{count:,} of {cluster.devices:,} devices failed, on {where}"
+    where = counted_nodes([(failed.node, "") for failed in cluster.failed], "node")
+    words = (f"{count:,} of {cluster.devices:,} devices failed, on ", *where)
     node = next((failed.node for failed in cluster.failed if failed.pods), cluster.failed[0].node)
     rest = [failed.node for failed in cluster.failed if failed.node != node]
     others = f", and so for {listed(rest)}" if rest else ""
     shows = f"`apportion get devices --node {node}` shows which, and why"
     if not pods:
         return soon(
-            f"{words}; no pod is on them",
+            (*words, "; no pod is on them"),
             f"{shows}{others}; repair them: they take pods by themselves then"
             f"{_uncordoned(cluster)}",
         )
     held = [device_words(device) for failed in cluster.failed for device in failed.held]
     more = f", and so for {listed(held[1:])}" if held[1:] else ""
     return broken(
-        f"{words}; {pods:,} pod{' is' if pods == 1 else 's are'} on them",
+        (*words, f"; {pods:,} pod{' is' if pods == 1 else 's are'} on them"),
         f"{shows}{others}; `apportion who {held[0]}` tells whose pods, `apportion drain {held[0]} "
         f"--reason WHY` moves them{more}",
     )
@@ -266,7 +276,10 @@ def nodes_without_agent(facts: Facts) -> Found | None:
     if not cluster.without_agent:
         return ok("every node with devices is reported by an agent")
     return soon(
-        f"{counted(cluster.without_agent, 'node')} with devices that no agent reports",
+        (
+            *counted_nodes([(name, "") for name in cluster.without_agent], "node"),
+            " with devices that no agent reports",
+        ),
         "let the agent's DaemonSet run there: its node selector and tolerations",
     )
 

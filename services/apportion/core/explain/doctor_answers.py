@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from apportion.core.explain.answers import Answer
+from apportion.core.explain.answers import Answer, Part
 
 CheckState = Literal["ok", "soon", "unknown", "broken"]
 """`soon`: nothing fails today, and it should not stay so. `unknown`: another check is broken, and
@@ -11,13 +11,17 @@ hides it.
 
 
 class CheckAnswer(Answer, frozen=True):
-    """One check: its state, what was found, what to do unless it is ok, and where to read on."""
+    """One check: its state, what was found, what to do unless it is ok, and where to read on.
+
+    `parts` are those of `words`: a node in it is one of its own.
+    """
 
     id: str
     state: CheckState
     words: str
     fix: str = ""
     link: str = ""
+    parts: tuple[str | Part, ...] = ()
 
 
 class DoctorAnswer(Answer, frozen=True):

@@ -1,18 +1,17 @@
 // Doctor: what is broken, what soon will be, what is not known, and what is as it must be; each with
 // its fix.
-import { getNow, Problem } from "../api.js";
+import { getNow } from "../api.js";
 import { many, num } from "../format.js";
 import { html, renew } from "../html.js";
 import { ICONS } from "../icons.js";
-import { link, nodeLink } from "../links.js";
+import { link } from "../links.js";
 import { isLive } from "../moment.js";
-import { answer, command, copyFrom } from "../parts.js";
+import { answer, copyFrom } from "../parts.js";
+import { linked } from "../sentence.js";
 import { ListPage, NEWER } from "./list_page.js";
 import { sentenceCase, withCode } from "../typography.js";
 
 const STATES = { broken: "bad", unknown: "warn", soon: "warn", ok: "ok" };
-const NODES_KNOWN = 1000; // whose names in a check are links
-const NAME = /([A-Za-z0-9][\w.-]*\w)/;
 /** Where what a check is about is seen, while it is not as it must be. */
 const SHOWN = {
   devices: ["fleet", "the broken cards", { show: "broken" }],
@@ -23,15 +22,14 @@ const SHOWN = {
   "refused-events": ["events", "the events", {}],
   prices: ["reports", "the reports", {}],
 };
-const COMMAND = /^(apportion|kubectl|systemctl|helm|nats|nvidia-smi|docker)\b/;
 
 /** See app.js. */
 export const open = (main, context) => new DoctorPage(main, context).start();
 
 class DoctorPage extends ListPage {
   async load() {
-    const [found, nodes] = await Promise.all([getNow("doctor"), nodesKnown()]);
-    this.checks = found.checks.map(check => ({ ...check, nodes }));
+    const found = await getNow("doctor");
+    this.checks = found.checks;
     this.revision = found.revision;
   }
 
@@ -86,30 +84,16 @@ class DoctorPage extends ListPage {
   }
 }
 
-/** The names of nodes; none where the gateway has no answer but the doctor's. */
-async function nodesKnown() {
-  try {
-    return new Set((await getNow("nodes", { limit: NODES_KNOWN })).items.map(({ node }) => node));
-  } catch (problem) {
-    if (problem instanceof Problem) return new Set();
-    throw problem;
-  }
-}
-
 /** The words of a check with its nodes as links, and where what it is about is seen. */
-const saidOf = ({ id, state, words, nodes }) =>
-  html`${words.split(NAME).map((part, at) => (at % 2 && nodes.has(part) ? nodeLink(part) : part))}${state !== "ok" && SHOWN[id] ? html` · ${link(...SHOWN[id])}` : ""}`;
+const saidOf = ({ id, state, parts }) =>
+  html`${linked(parts)}${state !== "ok" && SHOWN[id] ? html` · ${link(...SHOWN[id])}` : ""}`;
 
 function checkRow(check) {
   const icon = { broken: ICONS.broken, unknown: ICONS.soon, soon: ICONS.soon, ok: ICONS.ok }[
     check.state
   ];
   const words = { broken: "broken", unknown: "not known", soon: "soon", ok: "good" }[check.state];
-  const fix = !check.fix
-    ? ""
-    : COMMAND.test(check.fix)
-      ? command(check.fix)
-      : html`<span class="cure">${withCode(sentenceCase(check.fix))}</span>`;
+  const fix = check.fix ? html`<span class="cure">${withCode(sentenceCase(check.fix))}</span>` : "";
   return html`<li class="d-${STATES[check.state]}">
     <span class="ic" role="img" aria-label="${words}">${icon}</span>
     <div>
