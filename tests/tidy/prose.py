@@ -1,19 +1,23 @@
 """Sentences are made last, and no code reads one again: what it needs is a field of an answer.
 
 A text is a sentence if it comes out of a field of an answer that holds one, of a function that
-words something, or of an error.
+words something, of an error, or of a variable that was assigned from one of these. In JavaScript,
+which is looked at as a row of words, fields and variables count.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from tests.tidy.offence import Offence
+from tests.tidy.tree import parsed
 
 FIELDS: Final = frozenset((
-    "sentence", "text", "summary", "unblocked_by", "cause", "words", "reason_words", "spared",
-    "room", "choice", "rejection", "unready", "needed_words", "available_words", "missing", "error",
-    "fix", "message", "when", "problem",
+    "available_words", "awaits", "cause", "choice", "cure", "error", "fix", "headline",
+    "last_failure", "message", "missing", "needed_words", "problem", "reason", "reason_words",
+    "rejection", "room", "sentence", "spared", "summary", "text", "unblocked_by", "unready",
+    "when", "words",
 ))  # fmt: skip
 """Fields that hold sentences, of answers and of errors."""
 WORDERS: Final = ("_words", "_text", "_with_text")
@@ -44,11 +48,36 @@ def reads(path: str, source: str) -> Iterator[Offence]:
     """Where a product module takes a sentence apart, or looks for something in one."""
     if not path.startswith("services/") or path in OUTSIDE:
         return
-    for node in ast.walk(ast.parse(source)):
-        read = _read(node)
-        if isinstance(node, ast.expr) and read is not None and _is_sentence(read):
-            said = ast.unparse(node)
-            yield Offence(path, node.lineno, f"{said} reads a sentence: give the fact a field")
+    tree = parsed(source)
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    found = dict[int, Offence]()
+    for scope in (tree, *functions):
+        named = _named(scope)
+        for node in ast.walk(scope):
+            read = _read(node)
+            if isinstance(node, ast.expr) and read is not None and _is_sentence(read, named):
+                said = f"{ast.unparse(node)} reads a sentence: give the fact a field"
+                found[node.lineno] = Offence(path, node.lineno, said)
+    yield from found.values()
+
+
+def _named(scope: ast.AST) -> frozenset[str]:
+    """Variables of one function that are assigned a sentence, whatever the order of its lines."""
+    if isinstance(scope, ast.Module):
+        return frozenset()
+    assigned = [node for node in ast.walk(scope) if isinstance(node, ast.Assign)]
+    names = frozenset[str]()
+    for _ in range(2):  # what is assigned from what was assigned
+        names |= {
+            target.id
+            for node in assigned
+            if _is_sentence(node.value, names)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+    return names
 
 
 def _read(node: ast.AST) -> ast.expr | None:
@@ -72,18 +101,35 @@ def _is_pattern(value: ast.expr) -> bool:
     return isinstance(value, ast.Name) and (value.id == "re" or value.id.isupper())
 
 
-def _is_sentence(value: ast.expr) -> bool:
-    if isinstance(value, ast.Attribute):
-        return value.attr in FIELDS
-    if not isinstance(value, ast.Call):
-        return False
+def _is_sentence(value: ast.expr, named: frozenset[str]) -> bool:
+    parts: list[ast.expr] = []  # of which one is enough
+    match value:
+        case ast.Attribute():
+            return value.attr in FIELDS
+        case ast.Name():
+            return value.id in named
+        case ast.Call():
+            return _is_worded(value, named)
+        case ast.JoinedStr():
+            parts = [each.value for each in value.values if isinstance(each, ast.FormattedValue)]
+        case ast.BinOp(op=ast.Add()):
+            parts = [value.left, value.right]
+        case ast.IfExp():
+            parts = [value.body, value.orelse]
+        case ast.BoolOp():
+            parts = value.values
+    return any(_is_sentence(part, named) for part in parts)
+
+
+def _is_worded(value: ast.Call, named: frozenset[str]) -> bool:
     called = value.func
     if isinstance(called, ast.Name):
         of_error = called.id == "str" and bool(value.args) and _is_error(value.args[0])
         return of_error or (called.id.endswith(WORDERS) and called.id not in WORDERS)
     if isinstance(called, ast.Attribute):
         of_module = isinstance(called.value, ast.Name) and called.value.id in MODULES
-        again = called.attr in {"casefold", "lower", "strip"} and _is_sentence(called.value)
+        same = {"casefold", "lower", "strip", "removeprefix", "removesuffix", "replace"}
+        again = called.attr in same and _is_sentence(called.value, named)
         of_file = called.attr in {"read_text", "write_text"}
         return of_module or again or (called.attr.endswith(WORDERS) and not of_file)
     return False
@@ -91,3 +137,52 @@ def _is_sentence(value: ast.expr) -> bool:
 
 def _is_error(value: ast.expr) -> bool:
     return isinstance(value, ast.Name) and value.id in ERRORS
+
+
+TYPOGRAPHY: Final = frozenset(("services/apportion/gateway/console/static/js/typography.js",))
+"""Modules that may look into a text, and only to change how that looks."""
+SCRIPT_NAMES: Final = frozenset((
+    "awaits", "cause", "cure", "headline", "last_failure", "message", "reason", "rejection",
+    "sentence", "unblocked_by", "unready",
+))  # fmt: skip
+"""Fields whose names are, as variables of JavaScript, nothing else."""
+_SCRIPT_METHODS = (
+    "split|replace|replaceAll|startsWith|endsWith|includes|indexOf|lastIndexOf"
+    "|search|match|matchAll"
+)
+_COMMENT = re.compile(r"/\*.*?\*/|(?<![:\"'`\\])//[^\n]*", re.DOTALL)
+_TAKEN = re.compile(r"\{([^{}]*)\}\s*(?:\)\s*(?:=>|\{)|=[^=>])")
+"""What stands in the braces where an object is taken apart."""
+_BOUND = re.compile(rf"\b(?:{'|'.join(sorted(FIELDS))})\s*:\s*(\w+)\s*[,}}=]")
+"""Another name for a field, where an object is taken apart."""
+_ASSIGNED = re.compile(
+    rf"\b(?:const|let)\s+(\w+)\s*=\s*[^;]*?\.(?:{'|'.join(sorted(FIELDS))})\b(?![\w(])[^;.(]*;"
+)
+
+
+def script_reads(path: str, source: str) -> Iterator[Offence]:
+    """Places in JavaScript that read prose."""
+    if path in TYPOGRAPHY:
+        return
+    text = _COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), source)
+    taken = {name for inside in _TAKEN.findall(text) for name in re.findall(r"\w+", inside)}
+    names = (
+        SCRIPT_NAMES | (taken & FIELDS) | set(_BOUND.findall(text)) | set(_ASSIGNED.findall(text))
+    )
+    field = rf"[.]\s*(?:{'|'.join(sorted(FIELDS))})"
+    bare = rf"(?<![\w.$\"'#-])(?:{'|'.join(sorted(names))})"
+    prose = rf"(?:{field}|{bare})\b(?!\s*[:(=])"
+    fallback = r"(?:\s*\?\?\s*\"\"\s*)?"
+    patterns = (
+        rf"{prose}{fallback}\)?\s*[?]?[.]\s*(?:{_SCRIPT_METHODS})\(",
+        rf"[.](?:test|exec)\(\s*[\w.?$]*?{prose}",
+        rf"[.](?:test|exec)\(\s*{bare}\b",
+    )
+    found = {
+        text.count("\n", 0, match.end()) + 1
+        for pattern in patterns
+        for match in re.finditer(pattern, text)
+    }
+    yield from (
+        Offence(path, line, "reads a sentence: let it carry the fact") for line in sorted(found)
+    )

@@ -1,0 +1,98 @@
+"""No program reads rendered text: planted readers are found, and only listed ones are left."""
+
+import pytest
+
+from tests.tidy import prose, tree
+
+PYTHON = "services/apportion/cli/planted.py"
+SCRIPT = "services/apportion/gateway/console/static/js/planted.js"
+SCRIPTS = {path: text for path, text in tree.text_files().items() if path.endswith(".js")}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = row.sentence.split(': ')",
+        "x = why.cause.partition('; ')[2]",
+        "if pod.reason.startswith('it can never'): pass",
+        "if ' free' in refused.text: pass",
+        "if 'cordon' not in cause.words: pass",
+        "x = re.sub('NODE', node, row.cure)",
+        "x = PATTERN.search(event.message)",
+        "x = limit_words(limit).replace(' free', '')",
+        "said = row.sentence\n    x = said.endswith(' recovered')",
+        "said = f'{name}: {row.reason}'\n    rest = said\n    x = rest.removeprefix(name)",
+        "x = (row.sentence or '').split()",
+    ],
+)
+def test_python_that_reads_a_sentence(line: str) -> None:
+    """By each way of reading, straight from the field or by another name."""
+    source = f'"""Planted."""\n\ndef f():\n    {line}\n'
+    assert list(prose.reads(PYTHON, source))
+    assert not list(prose.reads("tests/unit/test_planted.py", source))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = f'{row.sentence}.'",
+        "x = '; '.join(row.reason for row in rows)",
+        "x = row.sentence == before.sentence",
+        "x = name.split('/')",
+        "x = re.sub('a', 'b', name)",
+    ],
+)
+def test_python_that_shows_a_sentence(line: str) -> None:
+    """To show, to join and to compare is not to read; a name is no prose."""
+    assert not list(prose.reads(PYTHON, f'"""Planted."""\n\ndef f():\n    {line}\n'))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'const at = row.sentence.split(": ");',
+        "const isWell = row => /^device .* recovered$/.test(row.sentence);",
+        "const found = PATTERN.exec(why.refused?.reason);",
+        'this.unknown = /no such path/.test(answer?.error ?? "");',
+        'const f = ({ sentence }) => sentence.endsWith(" recovered");',
+        "const f = ({ id, words }) => words.split(NAME);",
+        "const { sentence: said } = row; const rest = said.replace(own, '');",
+        "const said = refused.reason; const at = said\n  .indexOf(node);",
+        'if (cause.words.includes("cordon")) return;',
+        'const words = (row.sentence ?? "").split("; ");',
+    ],
+)
+def test_script_that_reads_a_sentence(line: str) -> None:
+    """The same in JavaScript, across lines too."""
+    assert list(prose.script_reads(SCRIPT, f"// Planted.\n{line}\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "const shown = html`${row.sentence}.`;",
+        "// the old one was row.sentence.split(': ')",
+        'const parts = name.split("/");',
+        "const said = sentenceCase(row.sentence);",
+        "if (row.sentence === before.sentence) return;",
+        "const f = ({ words }) => words.map(shown);",
+    ],
+)
+def test_script_that_shows_a_sentence(line: str) -> None:
+    """As in Python."""
+    assert not list(prose.script_reads(SCRIPT, f"// Planted.\n{line}\n"))
+
+
+def test_no_script_reads_a_sentence() -> None:
+    """Of Python `test_repository` says so."""
+    found = [o for path, text in SCRIPTS.items() for o in prose.script_reads(path, text)]
+    assert not found, "\n".join(map(str, found))
+
+
+def test_the_exempt_module_only_changes_how_a_text_looks() -> None:
+    """It makes text of text, so no page can ask it what a sentence says."""
+    [path] = prose.TYPOGRAPHY
+    text = SCRIPTS[path]
+    exported = [line.split()[2] for line in text.splitlines() if line.startswith("export const ")]
+    assert sorted(exported) == ["ownTimes", "sentence", "sentenceCase", "withCode"]
+    assert text.count("export ") == len(exported)
