@@ -84,11 +84,13 @@ check: $(DEV) ## format, lint, types, layers, tidy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	tests/support/check_javascript.sh
 	$(VENV)/bin/python -m pytest -q --timeout=300 tests/tidy
 
 format: $(DEV) ## rewrite the files the way `make check` wants them
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+	tests/support/check_javascript.sh --write
 
 oldest: $(DEV) ## a smaller set of tests on Kubernetes 1.20, the oldest that we claim; nightly
 	KUBEBUILDER_ASSETS=$$(tests/support/control_plane_build.sh --oldest) APPORTION_REQUIRE_KUBERNETES=1 \
@@ -131,7 +133,7 @@ lock: ## lock the dependencies anew (needs uv)
 	  -c requirements/build.txt -c requirements/runtime.txt -o requirements/dev.txt
 
 clean: ## remove what was installed and generated outside git
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find services schemas tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 	find services -name '*.so' -delete
 

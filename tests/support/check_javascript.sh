@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Format, lint and types of the console's JavaScript and CSS. The tools come through npm, by the hashes of
+# package-lock.json; nothing of them is shipped. Where npm cannot get them this says so and checks nothing, unless
+# APPORTION_REQUIRE_NODE=1.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+STATIC=services/apportion/gateway/console
+INSTALLED=node_modules/.installed
+
+missing() {
+  if [ "${APPORTION_REQUIRE_NODE:-}" = 1 ]; then
+    echo "cannot check the console's JavaScript: $1" >&2
+    exit 1
+  fi
+  echo "NOT CHECKED: format, lint and types of the console's JavaScript and CSS: $1" >&2
+  exit 0
+}
+
+command -v npm >/dev/null || missing "there is no npm (node 20 or newer)"
+if [ ! -e "$INSTALLED" ] || [ package-lock.json -nt "$INSTALLED" ]; then
+  echo "installing prettier, eslint and typescript into node_modules (once)"
+  npm ci --ignore-scripts --no-audit --no-fund --silent || missing "npm could not get the packages of package-lock.json"
+  touch "$INSTALLED"
+fi
+if [ "${1:-}" = --write ]; then
+  npx --no-install prettier --log-level warn --write "$STATIC" eslint.config.js tsconfig.json
+  exit 0
+fi
+npx --no-install prettier --log-level warn --check "$STATIC" eslint.config.js tsconfig.json
+npx --no-install eslint --max-warnings 0 "$STATIC/static/js"
+npx --no-install tsc --project .
