@@ -40,7 +40,7 @@ from apportion.core.explain.tenant_redaction import (
     namespaces_in,
     redacted,
 )
-from apportion.core.explain.visibility import OF_OTHERS, OTHERS
+from apportion.core.explain.visibility import OF_OTHERS, OTHERS, Everyone
 from apportion.core.reports.answers import IdleAnswer, IdleRow, ReportAnswer, ReportRow
 from apportion.core.reports.report import DIGITS
 from apportion.core.reports.rows import NOBODY
@@ -58,8 +58,8 @@ Seal = Callable[[str], str]
 class Fleet(FleetAnswer, frozen=True):
     """A `FleetAnswer` with its rows decoded."""
 
-    nodes: tuple[PackedNode, ...] = ()  # type: ignore[assignment] # encoded there
-    used: tuple[PackedUse, ...] = ()  # type: ignore[assignment] # encoded there
+    nodes: Everyone[tuple[PackedNode, ...]] = ()  # type: ignore[assignment] # encoded there
+    used: Everyone[tuple[PackedUse, ...]] = ()  # type: ignore[assignment] # encoded there
 
 
 class Entry(LogEntry, frozen=True):

@@ -7,13 +7,14 @@ import pytest
 
 from apportion.core.explain.answers import GangAnswer, GangPage, LinesAnswer, QueueAnswer, QueuePage
 from apportion.core.explain.limited import queue_answers
+from apportion.core.explain.packed import FleetAnswer
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
 from apportion.core.explain.plans import PlanAnswer
 from apportion.core.explain.queued import lines_answer
 from apportion.core.explain.visibility import OF_OTHERS, OTHERS
 from apportion.core.explain.why import why
 from apportion.core.reports.answers import ReportAnswer, ReportRow
-from apportion.gateway.access.redaction_rules import is_shown, look_at
+from apportion.gateway.access.redaction_rules import LOOKS, is_shown, look_at
 from apportion.lab.changes import Changes
 from apportion.lab.planning import Plan, plan
 from apportion_schemas import QueueObserved, QuotaObserved
@@ -228,3 +229,21 @@ def test_how_many_hold_a_queue_is_told_to_nobody_else() -> None:
     [cause] = shown["refused"]["causes"]
     assert cause["unblocked_by"].endswith("; held by pods of several namespaces")
     assert "Pods of lower priority hold what the queue allows" in shown["sentence"]
+
+
+def test_the_fleet_is_shown_with_pods_of_others_without_their_names() -> None:
+    """Each node and card is there; use is told of pods that are seen, and of no others."""
+    own, theirs = (["ml", "a", "placed", [0, 250, 0], ""], ["x", "b", "placed", [0, 500, 0], ""])
+    node = ["n1", "H100", 1, "", [["H100", 1000]], [0, 0, 0], {}, [own, theirs], {}]
+    used = ["n1", [["ml/a", 0, 0.5], ["x/b", 0, 0.5]]]
+    answer = {"revision": 1, "whole": True, "nodes": [node], "used": [used]}
+    look = LOOKS[FleetAnswer]
+    whole = msgspec.json.decode(msgspec.json.encode(answer), type=look.kind)
+    assert look.namespaces(whole) == {"ml", "x"}
+    shown = as_sent(look.shown(whole, {"ml"}.__contains__))
+    [[name, *_, pods, _]] = shown["nodes"]
+    assert name == "n1"
+    assert pods[0] == own
+    assert pods[1][0] == OTHERS
+    assert "b" not in pods[1]
+    assert shown["used"] == [["n1", [["ml/a", 0, 0.5]]]]

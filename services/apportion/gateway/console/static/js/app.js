@@ -78,6 +78,7 @@ async function show() {
       return;
     }
     if (moment.problem && !isCompared(asked)) throw moment.problem; // Compare says of which of its moments that is
+    /** @type {any} */
     const loaded = await named.load().catch(unreached);
     if (mine !== turn) return;
     const opened = await loaded.open(main, {
