@@ -85,7 +85,9 @@ def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compar
         there = live.get(f"{pod.namespace}/{pod.name}")
         if there is None:
             continue
-        if there.phase == "rejected" or there.spec == _digest(pod):
+        if there.phase == "rejected" or there.spec == spec_digest(
+            shape_key(pod.shape), submitted(pod, "")
+        ):
             found.same.append(f"{pod.namespace}/{pod.name}")
             found.waiting += [there] if there.phase in PHASES else []
         else:
@@ -131,10 +133,6 @@ async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer)
     except Ended:
         return ["it has ended meanwhile"]
     return otherwise(was, submitted(draft, there.uid))
-
-
-def _digest(draft: PodDraft) -> str:
-    return spec_digest(shape_key(draft.shape), submitted(draft, ""))
 
 
 def _surplus(wish: Wish, gateway: Gateway) -> Iterator[PodAnswer]:

@@ -166,7 +166,13 @@ async def _write(reach: Reach, signing: Signing, *, every_s: int | None, as_json
             async with open_ledger(reach) as ledger:
                 made = await signing(ledger)
             for found in made:
-                _tell(found, as_json=as_json)
+                signed, receipt = found.checkpoint, found.receipt
+                if as_json:
+                    print_json(receipt, line=True)
+                else:
+                    said = f"revisions {signed.first:,} to {signed.last:,} signed with key"
+                    path = plain(str(found.path))
+                    console().print(f"{said} {receipt.key}:", path, soft_wrap=True)
             if not made and not as_json:
                 console().print("nothing new to sign")
         except LedgerError as error:
@@ -176,15 +182,6 @@ async def _write(reach: Reach, signing: Signing, *, every_s: int | None, as_json
         if every_s is None:
             return
         await asyncio.sleep(every_s)
-
-
-def _tell(found: Found, *, as_json: bool) -> None:
-    if as_json:
-        print_json(found.receipt, line=True)
-        return
-    signed = found.checkpoint
-    text = f"revisions {signed.first:,} to {signed.last:,} signed with key {found.receipt.key}:"
-    console().print(text, plain(str(found.path)), soft_wrap=True)
 
 
 @command.command(epilog="Example:  apportion receipt show training/worker-0 --receipts receipts")

@@ -9,6 +9,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -324,17 +325,10 @@ def _verify_archives(
     verification = _Verification(auditor, start=start, last=last)
     verification.use(receipts)
     if receipts is not None and not last:
-        receipts.goal = _end_of(paths[-1])
+        with suppress(ArchiveError, OSError):  # `_read_archives` says better what is wrong
+            receipts.goal = read_span(paths[-1])[1]
     _read_archives(paths, verification)
     return verification.outcome()
-
-
-def _end_of(archive: Path) -> int:
-    """Its last revision; 0 where it cannot be read, which whoever reads it whole says better."""
-    try:
-        return read_span(archive)[1]
-    except (ArchiveError, OSError):
-        return 0
 
 
 def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -220,17 +221,12 @@ def _of_node(pod: PodDraft) -> str:
 
 def _unreadable(problem: Problem) -> Row:
     said = problem.message
-    if problem.source != STANDARD_INPUT and _is_helm(problem.source):
-        said = f"is a template of Helm, and no manifest: check what `helm template` makes ({said})"
+    if problem.source != STANDARD_INPUT:
+        with suppress(OSError), Path(problem.source).open("rb") as file:
+            if HELM in file.read(HELM_LOOKED_AT):
+                made = f"check what `helm template` makes ({said})"
+                said = f"is a template of Helm, and no manifest: {made}"
     return Row(source=problem.source, line=problem.line, name="", refused=said)
-
-
-def _is_helm(source: str) -> bool:
-    try:
-        with Path(source).open("rb") as file:
-            return HELM in file.read(HELM_LOOKED_AT)
-    except OSError:
-        return False
 
 
 def _show(report: Report, sources: Iterable[str]) -> None:

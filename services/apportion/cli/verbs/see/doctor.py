@@ -70,7 +70,10 @@ def command(
     gateway_problem = silence.message if silence is not None else ""
     ledger, ledger_problem = asyncio.run(_of_ledger(where, monitor))
     if theirs is None and ledger is None:
-        raise Unreachable(_both(where, ledger_problem, gateway_problem))
+        if where.nats or where.gateway or (where.data / CONNECTION).exists():
+            raise Unreachable(f"{ledger_problem}; {gateway_problem}")
+        # Once: neither is there because no `up` runs that knows both.
+        raise Unreachable(f"{ledger_problem}; the gateway too: --gateway URL or {GATEWAY_ENV}")
     facts = Facts(
         ledger=ledger,
         ledger_problem=ledger_problem,
@@ -87,13 +90,6 @@ def command(
         _show(answer)
     if any(check.state == "broken" for check in answer.checks):
         sys.exit(REFUSED)
-
-
-def _both(where: Where, ledger_problem: str, gateway_problem: str) -> str:
-    """Why nothing can be reached; once, where neither is because no `up` runs that knows both."""
-    if where.nats or where.gateway or (where.data / CONNECTION).exists():
-        return f"{ledger_problem}; {gateway_problem}"
-    return f"{ledger_problem}; the gateway too: --gateway URL or {GATEWAY_ENV}"
 
 
 def _of_gateway(where: Where) -> tuple[DoctorAnswer | None, click.ClickException | None]:
