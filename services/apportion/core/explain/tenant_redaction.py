@@ -5,7 +5,7 @@ sentences from what is left. Invariant: a field without a mark is hidden from ot
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from functools import cache
 from typing import Any, Final, get_type_hints
@@ -77,6 +77,9 @@ _OF_EVENTS: Final[Mapping[type, Mapping[str, Seen]]] = {
     },
 }  # fmt: skip
 """The marks of events that are parts of answers; the schemas know nothing of readers."""
+_AS_IT_IS: Final = frozenset((Rule.EVERYONE, Rule.OWNERS))
+_EVERYONES: Final = frozenset((Rule.EVERYONE,))
+_PLAIN: Final = frozenset((str, int, float, bool, type(None)))
 _TEXTS: Final[Mapping[type, Callable[[Any], Any]]] = {
     CauseRow: cause_with_text,
     Eviction: eviction_with_text,
@@ -119,29 +122,30 @@ def redacted(answer: Any, sees: Sees) -> Any:
 def namespaces_in(answer: Any) -> set[str]:
     """Every namespace that the answer may be about, so that the reader's rights can be asked."""
     found: set[str] = set()
-    for value, by in _leaves(answer, Rule.OWNERS):
+    _collect(answer, Rule.OWNERS, found)
+    return found
+
+
+def _collect(value: Any, by: Rule, found: set[str]) -> None:
+    if isinstance(value, str):
         if by is Rule.NAMESPACE or by is Rule.NAMESPACES:
             found.add(value)
         elif by is Rule.NAMES:
             found.add(value.partition("/")[0])
         elif by is Rule.PEOPLE:
             found.update(match[1] for match in _NAMED.finditer(value))
-    return found
-
-
-def _leaves(value: Any, by: Rule) -> Iterator[tuple[str, Rule]]:
-    if isinstance(value, str):
-        yield value, by
     elif isinstance(value, Struct):
         for name, seen in marks_of(type(value)).items():
-            yield from _leaves(getattr(value, name), seen.by)
+            field = getattr(value, name)
+            if field and not (seen.by in _AS_IT_IS and type(field) in _PLAIN):
+                _collect(field, seen.by, found)
     elif isinstance(value, Mapping):
         for key, each in value.items():
-            yield from _leaves(key, by)
-            yield from _leaves(each, by)
+            _collect(key, by, found)
+            _collect(each, by, found)
     elif isinstance(value, list | tuple):
         for each in value:
-            yield from _leaves(each, by)
+            _collect(each, by, found)
 
 
 @cache
@@ -171,24 +175,37 @@ def _redacted(value: Any, sees: Sees, whose: _Object) -> Any:
 
 
 def _struct(value: Struct, sees: Sees, whose: _Object) -> Struct:
-    marks = marks_of(type(value))
     if whose is not _Object.HIDDEN:
-        whose = _whose(value, marks, sees, whose)
-    shown = {name: _field(getattr(value, name), seen, sees, whose) for name, seen in marks.items()}
-    if isinstance(value, CauseRow) and OF_OTHERS in shown["held_by"]:
-        shown |= {"held_by": (OF_OTHERS,), "holders": 0}  # a count would say how many are others'
-    made = structs.replace(value, **shown)
+        whose = _whose(value, sees, whose)
+    as_it_is = _AS_IT_IS if whose is _Object.SEEN else _EVERYONES
+    changed = {}
+    for name, seen in marks_of(type(value)).items():
+        field = getattr(value, name)
+        if seen.by in as_it_is and (type(field) in _PLAIN or not field):
+            continue  # most fields: a thousand pods have forty each
+        shown = _field(field, seen, sees, whose)
+        if shown is not field:
+            changed[name] = shown
+    if isinstance(value, CauseRow) and OF_OTHERS in changed.get("held_by", ()):
+        changed |= {"held_by": (OF_OTHERS,), "holders": 0}  # a count would say how many are others'
+    made = structs.replace(value, **changed) if changed else value
     text = None if whose is _Object.HIDDEN else _TEXTS.get(type(value))
     return made if text is None else text(made)
 
 
-def _whose(value: Struct, marks: Mapping[str, Seen], sees: Sees, outer: _Object) -> _Object:
-    for name, seen in marks.items():
-        if seen.by is Rule.NAMESPACE and getattr(value, name) is not None:
-            return _Object.SEEN if sees(getattr(value, name)) else _Object.HIDDEN
-        if seen.by is Rule.NAMESPACES:
-            return _Object.SEEN if all(map(sees, getattr(value, name))) else _Object.HIDDEN
+def _whose(value: Struct, sees: Sees, outer: _Object) -> _Object:
+    for name, by in _namespace_fields(type(value)):
+        about = getattr(value, name)
+        if about is not None:
+            seen = sees(about) if by is Rule.NAMESPACE else all(map(sees, about))
+            return _Object.SEEN if seen else _Object.HIDDEN
     return outer
+
+
+@cache
+def _namespace_fields(kind: type) -> tuple[tuple[str, Rule], ...]:
+    rules = {name: seen.by for name, seen in marks_of(kind).items()}
+    return tuple(each for each in rules.items() if each[1] in (Rule.NAMESPACE, Rule.NAMESPACES))
 
 
 def _field(value: Any, seen: Seen, sees: Sees, whose: _Object) -> Any:
