@@ -23,7 +23,7 @@ from apportion.core.explain import words
 from apportion.core.explain.answer_text import plan_with_text, planned_with_text
 from apportion.core.explain.answers import WhyRefused
 from apportion.core.explain.beyond_limits import never_within
-from apportion.core.explain.causes import because, refusal_causes, refused_answer
+from apportion.core.explain.causes import because, refusal_causes, refused_answer, spared_words
 from apportion.core.explain.explained import Explained, Explainer
 from apportion.core.explain.health import failed_devices, troubles
 from apportion.core.explain.plans import (
@@ -37,7 +37,6 @@ from apportion.core.explain.plans import (
     PlanProgress,
     Totals,
 )
-from apportion.core.explain.spared import spared_words
 from apportion.core.explain.unlooked import unlooked
 from apportion.core.explain.views import gang_models
 from apportion.core.explain.wanted import otherwise

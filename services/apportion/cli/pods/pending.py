@@ -19,8 +19,8 @@ from apportion.cli.pods.append import Submitted
 from apportion.cli.pods.decisions import Awaited
 from apportion.core.explain import limit_words, words
 from apportion.core.explain.answers import GangAnswer, PodAnswer, Why
-from apportion.core.explain.frequent import frequent
 from apportion.core.explain.unlooked import gates_words
+from apportion.core.explain.words import frequent
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion_schemas import PodRefused, Shape
 

@@ -1,26 +1,48 @@
-"""The evidence of a refusal: each cause with its cure, and the nodes that nearly fitted.
+"""The evidence of a refusal: causes with their cures, the nodes that nearly fitted, what was taken
+off offer since, and why no pod of lower priority is evicted.
 
 Counts and amounts are those of the decision; what would help is of the state as it is now, so that
-nobody is sent to lift what is lifted. Invariant: a cure names a node or device only if the pod
+no reader is sent to lift what is lifted. Invariant: a cure names a node or device only if the pod
 could be held there.
+
+A slip of the pen in a label or a type looks like a fleet that is too small, so it also says what
+the fleet has instead. Invariant: only what is there is offered, of the families that the pod asks
+for.
+
+A waiting pod is not decided again for what only makes its chances worse, so the newest refusal may
+count a node as short of memory that is cordoned in the meantime. Invariant: what was taken off
+offer is told only of nodes that could hold the pod with nothing there, and only if it was said
+after the decision, or is so now.
+
+Users who give a pod a high priority expect that others make room. The rules that spare others are
+those of `placement.preemption`. Invariants: they are named only for a node where those pods hold
+what is lacking, and a rule spares some of them, so the rule is the reason; and of those pods only
+their number is told, for they may be anyone's, and of a queue, whose pods are counted to no other
+namespace, not even that.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import Final
 
 from msgspec import structs
 
-from apportion.core.devices.cordons import cordon_words
-from apportion.core.explain import limit_words, words
+from apportion.core.devices.catalogue import type_matches
+from apportion.core.devices.cordons import Cordon, cordon_words
+from apportion.core.explain import limit_words, wishes, words
 from apportion.core.explain.answer_text import HOLDERS_NAMED, cause_with_text
 from apportion.core.explain.answers import CauseRow, MissRow, Part, WhyRefused, joined
-from apportion.core.explain.beyond_limits import holders, limit_of
+from apportion.core.explain.beyond_limits import holders, limit_of, never_within
 from apportion.core.explain.explained import Explained
-from apportion.core.explain.meant import fleet_words, kind_words
+from apportion.core.explain.lines import listed
 from apportion.core.explain.natural import natural
+from apportion.core.explain.near import near
 from apportion.core.explain.room import NODES_WEIGHED, Room
+from apportion.core.explain.words import device_words, many
+from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
-from apportion_schemas import NearMiss, PodRefused, RefusalCode, Shape
+from apportion_schemas import Device, NearMiss, PodRefused, RefusalCode, Shape
 
 CORDONS_NAMED = 3
 """So many cordoned nodes or devices are named with who cordoned them."""
@@ -397,3 +419,205 @@ def _miss_row(
                 needed_words=needed, available_words=available, missing=missing,
             )  # fmt: skip
     return row
+
+
+KINDS_NAMED: Final = 8
+"""So many models, modes or labels are named for a pod whose own is not there."""
+TYPES_ALIKE: Final = 0.8
+"""An H200 and an H100 are less than that, and none is a slip of the pen for the other."""
+_C = RefusalCode
+_MODELS: Final[Callable[[Device], str]] = lambda device: device.model  # noqa: E731 - beside the next
+_MODES: Final[Callable[[Device], str]] = lambda device: device.mode  # noqa: E731 - in a table
+
+
+def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, str] | None:
+    """What is wanted and what the node has, where its cause is of kinds and not of amounts; of a
+    gang the cause may be that of a pod which has ended since, whose wishes this one has not.
+    """
+    if code is _C.TYPE_MISMATCH and wishes.types(shape):
+        return wishes.types(shape), " or ".join(_there([node], shape, _MODELS))
+    if code is _C.MODE_MISMATCH and wishes.modes(shape):
+        return wishes.modes(shape), " or ".join(_there([node], shape, _MODES))
+    if code is _C.INDEX_MISMATCH and shape.devices.indexes:
+        has = _there([node], shape, lambda device: str(device.index))
+        return wishes.indexes(shape.devices), f"cards {listed(has, KINDS_NAMED)}"
+    if code is _C.NODE_LABELS_MISMATCH:
+        have = [f"{key}={node.host.labels[key]}" for key in _keys(shape) if key in node.host.labels]
+        return wishes.labels(shape), ", ".join(have) or "none of them"
+    return None
+
+
+def fleet_words(state: State, code: RefusalCode, shape: Shape) -> str:
+    """What the fleet has instead, as in `; this fleet has T4; did you mean T4?`; empty for other
+    causes.
+    """
+    nodes = state.nodes.values()
+    if code is _C.TYPE_MISMATCH:
+        models = _there(nodes, shape, _MODELS)
+        return f"{_has(models)}{_type_meant(shape, models)}"
+    if code is _C.MODE_MISMATCH:
+        return _has(_there(nodes, shape, _MODES))
+    return _labels_meant(state, shape) if code is _C.NODE_LABELS_MISMATCH else ""
+
+
+def _has(things: list[str]) -> str:
+    return f"; this fleet has {listed(things, KINDS_NAMED)}" if things else ""
+
+
+def _type_meant(shape: Shape, models: list[str]) -> str:
+    """The parts of names of models that are like a type that none of them is of."""
+    parts = {part for model in models for part in re.split(r"[\s-]+", model)}
+    wrong = (
+        name
+        for name in shape.devices.use_types
+        if not any(type_matches(name, model) for model in models)
+    )
+    return _meant(each for name in wrong for each in near(name, parts, alike=TYPES_ALIKE))
+
+
+def _labels_meant(state: State, shape: Shape) -> str:
+    """The labels that are like one that the pod selects and no node has."""
+    meant = list[str]()
+    for key, value in sorted(shape.node.selector.items()):
+        labels = [node.host.labels for node in state.nodes.values() if node.present]
+        values = {each[key] for each in labels if key in each}
+        if not values:
+            keys = near(key, {name for each in labels for name in each})
+            meant += [
+                f"{name}={value}"
+                for name in keys
+                if any(each.get(name) == value for each in labels)
+            ]
+        elif value not in values:
+            meant += [f"{key}={each}" for each in near(value, values)]
+    return _meant(meant)
+
+
+def _meant(names: Iterable[str]) -> str:
+    found = list(dict.fromkeys(names))
+    return f"; did you mean {listed(found)}?" if found else ""
+
+
+def _keys(shape: Shape) -> list[str]:
+    return sorted({*shape.node.selector, *(e.key for term in shape.node.required for e in term)})
+
+
+def _there(nodes: Iterable[NodeState], shape: Shape, what: Callable[[Device], str]) -> list[str]:
+    """What the devices of the families asked for are, each once."""
+    wanted = {ask.family for ask in shape.asks}
+    held = (each for node in nodes if node.present for each in node.devices if each.present)
+    return sorted({what(h.device) for h in held if h.device.family in wanted}, key=natural)
+
+
+TAKEN_NAMED = 3
+"""So many nodes and devices are named; more are counted."""
+_OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_GONE)
+"""Who was refused for these was out already."""
+
+
+def taken_since(
+    state: State, pod: PodState, nearest: tuple[NearMiss, ...], room: Room
+) -> tuple[str, ...]:
+    """What no longer takes the pod and did when it was refused, in words; of many the first few.
+
+    `nearest` are the nodes that its refusal names.
+    """
+    found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
+    cordoned = {name for name, _ in found}
+    out = [
+        f"{name} is {'silent' if state.nodes[name].silent else 'not ready'}"
+        for name in dict.fromkeys(miss.node for miss in nearest if miss.code not in _OUT)
+        if name not in cordoned and name in state.nodes and not state.nodes[name].ready
+    ]
+    more = len(found) - TAKEN_NAMED
+    said = [f"{name} is cordoned: {cordon_words(cordons)}" for name, cordons in found[:TAKEN_NAMED]]
+    said += [f"{more:,} more are cordoned"] if more > 0 else []
+    return (*said, *out)
+
+
+def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, tuple[Cordon, ...]]]:
+    """Nodes and devices that somebody has taken off offer since the pod was refused."""
+    shape, refused = pod.submitted.shape, pod.refused_revision
+    closed: set[str] = set()
+    for name, node in state.nodes.items():
+        if node.cordons and node.cordons[0].revision > refused and room.holds(shape, node):
+            yield name, node.cordons
+        elif node.cordons:
+            closed.add(name)
+    for device, cordons in state.device_cordons.items():
+        where = state.node_of_device.get(device, "")
+        if cordons[0].revision <= refused or not where or where in closed:
+            continue
+        if room.holds(shape, state.nodes[where]):
+            yield f"{device_words(device)} of {where}", cordons
+
+
+LIMITED = "nobody is evicted for what a limit keeps out"
+
+
+def spared_words(
+    state: State, pod: PodState, room: Room, *, nodes: Iterable[NodeState] | None = None
+) -> str:
+    """Which pods the rules spare, in a sentence; empty where they spare none.
+
+    With `nodes`, it looks at these alone, and at no limit: for a caller that has little time.
+    """
+    if pod.uid in state.nominated or pod.refusal is None:
+        return ""
+    if Explained(pod.refusal, never=False).of_limits:
+        return _within_limit(state, pod, pod.refusal, room) if nodes is None else ""
+    if nodes is None:
+        nodes = room.could(pod.submitted.shape)
+    for node, lower in islice(_with_lower(state, pod, nodes), NODES_WEIGHED):
+        rules = [rule for each in lower if (rule := _rule(state, pod, each))]
+        others = [each for each in lower if not _rule(state, pod, each)]
+        if not rules or room.lacks_only(pod.submitted.shape, node, others):
+            continue  # they are not what keeps it out: those that may go would make room enough
+        if room.lacks_only(pod.submitted.shape, node, lower):
+            holds, stays = ("holds", "stays") if len(rules) == 1 else ("hold", "stay")
+            return (
+                f"On {node.name} {many(len(rules), 'pod')} of lower priority {holds} what it "
+                f"lacks, and {stays}: {'; '.join(dict.fromkeys(rules))}"
+            )
+    return ""
+
+
+def _within_limit(state: State, pod: PodState, refused: PodRefused, room: Room) -> str:
+    """That nobody goes for what a limit keeps out, where that is others' to free."""
+    held = holders(room, state, pod, refused)
+    lower = sum(each.submitted.priority < pod.submitted.priority for each in held)
+    if not lower or never_within(room, state, pod, refused):
+        return ""
+    if refused.queue:  # of other namespaces as well, whose pods are counted to nobody
+        return f"Pods of lower priority hold what the queue allows, and stay: {LIMITED}"
+    holds, stays = ("holds", "stays") if lower == 1 else ("hold", "stay")
+    return (
+        f"{many(lower, 'pod')} of lower priority {holds} what the quota allows, and {stays}: "
+        f"{LIMITED}"
+    )
+
+
+def _with_lower(
+    state: State, pod: PodState, nodes: Iterable[NodeState]
+) -> Iterator[tuple[NodeState, list[PodState]]]:
+    """Those of the nodes that have pods of lower priority, with these."""
+    priority = pod.submitted.priority
+    for node in nodes:
+        lower = [
+            each for each in node.pods.values()
+            if each.submitted.priority < priority and each.uid not in state.evictions
+        ]  # fmt: skip
+        if lower:
+            yield node, lower
+
+
+def _rule(state: State, pod: PodState, other: PodState) -> str:
+    """What spares the other; empty where it could be evicted for the pod."""
+    if not pod.submitted.preempts:
+        return "preemptionPolicy of the pod that waits is Never"
+    if not other.submitted.evictable:
+        return "they say that they may not be evicted (volcano.sh/preemptable: false)"
+    queue = queue_of(state, pod)
+    if queue_of(state, other) != queue:
+        return f"only pods of its own queue, {queue}, go for it, and they are of others"
+    return ""

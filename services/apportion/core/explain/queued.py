@@ -24,9 +24,9 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.causes import causes_say_all, refusal_words, refused_rows
 from apportion.core.explain.explained import Explained, Explainer
-from apportion.core.explain.frequent import LASTING
 from apportion.core.explain.lines import ask_words
 from apportion.core.explain.views import gang_answer
+from apportion.core.explain.words import LASTING
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.state import Phase, PodState, State

@@ -21,14 +21,11 @@ from apportion.core.explain.answers import (
     WhyRefused,
     WhyWaiting,
 )
-from apportion.core.explain.causes import refused_answer, whose
+from apportion.core.explain.causes import refused_answer, spared_words, taken_since, whose
 from apportion.core.explain.choice import choice_words
-from apportion.core.explain.explained import Explainer
-from apportion.core.explain.gang_places import of_one_sort
+from apportion.core.explain.explained import Explainer, of_one_sort
 from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.room import Room
-from apportion.core.explain.since import taken_since
-from apportion.core.explain.spared import spared_words
 from apportion.core.explain.unlooked import gang_words
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited

@@ -14,7 +14,6 @@ from msgspec import structs
 
 from apportion.core.explain import limit_words, wishes
 from apportion.core.explain.answers import Part, joined
-from apportion.core.explain.frequent import LASTING, frequent
 from apportion.core.placement.feasibility.causes import cause_of, of_kind
 from apportion.core.placement.feasibility.descriptors import Kind, Unit
 from apportion.core.workloads.pods.gangs import KUBERNETES, KUBERNETES_VERSIONS, api_of
@@ -36,6 +35,8 @@ IT_NEVER_COULD: Final = "it could never fit on this fleet, even if nothing ran t
 """What is said of a pod that no node could hold, and the same in a list."""
 FREED: Final = of_kind(Kind.FREED)
 """Causes that end where shares are freed, on a node that is large enough."""
+LASTING: Final = of_kind(Kind.LASTING)
+"""Causes that no end of any pod takes away: they speak of what nodes and devices are."""
 DEVICE_CHARS = 12
 """`GPU-` and the first eight digits of a UUID."""
 WHOLE_CORES = 100
@@ -402,3 +403,19 @@ def nodes(count: int) -> str:
 def many(count: int, noun: str) -> str:
     """As in `1 pod` or `2,000 pods`, for a noun that takes an s."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
+    """The causes: a limit first, what nodes and devices are last; of the others the most frequent,
+    and equal ones in the order of the codes.
+    """
+    order = list(RefusalCode)
+    return sorted(
+        refused.reasons.items(),
+        key=lambda row: (
+            row[0] not in limit_words.LIMIT_CODES,
+            row[0] in LASTING,
+            -row[1],
+            order.index(row[0]),
+        ),
+    )

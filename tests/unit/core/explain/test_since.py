@@ -1,7 +1,7 @@
 """What was taken off offer after a pod was refused is told beside its causes, and nothing else."""
 
 from apportion.core.explain.answers import Why
-from apportion.core.explain.since import NAMED
+from apportion.core.explain.causes import TAKEN_NAMED
 from apportion.core.explain.why import why
 from apportion_schemas import DeviceCordoned, NodeCordoned, NodeHeard, NodeSilent, NodeUncordoned
 from tests.support.fleet import T4, observed, rack
@@ -84,8 +84,8 @@ def test_of_many_the_first_are_named() -> None:
     answer = told(ledger)
     assert answer.refused is not None
     *first, rest = answer.refused.since
-    assert [each.split()[0] for each in first] == nodes[:NAMED]
-    assert rest == f"{len(nodes) - NAMED} more are cordoned"
+    assert [each.split()[0] for each in first] == nodes[:TAKEN_NAMED]
+    assert rest == f"{len(nodes) - TAKEN_NAMED} more are cordoned"
 
 
 def test_a_second_cordon_of_what_was_off_offer_is_no_news() -> None:
