@@ -1,0 +1,131 @@
+"""The structure of the house: folders, circles, verbs and budgets, and how each is counted."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tools.house import FIGURES, MODULES_MAX, ONE_IMPORTER_LINES, House, table
+
+OWED = {"folders": 5, "classes": 2, "long-files": 1, "one-importer": 55}
+"""Structural figures that are not at their limit yet, and where they are. They may only fall: who
+lowers one writes the new figure here, and takes the row out at the limit.
+"""
+HOUSE = House()
+STRUCTURAL = [figure for figure in FIGURES if figure.structural]
+VERBS = 'VERBS = ("apportion.cli.verbs.get:command", "apportion.cli.verbs.why:command")\n'
+
+
+@pytest.mark.parametrize("name", [figure.name for figure in STRUCTURAL])
+def test_the_structure_holds(name: str) -> None:
+    """No figure is over its limit, or over what is owed of it still."""
+    (figure,) = (each for each in STRUCTURAL if each.name == name)
+    found = figure.places(HOUSE)
+    assert len(found) <= max(figure.limit, OWED.get(name, 0)), "\n".join(found)
+
+
+def test_what_is_owed_is_structural_and_over_its_limit() -> None:
+    """A row of a figure that is not counted would forgive for ever."""
+    limits = {figure.name: figure.limit for figure in STRUCTURAL}
+    assert all(owed > limits[name] for name, owed in OWED.items())
+
+
+def house(root: Path, **sources: str) -> House:
+    """A small checkout; a name is a path below `services/apportion`, with `__` for a slash."""
+    for name, source in ({"cli__main": VERBS} | sources).items():
+        path = root / "services" / "apportion" / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    return House(root)
+
+
+def count(name: str) -> Callable[[House], list[str]]:
+    """How one figure is counted."""
+    return next(figure.places for figure in FIGURES if figure.name == name)
+
+
+def test_a_private_function_that_is_used_once(tmp_path: Path) -> None:
+    """Its name is twice in the file; one that is used twice, or public, does not count."""
+    source = "def _one(): ...\ndef _two(): ...\ndef three(): ...\n_one()\n_two()\n_two()\nthree()\n"
+    assert count("used-once")(house(tmp_path, a=source)) == ["services/apportion/a.py:1: _one"]
+
+
+def test_prose_in_an_assertion(tmp_path: Path) -> None:
+    """Four words; not three, not in a call before it, and not outside of a test."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text(
+        'def test_a():\n    assert f("no node fits it") == "a b c"\n    g("this is no assertion")\n'
+        'def other():\n    assert x == "a b c d"\n'
+    )
+    assert count("prose")(House(tmp_path)) == ["tests/test_a.py:2: 'no node fits it'"]
+
+
+def test_a_folder_with_too_many_modules(tmp_path: Path) -> None:
+    """Its `__init__` is no module."""
+    full = {f"full__m{n}": "" for n in range(MODULES_MAX)} | {"full____init__": ""}
+    assert count("folders")(house(tmp_path, **full)) == []
+    assert count("folders")(house(tmp_path, full__more="")) == ["services/apportion/full: 21"]
+
+
+def test_a_circle_of_imports(tmp_path: Path) -> None:
+    """Through a third, and inside of a function; what a type checker alone imports is none."""
+    small = house(
+        tmp_path,
+        a="from apportion import b\n",
+        b="def f():\n    import apportion.c\n",
+        c="from apportion.a import x\n",
+        d="from apportion.e import x\n",
+        e="if TYPE_CHECKING:\n    from apportion.d import y\n",
+    )
+    assert count("circles")(small) == ["apportion.a apportion.b apportion.c"]
+
+
+def test_a_verb_that_imports_a_verb(tmp_path: Path) -> None:
+    """A verb is a row of the table; another module of the command line is none."""
+    small = house(
+        tmp_path,
+        cli__verbs__get="from apportion.cli.verbs.why import command\n",
+        cli__verbs__why="from apportion.cli.shared import x\n",
+        cli__shared="",
+    )
+    assert count("verbs")(small) == ["apportion.cli.verbs.get imports apportion.cli.verbs.why"]
+
+
+@pytest.mark.parametrize(
+    ("source", "counts"),
+    [
+        ("x = 1\n", True),
+        ("class A(Protocol): ...\n", False),
+        ("x = 1\n" * ONE_IMPORTER_LINES, False),
+    ],
+)
+def test_a_small_module_with_one_importer(tmp_path: Path, source: str, *, counts: bool) -> None:
+    """Unless it is a port, or long; and not where a second one imports it, or another layer."""
+    small = house(tmp_path, core__a=source, core__b="from apportion.core import a\n")
+    assert bool(count("one-importer")(small)) == counts
+    second = house(tmp_path, core__c="from apportion.core.a import x\n")
+    assert count("one-importer")(second) == []
+    other = house(tmp_path / "other", core__a=source, lab__b="from apportion.core import a\n")
+    assert count("one-importer")(other) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("functions", "def f():\n" + "    x = 1\n" * 60),
+        ("complexity", "def f():  # noqa: C901 - a reason\n    x = 1\n"),
+        ("classes", "class A:\n" + "    x = 1\n" * 300),
+        ("long-files", "x = 1\n" * 801),
+    ],
+)
+def test_what_is_over_a_budget(tmp_path: Path, name: str, source: str) -> None:
+    """The first line too many."""
+    assert len(count(name)(house(tmp_path, a=source))) == 1
+    assert count(name)(house(tmp_path, a="x = 1\n")) == []
+
+
+def test_the_table_has_every_figure_with_its_limit(tmp_path: Path) -> None:
+    """And marks those that are over it."""
+    rows = [line.split() for line in table(house(tmp_path, a="x = 1\n" * 801))][1:]
+    assert [(row[0], row[2]) for row in rows] == [(f.name, f"{f.limit:,}") for f in FIGURES]
+    assert [row[0] for row in rows if row[-1] == "over"] == ["long-files"]
