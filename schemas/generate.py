@@ -1,8 +1,8 @@
 """Writes what is derived from the events: JSON Schemas, `asyncapi.yaml` and `docs/events.md`.
 
 The Python structs and the catalogue are the source; these files are for readers in other languages,
-with a schema for every version that stands in ledgers: `PodPlaced.json` is of the newest, and
-`PodPlaced.1.json` would be of the first once there is a second. A lock keeps the fingerprint of
+with a schema for every version since the first release: `PodPlaced.json` is of the newest, and
+`PodPlaced.2.json` would be of the first once there is another. A lock keeps the fingerprint of
 every (event, version) that was ever written. Invariant: a schema does not change under a version
 that has one already, and no version is forgotten, because old events stay in the ledger.
 
@@ -117,11 +117,11 @@ def unraised(rows: Iterable[EventType], lock: Lock) -> list[str]:
     wrong = []
     for row in rows:
         known = lock.get(row.name, {})
-        for version in range(1, row.version + 1):
+        for version in range(row.first, row.version + 1):
             found = fingerprint(event_schema(row, version))
             if known.get(str(version), found) == found:
                 continue
-            cure = "raise it" if version == row.version else "keep in older/ what it was"
+            cure = "raise it" if version == row.version else "keep in older what it was"
             wrong.append(
                 f"{row.name}: version {version} has other fields than are recorded: {cure} (see "
                 "CONTRIBUTING.md, to add a field), or pass --relock if it was never released"
@@ -135,12 +135,14 @@ def unraised(rows: Iterable[EventType], lock: Lock) -> list[str]:
 
 
 def relocked(rows: Iterable[EventType], lock: Lock) -> Lock:
-    """The lock with today's versions; a version that was written once is kept for ever."""
+    """The lock with today's versions; one that was released and written is kept for ever."""
     merged = {name: dict(versions) for name, versions in lock.items()}
     for row in rows:
-        for version in range(1, row.version + 1):
-            locked = fingerprint(event_schema(row, version))
-            merged.setdefault(row.name, {})[str(version)] = locked
+        known = merged.get(row.name, {})
+        merged[row.name] = {at: known[at] for at in known if int(at) >= row.first} | {
+            str(version): fingerprint(event_schema(row, version))
+            for version in range(row.first, row.version + 1)
+        }
     return dict(sorted(merged.items()))
 
 
@@ -215,8 +217,10 @@ def catalogue_page(rows: Iterable[EventType]) -> str:
         f"`{PACKAGE}/json/`, and `{PACKAGE}/asyncapi.yaml` describes the whole for tools.",
         "",
         "What is written is of the version named here. An older version stays in the ledger as it",
-        "is, with a schema of its own (as in `PodPlaced.1.json`), and readers lift it; who meets a",
-        "newer one that is enabled stops there: see [upgrading](guides/upgrading.md).",
+        "is, with a schema of its own (as in `PodPlaced.2.json`), and readers lift it. A reader",
+        "that meets a newer one that is enabled stops there: see [upgrading](guides/upgrading.md).",
+        "Builds before the first release wrote versions below its own. These have fewer fields and",
+        "are read as that version.",
         "",
         "| event | subject | writer | readers | meaning | version |",
         "|---|---|---|---|---|---|",
@@ -237,7 +241,7 @@ def files(rows: Iterable[EventType], lock: Lock) -> dict[str, str]:
     made |= {
         f"{PACKAGE}/json/{row.name}.{version}.json": _json(event_schema(row, version))
         for row in rows
-        for version in range(1, row.version)
+        for version in range(row.first, row.version)
     }
     made[LOCK] = _json(relocked(rows, lock))
     made[f"{PACKAGE}/asyncapi.yaml"] = f"# {GENERATED}\n" + yaml.safe_dump(

@@ -33,19 +33,6 @@ from apportion_schemas.configuration import ConfigurationChanged
 from apportion_schemas.formats import BORN, FormatEnabled, RevisionSetAside
 from apportion_schemas.intake import ReportRefused
 from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
-from apportion_schemas.older import (
-    node_observed_1,
-    node_observed_2,
-    node_observed_3,
-    node_reported_1,
-    pod_adopted_1,
-    pod_adopted_2,
-    pod_changed_1,
-    pod_placed_1,
-    pod_refused_1,
-    pod_submitted_1,
-    pod_submitted_2,
-)
 from apportion_schemas.operations import (
     DeviceCordoned,
     DeviceCordonLifted,
@@ -81,9 +68,10 @@ class Older(NamedTuple):
     """One version of an event that is written no more, and how the next version tells the same.
 
     `payload` has the fields as they were written, in a class of the event's own name; it is kept in
-    the package `older`. `lift` takes the JSON object of a payload of this version and returns that
-    of the next one. It may change what it is given, and it finds an answer for whatever this
-    version allowed: a build that refused what another has applied would hold another state.
+    a module of a package `older`. `lift` takes the JSON object of a payload of this version and
+    returns that of the next one. It may change what it is given, and it finds an answer for
+    whatever this version allowed: a build that refused what another has applied would hold another
+    state.
     """
 
     payload: type[Payload]
@@ -94,7 +82,7 @@ class EventType(NamedTuple):
     """One row: the payload, the subject below `apportion.v1`, its only writer, and the meaning.
 
     `payload` is of the newest version, which is the one that is written. `older` are those before
-    it, from version 1 on.
+    it, from `first` on.
     """
 
     payload: type[Payload]
@@ -115,7 +103,16 @@ class EventType(NamedTuple):
     @property
     def version(self) -> int:
         """The version that this build writes; older ones are lifted to it."""
-        return len(self.older) + 1
+        return (BORN.get(self.payload.__name__) or 1) + len(self.older)  # for each event written
+
+    @property
+    def first(self) -> int:
+        """The version of the first release, or 1 for an event that came later.
+
+        Builds before that release counted the versions that they wrote too. Each had some of the
+        fields of `first` and no other, so those are read as `first` is.
+        """
+        return self.born or 1
 
     @property
     def born(self) -> int:
@@ -123,8 +120,9 @@ class EventType(NamedTuple):
         return BORN.get(self.name, 0)
 
     def payload_of(self, version: int) -> type[Payload]:
-        """The payload as that version, from 1 to the newest, has it."""
-        return self.older[version - 1].payload if version < self.version else self.payload
+        """The payload by which that version, from 1 to the newest, is read."""
+        at = max(version - self.first, 0)
+        return self.older[at].payload if at < len(self.older) else self.payload
 
     @property
     def name(self) -> str:
@@ -185,7 +183,6 @@ CATALOGUE: tuple[EventType, ...] = (
         "agent",
         "all",
         "the whole inventory of a node",
-        older=(Older(node_reported_1.NodeReported, node_reported_1.lift),),
     ),
     EventType(
         DeviceHealthChanged, "inventory", _node, "agent", "all", "a device failed or recovered"
@@ -219,10 +216,6 @@ CATALOGUE: tuple[EventType, ...] = (
         "watcher",
         "all",
         "a pod wants a place",
-        older=(
-            Older(pod_submitted_1.PodSubmitted, pod_submitted_1.lift),
-            Older(pod_submitted_2.PodSubmitted, pod_submitted_2.lift),
-        ),
     ),
     EventType(
         PodChanged,
@@ -231,7 +224,6 @@ CATALOGUE: tuple[EventType, ...] = (
         "watcher",
         "all",
         "a pod's labels, gates or size changed, or it is being deleted",
-        older=(Older(pod_changed_1.PodChanged, pod_changed_1.lift),),
     ),
     EventType(PodRejected, "workload", _uid, "watcher", "all", "a pod cannot be read, and why"),
     EventType(PodGone, "workload", _uid, "watcher", "all", "a pod ended: its shares are free"),
@@ -242,10 +234,6 @@ CATALOGUE: tuple[EventType, ...] = (
         "watcher",
         "all",
         "a pod runs without a placement of this ledger: what it holds is held",
-        older=(
-            Older(pod_adopted_1.PodAdopted, pod_adopted_1.lift),
-            Older(pod_adopted_2.PodAdopted, pod_adopted_2.lift),
-        ),
     ),
     EventType(
         DifferenceFound,
@@ -262,11 +250,6 @@ CATALOGUE: tuple[EventType, ...] = (
         "watcher",
         "all",
         "a node as Kubernetes has it",
-        older=(
-            Older(node_observed_1.NodeObserved, node_observed_1.lift),
-            Older(node_observed_2.NodeObserved, node_observed_2.lift),
-            Older(node_observed_3.NodeObserved, node_observed_3.lift),
-        ),
     ),
     EventType(
         NodeGone,
@@ -344,7 +327,6 @@ CATALOGUE: tuple[EventType, ...] = (
         "scheduler",
         "all",
         "a pod has a node and shares",
-        older=(Older(pod_placed_1.PodPlaced, pod_placed_1.lift),),
     ),
     EventType(
         PlacementVoided, "placement", _node, "scheduler", "all", "a placement came to nothing"
@@ -380,7 +362,6 @@ CATALOGUE: tuple[EventType, ...] = (
         "scheduler",
         "all",
         "no node fits, and why",
-        older=(Older(pod_refused_1.PodRefused, pod_refused_1.lift),),
     ),
     EventType(
         PricesLearnt,

@@ -267,10 +267,13 @@ def lifted(row: EventType, version: int, data: bytes | Raw) -> Payload:
         msgspec.DecodeError: it breaks the schema of its own version, as builds of then saw it.
         UnknownEvent: this build fails to lift it, which is a fault of this build.
     """
-    msgspec.json.decode(data, type=row.payload_of(version))
+    written = msgspec.json.decode(data, type=row.payload_of(version))
+    steps = row.older[max(version - row.first, 0) :]
+    if not steps:  # of a build before the first release: it has fewer fields and needs no lift
+        return written
     fields = msgspec.json.decode(data)
     try:
-        for older in row.older[version - 1 :]:
+        for older in steps:
             fields = older.lift(fields)
         return msgspec.json.decode(_encode(fields), type=row.payload)
     except Exception as fault:  # any fault of a lift is the same to its readers

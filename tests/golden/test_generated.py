@@ -91,10 +91,24 @@ def test_an_older_version_keeps_its_fields(generate: ModuleType) -> None:
     lock = generate.relocked([raised], generate.read_lock())
     (problem,) = generate.unraised([raised._replace(older=(Older(PodGone, dict),))], lock)
     assert problem.startswith(
-        "PodGone: version 1 has other fields than are recorded: keep in older/"
+        "PodGone: version 1 has other fields than are recorded: keep in older"
     )
     (problem,) = generate.unraised([ROW], lock)
     assert problem == "PodGone: version 2 was written once, and nothing reads it any more"
+
+
+def test_a_version_of_before_the_first_release_is_forgotten(
+    generate: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a schema nor a fingerprint is kept: it is read as the first that was released."""
+    raised = ROW._replace(payload=PodGone, older=(LIFTED,))
+    lock = generate.relocked([raised], {})
+    monkeypatch.setitem(BORN, "PodGone", 2)
+    newest = ROW._replace(payload=PodGone)
+    assert generate.unraised([newest], lock) == []
+    assert generate.relocked([newest], lock) == {"PodGone": {"2": lock["PodGone"]["2"]}}
+    made = generate.files([newest], lock)
+    assert [path for path in made if path.endswith(".1.json")] == []
 
 
 def test_every_version_has_its_schema(generate: ModuleType) -> None:

@@ -11,8 +11,8 @@ from apportion_schemas.envelope import lifted
 from tests.properties.event_strategies import values
 from tests.support.evolved import ROW
 
-RAISED = [(row, n) for row in (ROW, *CATALOGUE) for n in range(1, row.version)]
-"""Every older version there is, and those of an event that has had three."""
+RAISED = [(row, n) for row in (ROW, *CATALOGUE) for n in range(row.first, row.version)]
+"""Every older version that has a lift, and those of an event that has had three."""
 
 
 @pytest.mark.parametrize(

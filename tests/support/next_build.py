@@ -59,7 +59,10 @@ def next_build(folder: Path) -> Path:
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
     module = copy / Path(inspect.getfile(PodPlaced)).relative_to(package)
     before, fields = module.read_text(), inspect.getsource(PodPlaced)
-    (copy / "older" / f"{_KEPT}.py").write_text(before + LIFT)
+    older = copy / "older"
+    older.mkdir(exist_ok=True)
+    (older / "__init__.py").touch()
+    (older / f"{_KEPT}.py").write_text(before + LIFT)
     _replace(module, fields, fields + FIELD)
     _replace(copy / "catalogue.py", _TABLES, f"{ROW}\n{_TABLES}")
     envelope = copy / "envelope.py"

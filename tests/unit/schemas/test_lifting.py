@@ -15,6 +15,7 @@ from apportion_schemas import (
     decode,
     encode,
     envelope,
+    formats,
 )
 from apportion_schemas.catalogue import Older
 from apportion_schemas.envelope import lifted
@@ -60,6 +61,25 @@ def test_an_older_one_is_lifted(tomorrow: None, version: int, means: PodGone) ->
     assert event == Event(
         id="1", source="watcher/a", time="2026-03-01T09:30:00Z", data=means, basis=7
     )
+
+
+def test_one_of_before_the_first_release_is_read_as_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first release has version 3: it reads 1 and 2, which had fewer fields, without a lift."""
+    monkeypatch.setitem(formats.BORN, ROW.name, 3)
+    assert (ROW.first, ROW.version) == (3, 5)
+    first = {"uid": "uid-1", "reason": "done"}
+    for version in (1, 2, 3):
+        told = lifted(ROW, version, json.dumps(first).encode())
+        assert told == PodGone(uid="uid-1", why="done", exit_code=NO_CODE)
+    newest = ROW._replace(older=())
+    assert newest.version == 3
+    assert lifted(newest, 1, json.dumps({"uid": "u", "why": "w", "exit_code": 1}).encode()) == (
+        PodGone(uid="u", why="w", exit_code=1)
+    )
+    with pytest.raises(msgspec.ValidationError):
+        lifted(newest, 1, json.dumps(first).encode())
 
 
 @pytest.mark.parametrize(
