@@ -23,7 +23,7 @@ FIELDS: Final = frozenset((
 WORDERS: Final = ("_words", "_text", "_with_text")
 """How the names of functions end that make sentences."""
 MODULES: Final = frozenset((
-    "words", "limit_words", "refusal_text", "constraint_text", "wishes", "answer_text", "lines",
+    "words", "refusal_text", "constraint_text", "answer_text", "lines",
 ))  # fmt: skip
 """Modules of `core/explain` all of whose functions do."""
 ERRORS: Final = frozenset(("error", "died", "failure", "refused", "wrong", "problem", "exc"))

@@ -17,7 +17,7 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.pods.append import Submitted
 from apportion.cli.pods.decisions import Awaited
-from apportion.core.explain import limit_words, words
+from apportion.core.explain import constraint_text, words
 from apportion.core.explain.answers import GangAnswer, PodAnswer, Why
 from apportion.core.explain.unlooked import gates_words
 from apportion.core.explain.words import frequent
@@ -129,7 +129,7 @@ def causes(
 
 
 def _first_cause(refused: PodRefused, shape: Shape | None, *, never: bool) -> str:
-    if limits := limit_words.of_refusal(refused):
+    if limits := constraint_text.of_refusal(refused):
         return limits[0]
     if refused.gang is not None:
         return words.gang(refused.gang)

@@ -20,8 +20,8 @@ from apportion.core.explain.answers import (
     QueueAnswer,
     QuotaAnswer,
 )
+from apportion.core.explain.constraint_text import number_of_resource, of_resource
 from apportion.core.explain.health import failed_words, found_silent
-from apportion.core.explain.limit_words import number_of_resource, of_resource
 from apportion.core.explain.lines import ask_words, listed, shares_words
 from apportion.core.explain.visibility import NOT_TOLD
 from apportion.core.explain.vocabulary import PHASES

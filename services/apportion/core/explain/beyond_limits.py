@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import structs
 
 from apportion.core.devices.catalogue import type_matches
-from apportion.core.explain import limit_words
+from apportion.core.explain import constraint_text
 from apportion.core.explain.limited import counted_devices, held_by, used
 from apportion.core.explain.natural import natural
 from apportion.core.explain.room import Room
@@ -99,7 +99,7 @@ def _never_within(state: State, pod: PodState, refused: PodRefused) -> str:
 
 
 def _allows(whose: str, most: int, needed: int, resource: str, *, together: bool) -> str:
-    allowed, wanted = (limit_words.of_resource(resource, each) for each in (most, needed))
+    allowed, wanted = (constraint_text.of_resource(resource, each) for each in (most, needed))
     needs = f"its gang needs {wanted} together" if together else f"it needs {wanted}"
     return f"{whose} allows {allowed} of {resource} in all, and {needs}"
 

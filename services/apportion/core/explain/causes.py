@@ -30,7 +30,7 @@ from msgspec import structs
 
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.devices.cordons import Cordon, cordon_words
-from apportion.core.explain import limit_words, wishes, words
+from apportion.core.explain import constraint_text, words
 from apportion.core.explain.answer_text import HOLDERS_NAMED, cause_with_text
 from apportion.core.explain.answers import CauseRow, MissRow, Part, WhyRefused, joined
 from apportion.core.explain.beyond_limits import holders, limit_of, never_within
@@ -224,7 +224,7 @@ def _cause_row(
 
     `could` is said where something is to end.
     """
-    limited, shape = code in limit_words.LIMIT_CODES, explained.shape
+    limited, shape = code in constraint_text.LIMIT_CODES, explained.shape
     near = [miss for miss in explained.refused.nearest if miss.code is code]
     command, cure = "", ""
     if code in CORDONS and not explained.never:
@@ -338,8 +338,8 @@ def _limit_words(explained: Explained) -> str:
     if explained.limit:
         return explained.limit
     if refused.queue is not None:
-        return limit_words.queue(refused.queue)
-    return limit_words.quota(refused.quota) if refused.quota is not None else ""
+        return constraint_text.queue(refused.queue)
+    return constraint_text.quota(refused.quota) if refused.quota is not None else ""
 
 
 def _unnamed(state: State, shape: Shape) -> bool:
@@ -434,16 +434,16 @@ def kind_words(code: RefusalCode, shape: Shape, node: NodeState) -> tuple[str, s
     """What is wanted and what the node has, where its cause is of kinds and not of amounts; of a
     gang the cause may be that of a pod which has ended since, whose wishes this one has not.
     """
-    if code is _C.TYPE_MISMATCH and wishes.types(shape):
-        return wishes.types(shape), " or ".join(_there([node], shape, _MODELS))
-    if code is _C.MODE_MISMATCH and wishes.modes(shape):
-        return wishes.modes(shape), " or ".join(_there([node], shape, _MODES))
+    if code is _C.TYPE_MISMATCH and constraint_text.types(shape):
+        return constraint_text.types(shape), " or ".join(_there([node], shape, _MODELS))
+    if code is _C.MODE_MISMATCH and constraint_text.modes(shape):
+        return constraint_text.modes(shape), " or ".join(_there([node], shape, _MODES))
     if code is _C.INDEX_MISMATCH and shape.devices.indexes:
         has = _there([node], shape, lambda device: str(device.index))
-        return wishes.indexes(shape.devices), f"cards {listed(has, KINDS_NAMED)}"
+        return constraint_text.indexes(shape.devices), f"cards {listed(has, KINDS_NAMED)}"
     if code is _C.NODE_LABELS_MISMATCH:
         have = [f"{key}={node.host.labels[key]}" for key in _keys(shape) if key in node.host.labels]
-        return wishes.labels(shape), ", ".join(have) or "none of them"
+        return constraint_text.labels(shape), ", ".join(have) or "none of them"
     return None
 
 

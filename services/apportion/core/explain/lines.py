@@ -8,7 +8,7 @@ all of them).
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from apportion.core.explain import limit_words, wishes, words
+from apportion.core.explain import constraint_text, words
 from apportion.core.explain.answers import Part, joined
 from apportion.core.explain.words import device_words
 from apportion_schemas import (
@@ -237,7 +237,7 @@ def quota_name(namespace: str, quota: str) -> str:
 def _queue(data: QueueObserved) -> str:
     said = f"queue {data.queue}: weight {data.weight}" + ("" if data.open else ", closed")
     limits = [
-        f"{limit_words.of_resource(resource, most)} of {resource}"
+        f"{constraint_text.of_resource(resource, most)} of {resource}"
         for resource, most in sorted(data.capability.items())
     ]
     if limits:
@@ -269,7 +269,7 @@ def _gone(data: PodGone, pod: Pod, *, earlier: bool) -> Line:
 
 def _submitted(data: PodSubmitted, pod: Pod) -> Line:
     asks = ", ".join((listed([ask_words(ask) for ask in data.shape.asks]) or "no device",
-                      *wishes.devices(data.shape)))  # fmt: skip
+                      *constraint_text.devices(data.shape)))  # fmt: skip
     gang = f", gang {data.group}" if data.group else ""
     return _about(pod, " submitted: ", f"{asks} ({data.dialect}{gang})")
 
@@ -441,7 +441,7 @@ _LINES: dict[type, Callable[[Any, Pod], str | Pod | Line]] = {
     ),
     NamespaceGone: lambda e, _: f"namespace {e.namespace} has no labels of its own any more",
     VolumeClaimObserved: lambda e, _: (
-        f"claim {e.namespace}/{e.claim}: {limit_words.VOLUME_CLAIMS[e.state]}"
+        f"claim {e.namespace}/{e.claim}: {constraint_text.VOLUME_CLAIMS[e.state]}"
     ),
     VolumeClaimGone: lambda e, _: f"no pod mounts claim {e.namespace}/{e.claim} any more",
     QuotaGone: lambda e, _: f"quota {e.quota} of namespace {e.namespace} left the cluster",

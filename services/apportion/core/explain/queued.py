@@ -12,7 +12,7 @@ pods before it, of every line: priority first, then the revision of its submissi
 from collections import Counter
 from typing import Final
 
-from apportion.core.explain import limit_words, wishes, words
+from apportion.core.explain import constraint_text, words
 from apportion.core.explain.answer_text import queued_with_text
 from apportion.core.explain.answers import (
     GangAnswer,
@@ -102,7 +102,7 @@ def wants_words(pod: PodState) -> str:
     """What a pod asks for, as in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`."""
     shape = pod.submitted.shape
     said = " + ".join(ask_words(ask) for ask in shape.asks) or "no device"
-    return ", ".join((said, *wishes.devices(shape)))
+    return ", ".join((said, *constraint_text.devices(shape)))
 
 
 def devices_wanted(pod: PodState) -> int:
@@ -128,7 +128,7 @@ def _kept_out(explainer: Explainer, pod: PodState) -> tuple[str, ...]:
     if refused.gang or explainer.wishes(pod) is None:
         return (pod.submitted.group,)
     if Explained(refused, never=False).of_limits:
-        return (pod.submitted.namespace, limit_words.of_what(refused))
+        return (pod.submitted.namespace, constraint_text.of_what(refused))
     reasons = words.without_gone(refused).reasons
     most = max(reasons, key=reasons.__getitem__, default=None)
     return (most.value,) if most in OF_NODES else ()
@@ -147,7 +147,7 @@ def _line(
     return Line(
         wants=wants,
         asks=shape.asks,
-        wishes=tuple(wishes.devices(shape)),
+        wishes=tuple(constraint_text.devices(shape)),
         devices=devices_wanted(pods[0][1]),
         pods=len(pods),
         oldest_revision=oldest.submitted_revision,

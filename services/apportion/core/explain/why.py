@@ -22,7 +22,6 @@ from apportion.core.explain.answers import (
     WhyWaiting,
 )
 from apportion.core.explain.causes import refused_answer, spared_words, taken_since, whose
-from apportion.core.explain.choice import choice_words
 from apportion.core.explain.explained import Explainer, of_one_sort
 from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.room import Room
@@ -37,6 +36,7 @@ from apportion_schemas import (
     PodRejected,
     Score,
 )
+from apportion_schemas.operations import POLICIES
 
 ENDED = "ended"
 """The phase of a pod that is gone."""
@@ -224,3 +224,26 @@ def _runner_up(first: Score, other: Score) -> RunnerUp:
         part: round(value - other.parts.get(part, 0.0), 6) for part, value in first.parts.items()
     }
     return RunnerUp(node=other.node, total=other.total, parts=other.parts, behind=behind)
+
+
+def choice_words(state: State, pod: PodState, placement: Placement, score: Score) -> str:
+    """How its devices were chosen among those of its node, as in `among the devices of n1 it went
+    by bestfit: to where the least is left over`.
+
+    It goes by the policy under which the pod was placed. Empty where that has changed since,
+    another scheduler chose, or the pod has an order of its own that no word here is for.
+    """
+    submitted = pod.submitted
+    elsewhere = submitted.chooser or not placement.rationale or not placement.shares
+    if elsewhere or submitted.shape.device_weights is not None:
+        return ""
+    if state.policy_revision > pod.placed_revision:
+        return ""
+    policy = submitted.shape.device_policy or state.policy.device_policy
+    names = [each for each in POLICIES if each == policy]
+    if names and POLICIES[names[0]].with_node:
+        names = [each for each, text in POLICIES.items() if text.with_node and each in score.parts]
+    if not names:
+        return ""
+    which = POLICIES[names[0]].of_devices
+    return f"among the devices of {placement.node} it went by {names[0]}: {which}"

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from apportion.core.explain import limit_words, wishes
+from apportion.core.explain import constraint_text
 from apportion.core.explain.answers import Part, joined
 from apportion.core.placement.feasibility.causes import cause_of, of_kind
 from apportion.core.placement.feasibility.descriptors import Kind, Unit
@@ -43,12 +43,12 @@ WHOLE_CORES = 100
 _OF_CARDS: Final = frozenset((_C.UUID_MISMATCH, _C.INDEX_MISMATCH))
 """Causes that say themselves which cards will do."""
 _NAMED: Final[dict[RefusalCode, tuple[str, Callable[[Shape], str]]]] = {
-    _C.NODE_LABELS_MISMATCH: ("no labels of the node meet {}", wishes.labels),
-    _C.EXTENDED_RESOURCE_INSUFFICIENT: ("not enough of {} on the node", wishes.resources),
-    _C.TYPE_MISMATCH: ("no device is of type {}", wishes.types),
-    _C.MODE_MISMATCH: ("no device is shared in the mode {}", wishes.modes),
-    _C.UUID_MISMATCH: ("node has no such device: {}", wishes.cards),
-    _C.INDEX_MISMATCH: ("node has no such device: {}", wishes.cards),
+    _C.NODE_LABELS_MISMATCH: ("no labels of the node meet {}", constraint_text.labels),
+    _C.EXTENDED_RESOURCE_INSUFFICIENT: ("not enough of {} on the node", constraint_text.resources),
+    _C.TYPE_MISMATCH: ("no device is of type {}", constraint_text.types),
+    _C.MODE_MISMATCH: ("no device is shared in the mode {}", constraint_text.modes),
+    _C.UUID_MISMATCH: ("node has no such device: {}", constraint_text.cards),
+    _C.INDEX_MISMATCH: ("node has no such device: {}", constraint_text.cards),
 }
 """Causes that name what the pod wants, where it says so."""
 CAUSES_NAMED = 3
@@ -181,7 +181,7 @@ def _causes(
     refused = without_gone(refused)
     if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
         return Causes("", (f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods",))
-    lead, clauses = "", tuple(limit_words.of_refusal(refused))
+    lead, clauses = "", tuple(constraint_text.of_refusal(refused))
     if not clauses:
         lead, clauses = _of_nodes(refused, shape, most=most, never=never)
         clauses += (near,) if near else ()
@@ -199,7 +199,7 @@ def limit_of(refused: PodRefused) -> str:
     """What keeps the pod from every node, or its gang from finding places: whatever nodes lack
     beside it is no answer. Empty where nodes are the answer.
     """
-    limits = "; ".join(limit_words.of_refusal(refused))
+    limits = "; ".join(constraint_text.of_refusal(refused))
     if refused.gang is None:
         return limits
     return _of_gang(refused, refused.gang, limits) if limits else gang(refused.gang)
@@ -219,7 +219,7 @@ def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = Fals
 
     As in `not enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`.
     """
-    limits = limit_words.of_refusal(refused)
+    limits = constraint_text.of_refusal(refused)
     if refused.gang is not None:
         return _of_gang(refused, refused.gang, limits[0]) if limits else gang(refused.gang)
     if limits:
@@ -261,7 +261,7 @@ def _of_nodes(refused: PodRefused, shape: Shape | None, *, most: int, never: boo
 
 def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[str]:
     """That only certain cards will do, where a cause does not say so itself."""
-    said = wishes.cards(shape) if shape is not None and _OF_CARDS.isdisjoint(codes) else ""
+    said = constraint_text.cards(shape) if shape is not None and _OF_CARDS.isdisjoint(codes) else ""
     return [said] if said else []
 
 
@@ -343,7 +343,11 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     near = refused.nearest[0].code if refused.nearest else None
     return sorted(
         frequent(refused),
-        key=lambda row: (row[0] not in limit_words.LIMIT_CODES, row[0] in LASTING, row[0] != near),
+        key=lambda row: (
+            row[0] not in constraint_text.LIMIT_CODES,
+            row[0] in LASTING,
+            row[0] != near,
+        ),
     )
 
 
@@ -375,9 +379,9 @@ def resize_refused(refused: ResizeRefused) -> str:
     """Why a pod cannot have another size, and what would help."""
     device, held = device_words(refused.device), ", ".join(refused.containers)
     if refused.queue is not None:
-        return limit_words.queue(refused.queue)
+        return constraint_text.queue(refused.queue)
     if refused.quota is not None:
-        return limit_words.quota(refused.quota)
+        return constraint_text.quota(refused.quota)
     return {
         "no-device": "it holds no device",
         "container-unknown": f"the container that was named holds no device; {held} does",
@@ -413,7 +417,7 @@ def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     return sorted(
         refused.reasons.items(),
         key=lambda row: (
-            row[0] not in limit_words.LIMIT_CODES,
+            row[0] not in constraint_text.LIMIT_CODES,
             row[0] in LASTING,
             -row[1],
             order.index(row[0]),

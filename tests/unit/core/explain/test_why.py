@@ -4,11 +4,10 @@ import pytest
 from msgspec import structs
 
 from apportion.core.explain.answers import Step, Why
-from apportion.core.explain.choice import choice_words
 from apportion.core.explain.queued import lines_answer
 from apportion.core.explain.room import Room
 from apportion.core.explain.views import pod_answer
-from apportion.core.explain.why import why, why_ended
+from apportion.core.explain.why import choice_words, why, why_ended
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,

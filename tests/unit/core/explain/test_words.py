@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.core.explain import limit_words, words
+from apportion.core.explain import constraint_text, words
 from apportion.core.placement.feasibility.causes import CAUSES
 from apportion.core.placement.feasibility.descriptors import Unit
 from apportion_schemas import (
@@ -97,7 +97,8 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.POD_AFFINITY_MISMATCH,
         RefusalCode.POD_ANTI_AFFINITY,
         RefusalCode.TOPOLOGY_SPREAD_EXCEEDED,
-        *limit_words.LIMIT_CODES,  # their amounts are those of a resource, which the refusal names
+        # their amounts are those of a resource, which the refusal names
+        *constraint_text.LIMIT_CODES,
     }
 
 

@@ -18,7 +18,7 @@ from apportion.cli.exits import REFUSED
 from apportion.cli.pods.manifest_files import documents
 from apportion.cli.render.output import console, plain, print_json
 from apportion.core.configuration import manifest_config
-from apportion.core.explain.limit_words import of_resource
+from apportion.core.explain.constraint_text import of_resource
 from apportion.core.explain.lines import ask_words
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.kinds.priority_classes import with_classes
