@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from apportion.core.workloads.adoption.binding_annotations import DIALECT
-from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, UID
+from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, DIALECT, SHARES, UID
 from apportion_schemas import NodeReported, PodBound, PodPlaced
 from tests.support.control_plane import ROOT
 from tests.support.kube_objects import kube_node

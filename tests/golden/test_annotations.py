@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from apportion.core.workloads.adoption.binding_annotations import annotations_for
+from apportion.core.workloads.adoption.placement_annotations import annotations_for
 from apportion_schemas import Configuration, Device, PodPlaced, PodSubmitted
 
 VECTORS = Path(__file__).parent / "annotations"

@@ -7,8 +7,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.core.workloads.adoption.binding_annotations import annotations_for
-from apportion.core.workloads.adoption.placement_annotations import read_shares
+from apportion.core.workloads.adoption.placement_annotations import annotations_for, read_shares
 from apportion_schemas import Ask, Configuration, Device, PodPlaced, PodSubmitted, Share
 from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.fleet import A100_40, gpu

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apportion.core.workloads.dialects import DialectConfig, ManifestError
+from apportion.core.workloads.dialects.amounts import quantity
 from apportion.core.workloads.dialects.listing import claimed
 from apportion.core.workloads.dialects.names import HAMI, VgpuNames
-from apportion.core.workloads.dialects.quantity import quantity
 from apportion.core.workloads.kinds.drafts import Manifest, submitted
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.reading import read_document

@@ -26,7 +26,7 @@ from apportion.core.ledger.allocatable import beyond, cards, names_of, shown
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.workloads.dialects import Container, ManifestError
-from apportion.core.workloads.dialects.container import Role
+from apportion.core.workloads.dialects.amounts import Role
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.pods.resources import node_amounts
 from apportion.runtime.kube.client import (

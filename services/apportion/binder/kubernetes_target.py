@@ -22,11 +22,11 @@ from apportion.binder.target import Bound, Evicted, Failed, Outcome
 from apportion.core.explain import words
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import NodeState, PodState, State
-from apportion.core.workloads.adoption.binding_annotations import annotations_for
 from apportion.core.workloads.adoption.placement_annotations import (
     ATTEMPT,
     NEXT_PROCESS,
     RESIZED_CORES,
+    annotations_for,
 )
 from apportion.runtime.kube.client import (
     MERGE_PATCH,

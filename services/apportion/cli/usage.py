@@ -93,7 +93,7 @@ def _mib_of(value: object) -> int | None:
     if not (isinstance(value, str) and value[-1:].isalpha()):
         return None
     from apportion.core.workloads.dialects import ManifestError  # seldom needed, and of weight
-    from apportion.core.workloads.dialects.quantity import quantity
+    from apportion.core.workloads.dialects.amounts import quantity
 
     try:
         return math.ceil(quantity(value, "") / (1 << 20))

@@ -26,10 +26,9 @@ from apportion.core.workloads.adoption.claims import ENDED, Claim, claim_of
 from apportion.core.workloads.adoption.managed_fields import WRITERS
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES
 from apportion.core.workloads.dialects import Container, ManifestError
-from apportion.core.workloads.dialects.container import Role
+from apportion.core.workloads.dialects.amounts import Role, quantity
 from apportion.core.workloads.dialects.listing import claimed
 from apportion.core.workloads.dialects.node_annotations import registered_plugin, unhealthy_indexes
-from apportion.core.workloads.dialects.quantity import quantity
 from apportion.core.workloads.kinds.card_quota import card_quota
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.kinds.limits import QUEUE

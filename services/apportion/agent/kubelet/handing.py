@@ -23,7 +23,7 @@ from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.port import HANDED_TO, NotPrepared
 from apportion.agent.view import Claim, NodeView
 from apportion.core.grants import Edits, GrantRefused
-from apportion.core.workloads.dialects.slot import SLOT
+from apportion.core.workloads.dialects.dialect import SLOT
 from apportion_schemas import Device, Share
 
 PATIENCE_S: Final = 2.0

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from apportion.core.workloads.dialects import Container, DialectConfig, hami, volcano_vgpu
+from apportion.core.workloads.dialects.dialect import SLOT
 from apportion.core.workloads.dialects.listing import count_names
 from apportion.core.workloads.dialects.names import VgpuNames
-from apportion.core.workloads.dialects.slot import SLOT
 from apportion_schemas import Ask
 
 

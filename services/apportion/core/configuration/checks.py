@@ -16,8 +16,8 @@ from apportion.core.configuration.resources import (
 )
 from apportion.core.devices.catalogue import normal
 from apportion.core.devices.geometries import Unlaid, laid_out
-from apportion.core.workloads.dialects.configured import dialect_config
 from apportion.core.workloads.dialects.listing import claims
+from apportion.core.workloads.dialects.names import dialect_config
 from apportion.core.workloads.schedulers import OURS
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import (

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from msgspec import structs
 
-from apportion.core.workloads.dialects.configured import dialect_config, original_names, renamed
+from apportion.core.workloads.dialects.names import dialect_config, original_names, renamed
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.schedulers import scheduler_names
 from apportion_schemas import Configuration

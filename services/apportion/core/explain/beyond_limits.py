@@ -24,8 +24,8 @@ from apportion.core.placement.limits.quotas import (
     of_devices,
     of_shares,
 )
-from apportion.core.workloads.dialects.configured import dialect_config
-from apportion.core.workloads.dialects.resource import DEVICE_MEMORY, SHARES
+from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, SHARES
+from apportion.core.workloads.dialects.names import dialect_config
 from apportion_schemas import Device, PodRefused, QueueObserved, Shape
 
 

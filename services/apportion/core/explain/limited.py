@@ -20,7 +20,7 @@ from apportion.core.placement.limits.quotas import (
     of_devices,
     of_shares,
 )
-from apportion.core.workloads.dialects.configured import dialect_config
+from apportion.core.workloads.dialects.names import dialect_config
 from apportion.core.workloads.kinds.resource_quota import OF_CLAIMS
 from apportion_schemas import Shape, Share
 

@@ -7,7 +7,7 @@ import pytest
 
 from apportion.core.configuration import read_configuration
 from apportion.core.devices.geometries import Unlaid, generated, laid_out
-from apportion.core.workloads.adoption.binding_annotations import annotations_for
+from apportion.core.workloads.adoption.placement_annotations import annotations_for
 from apportion_schemas import ConfigurationChanged, MigSize, RefusalCode, Share
 from apportion_schemas.configuration import MigCount, MigGroup
 from tests.support.fleet import A100_40, A100_80, node, observed, rack

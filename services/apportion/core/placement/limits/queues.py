@@ -14,7 +14,7 @@ from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.limits import quotas
 from apportion.core.placement.limits.quotas import Amount, Amounts, LimitExceeded, Quota
 from apportion.core.placement.limits.usage import NOTHING, OFFERS, Holdings
-from apportion.core.workloads.dialects.resource import CORES, DEVICE_MEMORY, SHARES
+from apportion.core.workloads.dialects.dialect import CORES, DEVICE_MEMORY, SHARES
 from apportion_schemas import (
     ConfigurationChanged,
     Device,

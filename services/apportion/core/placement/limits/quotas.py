@@ -20,10 +20,7 @@ from apportion.core.devices.demand import Demand
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.device_kinds import FIRST_KIND
-from apportion.core.workloads.dialects.configured import dialect_config
-from apportion.core.workloads.dialects.listing import resources
-from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.resource import (
+from apportion.core.workloads.dialects.dialect import (
     CORES,
     COUNTED,
     DEVICE_MEMORY,
@@ -32,6 +29,8 @@ from apportion.core.workloads.dialects.resource import (
     PARTIAL_MEMORY,
     SHARES,
 )
+from apportion.core.workloads.dialects.listing import resources
+from apportion.core.workloads.dialects.names import DialectConfig, dialect_config
 from apportion_schemas import (
     Configuration,
     Device,

@@ -29,8 +29,8 @@ from apportion.core.workloads.adoption.managed_fields import (
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, read_shares
 from apportion.core.workloads.adoption.recovery import recover, shares_of
 from apportion.core.workloads.dialects import Container, ManifestError, nvidia
-from apportion.core.workloads.dialects.bound_pod import BoundPod, Held
-from apportion.core.workloads.dialects.container import Role
+from apportion.core.workloads.dialects.amounts import Role
+from apportion.core.workloads.dialects.dialect import BoundPod, Held
 from apportion.core.workloads.dialects.listing import claimed, count_names, families_of, recovers
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import NO_DIALECT

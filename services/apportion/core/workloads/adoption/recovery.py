@@ -14,7 +14,7 @@ import msgspec
 from apportion.core.devices.catalogue import FAMILIES, mig_profiles
 from apportion.core.devices.demand import Demand, Known, demand, memory_charged_mib
 from apportion.core.devices.geometries import generated, groups_of, laid_out
-from apportion.core.workloads.dialects.bound_pod import BoundPod, Held, Unclear
+from apportion.core.workloads.dialects.dialect import BoundPod, Held, Unclear
 from apportion.core.workloads.dialects.listing import recovers
 from apportion_schemas import Ask, Device, MigInstance, Share
 from apportion_schemas.quantities import WHOLE

@@ -7,7 +7,7 @@ was written. To add one: a module beside these that makes a `DIALECT`, and its r
 Invariant: a pod is read in one dialect, whole, or refused with the field, the value and the fix.
 """
 
-from apportion.core.workloads.dialects.container import Container
+from apportion.core.workloads.dialects.amounts import Container
 from apportion.core.workloads.dialects.errors import ManifestError
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import NO_DIALECT, DeviceRequest, read_pod

@@ -16,14 +16,22 @@ import msgspec
 from msgspec import structs
 
 from apportion.core.devices.catalogue import FAMILIES, module_of
-from apportion.core.workloads.dialects import hami, measures
-from apportion.core.workloads.dialects.container import Amount, Amounts, Container
-from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.workloads.dialects import hami
+from apportion.core.workloads.dialects.amounts import Amount, Amounts, Container
+from apportion.core.workloads.dialects.dialect import (
+    Dialect,
+    Notes,
+    PlacedPod,
+    Resource,
+    Resources,
+    name_list,
+    of_family,
+    one,
+    record,
+    some_left,
+)
 from apportion.core.workloads.dialects.errors import ManifestError
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.notes import Notes, names, one, some_left
-from apportion.core.workloads.dialects.placed_pod import PlacedPod, record
-from apportion.core.workloads.dialects.resource import Resource, Resources, of_family
 from apportion_schemas import Ask, DeviceConstraints, Mode, Share
 from apportion_schemas.quantities import WHOLE
 
@@ -143,7 +151,7 @@ def _read_family(container: Container, amounts: Amounts, npu: Npu) -> Ask | None
         return None
     memory_mib = _memory_mib(memory, npu) if memory else None
     whole = memory_mib is None or memory_mib > _largest_template_mib(npu)
-    devices = measures.count(count) if count else 1
+    devices = count.devices() if count else 1
     if memory and devices > 1 and not whole:
         raise memory.refusal(
             f"is a part of a device, and {devices} devices are asked for, which are whole ones",
@@ -165,13 +173,13 @@ def _read_part(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
     deciding = count or memory or cores
     if deciding is None or deciding.value == 0:
         return None
-    devices = measures.count(count) if count else 1
+    devices = count.devices() if count else 1
     return Ask(
         container=container.name,
         family=npu.family,
         count=_paired(devices, count) if npu.paired else devices,
-        memory_mib=measures.memory_mib(memory, 1) if memory else None,
-        cores=measures.cores_percent(cores, clamp=True) if cores else 0,
+        memory_mib=memory.memory_mib(1) if memory else None,
+        cores=cores.cores_percent(clamp=True) if cores else 0,
         init=container.role == "init",
     )
 
@@ -180,7 +188,7 @@ def _memory_mib(memory: Amount, npu: Npu) -> int | None:
     """The amount; None, which is the whole device, where it is what is printed on the device, or
     as much of it as no template has (`trimMemory` of HAMi and Volcano: up to `memoryCapacity`).
     """
-    wanted, family = measures.memory_mib(memory, 1), FAMILIES.get(npu.family)
+    wanted, family = memory.memory_mib(1), FAMILIES.get(npu.family)
     printed = family.printed_mib if family else 0
     if wanted is not None and _largest_template_mib(npu) < wanted <= printed:
         return None
@@ -215,8 +223,8 @@ def _choose(notes: Notes) -> DeviceConstraints:
     use_ids: dict[str, None] = {}
     nouse_ids: dict[str, None] = {}
     for npu in NPUS:
-        use = one(notes, (npu.use_ids,), names) or ()
-        nouse = one(notes, (npu.nouse_ids,), names) or ()
+        use = one(notes, (npu.use_ids,), name_list) or ()
+        nouse = one(notes, (npu.nouse_ids,), name_list) or ()
         some_left(notes, (npu.nouse_ids,), use, nouse)
         use_ids |= dict.fromkeys(use)
         nouse_ids |= dict.fromkeys(nouse)

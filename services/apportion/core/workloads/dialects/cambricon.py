@@ -5,13 +5,19 @@ cores are of each MLU, and one of them alone asks for one. Whoever names no core
 and so the MLU alone. Their names carry `smlu`, the share that the vendor's own plugin makes.
 """
 
-from apportion.core.workloads.dialects import hami, measures
-from apportion.core.workloads.dialects.container import Amounts, Container
-from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.workloads.dialects import hami
+from apportion.core.workloads.dialects.amounts import Amounts, Container
+from apportion.core.workloads.dialects.dialect import (
+    Dialect,
+    Notes,
+    PlacedPod,
+    Resources,
+    Selecting,
+    of_family,
+    record,
+    selected,
+)
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.notes import Notes, Selecting, selected
-from apportion.core.workloads.dialects.placed_pod import PlacedPod, record
-from apportion.core.workloads.dialects.resource import Resources, of_family
 from apportion_schemas import Ask, DeviceConstraints
 from apportion_schemas.quantities import WHOLE
 
@@ -40,12 +46,12 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
     deciding = (count,) if count else (memory, cores)
     if not any(amount and amount.value for amount in deciding):
         return None
-    memory_mib = measures.memory_mib(memory, UNIT_MIB) if memory else None
-    percent = measures.cores_percent(cores, clamp=True) if cores else WHOLE
+    memory_mib = memory.memory_mib(UNIT_MIB) if memory else None
+    percent = cores.cores_percent(clamp=True) if cores else WHOLE
     return Ask(
         container=container.name,
         family=FAMILY,
-        count=measures.count(count) if count else 1,
+        count=count.devices() if count else 1,
         memory_mib=memory_mib,
         cores=percent if memory_mib or percent else WHOLE,
         init=container.role == "init",

@@ -12,13 +12,20 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from apportion.core.devices.catalogue import mig_profiles
-from apportion.core.workloads.dialects import nvidia, vgpu
-from apportion.core.workloads.dialects.bound_pod import BoundPod, Held, Unclear, records
-from apportion.core.workloads.dialects.container import Amounts, Container
-from apportion.core.workloads.dialects.dialect import Dialect, Recover
+from apportion.core.workloads.dialects import nvidia
+from apportion.core.workloads.dialects.amounts import Amounts, Container
+from apportion.core.workloads.dialects.dialect import (
+    BoundPod,
+    Dialect,
+    Held,
+    PlacedPod,
+    Recover,
+    Resources,
+    Unclear,
+    record,
+    records,
+)
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.placed_pod import PlacedPod, record
-from apportion.core.workloads.dialects.resource import Resources
 from apportion_schemas import Ask, MigInstance, Share
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import WHOLE
@@ -28,7 +35,7 @@ TYPE = "NVIDIA"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
-MANNER = vgpu.Manner(
+MANNER = nvidia.Manner(
     cap_memory=False,
     percentage_first=False,
     zero_is_unset=True,
@@ -40,7 +47,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _resources(config: DialectConfig) -> Resources:
-    return vgpu.resources(config.hami, config)
+    return nvidia.resources(config.hami, config)
 
 
 def _priority(config: DialectConfig) -> str:
@@ -48,7 +55,7 @@ def _priority(config: DialectConfig) -> str:
 
 
 def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
-    return vgpu.read(container, amounts, config.hami, config, MANNER)
+    return nvidia.read(container, amounts, config.hami, config, MANNER)
 
 
 def render(it: PlacedPod) -> dict[str, str]:

@@ -17,10 +17,16 @@ from apportion.core.workloads.dialects import (
     volcano_share,
     volcano_vgpu,
 )
-from apportion.core.workloads.dialects.dialect import Dialect, Recover
+from apportion.core.workloads.dialects.dialect import (
+    ENTIRE,
+    SHARES,
+    SLOT,
+    Dialect,
+    PlacedPod,
+    Recover,
+    Resource,
+)
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.resource import ENTIRE, SHARES, Resource
-from apportion.core.workloads.dialects.slot import SLOT
 
 DIALECTS: tuple[Dialect, ...] = (
     plain.DIALECT,
@@ -39,6 +45,12 @@ bound pods are looked at.
 def named(name: str) -> Dialect | None:
     """The dialect that the ledger calls so."""
     return next((dialect for dialect in DIALECTS if dialect.name == name), None)
+
+
+def render(it: PlacedPod) -> dict[str, str]:
+    """The annotations that the pod's own system would have written; none for a foreign dialect."""
+    dialect = named(it.pod.dialect) if it.placed.shares else None
+    return dialect.render(it) if dialect else {}
 
 
 @lru_cache(maxsize=8)

@@ -6,12 +6,18 @@ one card or on several; without, such a name is whatever a node's own plugin off
 """
 
 from apportion.core.devices.catalogue import FAMILIES
-from apportion.core.workloads.dialects import hami, measures, nvidia, volcano_vgpu
-from apportion.core.workloads.dialects.container import Amount, Amounts, Container
-from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.workloads.dialects import hami, nvidia, volcano_vgpu
+from apportion.core.workloads.dialects.amounts import Amount, Amounts, Container
+from apportion.core.workloads.dialects.dialect import (
+    INSTANCES,
+    SHARES,
+    Bound,
+    Dialect,
+    PlacedPod,
+    Resource,
+    Resources,
+)
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.placed_pod import PlacedPod
-from apportion.core.workloads.dialects.resource import INSTANCES, SHARES, Bound, Resource, Resources
 from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
 
@@ -56,7 +62,7 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
     return Ask(
         container=container.name,
         family=nvidia.FAMILY,
-        count=measures.count(cards),
+        count=cards.devices(),
         memory_mib=memory_mib,
         cores=WHOLE if memory_mib is None else config.default_cores,
         init=container.role == "init",
@@ -73,7 +79,7 @@ def _instances(container: Container, cards: Amount | None, asked: list[tuple[str
     return Ask(
         container=container.name,
         family=nvidia.FAMILY,
-        count=measures.count(amount),
+        count=amount.devices(),
         profile=PROFILES[name],
         init=container.role == "init",
     )

@@ -1,23 +1,25 @@
 """From the resources and annotations of one pod to its asks: which dialect, and what it says.
 
 A pod's resource names tell its dialect. A name can belong to several (`nvidia.com/gpu` is HAMi's
-and the plain one), so the dialect is the first that claims every name the pod uses.
+and the plain one), so the dialect is the first that claims every name the pod uses. Preferences of
+nodes and devices are HAMi's annotations and are read in every dialect; among which devices a pod
+chooses is the dialect's own.
 
-Invariant: no dialect is guessed. Names that no single dialect has together are refused.
+Invariant: no dialect is guessed. Names that no single dialect has together are refused, and so is
+an annotation that asks for something we do not do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from apportion.core.workloads.dialects.annotations import selection
-from apportion.core.workloads.dialects.container import Container, amounts_of
-from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.devices.chains import CHAINABLE, MUTEX
+from apportion.core.workloads.dialects.amounts import Container, amounts_of
+from apportion.core.workloads.dialects.dialect import SLOT, Dialect, Notes, one
 from apportion.core.workloads.dialects.errors import ManifestError
-from apportion.core.workloads.dialects.listing import claims, count_names
+from apportion.core.workloads.dialects.listing import claims, count_names, reserved
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.notes import Notes
-from apportion.core.workloads.dialects.slot import check_slots
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 
 NO_DIALECT = "none"
@@ -58,8 +60,10 @@ def read_pod(
     if dialect is None:
         check_slots(containers, (), ())
         return DeviceRequest()
-    dialect = dialect.variant(dialect, Notes(annotations, annotations_field))
+    if dialect.variant is not None:
+        dialect = dialect.variant(dialect, Notes(annotations, annotations_field))
     names = claims(config)
+    priority_name = dialect.priority(config) if dialect.priority is not None else ""
     asks: list[Ask] = []
     high_priority: list[str] = []
     for container in containers:
@@ -68,7 +72,7 @@ def read_pod(
         if ask is None:
             continue
         asks.append(ask)
-        priority = amounts.get(dialect.priority(config))
+        priority = amounts.get(priority_name)
         if priority is not None and priority.value == 0:
             high_priority.append(container.name)
     check_slots(containers, {ask.container for ask in asks}, count_names(config).keys())
@@ -114,3 +118,119 @@ def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect 
                 )
             left, seen = fitting, name
     return left[0] if seen else None
+
+
+def check_slots(
+    containers: Sequence[Container], asking: Collection[str], counts: Collection[str]
+) -> None:
+    """Refuse a slot where there is no device, or a name that counts devices (`counts`) already.
+
+    Raises:
+        ManifestError: names the container's resource.
+    """
+    for container in containers:
+        said = {**container.requests, **container.limits}
+        counted = sorted((said.keys() - {SLOT}).intersection(counts))
+        if SLOT in said and (counted or container.name not in asking):
+            beside = f"beside {counted[0]}" if counted else "in a container without a device"
+            raise ManifestError(
+                container.at("limits" if SLOT in container.limits else "requests", SLOT),
+                said[SLOT],
+                f"has no effect {beside}",
+                "remove it" if counted else "ask for a device as well, or remove it",
+            )
+
+
+POLICIES = ("binpack", "spread")
+SCORING_WEIGHTS = "hami.io/device-scoring-weights"
+WEIGHT_MAX = 1000
+WEIGHT_DIGITS_MAX = 9
+WEIGHTS = {"slot": "slots", "core": "cores", "memory": "memory"}
+"""What HAMi calls each weight, and we."""
+NODE_POLICY = "hami.io/node-scheduler-policy"
+DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
+GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
+
+
+class Selection(NamedTuple):
+    """What the annotations say; an empty policy leaves it to the cluster's."""
+
+    devices: DeviceConstraints
+    node_policy: str
+    device_policy: str
+    device_weights: DeviceWeights | None
+
+
+def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -> Selection:
+    """What the annotations of a pod that asks for devices in this dialect mean.
+
+    Raises:
+        ManifestError: a value is malformed, or two contradict.
+    """
+    notes = Notes(annotations, field)
+    for key, problem in reserved().items():
+        if key in annotations and key not in dialect.reserved:
+            raise notes.refusal(key, problem.format(devices=dialect.devices), "remove it")
+    policy = one(notes, (DEVICE_POLICY,), _chain) or ""
+    weights = one(notes, (SCORING_WEIGHTS,), _weights)
+    if not policy and weights is None:
+        policy, weights = dialect.device_choice
+    if one(notes, (GROUP_POLICY,), _policy) == "spread":
+        policy = _alone(policy)
+    return Selection(
+        devices=dialect.choose(notes),
+        node_policy=one(notes, (NODE_POLICY,), _policy) or "",
+        device_policy=policy,
+        device_weights=weights,
+    )
+
+
+def _policy(notes: Notes, key: str) -> str:
+    value = notes.values[key].strip()
+    if value not in POLICIES:
+        raise notes.refusal(
+            key, "is not implemented", f"write one of {', '.join(POLICIES)}, or remove it"
+        )
+    return value
+
+
+def _alone(chain: str) -> str:
+    """The chain, and only devices that nobody holds.
+
+    Volcano's `spread` puts no two pods of one PodGroup onto a card, and its `binpack` says nothing
+    beyond the cluster's policy. Here it also keeps the pod off cards of other pods, which is more
+    than was asked, and never what was forbidden.
+    """
+    return ",".join(dict.fromkeys((*filter(None, chain.split(",")), MUTEX)))
+
+
+def _chain(notes: Notes, key: str) -> str:
+    """A chain of device policies; a name that comes twice counts once."""
+    names = tuple(dict.fromkeys(name.strip() for name in notes.values[key].split(",")))
+    if not set(names) <= set(CHAINABLE):
+        raise notes.refusal(
+            key,
+            "is no policy for devices",
+            f"write one of {', '.join(CHAINABLE)}, or several with commas, or remove it",
+        )
+    return ",".join(names)
+
+
+def _weights(notes: Notes, key: str) -> DeviceWeights:
+    """Three weights, as in `slot=1,core=1,memory=3`, in any order."""
+    pairs = [part.partition("=") for part in notes.values[key].split(",")]
+    found = {name.strip(): value.strip() for name, _, value in pairs}
+    if len(pairs) != len(WEIGHTS) or set(found) != set(WEIGHTS):
+        raise notes.refusal(
+            key, "does not name slot, core and memory once each", 'write "slot=1,core=1,memory=3"'
+        )
+    if not all(value.isascii() and value.isdecimal() for value in found.values()) or any(
+        len(value) > WEIGHT_DIGITS_MAX or int(value) > WEIGHT_MAX for value in found.values()
+    ):
+        raise notes.refusal(
+            key, "has a weight that is no whole number", f"write numbers from 0 to {WEIGHT_MAX}"
+        )
+    weights = {ours: int(found[theirs]) for theirs, ours in WEIGHTS.items()}
+    if not any(weights.values()):
+        raise notes.refusal(key, "weighs nothing", "let at least one be more than 0")
+    return DeviceWeights(**weights)

@@ -9,20 +9,23 @@ wants its annotations under the same one.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from apportion.core.workloads.dialects import measures, nvidia
-from apportion.core.workloads.dialects.bound_pod import BoundPod, Held, natural
-from apportion.core.workloads.dialects.container import Amount, Amounts, Container
-from apportion.core.workloads.dialects.dialect import Dialect
-from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.notes import Notes
-from apportion.core.workloads.dialects.placed_pod import PlacedPod, commas
-from apportion.core.workloads.dialects.resource import (
+from apportion.core.workloads.dialects import nvidia
+from apportion.core.workloads.dialects.amounts import Amount, Amounts, Container
+from apportion.core.workloads.dialects.dialect import (
     CORES,
     DEVICE_MEMORY,
     Bound,
+    BoundPod,
+    Dialect,
+    Held,
+    Notes,
+    PlacedPod,
     Resource,
     Resources,
+    commas,
+    natural,
 )
+from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 from apportion_schemas.quantities import WHOLE
 
@@ -81,7 +84,7 @@ class Vcuda(NamedTuple):
             ManifestError: a share without memory, memory without a share, or a card and a part.
         """
         cores, memory = amounts.get(self.cores), amounts.get(self.memory)
-        memory_mib = measures.memory_mib(memory, UNIT_MIB) if memory else None
+        memory_mib = memory.memory_mib(UNIT_MIB) if memory else None
         if cores is None or cores.value == 0:
             if memory is None or memory_mib is None:
                 return None
@@ -158,7 +161,7 @@ def _cards(cores: Amount) -> int:
             "is neither a share of one card (1 to 99) nor whole cards (a multiple of 100)",
             f"write {cards * CARD} or {(cards + 1) * CARD}",
         )
-    return measures.count(Amount(cards, cores.field, cores.written))
+    return Amount(cards, cores.field, cores.written).devices()
 
 
 def _dialect(vcuda: Vcuda) -> Dialect:

@@ -12,7 +12,7 @@ Invariant: a name that a dialect claims under the configuration is nobody else's
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
-from apportion.core.workloads.dialects.container import Container
+from apportion.core.workloads.dialects.amounts import Container
 from apportion.core.workloads.dialects.errors import ManifestError
 
 

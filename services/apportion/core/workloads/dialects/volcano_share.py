@@ -9,20 +9,24 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import structs
 
-from apportion.core.workloads.dialects import measures, nvidia
+from apportion.core.workloads.dialects import nvidia
+from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.borrowing import Parts, parted
-from apportion.core.workloads.dialects.bound_pod import BoundPod, Held, Unclear, natural
-from apportion.core.workloads.dialects.container import Amounts, Container
-from apportion.core.workloads.dialects.dialect import Dialect
-from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.placed_pod import PlacedPod, commas
-from apportion.core.workloads.dialects.resource import (
+from apportion.core.workloads.dialects.dialect import (
     ENTIRE,
     PARTIAL_MEMORY,
     Bound,
+    BoundPod,
+    Dialect,
+    Held,
+    PlacedPod,
     Resource,
     Resources,
+    Unclear,
+    commas,
+    natural,
 )
+from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
 
@@ -45,7 +49,7 @@ def _resources(config: DialectConfig) -> Resources:
 
 def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
     memory, cards = amounts.get(MEMORY), amounts.get(COUNT)
-    memory_mib = measures.memory_mib(memory, config.memory_factor) if memory else None
+    memory_mib = memory.memory_mib(config.memory_factor) if memory else None
     init = container.role == "init"
     if cards and cards.value:
         if memory_mib is not None:
@@ -55,7 +59,7 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
         return Ask(
             container=container.name,
             family=nvidia.FAMILY,
-            count=measures.count(cards),
+            count=cards.devices(),
             cores=WHOLE,
             init=init,
         )

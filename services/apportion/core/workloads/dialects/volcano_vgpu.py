@@ -12,20 +12,27 @@ comes with.
 from collections.abc import Iterator
 
 from apportion.core.devices.geometries import generated, laid_out
-from apportion.core.workloads.dialects import nvidia, vgpu
-from apportion.core.workloads.dialects.bound_pod import BoundPod, Held, Unclear, natural, records
-from apportion.core.workloads.dialects.container import Amounts, Container
-from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.workloads.dialects import nvidia
+from apportion.core.workloads.dialects.amounts import Amounts, Container
+from apportion.core.workloads.dialects.dialect import (
+    BoundPod,
+    Dialect,
+    Held,
+    PlacedPod,
+    Resources,
+    Unclear,
+    natural,
+    record,
+    records,
+)
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.placed_pod import PlacedPod, record
-from apportion.core.workloads.dialects.resource import Resources
 from apportion_schemas import Ask, MigInstance, Share
 from apportion_schemas.quantities import WHOLE
 
 NAME = "volcano-vgpu"
 TYPE = "NVIDIA"
 IDS = "volcano.sh/vgpu-ids-new"
-MANNER = vgpu.Manner(
+MANNER = nvidia.Manner(
     cap_memory=True,
     percentage_first=True,
     zero_is_unset=False,
@@ -36,7 +43,7 @@ MANNER = vgpu.Manner(
 
 
 def _resources(config: DialectConfig) -> Resources:
-    return vgpu.resources(config.volcano_vgpu, config)
+    return nvidia.resources(config.volcano_vgpu, config)
 
 
 def _priority(config: DialectConfig) -> str:
@@ -44,7 +51,7 @@ def _priority(config: DialectConfig) -> str:
 
 
 def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
-    return vgpu.read(container, amounts, config.volcano_vgpu, config, MANNER)
+    return nvidia.read(container, amounts, config.volcano_vgpu, config, MANNER)
 
 
 def render(it: PlacedPod) -> dict[str, str]:

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from apportion.core.workloads.dialects.container import AMOUNT_MAX
+from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, whole
 from apportion.core.workloads.dialects.errors import ManifestError, within
-from apportion.core.workloads.dialects.quantity import whole
 from apportion_schemas.decoding import from_outside
 
 CARD_QUOTA = "volcano.sh/card.quota"

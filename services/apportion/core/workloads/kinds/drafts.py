@@ -13,9 +13,8 @@ from msgspec import Struct
 
 from apportion.core.workloads import kube, naming
 from apportion.core.workloads.dialects import ManifestError
-from apportion.core.workloads.dialects.container import AMOUNT_MAX
+from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, whole
 from apportion.core.workloads.dialects.errors import within
-from apportion.core.workloads.dialects.quantity import whole
 from apportion.core.workloads.document import typed
 from apportion.core.workloads.pods import gangs, mounts, unsupported
 from apportion.core.workloads.pods.template import (

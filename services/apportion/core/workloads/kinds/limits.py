@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from apportion.core.workloads import naming
 from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.dialects.amounts import quantity
+from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, PARTIAL_MEMORY
 from apportion.core.workloads.dialects.errors import within
 from apportion.core.workloads.dialects.listing import resources
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.quantity import quantity
-from apportion.core.workloads.dialects.resource import DEVICE_MEMORY, PARTIAL_MEMORY
 from apportion.core.workloads.kinds.card_quota import card_quota
 from apportion.core.workloads.kinds.resource_quota import AMOUNT_MAX, OF_CLAIMS, extended_limits
 from apportion_schemas import QueueObserved, QuotaObserved

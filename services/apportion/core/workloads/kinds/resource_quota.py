@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from apportion.core.workloads.dialects.amounts import quantity
 from apportion.core.workloads.dialects.errors import ManifestError, within
-from apportion.core.workloads.dialects.quantity import quantity
 
 LIMITS_MAX: Final = 256
 OF_CLAIMS: Final = ("requests.", "limits.")

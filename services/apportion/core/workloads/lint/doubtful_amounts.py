@@ -15,10 +15,9 @@ from typing import Any, Final, Literal, NamedTuple
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.devices.models import models
 from apportion.core.workloads.dialects import ManifestError, cambricon, hami, listing, volcano_vgpu
-from apportion.core.workloads.dialects.container import AMOUNT_MAX
+from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, whole
+from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, PARTIAL_MEMORY
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.quantity import whole
-from apportion.core.workloads.dialects.resource import DEVICE_MEMORY, PARTIAL_MEMORY
 from apportion_schemas.quantities import MEMORY_MIB_MAX, WHOLE
 
 Kind = Literal["limits", "requests"]

@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from apportion.core.grants.controls import HIGH, PRIORITY, ends_hold
 from apportion.core.workloads.dialects import ManifestError, cambricon, listing, nvidia, plain
-from apportion.core.workloads.dialects import annotations as preferences
-from apportion.core.workloads.dialects.container import Container
+from apportion.core.workloads.dialects import reading as preferences
+from apportion.core.workloads.dialects.amounts import Container
 from apportion.core.workloads.dialects.errors import shown, within
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import read_pod

@@ -11,9 +11,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from apportion.core.workloads.dialects import Container
-from apportion.core.workloads.dialects.container import AMOUNT_MAX, amount_of
+from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, amount_of, quantity
 from apportion.core.workloads.dialects.errors import ManifestError, within
-from apportion.core.workloads.dialects.quantity import quantity
 from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
 
 EXTENDED_MAX = 64

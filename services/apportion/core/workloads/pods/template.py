@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from apportion.core.workloads import kube, naming
 from apportion.core.workloads.dialects import Container, DialectConfig, ManifestError, read_pod
-from apportion.core.workloads.dialects.container import Role
+from apportion.core.workloads.dialects.amounts import Role
+from apportion.core.workloads.dialects.dialect import FALSE, TRUE
 from apportion.core.workloads.dialects.errors import within
 from apportion.core.workloads.dialects.listing import claimed
-from apportion.core.workloads.dialects.notes import FALSE, TRUE
 from apportion.core.workloads.dialects.reading import DeviceRequest
 from apportion.core.workloads.dialects.vendors import refuse_others
 from apportion.core.workloads.document import texts

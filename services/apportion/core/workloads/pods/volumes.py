@@ -16,7 +16,7 @@ from msgspec import Meta
 from msgspec.structs import astuple
 
 from apportion.core.workloads import kube
-from apportion.core.workloads.dialects.quantity import quantity
+from apportion.core.workloads.dialects.amounts import quantity
 from apportion.core.workloads.pods import affinity, node_constraints
 from apportion.core.workloads.pods.labels import meet
 from apportion_schemas import LabelExpression, NodeExpression, VolumeClaimObserved

@@ -4,9 +4,8 @@ import msgspec
 import pytest
 
 from apportion.core.workloads.adoption.recovery import recover, shares_of
-from apportion.core.workloads.dialects.bound_pod import BoundPod, Held
-from apportion.core.workloads.dialects.configured import dialect_config
-from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.dialects.dialect import BoundPod, Held
+from apportion.core.workloads.dialects.names import DialectConfig, dialect_config
 from apportion_schemas import Ask, MigInstance
 from apportion_schemas.configuration import MigCount, MigGeometries, MigGroup
 from tests.golden.test_annotations import NAMES, VECTORS, Vector

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from apportion.core.devices.simulating import simulated_devices
+from apportion.core.workloads.dialects.dialect import PlacedPod
+from apportion.core.workloads.dialects.listing import render
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.placed_pod import PlacedPod
-from apportion.core.workloads.dialects.rendering import render
 from apportion_schemas import Ask, DeviceConstraints, Host, NodeReported, RefusalCode
 from tests.support.ledger_of import Ledger
 from tests.support.manifests import asks, container, draft, pod, refused

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from apportion.core.workloads.adoption.binding_annotations import annotations_for
+from apportion.core.workloads.adoption.placement_annotations import annotations_for
 from apportion.core.workloads.adoption.recovery import recover, shares_of
 from apportion.core.workloads.dialects import DialectConfig
-from apportion.core.workloads.dialects.bound_pod import BoundPod
+from apportion.core.workloads.dialects.dialect import BoundPod
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.reading import read_document
 from apportion_schemas import (

@@ -9,22 +9,30 @@ from apportion.core.placement.limits import quotas
 from apportion.core.placement.limits.quotas import NamespaceQuota
 from apportion.core.workloads.adoption.claims import claim_of
 from apportion.core.workloads.adoption.recovery import recover
-from apportion.core.workloads.dialects import DialectConfig, hami, listing, measures
-from apportion.core.workloads.dialects.bound_pod import BoundPod, Held, natural
-from apportion.core.workloads.dialects.container import Amounts, Container
-from apportion.core.workloads.dialects.dialect import Dialect
+from apportion.core.workloads.dialects import DialectConfig, hami, listing
+from apportion.core.workloads.dialects.amounts import Amounts, Container
+from apportion.core.workloads.dialects.dialect import (
+    COUNTED,
+    SHARES,
+    SLOT,
+    Bound,
+    BoundPod,
+    Dialect,
+    Held,
+    Notes,
+    PlacedPod,
+    Resource,
+    Resources,
+    natural,
+)
 from apportion.core.workloads.dialects.listing import (
     DIALECTS,
     claimed,
     claims,
     count_names,
     families_of,
+    render,
 )
-from apportion.core.workloads.dialects.notes import Notes
-from apportion.core.workloads.dialects.placed_pod import PlacedPod
-from apportion.core.workloads.dialects.rendering import render
-from apportion.core.workloads.dialects.resource import COUNTED, SHARES, Bound, Resource, Resources
-from apportion.core.workloads.dialects.slot import SLOT
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion_schemas import Ask, Configuration, DeviceConstraints, QuotaObserved, Share
 from tests.support.manifests import draft, pod, refused
@@ -44,7 +52,7 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
     chips = amounts.get(COUNT)
     if chips is None:
         return None
-    return Ask(container=container.name, family="tpu", count=measures.count(chips), cores=100)
+    return Ask(container=container.name, family="tpu", count=chips.devices(), cores=100)
 
 
 def _choose(notes: Notes) -> DeviceConstraints:

@@ -5,8 +5,7 @@ from fractions import Fraction
 import pytest
 
 from apportion.core.workloads.dialects import ManifestError
-from apportion.core.workloads.dialects.container import Container, amount_of
-from apportion.core.workloads.dialects.quantity import quantity, whole
+from apportion.core.workloads.dialects.amounts import Container, amount_of, quantity, whole
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,205 @@
+"""What one container asks for, resource by resource, before any dialect gives it a meaning.
+
+A quantity ("100m", "2Gi", "1k", "1e3") is read exactly, by the grammar of
+`k8s.io/apimachinery/pkg/api/resource`: a decimal number with a binary suffix, a decimal suffix or a
+decimal exponent. Whoever needs a coarser unit rounds up once, at the end of a sum. Extended
+resources cannot be overcommitted, so a request and a limit for one must agree.
+
+Invariant: an `Amount` is a whole number of zero or more and remembers the field that it came from.
+"""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+from apportion.core.workloads.dialects.errors import ManifestError, within
+from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX, WHOLE
+
+CHARS_MAX = 64
+_QUANTITY = re.compile(
+    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))"
+    r"(?:[eE](?P<exponent>[+-]?\d{1,2})|(?P<suffix>[numkMGTPE]|[KMGTPE]i)?)",
+    re.ASCII,
+)
+_WITH_UNIT = re.compile(r"(?P<number>\d{1,15})\s*(?P<unit>[Mm][Ii]?[Bb]|%)", re.ASCII)
+"""Of names that count MiB or percent; whoever counts in others is told that it is too much."""
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+def quantity(value: object, field: str) -> Fraction:
+    """The amount that a quantity means: zero or more, exactly.
+
+    Raises:
+        ManifestError: it is not a quantity, or it is negative.
+    """
+    match _exact(value):
+        case None:
+            raise ManifestError(
+                field, value, "is not a quantity", 'write a number, as in "2", "500m" or "4Gi"'
+            )
+        case amount if amount < 0:
+            raise ManifestError(field, value, "is negative", "write 0 or more")
+        case amount:
+            return amount
+
+
+def whole(value: object, field: str, *, limit: int, least: str = "write 0 or more") -> int:
+    """The amount of an extended resource: a whole number from 0 to `limit`.
+
+    `least` is the fix of a negative one, for those of whom 0 would be no use either.
+
+    Raises:
+        ManifestError: it is no quantity, negative, a fraction, or above the limit.
+    """
+    amount = _exact(value)
+    if amount is None:
+        raise ManifestError(field, value, "is not a quantity", _as_number(value))
+    if amount < 0:
+        raise ManifestError(field, value, "is negative", least)
+    if amount.denominator != 1:
+        raise ManifestError(field, value, "is a fraction", "write a whole number")
+    if amount > limit:
+        raise ManifestError(field, value, "is absurdly large", f"write at most {limit}")
+    return int(amount)
+
+
+def _as_number(value: object) -> str:
+    """The fix of what is no quantity; of a number with its unit, as in `4000MB`, the number."""
+    parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
+    if parts is None:
+        return 'write a whole number, as in "2"'
+    return f'write a whole number without "{parts["unit"]}", as in "{parts["number"]}"'
+
+
+def _exact(value: object) -> Fraction | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return Fraction(value)
+    if isinstance(value, float):
+        return Fraction(repr(value)) if math.isfinite(value) else None
+    if not isinstance(value, str) or len(value) > CHARS_MAX:
+        return None
+    parts = _QUANTITY.fullmatch(value)
+    if parts is None:
+        return None
+    suffix = parts["suffix"] or ""
+    if suffix in _BINARY:
+        return Fraction(parts["number"]) * (1 << _BINARY[suffix])
+    return Fraction(f"{parts['number']}e{parts['exponent'] or _DECIMAL[suffix]}")
+
+
+AMOUNT_MAX = 1 << 53  # what a JSON number holds exactly
+
+_LEAST = "write 1 or more, or leave it out"
+
+Role = Literal["init", "sidecar", "app"]
+"""An init container ends before the others start; a sidecar is one that is restarted always."""
+
+
+class Container(NamedTuple):
+    """A container's `resources`; `field` is its own path, as in `spec.containers[0]`."""
+
+    name: str
+    field: str
+    limits: Mapping[str, object]
+    requests: Mapping[str, object]
+    role: Role = "app"
+
+    def at(self, kind: Literal["limits", "requests"], resource: str) -> str:
+        """The path of one of its amounts."""
+        return within(f"{self.field}.resources.{kind}", resource)
+
+
+class Amount(NamedTuple):
+    """How much of one resource, and where that was said.
+
+    The methods turn it into the numbers of an `Ask`, whose bounds are those of the event schema: an
+    amount that an ask cannot hold is refused, unless the caller says that its dialect clamps it.
+    """
+
+    value: int
+    field: str
+    written: object
+
+    def refusal(self, problem: str, fix: str) -> ManifestError:
+        """Why this amount cannot be used."""
+        return ManifestError(self.field, self.written, problem, fix)
+
+    def devices(self) -> int:
+        """A number of different devices, at least one."""
+        if not 1 <= self.value <= COUNT_MAX:
+            raise self.refusal(
+                f"is not from 1 to {COUNT_MAX} devices",
+                "ask for no more devices than one node has",
+            )
+        return self.value
+
+    def memory_mib(self, unit_mib: int) -> int | None:
+        """Memory per device in MiB; zero is the same as not asking."""
+        if self.value * unit_mib > MEMORY_MIB_MAX:
+            meant = (self.value >> 20) // unit_mib  # bytes, where somebody wrote 4Gi
+            raise self.refusal(
+                f"is more memory than any device has (the unit is {unit_mib} MiB)",
+                f"write {meant}" if isinstance(self.written, str) and meant
+                else f"write at most {MEMORY_MIB_MAX // unit_mib}",
+            )  # fmt: skip
+        return self.value * unit_mib or None
+
+    def memory_percent(self) -> int:
+        """A part of each device's memory."""
+        if not 1 <= self.value <= WHOLE:
+            raise self.refusal(
+                "is not a percentage from 1 to 100", "write 1 to 100, or leave it out for the whole"
+            )
+        return self.value
+
+    def cores_percent(self, *, clamp: bool) -> int:
+        """A part of each device's compute; zero reserves none. `clamp`: above the whole is the
+        whole, as HAMi has it (`Fit`: "core limit can't exceed 100").
+        """
+        if self.value > WHOLE and not clamp:
+            raise self.refusal(
+                "is more than 100 percent of a device",
+                "write 0 to 100, and ask for more devices with the count",
+            )
+        return min(self.value, WHOLE)
+
+
+Amounts = Mapping[str, Amount]
+
+
+def amount_of(container: Container, resource: str) -> Amount:
+    """How much of an extended resource the container asks for; it names the resource somewhere.
+
+    Raises:
+        ManifestError: the amount is not a whole number, or request and limit differ.
+    """
+    kind: Literal["limits", "requests"] = "limits" if resource in container.limits else "requests"
+    written = getattr(container, kind)[resource]
+    field = container.at(kind, resource)
+    amount = Amount(whole(written, field, limit=AMOUNT_MAX, least=_LEAST), field, written)
+    if kind == "limits" and resource in container.requests:
+        field = container.at("requests", resource)
+        requested = container.requests[resource]
+        if whole(requested, field, limit=AMOUNT_MAX, least=_LEAST) != amount.value:
+            raise ManifestError(
+                field,
+                requested,
+                f"differs from the limit, {amount.value}",
+                "leave the request out, or make it equal to the limit",
+            )
+    return amount
+
+
+def amounts_of(container: Container, resources: Collection[str]) -> dict[str, Amount]:
+    """The amounts of those of `resources` that the container names, limits before requests.
+
+    Raises:
+        ManifestError: see `amount_of`.
+    """
+    named = {**container.limits, **container.requests}
+    return {name: amount_of(container, name) for name in named if name in resources}
