@@ -22,8 +22,8 @@ from apportion.core.admission import Admitted, Asked, Rejected, Rules, admit
 from apportion.core.admission.rules import CREATE
 from apportion.core.configuration import manifest_config
 from apportion.core.workloads.adoption.placement_annotations import PREFIX
-from apportion.core.workloads.dialects.errors import ManifestError
 from apportion.core.workloads.dialects.listing import claimed
+from apportion.core.workloads.document import ManifestError
 from apportion.core.workloads.lint.typo_checks import suspects
 from apportion.core.workloads.schedulers import scheduler_names
 from apportion.runtime.process.metrics import Metrics

@@ -28,7 +28,7 @@ from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.workloads.dialects import Container, ManifestError
 from apportion.core.workloads.dialects.amounts import Role
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.pods.resources import node_amounts
+from apportion.core.workloads.pods.node_needs import node_amounts
 from apportion.runtime.kube.client import (
     MERGE_PATCH,
     KubeApi,

@@ -15,7 +15,7 @@ from uuid import NAMESPACE_OID, uuid5
 import msgspec
 
 from apportion.core.ledger.state import PodState, State
-from apportion.core.workloads.uids import of_folder
+from apportion.core.workloads.kinds.drafts import of_folder
 from apportion.runtime.ledger.port import Draft, DuplicateRefused, FenceRefused, Ledger
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.starting import is_command

@@ -17,7 +17,7 @@ from apportion.core.ledger.adoption import charged
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.ledger.unnamed import taken
 from apportion.core.workloads.adoption.placement_annotations import shares_text
-from apportion.core.workloads.dialects.errors import ManifestError, shown
+from apportion.core.workloads.document import ManifestError, shown
 from apportion.core.workloads.kinds.drafts import claims_of, submitted
 from apportion.watcher.kubernetes_objects import NodeView, PodView
 from apportion.watcher.kubernetes_view import ClusterView, change_of, placed_on, says_otherwise

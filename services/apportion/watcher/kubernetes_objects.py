@@ -29,15 +29,13 @@ from apportion.core.workloads.dialects import Container, ManifestError
 from apportion.core.workloads.dialects.amounts import Role, quantity
 from apportion.core.workloads.dialects.listing import claimed
 from apportion.core.workloads.dialects.node_annotations import registered_plugin, unhealthy_indexes
-from apportion.core.workloads.kinds.card_quota import card_quota
 from apportion.core.workloads.kinds.drafts import PodDraft
-from apportion.core.workloads.kinds.limits import QUEUE
-from apportion.core.workloads.kinds.resource_quota import extended_limits
+from apportion.core.workloads.kinds.limits import QUEUE, card_quota, extended_limits
 from apportion.core.workloads.lint.typo_checks import Suspect, of_annotations, of_queue
-from apportion.core.workloads.pods import affinity, mounts, node_constraints
+from apportion.core.workloads.pods import affinity, node_needs
 from apportion.core.workloads.pods.devices_only import devices_only
 from apportion.core.workloads.pods.gangs import api_of
-from apportion.core.workloads.pods.resources import NodeAmounts, node_amounts
+from apportion.core.workloads.pods.node_needs import NodeAmounts, node_amounts
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.pods.volumes import read_node_drivers
 from apportion.core.workloads.reading import read_document
@@ -405,7 +403,7 @@ class ObjectReader:
             return draft
         config = msgspec.structs.replace(self._config, gangs=False)
         (draft,) = read_document(devices_only(document), config).pods
-        found = mounts.mounted(document["spec"].get("volumes"))
+        found = node_needs.mounted(document["spec"].get("volumes"))
         node = msgspec.structs.replace(draft.shape.node, disks=found.disks)
         shape = msgspec.structs.replace(draft.shape, node=node)
         return msgspec.structs.replace(draft, shape=shape, volume_claims=found.claims)
@@ -645,7 +643,7 @@ def _minded(
         )
         own = affinity.Own(namespace, dict(labels))
         of_others = affinity.wishes(spec, "spec", own)
-        return node_constraints.ports(spec, "spec"), of_others.anti_affinity
+        return node_needs.ports(spec, "spec"), of_others.anti_affinity
     except (ManifestError, msgspec.MsgspecError):
         return (), ()
 
@@ -654,8 +652,8 @@ def _mounts(volumes: bytes, pod: str) -> tuple[tuple[Disk, ...], tuple[str, ...]
     """The disks and the claims of a pod that is on a node."""
     if not any(kind in volumes for kind in _MINDED_VOLUMES):
         return (), ()
-    found = mounts.mounted(msgspec.json.decode(volumes))
-    return found.disks, mounts.whole_names(pod, found.claims)
+    found = node_needs.mounted(msgspec.json.decode(volumes))
+    return found.disks, node_needs.whole_names(pod, found.claims)
 
 
 @lru_cache(maxsize=8192)

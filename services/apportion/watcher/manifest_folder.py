@@ -19,11 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from apportion.core.configuration import manifest_config
-from apportion.core.workloads.kinds.drafts import Manifest, PodDraft
-from apportion.core.workloads.kinds.priority_classes import with_classes
-from apportion.core.workloads.lint.ignored_kinds import is_other, others_in, passed_over_words
-from apportion.core.workloads.reading import read_documents
-from apportion.core.workloads.uids import OF_FOLDER, of_folder
+from apportion.core.workloads.kinds.drafts import OF_FOLDER, Manifest, PodDraft, of_folder
+from apportion.core.workloads.reading import (
+    is_other,
+    others_in,
+    passed_over_words,
+    read_documents,
+    with_classes,
+)
 from apportion.runtime.files.manifests import (
     ALL_BYTES_MAX,
     FILES_MAX,

@@ -11,8 +11,8 @@ import pytest
 
 import apportion
 from apportion.core.dra.requests import read_resource_claim
-from apportion.core.workloads.dialects.errors import ManifestError
-from apportion.core.workloads.kinds.card_quota import CARD_QUOTA, card_quota
+from apportion.core.workloads.document import ManifestError
+from apportion.core.workloads.kinds.limits import CARD_QUOTA, card_quota
 from apportion.runtime.kube import watch
 from apportion.runtime.ledger.beats import read_beat
 from apportion.watcher.kubernetes_kind import metadata_of

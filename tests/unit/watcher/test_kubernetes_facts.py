@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT
-from apportion.core.workloads.kinds.card_quota import CARD_QUOTA
+from apportion.core.workloads.kinds.limits import CARD_QUOTA
 from apportion.watcher.kubernetes_facts import Fact
 from apportion_schemas import (
     BudgetGone,

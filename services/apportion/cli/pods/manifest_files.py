@@ -12,8 +12,8 @@ from pathlib import Path
 
 from apportion.cli.render.output import console, plain, progress
 from apportion.core.workloads.dialects import ManifestError
-from apportion.core.workloads.lint.ignored_kinds import passed_over_words
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
+from apportion.core.workloads.reading import passed_over_words
 from apportion.core.workloads.trace import read_trace_pods
 from apportion.runtime.files.manifests import Document, Problem, read_manifest_files
 from apportion.runtime.files.wishes import Wish, read_wish

@@ -16,7 +16,7 @@ from apportion.cli.pods.append import Submitted
 from apportion.cli.pods.local_process import Run
 from apportion.cli.pods.submissions import Dropped, Ended, Submission, submission_of
 from apportion.core.explain.answers import PodAnswer
-from apportion.core.workloads.uids import of_folder
+from apportion.core.workloads.kinds.drafts import of_folder
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import FenceRefused

@@ -173,12 +173,11 @@ def _check(make: Callable[[Any], object], of: str = "") -> None:
 
 def misnamed(node: str) -> str:
     """Why no node may be called so in Kubernetes; empty if one may."""
-    from apportion.core.workloads.dialects import ManifestError  # with all readers, see _check
-    from apportion.core.workloads.dialects.errors import shown
-    from apportion.core.workloads.naming import subdomain
+    # with all readers, see _check
+    from apportion.core.workloads.document import ManifestError, dns_subdomain, shown
 
     try:
-        subdomain(node, "node")
+        dns_subdomain(node, "node")
     except ManifestError as error:
         return f"{shown(error.value)} {error.problem}; {error.fix}"
     return ""

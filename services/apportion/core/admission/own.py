@@ -7,7 +7,7 @@ created with one, and only our binder's account changes one.
 from typing import Any
 
 from apportion.core.workloads.adoption.placement_annotations import PREFIX
-from apportion.core.workloads.dialects.errors import ManifestError, within
+from apportion.core.workloads.document import ManifestError, within
 
 FIELD = "metadata.annotations"
 

@@ -1,6 +1,6 @@
 """What is wrong with a configuration: which key, which value, what about it, how to mend it."""
 
-from apportion.core.workloads.dialects.errors import shown
+from apportion.core.workloads.document import shown
 
 
 class ConfigurationError(ValueError):

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from apportion.core.configuration.errors import ConfigurationError
 from apportion.core.devices.catalogue import FAMILIES, mig_profiles
 from apportion.core.workloads.dialects import ascend, cambricon
-from apportion.core.workloads.dialects.errors import below, shown
 from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
+from apportion.core.workloads.document import below, shown
 
 
 class Key(NamedTuple):

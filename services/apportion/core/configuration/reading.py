@@ -14,8 +14,7 @@ from apportion.core.configuration.checks import check
 from apportion.core.configuration.errors import ConfigurationError
 from apportion.core.configuration.hami_volcano_keys import Passed, without_foreign
 from apportion.core.configuration.keys import KEYS
-from apportion.core.workloads.dialects.errors import ManifestError, below
-from apportion.core.workloads.document import cleaned, refusal
+from apportion.core.workloads.document import ManifestError, below, cleaned, refusal
 from apportion_schemas import Configuration
 
 ROOT = "document"

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, structs
 
 from apportion.core.dra.names import CLASS, DIALECT
 from apportion.core.dra.requests import ResourceClaim, Wanted, wanted
-from apportion.core.workloads.dialects.errors import ManifestError
+from apportion.core.workloads.document import ManifestError
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import CONTAINERS_MAX

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, structs
 
 from apportion.core.dra.names import CLASS, DRIVER, FAMILY, PUBLISHED, container_of
 from apportion.core.workloads.dialects.amounts import quantity, whole
-from apportion.core.workloads.dialects.errors import ManifestError, within
+from apportion.core.workloads.document import ManifestError, within
 from apportion_schemas import Ask, DeviceConstraints
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX, WHOLE

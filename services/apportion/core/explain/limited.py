@@ -21,7 +21,7 @@ from apportion.core.placement.limits.quotas import (
     of_shares,
 )
 from apportion.core.workloads.dialects.names import dialect_config
-from apportion.core.workloads.kinds.resource_quota import OF_CLAIMS
+from apportion.core.workloads.kinds.limits import OF_CLAIMS
 from apportion_schemas import Shape, Share
 
 Taken = Callable[[Shape, Iterable[Share], NodeState], Amounts]

@@ -2,7 +2,8 @@
 
 A document comes from outside as plain Python values. Invariant: whatever it is, reading it ends in
 a result or in a `ManifestError`; depth, numbers and text that no event could carry are refused
-here, once.
+here, once, and so are names that Kubernetes would not allow (RFC 1123). The message of an error is
+one line of bounded length, whatever the value was.
 """
 
 import re
@@ -10,7 +11,64 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from apportion.core.workloads.dialects.errors import ManifestError, below, within
+from apportion_schemas.quantities import NAME_MAX
+
+VALUE_CHARS_MAX = 80
+FIELD_CHARS_MAX = 400
+_WORD = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+
+
+class ManifestError(ValueError):
+    """A manifest that cannot be used: which field, which value, what is wrong, how to mend it.
+
+    `field` is a path from the root of the document, as in
+    `spec.containers[0].resources.limits["nvidia.com/gpumem"]`.
+    """
+
+    def __init__(self, field: str, value: object, problem: str, fix: str) -> None:
+        super().__init__(field, value, problem, fix)
+        self.field = field
+        self.value = value
+        self.problem = problem
+        self.fix = fix
+
+    def __str__(self) -> str:
+        field = self.field
+        if len(field) > FIELD_CHARS_MAX:
+            field = "…" + field[-FIELD_CHARS_MAX:]
+        return f"{field}: {shown(self.value)} {self.problem}: {self.fix}"
+
+
+def within(field: str, key: str) -> str:
+    """The path of an entry under a key that may be anything."""
+    return f'{field}["{ascii(key[:VALUE_CHARS_MAX])[1:-1]}"]'
+
+
+def below(field: str, key: str) -> str:
+    """The path of a field: `.key`, or as `within` where the key is not a plain word."""
+    if not _WORD.fullmatch(key):
+        return within(field, key)
+    return f"{field}.{key}" if field else key
+
+
+def shown(value: object) -> str:
+    """A value as a reader may see it: short, on one line, and never expensive to make."""
+    match value:
+        case None:
+            return "it"
+        case str():
+            cut = value[:VALUE_CHARS_MAX]
+            return ascii(cut) + ("…" if len(value) > len(cut) else "")
+        case bool() | float():
+            return str(value).lower()
+        case int():
+            return str(value) if value.bit_length() <= 256 else "a very large number"  # noqa: PLR2004
+        case list() | tuple():
+            return f"a list of {len(value)}"
+        case dict():
+            return f"an object of {len(value)}"
+    return f"a {type(value).__name__}"
+
 
 DEPTH_MAX = 100
 LIST_ITEMS_MAX = 10_000
@@ -123,3 +181,72 @@ def items_of(document: object) -> tuple[list[tuple[str, object]], ManifestError 
     if len(items) > LIST_ITEMS_MAX:
         return [], ManifestError("items", items, "is too long", f"at most {LIST_ITEMS_MAX}")
     return [(f"items[{i}].", item) for i, item in enumerate(items)], None
+
+
+LABEL_MAX = 63
+_QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+def dns_label(value: str, field: str) -> str:
+    """A container, namespace, task or queue: a DNS label.
+
+    Raises:
+        ManifestError: empty, too long, or with other characters.
+    """
+    if len(value) > LABEL_MAX or not _LABEL.fullmatch(value):
+        raise ManifestError(
+            field,
+            value,
+            "is no DNS label",
+            f"write at most {LABEL_MAX} of a-z, 0-9 and '-', no '-' at the ends",
+        )
+    return value
+
+
+def dns_subdomain(value: str, field: str) -> str:
+    """A pod or job: DNS labels joined by dots.
+
+    Raises:
+        ManifestError: missing, too long, or with other characters.
+    """
+    if not value:
+        raise ManifestError(field, None, "is missing", "add it")
+    if len(value) > NAME_MAX or not all(map(_LABEL.fullmatch, value.split("."))):
+        raise ManifestError(
+            field,
+            value,
+            "is no DNS name",
+            f"write at most {NAME_MAX} of a-z, 0-9, '-' and '.', no '-' or '.' at the ends",
+        )
+    return value
+
+
+def qualified_name(value: str, field: str) -> str:
+    """A scheduling gate: a name of letters, perhaps after a DNS name and a slash.
+
+    Raises:
+        ManifestError: empty, too long, or with other characters.
+    """
+    prefix, slash, name = value.rpartition("/")
+    if slash:
+        dns_subdomain(prefix, field)
+    if len(name) > LABEL_MAX or not _QUALIFIED.fullmatch(name):
+        raise ManifestError(
+            field, value, "is no qualified name", "write a name as in example.com/quota"
+        )
+    return value
+
+
+def joined_name(*parts: object, field: str, by: str = "-") -> str:
+    """A name made of others, which may have become too long.
+
+    Raises:
+        ManifestError: it has.
+    """
+    name = by.join(map(str, parts))
+    if len(name) > NAME_MAX:
+        raise ManifestError(
+            field, name, f"makes names of {len(name)} characters", f"stay within {NAME_MAX}"
+        )
+    return name

@@ -17,18 +17,17 @@ from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.document import items_of
 from apportion.core.workloads.kinds.drafts import Manifest, PodDraft
 from apportion.core.workloads.kinds.limits import limit_of
-from apportion.core.workloads.kinds.priority_classes import with_classes
-from apportion.core.workloads.lint.ignored_kinds import (
+from apportion.core.workloads.lint.typo_checks import left_elsewhere, queues_named, suspects
+from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
+from apportion.core.workloads.reading import (
+    errors_below,
     found_as,
     is_other,
     nothing_taken_words,
     others_in,
+    read_document,
+    with_classes,
 )
-from apportion.core.workloads.lint.other_scheduler import left_elsewhere
-from apportion.core.workloads.lint.queue_names import queues_named
-from apportion.core.workloads.lint.typo_checks import suspects
-from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
-from apportion.core.workloads.reading import errors_below, read_document
 from apportion.runtime.files.manifests import Document, Problem
 from apportion_schemas import PodGroupObserved, QueueObserved, QuotaObserved
 

@@ -10,7 +10,7 @@ from apportion.cli.pods import manifest_files as reading
 from apportion.cli.verbs.predict import check
 from apportion.core.explain.plans import PlanRequest
 from apportion.core.ledger.state import State
-from apportion.core.workloads.lint.ignored_kinds import found_as, passed_over_words
+from apportion.core.workloads.reading import found_as, passed_over_words
 from apportion.lab.wishes import plan_of
 
 POD = """

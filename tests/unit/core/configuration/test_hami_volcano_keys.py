@@ -9,7 +9,7 @@ from apportion.core.configuration import ConfigurationError, passed_over, read_c
 from apportion.core.configuration.collect_errors import every_error
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.workloads.dialects.ascend import NPUS, Npu
-from apportion.core.workloads.dialects.errors import below
+from apportion.core.workloads.document import below
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration
 

@@ -21,10 +21,9 @@ from apportion.core.configuration import manifest_config
 from apportion.core.explain.constraint_text import of_resource
 from apportion.core.explain.lines import ask_words
 from apportion.core.workloads.kinds.drafts import PodDraft
-from apportion.core.workloads.kinds.priority_classes import with_classes
 from apportion.core.workloads.lint.checking import Checked, checked
-from apportion.core.workloads.lint.ignored_kinds import nothing_taken_words
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG, ManifestConfig
+from apportion.core.workloads.reading import nothing_taken_words, with_classes
 from apportion.runtime.files.manifests import (
     FILES_MAX,
     STANDARD_INPUT,

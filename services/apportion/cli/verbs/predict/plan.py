@@ -36,7 +36,7 @@ from apportion.core.explain.plans import (
 )
 from apportion.core.explain.vocabulary import OUTCOMES
 from apportion.core.explain.words import device_words, eviction, many
-from apportion.core.workloads.lint.ignored_kinds import passed_over_words
+from apportion.core.workloads.reading import passed_over_words
 from apportion.runtime.files.manifests import Problem, read_manifest_bytes
 from apportion_schemas import Policy
 

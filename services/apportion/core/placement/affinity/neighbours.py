@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.index.columns import Columns
-from apportion.core.workloads.pods.labels import meet
+from apportion.core.workloads.pods.affinity import meet
 from apportion_schemas import (
     Neighbour,
     PodConstraints,

@@ -27,7 +27,7 @@ from apportion.core.placement.gangs import held
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.limits.limits import Limits
-from apportion.core.workloads.pods.labels import meet
+from apportion.core.workloads.pods.affinity import meet
 from apportion_schemas import PodEvicted
 
 Exceeded = dict[str, tuple[str, ...]]

@@ -35,8 +35,8 @@ from apportion.core.workloads.dialects.listing import claimed, count_names, fami
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import NO_DIALECT
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
-from apportion.core.workloads.pods import mounts
-from apportion.core.workloads.pods.resources import NodeAmounts, node_amounts
+from apportion.core.workloads.pods import node_needs
+from apportion.core.workloads.pods.node_needs import NodeAmounts, node_amounts
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.reading import read_document
 from apportion_schemas import (
@@ -226,7 +226,7 @@ def _submitted(
         about = submitted(draft, meta["uid"])
         return about if ours else structs.replace(about, task="")
     amounts = _amounts(document["spec"], claimed(config.dialects))
-    mounted = mounts.mounted(document["spec"].get("volumes"))
+    mounted = node_needs.mounted(document["spec"].get("volumes"))
     node = NodeConstraints(
         cpu_milli=amounts.cpu_milli,
         memory_mib=amounts.memory_mib,
@@ -240,7 +240,7 @@ def _submitted(
         name=name,
         shape=Shape(node=node),
         dialect=NO_DIALECT,
-        volume_claims=mounts.whole_names(name, mounted.claims),
+        volume_claims=node_needs.whole_names(name, mounted.claims),
     )
 
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import msgspec
 
 from apportion.core.workloads.dialects.dialect import PlacedPod
-from apportion.core.workloads.dialects.errors import ManifestError, within
 from apportion.core.workloads.dialects.listing import render
 from apportion.core.workloads.dialects.names import dialect_config
+from apportion.core.workloads.document import ManifestError, within
 from apportion_schemas import Configuration, Device, PodPlaced, PodSubmitted, Share
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import CONTAINERS_MAX, COUNT_MAX

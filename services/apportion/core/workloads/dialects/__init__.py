@@ -8,9 +8,9 @@ Invariant: a pod is read in one dialect, whole, or refused with the field, the v
 """
 
 from apportion.core.workloads.dialects.amounts import Container
-from apportion.core.workloads.dialects.errors import ManifestError
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import NO_DIALECT, DeviceRequest, read_pod
+from apportion.core.workloads.document import ManifestError
 
 __all__ = [
     "NO_DIALECT",

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from apportion.core.workloads.dialects.errors import ManifestError, within
+from apportion.core.workloads.document import ManifestError, within
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX, WHOLE
 
 CHARS_MAX = 64

@@ -30,8 +30,8 @@ from apportion.core.workloads.dialects.dialect import (
     record,
     some_left,
 )
-from apportion.core.workloads.dialects.errors import ManifestError
 from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.document import ManifestError
 from apportion_schemas import Ask, DeviceConstraints, Mode, Share
 from apportion_schemas.quantities import WHOLE
 

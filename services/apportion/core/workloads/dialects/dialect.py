@@ -22,8 +22,8 @@ from msgspec import Struct
 from apportion.core.devices.demand import memory_needed_mib
 from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.borrowing import Parts, lent, parted
-from apportion.core.workloads.dialects.errors import ManifestError, within
 from apportion.core.workloads.dialects.names import DialectConfig
+from apportion.core.workloads.document import ManifestError, within
 from apportion_schemas import (
     Ask,
     Device,

@@ -6,17 +6,16 @@ or none.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from apportion.core.workloads import kube, naming
+from apportion.core.workloads import kube
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, whole
-from apportion.core.workloads.dialects.errors import within
-from apportion.core.workloads.document import typed
-from apportion.core.workloads.pods import gangs, mounts, unsupported
+from apportion.core.workloads.document import dns_label, dns_subdomain, joined_name, typed, within
+from apportion.core.workloads.pods import gangs, node_needs, unsupported
 from apportion.core.workloads.pods.template import (
     ManifestConfig,
     Template,
@@ -95,7 +94,7 @@ def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
 
 def claims_of(draft: PodDraft) -> tuple[str, ...]:
     """The PersistentVolumeClaims of the pod by their whole names."""
-    return mounts.whole_names(draft.name, draft.volume_claims)
+    return node_needs.whole_names(draft.name, draft.volume_claims)
 
 
 def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manifest:
@@ -131,7 +130,7 @@ def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manife
     """A Volcano Job: a gang and the pods `<job>-<task>-<i>` of its tasks."""
     job = typed(document, kube.VolcanoJob)
     unsupported.check(document["spec"], "spec", unsupported.VOLCANO_JOB_SPEC)
-    name = naming.subdomain(job.metadata.name, "metadata.name")
+    name = dns_subdomain(job.metadata.name, "metadata.name")
     group = _volcano_group(job, config)
     named: list[tuple[str, Template]] = []
     for i, task in enumerate(job.spec.tasks):
@@ -151,7 +150,7 @@ def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manife
             task=_task_name(task, i),
         )
         named += [
-            (naming.joined(name, template.task, n, field=f"{field}.name"), template)
+            (joined_name(name, template.task, n, field=f"{field}.name"), template)
             for n in range(task.replicas)
         ]
     return _manifest("Job", job.metadata, named, f"Job/{name}", group)
@@ -167,12 +166,12 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
         group=_group_name(group.metadata),
         min_available=spec.min_member,
         min_tasks={
-            naming.label(task, within(field, task)): whole(
+            dns_label(task, within(field, task)): whole(
                 count, within(field, task), limit=AMOUNT_MAX
             )
             for task, count in spec.min_task_member.items()
         },
-        queue=naming.subdomain(spec.queue, "spec.queue"),
+        queue=dns_subdomain(spec.queue, "spec.queue"),
         priority=priority_of(spec.priority_class_name, "spec.priorityClassName", config),
     )
     return _manifest("PodGroup", group.metadata, [], "", observed)
@@ -233,7 +232,7 @@ def _replicated(
         namespace=owner.metadata.namespace,
     )
     name = owner.metadata.name
-    named = [(naming.joined(name, i, field="metadata.name"), template) for i in range(count)]
+    named = [(joined_name(name, i, field="metadata.name"), template) for i in range(count)]
     return _manifest(kind, owner.metadata, named, f"{kind}/{name}")
 
 
@@ -245,8 +244,8 @@ def _manifest(
     group: PodGroupObserved | None = None,
 ) -> Manifest:
     """All pods of a document; the names of the document itself are checked here."""
-    name = naming.subdomain(metadata.name, "metadata.name")
-    namespace = naming.label(metadata.namespace, "metadata.namespace")
+    name = dns_subdomain(metadata.name, "metadata.name")
+    namespace = dns_label(metadata.namespace, "metadata.namespace")
     return Manifest(
         kind=kind,
         namespace=namespace,
@@ -258,7 +257,7 @@ def _manifest(
 
 def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> Iterator[PodDraft]:
     for name, template in named:
-        group = template.group and naming.joined(
+        group = template.group and joined_name(
             namespace, template.group, by="/", field="metadata.namespace"
         )
         yield PodDraft(
@@ -290,7 +289,7 @@ def _group_name(metadata: kube.Metadata, api: str = "") -> str:
 
 
 def _task_name(task: kube.VolcanoTask, index: int) -> str:
-    return naming.label(task.name or f"{VOLCANO_DEFAULT_TASK}{index}", f"spec.tasks[{index}].name")
+    return dns_label(task.name or f"{VOLCANO_DEFAULT_TASK}{index}", f"spec.tasks[{index}].name")
 
 
 def _startable(pods: int, field: str = "spec.minAvailable") -> int:
@@ -342,6 +341,18 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
         group=_group_name(job.metadata),
         min_available=_startable(min_available),
         min_tasks=min_tasks,
-        queue=naming.subdomain(job.spec.queue or "default", "spec.queue"),
+        queue=dns_subdomain(job.spec.queue or "default", "spec.queue"),
         priority=priority_of(job.spec.priority_class_name, "spec.priorityClassName", config),
     )
+
+
+OF_FOLDER: Final = "manifest-"
+"""What the uids of a folder's pods begin with."""
+
+
+def of_folder(uid: str) -> bool:
+    """Whether a watcher reads the pod from a folder of manifests, and it was not submitted by hand.
+
+    No other pod has a uid that begins like this: the others are UUIDs.
+    """
+    return uid.startswith(OF_FOLDER)

@@ -1,22 +1,30 @@
 """Documents that limit: a Volcano Queue and a ResourceQuota, as the events that say the same.
 
-Invariant: what cannot be obeyed is refused by the field that says so.
+Of a queue also its card quota, how many cards of which model it may hold: names and form are those
+of Volcano's capacity-card, one JSON object in an annotation, as in
+`{"NVIDIA-A100": 8, "NVIDIA-H200/mig-1g.18gb-mixed": 2}`. Of a ResourceQuota only extended
+resources: CPU, memory, storage and counts of objects are the API server's to keep to. What a name
+means is said by the configuration in force when it is asked for, so all that could be devices is
+read.
+
+Invariant: what cannot be obeyed is refused by the field that says so. A quota that cannot be read
+is no quota of nothing, and one whose limits would bind other pods than it says is not read: both
+are reported.
 """
 
 import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from apportion.core.workloads import naming
-from apportion.core.workloads.dialects import ManifestError
-from apportion.core.workloads.dialects.amounts import quantity
+import msgspec
+
+from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, quantity, whole
 from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, PARTIAL_MEMORY
-from apportion.core.workloads.dialects.errors import within
 from apportion.core.workloads.dialects.listing import resources
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.kinds.card_quota import card_quota
-from apportion.core.workloads.kinds.resource_quota import AMOUNT_MAX, OF_CLAIMS, extended_limits
+from apportion.core.workloads.document import ManifestError, dns_label, dns_subdomain, within
 from apportion_schemas import QueueObserved, QuotaObserved
+from apportion_schemas.decoding import from_outside
 
 MIB: Final = 1 << 20
 WEIGHT_MAX: Final = 65_535
@@ -61,7 +69,7 @@ def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
     _check_units(capability, "spec.capability", config)
     _refuse_state(spec)
     return QueueObserved(
-        queue=naming.subdomain(str(metadata.get("name") or ""), "metadata.name"),
+        queue=dns_subdomain(str(metadata.get("name") or ""), "metadata.name"),
         weight=weight,
         capability={name: _amount(name, value) for name, value in sorted(capability.items())},
         open=_state(document) in OPEN,
@@ -147,8 +155,8 @@ def _quota(document: Mapping[str, Any], config: DialectConfig) -> QuotaObserved:
             "name a resource of devices, as in requests.nvidia.com/gpu",
         )
     return QuotaObserved(
-        namespace=naming.label(str(metadata.get("namespace") or "default"), "metadata.namespace"),
-        quota=naming.subdomain(str(metadata.get("name") or ""), "metadata.name"),
+        namespace=dns_label(str(metadata.get("namespace") or "default"), "metadata.namespace"),
+        quota=dns_subdomain(str(metadata.get("name") or ""), "metadata.name"),
         hard=hard,
     )
 
@@ -161,3 +169,79 @@ def _parts(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
             raise ManifestError(field, part, "is not an object", f"write the {field} below it")
         parts.append(part)
     return parts[0], parts[1]
+
+
+CARD_QUOTA = "volcano.sh/card.quota"
+CARDS_MAX = 256
+CARD_NAME_MAX = 317
+_decode = from_outside(msgspec.json.Decoder(dict[str, object]).decode)
+_FIX = 'write cards by model, as in {"NVIDIA-A100": 8}'
+
+
+def card_quota(annotations: Mapping[str, str]) -> dict[str, int]:
+    """The quota in a queue's annotations; empty where there is none.
+
+    Raises:
+        ManifestError: names the annotation, or the card in it.
+    """
+    written = annotations.get(CARD_QUOTA)
+    if not written:
+        return {}
+    field = within("metadata.annotations", CARD_QUOTA)
+    try:
+        cards = _decode(written)
+    except msgspec.MsgspecError:
+        raise ManifestError(field, written, "is no JSON object", _FIX) from None
+    if len(cards) > CARDS_MAX or any(not 0 < len(card) <= CARD_NAME_MAX for card in cards):
+        raise ManifestError(
+            field,
+            written,
+            "has too many cards, or a name that is empty or too long",
+            f"name at most {CARDS_MAX} cards in up to {CARD_NAME_MAX} characters each",
+        )
+    return {
+        card: whole(count, within(field, card), limit=AMOUNT_MAX)
+        for card, count in sorted(cards.items())
+    }
+
+
+QUOTA_LIMITS_MAX: Final = 256
+OF_CLAIMS: Final = ("requests.", "limits.")
+"""What `spec.hard` may say before the name of a resource."""
+HARD_MAX: Final = 1 << 53
+_COUNTS: Final = "count/"
+_STORAGE: Final = ".storageclass.storage.k8s.io/"
+
+
+def extended_limits(document: Mapping[str, Any]) -> dict[str, int]:
+    """What `spec.hard` says of extended resources, in whole units; empty where it says nothing.
+
+    Raises:
+        ManifestError: the quota has scopes, or an amount that cannot be read.
+    """
+    spec = document.get("spec") or {}
+    hard = {
+        name: amount
+        for name, amount in sorted((spec.get("hard") or {}).items())
+        if "/" in name and not name.startswith(_COUNTS) and _STORAGE not in name
+    }
+    if len(hard) > QUOTA_LIMITS_MAX:
+        raise ManifestError(
+            "spec.hard",
+            hard,
+            "has too many resources",
+            f"name at most {QUOTA_LIMITS_MAX} in one quota",
+        )
+    for scopes in ("scopes", "scopeSelector"):
+        if hard and spec.get(scopes):
+            raise ManifestError(
+                f"spec.{scopes}",
+                spec[scopes],
+                "chooses among pods, which is not implemented for devices",
+                "limit devices in a quota without scopes",
+            )
+    return {name: _whole_units(amount, within("spec.hard", name)) for name, amount in hard.items()}
+
+
+def _whole_units(amount: object, field: str) -> int:
+    return min(max(math.floor(quantity(amount, field)), 0), HARD_MAX)

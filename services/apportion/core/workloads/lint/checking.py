@@ -12,17 +12,24 @@ from typing import Any, NamedTuple
 
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.document import items_of
-from apportion.core.workloads.kinds.controllers import JOB_TEMPLATES, TEMPLATES
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.kinds.limits import limit_of
-from apportion.core.workloads.kinds.priority_classes import class_of
 from apportion.core.workloads.lint import ignored_fields
-from apportion.core.workloads.lint.ignored_kinds import called, holds_pods, is_other
-from apportion.core.workloads.lint.other_scheduler import left_elsewhere
-from apportion.core.workloads.lint.typo_checks import of_no_device, suspects
+from apportion.core.workloads.lint.typo_checks import left_elsewhere, of_no_device, suspects
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.pods.unsupported import places
-from apportion.core.workloads.reading import TAKEN, errors_below, read_document, title
+from apportion.core.workloads.reading import (
+    JOB_TEMPLATES,
+    TAKEN,
+    TEMPLATES,
+    called,
+    class_of,
+    errors_below,
+    holds_pods,
+    is_other,
+    read_document,
+    title,
+)
 
 VOLCANO_JOB = ("batch.volcano.sh/v1alpha1", "Job")
 TEMPLATES_READ = {

@@ -1,33 +1,55 @@
-"""Names that look like ours and are not: a slip of the pen would be passed over in silence.
+"""Names and amounts that are probably not meant as they are written, and names of other objects.
 
-A resource that nobody reads counts as one that nodes offer, and no node does, and limits no device;
-an annotation or a field that nobody reads has no effect; of no device no part is given. What names
-that are read have for amounts is looked at in `amounts`. Invariant: a name with a domain that is
-read here is known, or is told of; and a name of any domain that is nearly one of ours is told of
-with those that it is near to.
+A resource that nothing reads counts as one that nodes offer, and no node does, and limits no
+device; an annotation or a field that nothing reads has no effect; of no device no part is given.
+Kubernetes passes over fields that it does not know unless it is told to be strict, and so does what
+reads pods here. Amounts count otherwise than they are written, or no device can meet them: more
+than all cores of a device are cut to these, Volcano's memory to that of the card; of memory beside
+a percentage of it one alone counts; and a pod whose author takes a unit of 256 MiB for one MiB asks
+for more than any device has.
+
+Invariant: a name with a domain that is read here is known, or is told of; and a name of any domain
+that is nearly one of ours is told of with those that it is near to. Of a field that is near to none
+nothing is said: a newer API may have it. Of what reading the pod refuses nothing is said here. Of a
+pod that names no scheduler, or one whose pods are ours, nothing is said; plain manifests stay
+plain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
+
+from apportion.core.devices.catalogue import FAMILIES
+from apportion.core.devices.models import models
 from apportion.core.grants.controls import HIGH, PRIORITY, ends_hold
-from apportion.core.workloads.dialects import ManifestError, cambricon, listing, nvidia, plain
+from apportion.core.workloads import kube
+from apportion.core.workloads.dialects import (
+    ManifestError,
+    cambricon,
+    hami,
+    listing,
+    nvidia,
+    plain,
+    volcano_vgpu,
+)
 from apportion.core.workloads.dialects import reading as preferences
-from apportion.core.workloads.dialects.amounts import Container
-from apportion.core.workloads.dialects.errors import shown, within
+from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, Container, whole
+from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, PARTIAL_MEMORY
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.reading import read_pod
-from apportion.core.workloads.dialects.vendors import HAMI_PLUGINS
-from apportion.core.workloads.kinds.limits import QUEUE, QUOTA
-from apportion.core.workloads.kinds.resource_quota import OF_CLAIMS
+from apportion.core.workloads.dialects.reading import HAMI_PLUGINS, read_pod
+from apportion.core.workloads.document import below, shown, within
+from apportion.core.workloads.kinds.drafts import Manifest
+from apportion.core.workloads.kinds.limits import OF_CLAIMS, QUEUE, QUOTA
 from apportion.core.workloads.lint import ignored_fields
-from apportion.core.workloads.lint.doubtful_amounts import doubtful_amounts
-from apportion.core.workloads.lint.meant import meant
-from apportion.core.workloads.lint.unknown_fields import Part, unknown_fields
-from apportion.core.workloads.pods import gangs
+from apportion.core.workloads.pods import gangs, unsupported
+from apportion.core.workloads.pods.template import QUEUES
+from apportion.core.workloads.schedulers import DEFAULT, OURS, Chooser, SchedulerNames
+from apportion_schemas.quantities import MEMORY_MIB_MAX, WHOLE
 
 NEAR: Final = 0.8
 NEAR_OF_OTHERS: Final = 0.88
@@ -67,6 +89,27 @@ WRITTEN: Final = ("hami.io/", "volcano.sh/vgpu-", "apportion.dev/", "tencent.com
 """How names begin that schedulers and plugins write on pods that they have placed."""
 OF_NODES: Final = ("cpu", "memory", "pods", "ephemeral-storage")
 """What a queue limits of nodes, beside huge pages and what has a domain."""
+
+Part = Literal["pod", "container", "resources"]
+"""What of a pod has fields that are looked at."""
+_PART_NAMES: Final[Mapping[Part, str]] = {
+    "pod": "pod's spec",
+    "container": "container",
+    "resources": "container's resources",
+}
+Kind = Literal["limits", "requests"]
+_CLAMPED: Final = (
+    "is {}, a percentage of one device, and counts as 100, a device alone, as in HAMi; "
+    "write from 0 to 100"
+)
+_LESS: Final = "write what it is to have of one device"
+_SCHEDULER_FIELD: Final = "schedulerName"
+NAME_CHARS_MAX: Final = 63
+_UNLESS_TAKEN: Final = ", unless the webhook takes it for the devices that it asks for"
+DEFAULT_QUEUE: Final = "default"
+"""The queue of whoever names none; it needs no declaration."""
+_QUEUE_KEYS: Final = frozenset((*QUEUES, "queue"))
+_OFFERED_MAX: Final = 8
 
 
 class Suspect(NamedTuple):
@@ -348,3 +391,175 @@ def _domains(known: frozenset[str]) -> frozenset[str]:
 def _known_annotations() -> frozenset[str]:
     """All that some dialect, the manifests or a note of what has no effect knows."""
     return frozenset((*listing.reserved(), *listing.recovers(), *OWN, *ignored_fields.ANNOTATIONS))
+
+
+def unknown_fields(part: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
+    """Each field of this part that is nearly a known one, and why it is told of."""
+    known = _known_fields(part)
+    for field in found:
+        if isinstance(field, str) and field not in known and (hint := meant(field, known, NEAR)):
+            yield field, f"is no field of a {_PART_NAMES[part]}, and has no effect{hint}"
+
+
+@lru_cache(maxsize=3)
+def _known_fields(part: Part) -> frozenset[str]:
+    if part == "pod":
+        refused = (row.path for row in unsupported.POD_SPEC)
+        return _read_names(kube.PodSpec) | _first(
+            ignored_fields.POD_FIELDS, ignored_fields.OTHER_FIELDS, refused
+        )
+    if part == "container":
+        return _read_names(kube.ContainerSpec) | _first(ignored_fields.CONTAINER_FIELDS)
+    return _read_names(kube.Resources) | {"claims"}
+
+
+def _read_names(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+
+
+def _first(*paths: Any) -> frozenset[str]:
+    return frozenset(path.split(".")[0].removesuffix("[]") for each in paths for path in each)
+
+
+class Asked(NamedTuple):
+    """An amount of a resource of devices as a container asks for it; of limit and request, which
+    must agree, the limit.
+    """
+
+    kind: Kind
+    name: str
+    value: int
+
+
+def doubtful_amounts(
+    resources: Mapping[Any, Any], config: DialectConfig
+) -> Iterator[tuple[Asked, str]]:
+    """The amounts of a container's `resources` that are probably not meant so, each with why."""
+    asked = _asked(resources, config)
+    for each in asked.values():
+        if each.name in (config.hami.cores, cambricon.CORES) and each.value > WHOLE:
+            yield each, _CLAMPED.format(each.value)
+        elif why := _too_much(each, config):
+            yield each, why
+    yield from _beside(asked, config)
+
+
+def _asked(resources: Mapping[Any, Any], config: DialectConfig) -> dict[str, Asked]:
+    """What is no amount is passed over: whoever reads the pod refuses it."""
+    known = listing.claimed(config)
+    found: dict[str, Asked] = {}
+    kinds: tuple[Kind, Kind] = ("limits", "requests")
+    for kind in kinds:
+        amounts = resources.get(kind)
+        for name, written in (amounts if isinstance(amounts, dict) else {}).items():
+            if not isinstance(name, str) or name not in known or name in found:
+                continue
+            try:
+                found[name] = Asked(kind, name, whole(written, name, limit=AMOUNT_MAX))
+            except ManifestError:
+                continue
+    return found
+
+
+def _too_much(asked: Asked, config: DialectConfig) -> str:
+    """Why memory is more than a device of its family has; empty where it is not."""
+    resource = listing.resources(config)[asked.name]
+    bound = resource.bound
+    if bound is None or bound.counts not in (DEVICE_MEMORY, PARTIAL_MEMORY):
+        return ""
+    mib, most_mib = asked.value * bound.unit, max(map(_largest_mib, resource.families), default=0)
+    if not most_mib < mib <= MEMORY_MIB_MAX:
+        return ""
+    of = f" ({asked.value:,} units of {bound.unit} MiB)" if bound.unit > 1 else ""
+    said = f"is {mib:,} MiB{of}, and the largest device known here has {most_mib:,} MiB"
+    if asked.name == config.volcano_vgpu.memory != config.hami.memory:
+        return f"{said}: it counts as all memory of whichever card it gets, as in Volcano; {_LESS}"
+    if bound.unit > 1 and asked.value <= most_mib:
+        return f"{said}; write {-(-asked.value // bound.unit)} if MiB were meant"
+    return f"{said}; {_LESS}"
+
+
+@lru_cache(maxsize=64)
+def _largest_mib(family: str) -> int:
+    """The most memory that a device of this family has or is sold with."""
+    of_models = [model.memory_mib for model in models().values() if model.family == family]
+    return max((FAMILIES[family].printed_mib, *of_models))
+
+
+def _beside(asked: Mapping[str, Asked], config: DialectConfig) -> Iterator[tuple[Asked, str]]:
+    """Where memory is asked for as an amount and as a part, that of the two which says nothing."""
+    for names, manner, system in (
+        (config.hami, hami.MANNER, "HAMi"),
+        (config.volcano_vgpu, volcano_vgpu.MANNER, "Volcano"),
+    ):
+        amount, part = asked.get(names.memory), asked.get(names.memory_percent)
+        if not (amount and part and amount.value and part.value):
+            continue
+        idle, counting = (amount, part) if manner.percentage_first else (part, amount)
+        yield (
+            idle,
+            (
+                f"is {idle.value} and says nothing of memory beside {counting.name}, which counts "
+                f"alone, as in {system}; keep one of the two"
+            ),
+        )
+
+
+def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]:
+    """Each name of another scheduler, wherever in the document its pods stand."""
+    for field, key, name in _entries(document, skip="metadata"):
+        if key != _SCHEDULER_FIELD or not isinstance(name, str) or not name:
+            continue
+        if names.chooser(name) in {Chooser.OTHERS, Chooser.NOBODY}:
+            yield Suspect(field, _why_elsewhere(name, names))
+
+
+def _why_elsewhere(name: str, names: SchedulerNames) -> str:
+    ours = OURS[0] if OURS[0] in names.ours else min(names.ours)
+    unless = _UNLESS_TAKEN if name == DEFAULT else ""
+    return (
+        f"{name[:NAME_CHARS_MAX]} is another scheduler: without Kubernetes Apportion places the "
+        f"pod all the same, in Kubernetes it leaves it alone{unless}; write {ours}"
+    )
+
+
+def queues_named(document: object, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Each queue that the manifest of this document names, and the field that does."""
+    queues = {pod.queue for pod in manifest.pods}
+    queues |= {manifest.group.queue} if manifest.group is not None else set()
+    for queue in sorted(queues - {"", DEFAULT_QUEUE}):
+        named = (
+            at for at, key, value in _entries(document) if key in _QUEUE_KEYS and value == queue
+        )
+        yield queue, next(named, "")
+
+
+def _entries(
+    value: object, field: str = "", depth: int = 0, *, skip: str = ""
+) -> Iterator[tuple[str, str, object]]:
+    """Every field of a document: its path, its key and its value; none below a key `skip`."""
+    if depth > DEPTH_MAX:
+        return
+    if isinstance(value, list):
+        for place, each in enumerate(value):
+            yield from _entries(each, f"{field}[{place}]", depth + 1, skip=skip)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if key != skip:
+                at = below(field, str(key))
+                yield at, key, each
+                yield from _entries(each, at, depth + 1, skip=skip)
+
+
+def meant(name: str, known: Collection[str], cutoff: float) -> str:
+    """As in `; did you mean a, b or c?`; empty where none is as alike as `cutoff`."""
+    near = get_close_matches(name, known, n=_OFFERED_MAX, cutoff=cutoff)
+    best = max((_likeness(name, each) for each in near), default=0.0)
+    *others, last = sorted(each for each in near if _likeness(name, each) == best) or [""]
+    if not last:
+        return ""
+    return f"; did you mean {', '.join(others)} or {last}?" if others else f"; did you mean {last}?"
+
+
+def _likeness(name: str, known: str) -> float:
+    return SequenceMatcher(None, known, name).ratio()

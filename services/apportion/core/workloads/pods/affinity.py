@@ -5,12 +5,11 @@ itself which pods are meant. Invariant: what Kubernetes would refuse is refused 
 would have to know more of the cluster for than the ledger has, by name.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast, get_args, get_type_hints
 
-from apportion.core.workloads import kube, naming
-from apportion.core.workloads.dialects.errors import ManifestError
-from apportion.core.workloads.document import texts
+from apportion.core.workloads import kube
+from apportion.core.workloads.document import ManifestError, dns_label, texts
 from apportion_schemas import (
     LabelExpression,
     PodConstraints,
@@ -141,7 +140,7 @@ def _namespaces(term: kube.PodAffinityTerm, field: str, own: Own) -> tuple[str, 
         raise ManifestError(
             f"{field}.namespaces", term.namespaces, "is too long", f"at most {NAMESPACES_MAX}"
         )
-    named = (naming.label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces))
+    named = (dns_label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces))
     return tuple(sorted(set(named))) or (() if selector is not None else (own.namespace,))
 
 
@@ -242,3 +241,24 @@ def _expression(expression: kube.Expression, field: str) -> LabelExpression:
     if operator in {"Exists", "DoesNotExist"} and values:
         raise ManifestError(f"{field}.values", values, f"means nothing to {operator}", "remove it")
     return LabelExpression(key=expression.key, operator=cast("Any", operator), values=tuple(values))
+
+
+def meet(labels: Mapping[str, str], expressions: Iterable[LabelExpression]) -> bool:
+    """Whether these labels meet every expression; no expression at all selects everything.
+
+    Source: `LabelSelector` of Kubernetes. This is the one place where its operators mean something.
+    """
+    return all(_holds(expression, labels) for expression in expressions)
+
+
+def _holds(expression: LabelExpression, labels: Mapping[str, str]) -> bool:
+    value = labels.get(expression.key)
+    match expression.operator:
+        case "In":
+            return value in expression.values
+        case "NotIn":
+            return value not in expression.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None

@@ -7,8 +7,8 @@ of an object has a slash in it.
 
 from collections.abc import Collection, Mapping
 
-from apportion.core.workloads import kube, naming
-from apportion.core.workloads.dialects.errors import ManifestError, within
+from apportion.core.workloads import kube
+from apportion.core.workloads.document import ManifestError, dns_subdomain, joined_name, within
 
 GROUP = "scheduling.k8s.io/group-name"
 """The annotation of Volcano's pods."""
@@ -51,10 +51,10 @@ def gang_of(
         other = within(notes_field, GROUP) if noted else within(labels_field, LABEL)
         raise ManifestError(field, named, f"is a second gang beside {other}", "remove one of them")
     if noted:
-        return naming.subdomain(noted, within(notes_field, GROUP))
+        return dns_subdomain(noted, within(notes_field, GROUP))
     if named:
-        return f"{KUBERNETES}/{naming.subdomain(named, field)}"
-    return f"{COSCHEDULING}/{naming.subdomain(label, within(labels_field, LABEL))}" if label else ""
+        return f"{KUBERNETES}/{dns_subdomain(named, field)}"
+    return f"{COSCHEDULING}/{dns_subdomain(label, within(labels_field, LABEL))}" if label else ""
 
 
 def name_of(namespace: str, name: str, api: str = "") -> str:
@@ -64,7 +64,7 @@ def name_of(namespace: str, name: str, api: str = "") -> str:
         ManifestError: that is too long.
     """
     parts = (namespace, api, name) if api else (namespace, name)
-    return naming.joined(*parts, by="/", field="metadata.name")
+    return joined_name(*parts, by="/", field="metadata.name")
 
 
 def api_of(gang: str) -> str:

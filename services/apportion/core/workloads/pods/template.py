@@ -4,27 +4,31 @@ Invariant: the shape that comes out is one that the event schema accepts, so a p
 be submitted.
 """
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec import Struct
 
-from apportion.core.workloads import kube, naming
+from apportion.core.workloads import kube
 from apportion.core.workloads.dialects import Container, DialectConfig, ManifestError, read_pod
 from apportion.core.workloads.dialects.amounts import Role
 from apportion.core.workloads.dialects.dialect import FALSE, TRUE
-from apportion.core.workloads.dialects.errors import within
 from apportion.core.workloads.dialects.listing import claimed
-from apportion.core.workloads.dialects.reading import DeviceRequest
-from apportion.core.workloads.dialects.vendors import refuse_others
-from apportion.core.workloads.document import texts
-from apportion.core.workloads.pods import affinity, gangs, mounts, node_constraints, unsupported
-from apportion.core.workloads.pods.controls import controls_of
-from apportion.core.workloads.pods.resources import node_amounts
+from apportion.core.workloads.dialects.reading import DeviceRequest, refuse_others
+from apportion.core.workloads.document import (
+    dns_label,
+    dns_subdomain,
+    qualified_name,
+    texts,
+    within,
+)
+from apportion.core.workloads.pods import affinity, gangs, node_needs, unsupported
+from apportion.core.workloads.pods.node_needs import node_amounts
 from apportion.core.workloads.schedulers import SchedulerNames
 from apportion_schemas import Ask, NodeConstraints, Shape
 from apportion_schemas.quantities import CONTAINERS_MAX, Priority
-from apportion_schemas.workload import Controls
+from apportion_schemas.workload import Control, Controls
 
 SHAPE_BYTES_MAX = 1 << 18
 TASK = "volcano.sh/task-spec"
@@ -123,7 +127,7 @@ def read_template(
         borrowing=request.borrowing,
         **(_every_container(parts.spec, request) if request.asks else {}),
         gates=_gates(parts.spec, spec_field),
-        volume_claims=mounts.claims(parts.spec.volumes),
+        volume_claims=node_needs.claims(parts.spec.volumes),
         preempts=parts.spec.preemption_policy != "Never",
         **_among_others(parts.spec, notes, own.labels, config, at=field),
     )
@@ -154,7 +158,7 @@ def _priority(spec: kube.PodSpec, field: str, config: ManifestConfig, inherited:
 
 def _queue(annotations: dict[str, str], field: str) -> str:
     key = next((key for key in QUEUES if annotations.get(key)), "")
-    return naming.subdomain(annotations[key], within(field, key)) if key else ""
+    return dns_subdomain(annotations[key], within(field, key)) if key else ""
 
 
 def _among_others(
@@ -190,7 +194,7 @@ def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> boo
 def _gates(spec: kube.PodSpec, field: str) -> tuple[str, ...]:
     """`schedulingGates`: whoever set one takes it away once the pod may have a place."""
     names = (
-        naming.qualified(gate.name, f"{field}.schedulingGates[{i}].name")
+        qualified_name(gate.name, f"{field}.schedulingGates[{i}].name")
         for i, gate in enumerate(spec.scheduling_gates)
     )
     return tuple(dict.fromkeys(names))
@@ -199,7 +203,7 @@ def _gates(spec: kube.PodSpec, field: str) -> tuple[str, ...]:
 def _every_container(spec: kube.PodSpec, request: DeviceRequest) -> dict[str, Any]:
     """The names of all containers, for device plugins that count them, and what they control."""
     return {
-        "controls": controls_of(spec, (*request.asks, *request.borrowing)),
+        "controls": _controls(spec, (*request.asks, *request.borrowing)),
         "init_containers": tuple(container.name for container in spec.init_containers),
         "containers": tuple(container.name for container in spec.containers),
     }
@@ -216,7 +220,7 @@ def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
     for kind, group in groups:
         for i, each in enumerate(group):
             at = f"{field}.{kind}[{i}]"
-            name = naming.label(each.name, f"{at}.name")
+            name = dns_label(each.name, f"{at}.name")
             if name in found:
                 raise ManifestError(f"{at}.name", name, "comes twice", "give each its own name")
             role: Role = "app"
@@ -248,12 +252,12 @@ def _node(
         cpu_milli=amounts.cpu_milli,
         memory_mib=amounts.memory_mib,
         extended=amounts.extended,
-        selector=node_constraints.selector(spec, field),
-        required=node_constraints.required(spec, field),
-        preferred=node_constraints.preferred(spec, field),
-        tolerations=node_constraints.tolerations(spec, field),
-        ports=node_constraints.ports(spec, field),
-        disks=mounts.disks(spec.volumes, field),
+        selector=node_needs.selector(spec, field),
+        required=node_needs.required(spec, field),
+        preferred=node_needs.preferred(spec, field),
+        tolerations=node_needs.tolerations(spec, field),
+        ports=node_needs.ports(spec, field),
+        disks=node_needs.disks(spec.volumes, field),
     )
 
 
@@ -273,3 +277,29 @@ def _bounded(shape: Shape, field: str) -> Shape:
         raise ManifestError(
             field, None, f"makes an impossible ask ({error})", "change it"
         ) from None
+
+
+CONTROL_NAMES: Final[frozenset[Control]] = frozenset(get_args(Control))
+CONTROL_CHARS_MAX: Final = 64
+
+
+def _controls(spec: kube.PodSpec, asks: Iterable[Ask]) -> Controls:
+    """What containers that ask for devices say in their environment of how HAMi-core holds them.
+
+    The node's agent adds to a container's environment, and what it adds wins; so the ledger keeps
+    the few variables that are the container's own to say, and nothing else of an environment, for
+    there may be secrets in it. A value too long to be one of them is passed over.
+    """
+    asking = {ask.container for ask in asks}
+    found: Controls = {}
+    for container in (*spec.init_containers, *spec.containers):
+        if container.name not in asking:
+            continue
+        said = {
+            each.name: each.value
+            for each in container.env
+            if each.name in CONTROL_NAMES and 0 < len(each.value) <= CONTROL_CHARS_MAX
+        }
+        if said:
+            found[container.name] = said
+    return found

@@ -7,7 +7,7 @@ an absent or empty field never refuses a pod.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from apportion.core.workloads.dialects.errors import ManifestError, within
+from apportion.core.workloads.document import ManifestError, within
 from apportion.core.workloads.pods.gangs import GROUP, MIN_MEMBER
 
 _LATER = "is not implemented yet"

@@ -17,8 +17,8 @@ from msgspec.structs import astuple
 
 from apportion.core.workloads import kube
 from apportion.core.workloads.dialects.amounts import quantity
-from apportion.core.workloads.pods import affinity, node_constraints
-from apportion.core.workloads.pods.labels import meet
+from apportion.core.workloads.pods import affinity, node_needs
+from apportion.core.workloads.pods.affinity import meet
 from apportion_schemas import LabelExpression, NodeExpression, VolumeClaimObserved
 from apportion_schemas.decoding import from_outside
 
@@ -377,7 +377,7 @@ def affinity_of(volume: Volume) -> Terms:
     required = volume.spec.node_affinity.required if volume.spec.node_affinity else None
     at = "spec.nodeAffinity.required.nodeSelectorTerms"
     return tuple(
-        node_constraints.term(each, f"{at}[{i}]")
+        node_needs.term(each, f"{at}[{i}]")
         for i, each in enumerate(required.node_selector_terms if required else ())
     )
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from apportion.core.ledger.state import NodeState, PodState, State
-from apportion.core.workloads.pods.labels import meet
+from apportion.core.workloads.pods.affinity import meet
 from apportion_schemas import (
     Disk,
     HostPort,

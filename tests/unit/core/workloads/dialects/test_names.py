@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from apportion.core.workloads.dialects import DialectConfig, ManifestError
-from apportion.core.workloads.dialects.errors import shown
 from apportion.core.workloads.dialects.listing import claimed
+from apportion.core.workloads.document import shown
 
 VGPU = ("count", "memory", "memory_percent", "cores")
 

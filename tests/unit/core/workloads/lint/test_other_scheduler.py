@@ -6,7 +6,7 @@ import pytest
 
 from apportion.core.configuration import manifest_config
 from apportion.core.workloads.lint.checking import checked
-from apportion.core.workloads.lint.other_scheduler import left_elsewhere
+from apportion.core.workloads.lint.typo_checks import left_elsewhere
 from apportion.core.workloads.pods.template import DEFAULT_CONFIG
 from apportion.core.workloads.schedulers import SchedulerNames
 from apportion_schemas import Configuration

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.dialects.vendors import HAMI_PLUGINS
+from apportion.core.workloads.dialects.reading import HAMI_PLUGINS
 from apportion.core.workloads.lint import ignored_fields
 from apportion.core.workloads.lint.ignored_fields import CONTAINER_FIELDS
 from apportion.core.workloads.lint.typo_checks import of_no_device, of_queue, suspects

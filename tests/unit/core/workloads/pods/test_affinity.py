@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apportion.core.workloads.pods.labels import meet
+from apportion.core.workloads.pods.affinity import meet
 from apportion_schemas import (
     LabelExpression,
     PodConstraints,

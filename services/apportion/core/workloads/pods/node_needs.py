@@ -1,0 +1,408 @@
+"""What a pod needs of its node: amounts, selector, affinity, tolerations, ports, disks and claims.
+
+The sum of amounts is the one Kubernetes makes: the containers and sidecars that run at once, or the
+neediest init container with the sidecars started before it, whichever is more, plus the overhead.
+Disks that a pod names itself, without a claim, are as kube-scheduler's VolumeRestrictions has them.
+Other volumes of a pod without a claim, as `azureDisk` or `cinder`, keep it from no node there, and
+so they do not here.
+
+Invariant: sums are exact, and rounded up once, at the end. An expression that Kubernetes would
+refuse is refused here, so that a filter only ever meets well-formed ones. Two pods conflict by
+their disks here exactly where two of these volumes do in Kubernetes.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final, NamedTuple, cast, get_args, get_type_hints
+
+import msgspec
+from msgspec import structs
+
+from apportion.core.workloads import kube
+from apportion.core.workloads.dialects import Container
+from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, amount_of, quantity
+from apportion.core.workloads.document import ManifestError, texts, within
+from apportion_schemas import Disk, HostPort, NodeExpression, PreferredTerm, Toleration, quantities
+from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
+
+EXTENDED_MAX = 64
+_MIB = 1 << 20
+_OF_PODS = ("cpu", "memory")
+NOTHING = Container("", "spec", {}, {})
+_FRACTIONAL = ("cpu", "memory", "ephemeral-storage")
+
+_Vector = dict[str, Fraction]
+
+
+class NodeAmounts(NamedTuple):
+    """What is needed of the node; `extended` counts units, and bytes of storage and huge pages."""
+
+    cpu_milli: int
+    memory_mib: int
+    extended: dict[str, int]
+
+
+def node_amounts(
+    containers: Sequence[Container],
+    overhead: Mapping[str, object],
+    *,
+    field: str,
+    claimed: frozenset[str],
+    whole: Container = NOTHING,
+) -> NodeAmounts:
+    """What the pod whose spec stands at `field` needs; resources in `claimed` are about devices.
+
+    `whole` has the resources of the pod itself (`spec.resources`), which go before the sum over its
+    containers, as in Kubernetes 1.34.
+
+    Raises:
+        ManifestError: an amount is malformed, a request is above its limit, or the sum is absurd.
+    """
+    running: _Vector = {}
+    sidecars: _Vector = {}
+    peak: _Vector = {}
+    for container in containers:
+        needs = _requests(container, claimed)
+        if container.role == "init":
+            peak = _most(peak, _sum(needs, sidecars))
+        elif container.role == "sidecar":
+            sidecars = _sum(sidecars, needs)
+        else:
+            running = _sum(running, needs)
+    extra = {
+        name: quantity(amount, within(f"{field}.overhead", name))
+        for name, amount in overhead.items()
+        if name not in claimed
+    }
+    total = _most(_sum(running, sidecars), peak) | _of_pod(whole, claimed)
+    return _rounded(_sum(total, extra), f"{field}.containers")
+
+
+def _of_pod(whole: Container, claimed: frozenset[str]) -> _Vector:
+    for kind in ("limits", "requests"):
+        for name in getattr(whole, kind):
+            if name in claimed or not (name in _OF_PODS or name.startswith("hugepages-")):
+                raise ManifestError(
+                    whole.at("limits" if kind == "limits" else "requests", name),
+                    None,
+                    "is asked for by containers only",
+                    "write it in the resources of a container",
+                )
+    return _requests(whole, claimed)
+
+
+def _requests(container: Container, claimed: frozenset[str]) -> _Vector:
+    """A container's requests; a limit without a request is the request."""
+    needs: _Vector = {}
+    for name in {**container.limits, **container.requests}:
+        if name in claimed:
+            continue
+        if name not in _FRACTIONAL and not name.startswith("hugepages-"):
+            needs[name] = Fraction(_extended(container, name))
+            continue
+        limit = name in container.limits and quantity(
+            container.limits[name], container.at("limits", name)
+        )
+        if name not in container.requests:
+            needs[name] = Fraction(limit)
+            continue
+        written, field = container.requests[name], container.at("requests", name)
+        needs[name] = quantity(written, field)
+        if name in container.limits and needs[name] > limit:
+            raise ManifestError(field, written, "is more than the limit", "lower it")
+    return needs
+
+
+def _extended(container: Container, name: str) -> int:
+    if "/" not in name:
+        raise ManifestError(
+            f"{container.field}.resources",
+            name,
+            "is no resource",
+            "write cpu, memory, or a name with its domain, as in nvidia.com/gpu",
+        )
+    return amount_of(container, name).value
+
+
+def _sum(left: _Vector, right: _Vector) -> _Vector:
+    return {
+        name: left.get(name, Fraction()) + right.get(name, Fraction()) for name in {**left, **right}
+    }
+
+
+def _most(left: _Vector, right: _Vector) -> _Vector:
+    return {
+        name: max(left.get(name, Fraction()), right.get(name, Fraction()))
+        for name in {**left, **right}
+    }
+
+
+def _rounded(total: _Vector, field: str) -> NodeAmounts:
+    cpu_milli = math.ceil(total.pop("cpu", Fraction()) * 1000)
+    memory_mib = math.ceil(total.pop("memory", Fraction()) / _MIB)
+    if cpu_milli > CPU_MILLI_MAX or memory_mib > HOST_MEMORY_MIB_MAX:
+        raise ManifestError(
+            field,
+            f"{cpu_milli}m CPU, {memory_mib} MiB",
+            "is more than any node has",
+            f"ask for at most {CPU_MILLI_MAX // 1000} CPUs and {HOST_MEMORY_MIB_MAX >> 10} GiB",
+        )
+    extended = {name: math.ceil(amount) for name, amount in sorted(total.items()) if amount}
+    if len(extended) > EXTENDED_MAX or any(n > AMOUNT_MAX for n in extended.values()):
+        raise ManifestError(
+            field, extended, "has too many or too large amounts", f"name at most {EXTENDED_MAX}"
+        )
+    return NodeAmounts(cpu_milli, memory_mib, extended)
+
+
+SELECTOR_MAX = 64
+NAME_FIELD = "metadata.name"
+PORTS_MAX = 256
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_OPERATORS = get_args(get_type_hints(NodeExpression)["operator"])
+HIGHEST_PORT = 65535
+ADDRESS_MAX = 64
+ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - what manifests say, nobody listens there
+_PROTOCOLS = get_args(get_type_hints(HostPort)["protocol"])
+_EFFECTS = get_args(get_type_hints(Toleration)["effect"])
+
+
+def selector(spec: kube.PodSpec, field: str) -> dict[str, str]:
+    """`nodeSelector`.
+
+    Raises:
+        ManifestError: too long, or a value is not text.
+    """
+    field = f"{field}.nodeSelector"
+    if len(spec.node_selector) > SELECTOR_MAX:
+        raise ManifestError(field, spec.node_selector, "is too long", f"at most {SELECTOR_MAX}")
+    return texts(spec.node_selector, field)
+
+
+def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...], ...]:
+    """Terms of required node affinity, one of which must hold; an empty one matches no node.
+
+    Raises:
+        ManifestError: an expression is malformed.
+    """
+    terms = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
+    field = f"{field}.affinity.nodeAffinity.{_REQUIRED}"
+    return tuple(
+        term(each, f"{field}[{i}]")
+        for i, each in enumerate(terms.node_selector_terms if terms else ())
+    )
+
+
+def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
+    """Terms of preferred node affinity with their weights; an empty one prefers nothing.
+
+    Raises:
+        ManifestError: an expression is malformed.
+    """
+    terms = spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
+    field = f"{field}.affinity.nodeAffinity.{_PREFERRED}"
+    weighted = (
+        (each.weight, term(each.preference, f"{field}[{i}].preference"))
+        for i, each in enumerate(terms)
+    )
+    return tuple(PreferredTerm(weight=weight, term=term) for weight, term in weighted if term)
+
+
+def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
+    """`tolerations`.
+
+    Raises:
+        ManifestError: an operator or effect is unknown, or a key is missing.
+    """
+    return tuple(
+        _toleration(toleration, f"{field}.tolerations[{i}]")
+        for i, toleration in enumerate(spec.tolerations)
+    )
+
+
+def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
+    """`ports[].hostPort` of containers and sidecars, and all ports of a pod on the host's network.
+
+    As kube-scheduler counts them: an init container that ends takes none.
+
+    Raises:
+        ManifestError: a port or protocol is unknown, or there are too many.
+    """
+    found: dict[HostPort, None] = {}
+    sidecars = ((i, c) for i, c in enumerate(spec.init_containers) if c.restart_policy == "Always")
+    for kind, group in (("initContainers", sidecars), ("containers", enumerate(spec.containers))):
+        for i, container in group:
+            for j, port in enumerate(container.ports):
+                number = port.host_port or (port.container_port if spec.host_network else 0)
+                if number:
+                    at = f"{field}.{kind}[{i}].ports[{j}]"
+                    found[_port(port, number, at)] = None
+    if len(found) > PORTS_MAX:
+        raise ManifestError(
+            f"{field}.containers", None, "takes too many host ports", f"{PORTS_MAX}"
+        )
+    return tuple(found)
+
+
+def _port(port: kube.Port, number: int, field: str) -> HostPort:
+    if not 0 < number <= HIGHEST_PORT:
+        raise ManifestError(f"{field}.hostPort", number, "is no port", "write 1 to 65535")
+    if port.protocol not in _PROTOCOLS:
+        raise _choice(f"{field}.protocol", port.protocol, _PROTOCOLS)
+    address = "" if port.host_ip in ANY_ADDRESS else port.host_ip
+    if len(address) > ADDRESS_MAX:
+        raise ManifestError(f"{field}.hostIP", address, "is no address", "write an IP address")
+    return HostPort(port=number, protocol=cast("Any", port.protocol), ip=address)
+
+
+def term(wanted: kube.NodeTerm, field: str) -> tuple[NodeExpression, ...]:
+    """One term of a node selector, all of which must hold.
+
+    Raises:
+        ManifestError: an expression is malformed.
+    """
+    labels = [
+        _expression(expression, f"{field}.matchExpressions[{i}]")
+        for i, expression in enumerate(wanted.match_expressions)
+    ]
+    fields = [
+        _of_field(expression, f"{field}.matchFields[{i}]")
+        for i, expression in enumerate(wanted.match_fields)
+    ]
+    return (*labels, *fields)
+
+
+def _of_field(expression: kube.Expression, field: str) -> NodeExpression:
+    """`matchFields`, of which Kubernetes knows one field and two operators, with one value."""
+    if expression.key != NAME_FIELD:
+        raise ManifestError(f"{field}.key", expression.key, "is unknown", f"write {NAME_FIELD}")
+    if expression.operator not in {"In", "NotIn"}:
+        raise _choice(f"{field}.operator", expression.operator, ("In", "NotIn"))
+    if len(expression.values) != 1:
+        raise ManifestError(f"{field}.values", expression.values, "is not one name", "name one")
+    return structs.replace(_expression(expression, field), of_field=True)
+
+
+def _expression(expression: kube.Expression, field: str) -> NodeExpression:
+    operator, values = expression.operator, expression.values
+    if operator not in _OPERATORS:
+        raise _choice(f"{field}.operator", operator, _OPERATORS)
+    if operator in {"In", "NotIn"} and not values:
+        raise ManifestError(f"{field}.values", values, "is empty", "name at least one value")
+    if operator in {"Exists", "DoesNotExist"} and values:
+        raise ManifestError(f"{field}.values", values, f"means nothing to {operator}", "remove it")
+    if operator in {"Gt", "Lt"} and not (len(values) == 1 and _is_integer(values[0])):
+        raise ManifestError(f"{field}.values", values, "is not one number", "write one number")
+    return NodeExpression(key=expression.key, operator=cast("Any", operator), values=tuple(values))
+
+
+def _is_integer(value: str) -> bool:
+    return value.isascii() and value.removeprefix("-").isdecimal() and len(value) <= 19  # noqa: PLR2004  int64
+
+
+def _toleration(toleration: kube.TolerationSpec, field: str) -> Toleration:
+    operator = toleration.operator or "Equal"
+    if operator not in {"Exists", "Equal"}:
+        raise _choice(f"{field}.operator", operator, ("Exists", "Equal"))
+    if toleration.effect not in _EFFECTS:
+        raise _choice(f"{field}.effect", toleration.effect, _EFFECTS)
+    if not toleration.key and operator != "Exists":
+        raise ManifestError(f"{field}.key", "", "is empty", "name a taint, or use Exists")
+    if toleration.value and operator == "Exists":
+        raise ManifestError(
+            f"{field}.value", toleration.value, "means nothing to Exists", "remove it"
+        )
+    return Toleration(
+        key=toleration.key,
+        operator=cast("Any", operator),
+        value=toleration.value,
+        effect=cast("Any", toleration.effect),
+    )
+
+
+def _choice(field: str, value: str, choices: tuple[str, ...]) -> ManifestError:
+    return ManifestError(
+        field, value, "is unknown", f"write one of {', '.join(filter(None, choices))}"
+    )
+
+
+CLAIMS_MAX, DISKS_MAX = 256, 256
+DISK_NAME_MAX = 1024
+CLAIM_NAME_MAX: Final = quantities.NAME_MAX
+OWN_CLAIM: Final = "-"
+"""Begins the claim of a generic ephemeral volume, whose name begins with the pod's."""
+
+
+def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
+    """The claims of `volumes`, in order; one of the pod's own by what follows the pod's name."""
+    found: set[str] = set()
+    for volume in volumes:
+        if volume.persistent_volume_claim is not None:
+            found.add(volume.persistent_volume_claim.claim_name)
+        elif volume.ephemeral is not None:
+            found.add(f"{OWN_CLAIM}{volume.name}")
+    return tuple(sorted(found))
+
+
+def whole_names(pod: str, found: Iterable[str]) -> tuple[str, ...]:
+    """What the claims of a pod of that name are called; a longer name than there can be is none."""
+    names = (pod + claim if claim.startswith(OWN_CLAIM) else claim for claim in found)
+    return tuple(name for name in names if len(name) <= CLAIM_NAME_MAX)
+
+
+class Mounted(NamedTuple):
+    """What a pod mounts; see `claims` and `disks`."""
+
+    claims: tuple[str, ...] = ()
+    disks: tuple[Disk, ...] = ()
+
+
+def mounted(volumes: Any) -> Mounted:
+    """The same of a pod that runs, by the `volumes` of its spec; of what cannot be read, nothing.
+
+    The API server and the kubelet took them.
+    """
+    try:
+        found = msgspec.convert(volumes or [], list[kube.Volume])
+    except msgspec.ValidationError:
+        return Mounted()
+    names = claims(found)[:CLAIMS_MAX]
+    try:
+        return Mounted(names, disks(found, "spec"))
+    except ManifestError:
+        return Mounted(names)
+
+
+def disks(volumes: list[kube.Volume], field: str) -> tuple[Disk, ...]:
+    """The disks of `volumes`; an image of Ceph is one for each of its monitors.
+
+    Raises:
+        ManifestError: a name is too long, or there are too many.
+    """
+    found: dict[Disk, None] = {}
+    for i, volume in enumerate(volumes):
+        for disk in _disks_of(volume):
+            if len(disk.name) > DISK_NAME_MAX:
+                at = f"{field}.volumes[{i}]"
+                raise ManifestError(
+                    at, disk.name, "has too long a name", f"at most {DISK_NAME_MAX}"
+                )
+            found[disk] = None
+    if len(found) > DISKS_MAX:
+        raise ManifestError(f"{field}.volumes", None, "names too many disks", f"{DISKS_MAX}")
+    return tuple(found)
+
+
+def _disks_of(volume: kube.Volume) -> Iterator[Disk]:
+    if (google := volume.gce_persistent_disk) is not None:
+        yield Disk(name=f"gce/{google.pd_name}", read_only=google.read_only)
+    if (amazon := volume.aws_elastic_block_store) is not None:
+        yield Disk(name=f"aws/{amazon.volume_id}")  # not even to read is it for two
+    if (target := volume.iscsi) is not None:
+        yield Disk(name=f"iscsi/{target.iqn}", read_only=target.read_only)
+    if (ceph := volume.rbd) is not None:
+        for monitor in ceph.monitors:
+            name = f"rbd/{monitor}/{ceph.pool}/{ceph.image}"
+            yield Disk(name=name, read_only=ceph.read_only)
