@@ -252,7 +252,7 @@ class Vendor(NamedTuple):
 
     name: str
     domain: str
-    words: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
 
 
@@ -281,10 +281,10 @@ HAMI_PLUGINS = frozenset(("amd.com/gpu", "birentech.com/gpu", "vastaitech.com/va
 
 def vendor_of(resource: str) -> Vendor | None:
     """The vendor whose shared devices this name is about, if it is about any."""
-    domain, _, word = resource.partition("/")
+    domain, _, name = resource.partition("/")
     for vendor in VENDORS:
         if domain == vendor.domain and (
-            word in vendor.words or (vendor.endings and word.endswith(vendor.endings))
+            name in vendor.resources or (vendor.endings and name.endswith(vendor.endings))
         ):
             return vendor
     return None
