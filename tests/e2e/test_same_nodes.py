@@ -17,9 +17,9 @@ from msgspec import structs
 from apportion.core.ledger.state import PodState
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.workloads.pods.template import ManifestConfig
-from apportion.watcher.kubernetes_facts import Facts, Revisions
-from apportion.watcher.kubernetes_objects import ObjectReader
-from apportion.watcher.kubernetes_view import ClusterView
+from apportion.watcher.kubernetes.facts import Facts, Revisions
+from apportion.watcher.kubernetes.objects import ObjectReader
+from apportion.watcher.kubernetes.view import ClusterView
 from apportion_schemas import NodeObserved, PodRejected
 from tests.support.asked_extender import SETTINGS, asked_extender
 from tests.support.control_plane import ControlPlane

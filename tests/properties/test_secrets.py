@@ -22,7 +22,7 @@ from apportion_schemas import Event, PodPlaced, encode
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import rack
 from tests.support.kube_objects import kube_node, managed_fields
-from tests.unit.watcher.followed_cluster import Cluster
+from tests.unit.watcher.kubernetes.followed_cluster import Cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECRET = "hunter2-in-the-clear"

@@ -13,8 +13,8 @@ from tests.support.fleet import A100_40, gpu, node
 from tests.support.kube_objects import kube_node
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
-from tests.unit.watcher.followed_cluster import Cluster
-from tests.unit.watcher.test_kubernetes_claims import cut_of, hami_pod
+from tests.unit.watcher.kubernetes.followed_cluster import Cluster
+from tests.unit.watcher.kubernetes.test_claims import cut_of, hami_pod
 
 CUT = node("n1", *(gpu(n, model=A100_40, memory_mib=40_960, mode="mig", slots=7) for n in "ab"))
 CARDS = st.sampled_from("ab")

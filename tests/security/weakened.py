@@ -51,12 +51,12 @@ def doubts_annotations() -> Iterator[None]:
 @contextlib.contextmanager
 def holds_what_was_asked() -> Iterator[None]:
     """A pod that says of no device that it has it closes all of its node."""
-    from apportion.watcher import kubernetes_facts  # noqa: PLC0415
+    from apportion.watcher.kubernetes import facts  # noqa: PLC0415
 
     def nothing(*_: object) -> None:
         return None
 
-    with mock.patch.object(kubernetes_facts, "taken", nothing):
+    with mock.patch.object(facts, "taken", nothing):
         yield
 
 

@@ -48,8 +48,8 @@ from apportion.runtime.ledger.port import Delivery, Draft, FenceRefused, LedgerE
 from apportion.runtime.ledger.publisher import Insistence
 from apportion.runtime.ledger.reader import Reader
 from apportion.scheduler import cycle, fencing
-from apportion.watcher.reconcile import Fact
-from apportion.watcher.watching import Watching
+from apportion.watcher.local.reconcile import Fact
+from apportion.watcher.local.watching import Watching
 from apportion_schemas import (
     BindFailed,
     Event,

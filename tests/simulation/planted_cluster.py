@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from apportion.binder import kubernetes_target
 from apportion.binder.binding import Binding
-from apportion.binder.kubernetes_target import KubernetesTarget
+from apportion.binder.kubernetes import target as kubernetes_target
+from apportion.binder.kubernetes.target import KubernetesTarget
 from apportion.binder.target import Bound, Failed, Outcome
 from apportion.core.devices.demand import Known
 from apportion.core.ledger.state import NodeState
@@ -20,13 +20,14 @@ from apportion.runtime.kube import watch as kube_watch
 from apportion.runtime.kube.client import Answer, KubeApi
 from apportion.runtime.kube.watch import Watch
 from apportion.runtime.ledger.port import Delivery
-from apportion.watcher import kubernetes_facts, kubernetes_objects
-from apportion.watcher.kubernetes_doubts import Doubts
-from apportion.watcher.kubernetes_facts import Fact, Facts
-from apportion.watcher.kubernetes_kind import Kind
-from apportion.watcher.kubernetes_view import ClusterView
-from apportion.watcher.kubernetes_watching import KubernetesWatching
-from apportion.watcher.kubernetes_writing import FactWriting
+from apportion.watcher.kubernetes import facts as kubernetes_facts
+from apportion.watcher.kubernetes import objects as kubernetes_objects
+from apportion.watcher.kubernetes.doubts import Doubts
+from apportion.watcher.kubernetes.facts import Fact, Facts
+from apportion.watcher.kubernetes.kind import Kind
+from apportion.watcher.kubernetes.view import ClusterView
+from apportion.watcher.kubernetes.watching import KubernetesWatching
+from apportion.watcher.kubernetes.writing import FactWriting
 from apportion_schemas import NodeGone, PodAdopted, PodPlaced
 from tests.simulation.planted import Patch, Planted
 

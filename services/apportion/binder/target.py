@@ -1,7 +1,7 @@
 """Where bindings and evictions take effect.
 
 Kubernetes stands behind this port with one `pods/binding` call, or one deletion
-(`kubernetes_target`); where there is no Kubernetes the ledger is all there is, and neither has an
+(`kubernetes.target`); where there is no Kubernetes the ledger is all there is, and neither has an
 effect outside it. Invariant:
 `bind` may be called again for the same placement and then says what the first call did.
 """

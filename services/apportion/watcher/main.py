@@ -1,4 +1,4 @@
-"""`apportion watcher`: the process around `watching` and `kubernetes_watching`."""
+"""`apportion watcher`: the process around `local.watching` and `kubernetes.watching`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from apportion.runtime.service.kube_options import (
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import open_session
-from apportion.watcher.manifest_folder import ManifestFolder
+from apportion.watcher.local.manifest_folder import ManifestFolder
+from apportion.watcher.local.watching import Watching
 from apportion.watcher.source import Nothing
-from apportion.watcher.watching import Watching
 
 SCHEDULERS = ("apportion", "volcano", "hami-scheduler")
 SCHEDULERS_MAX = 32
@@ -161,7 +161,7 @@ async def kube_body(
 ) -> None:
     """One life of the watcher of a cluster, until cancelled."""
     from apportion.runtime.kube.dra import require_dra  # noqa: PLC0415 - see kube_options
-    from apportion.watcher.kubernetes_watching import kubernetes_watching  # noqa: PLC0415
+    from apportion.watcher.kubernetes.watching import kubernetes_watching  # noqa: PLC0415
 
     async with open_session(service) as session, kube.open() as api:
         if reading.dra:

@@ -15,7 +15,7 @@ from apportion.core.workloads.document import ManifestError
 from apportion.core.workloads.kinds.limits import CARD_QUOTA, card_quota
 from apportion.runtime.kube import watch
 from apportion.runtime.ledger.beats import read_beat
-from apportion.watcher.kubernetes_kind import metadata_of
+from apportion.watcher.kubernetes.kind import metadata_of
 
 ROOT = Path(apportion.__file__).parent
 DEEP = b'{"deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"

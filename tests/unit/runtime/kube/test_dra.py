@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.binder.kubernetes_slices import Slices
+from apportion.binder.kubernetes.slices import Slices
 from apportion.core.ledger.state import State
 from apportion.runtime.kube.client import Answer
 from apportion.runtime.kube.dra import SLICES, require_dra

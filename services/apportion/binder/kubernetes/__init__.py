@@ -1,0 +1,1 @@
+"""What the binder does in a Kubernetes cluster: binds, evicts, and writes what people see."""

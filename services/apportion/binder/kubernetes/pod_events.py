@@ -1,0 +1,533 @@
+"""Tells people where they look: events of the pod, and its condition PodScheduled.
+
+The fold says what is so; a pod is told when that changed. Of why it waits only the newest is worth
+telling; what happened to it (a card failed, then left the bus) is told in full. Names and contents
+come from the ledger, so several binders, or one that restarts, say the same thing once; what was
+said before and is so again counts up the event that there is. The API server drops an event after
+an hour by default, so the event of a pod that waits is counted up every `RENEW_S`.
+Invariants: events give way to bindings; every bound pod that is still there gets its event in the
+end; an event that the API server keeps failing delays no other; and what waits in memory has a
+limit: bindings beyond it are read from the state again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from hashlib import sha256
+from typing import Literal
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct
+
+from apportion.binder.kubernetes.health import HEALTH, FailedDevices
+from apportion.binder.kubernetes.pace import Pace
+from apportion.binder.kubernetes.undeclared import UndeclaredGangs
+from apportion.core.explain import lines, words
+from apportion.core.explain.health import failed_devices, failed_words
+from apportion.core.explain.why import event_words
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import NodeState, Phase, PodState, State
+from apportion.core.workloads.adoption.placement_annotations import PREFIX
+from apportion.runtime.kube.client import MERGE_PATCH, Answer, KubeApi, KubeUnavailable, pod_path
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import (
+    AllocationFailed,
+    BindFailed,
+    PodBound,
+    PodEvicted,
+    PodRefused,
+    PodRejected,
+    PodResized,
+    ShareBreached,
+)
+from apportion_schemas.decoding import from_outside
+
+UNTOLD_MAX = 10_000
+TELLERS = 2
+TRIES = 5
+PAUSE_S = 0.5
+PAUSE_MAX_S = 5.0
+"""Retry-After is heeded up to this: one event must not hold up all others for hours."""
+GIVE_WAY_S = 0.1
+GIVE_WAY_TIMES = 20
+RECALLED_S = 300.0
+"""Of pods bound that long before a binder starts, the event may not have been written."""
+RENEW_SLOTS = 25
+RENEW_SLOT_S = 60.0
+RENEW_S = RENEW_SLOTS * RENEW_SLOT_S
+"""How often the event of a pod that waits is counted up, well before it expires."""
+RENEWED_MAX = 600
+"""Pods whose events are counted up in one slot."""
+MESSAGE_MAX = 1000
+"""Of 1,024 bytes that the API server takes."""
+NAME_MAX = 253 - 1 - 16
+COMPONENT = "apportion"
+SCHEDULED = "Scheduled"
+REVISION = f"{PREFIX}revision"
+DECLARED_WITHIN_S = 15.0
+"""A gang that is not declared for so long, or at most twice that, is told of."""
+_BUSY = 429
+_CONFLICT = 409
+_SERVER_ERROR = 500
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+
+
+class Tale(Struct, frozen=True, kw_only=True):
+    """One thing to tell of a pod; `unschedulable` also makes it the pod's condition.
+
+    `revision` tells one telling from the next; the event has it in an annotation. `renews`: it was
+    told before and is so still.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    kind: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+    revision: int = 0
+    unschedulable: bool = False
+    renews: bool = False
+
+
+class _EventMeta(Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Event(Struct, frozen=True, rename="camel"):
+    metadata: _EventMeta
+    count: int = 1
+    last_timestamp: str | None = None
+
+    @property
+    def revision(self) -> int:
+        """Of the ledger, as of which this was said last."""
+        text = (self.metadata.annotations or {}).get(REVISION, "")
+        return int(text) if text.isdecimal() else 0
+
+
+_decode_event = from_outside(msgspec.json.Decoder(_Event).decode)
+
+
+class Telling:
+    """What is to be told, and the loop that does; bad news goes first."""
+
+    def __init__(
+        self, api: KubeApi, state: State, clock: Clock, metrics: Metrics, *, pace: Pace
+    ) -> None:
+        self._api = api
+        self._pace = pace
+        self._state = state
+        self._undeclared = UndeclaredGangs(state)
+        self._failed = FailedDevices(state)
+        self._clock = clock
+        self._bad: dict[str, Tale] = {}
+        self._good: dict[str, Tale] = {}
+        self._failing: dict[str, Tale] = {}
+        self._news = asyncio.Event()
+        self._recall = range(0)
+        self._live = False
+        self._reported = metrics.counter(
+            "apportion_reported_total",
+            "Events of pods: told, known already, dropped.",
+            ("outcome",),
+        )
+        metrics.gauge("apportion_unreported", "What is to be told to people yet.").set_function(
+            lambda: len(self._bad) + len(self._good) + len(self._failing)
+        )
+
+    # -------------------------------------------------------------- what there is to tell
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed; give this to the reader."""
+        if not self._live or change.refused:
+            return
+        data = change.data
+        if isinstance(data, PodRejected):
+            self._note(_rejected(data))
+        elif isinstance(data, PodEvicted) and change.pod is not None:
+            self._note_eviction(data, change.pod)
+        elif isinstance(data, HEALTH) and change.node is not None:
+            self._note_health(change.node)
+        elif change.pod is not None:
+            self._note(_of(self._state, change.pod, data, self._state.revision))
+
+    def _begin(self) -> None:
+        """From here on changes are told; of what was before, only what still troubles a pod."""
+        self._live = True
+        for rejected in self._state.rejected.values():
+            self._note(_rejected(rejected))
+        since, next_one = self._ago(RECALLED_S), self._state.revision + 1
+        recent = [next_one]
+        for pod in self._state.pods.values():
+            if pod.phase is Phase.PENDING and pod.refusal is not None:
+                self._note(_of(self._state, pod, pod.refusal, pod.refused_revision))
+            elif pod.bound_revision and not pod.adopted and pod.placed_time >= since:
+                recent.append(pod.bound_revision)
+        self._recall = range(min(recent), next_one)
+        for pod in self._failed.at_first():
+            self._note(_failed(self._state, pod, 0))
+
+    def _note(self, tale: Tale | None) -> None:
+        if tale is None:
+            return
+        self._failing.pop(_place_of(tale), None)
+        self._put(tale, self._bad if tale.kind == "Warning" else self._good)
+
+    def _put(self, tale: Tale, waiting: dict[str, Tale]) -> None:
+        """Queue a tale in place of an earlier one; beyond the limit the oldest makes room."""
+        key = _place_of(tale)
+        waiting.pop(key, None)
+        waiting[key] = tale
+        if len(waiting) > UNTOLD_MAX:
+            oldest = waiting.pop(next(iter(waiting)))
+            if oldest.reason == SCHEDULED:
+                begins = (
+                    min(self._recall.start, oldest.revision) if self._recall else oldest.revision
+                )
+                self._recall = range(begins, max(self._recall.stop, oldest.revision + 1))
+            else:
+                self._reported.labels("dropped").inc()
+        self._news.set()
+
+    def _recalled(self) -> None:
+        """Note the bindings of the span to recall, as many as fit: those told already are known."""
+        span, state = self._recall, self._state
+        pods = [pod for pod in state.pods.values() if pod.bound_revision in span]
+        pods.sort(key=lambda pod: pod.bound_revision)
+        self._recall = range(0)
+        for pod in pods[:UNTOLD_MAX]:
+            if not pod.adopted:
+                self._note(_scheduled(pod, pod.bound_revision))
+        if len(pods) > UNTOLD_MAX:
+            self._recall = range(pods[UNTOLD_MAX].bound_revision, span.stop)
+
+    def _note_health(self, node: NodeState) -> None:
+        for pod, recovered in self._failed.news(node):
+            self._note(_recovered(pod, recovered, self._state.revision))
+            self._note(_failed(self._state, pod, self._state.revision))
+
+    def _note_eviction(self, data: PodEvicted, pod: PodState) -> None:
+        """Both sides hear of it, the one that goes and the one for which it goes."""
+        said, revision = words.eviction(data), self._state.revision
+        self._note(_tale(pod, "Preempted", said, revision, kind="Normal"))
+        other = self._state.pods.get(data.beneficiary)
+        if other is not None:
+            self._note(_tale(other, "Preempting", said, revision, kind="Normal"))
+
+    # -------------------------------------------------------------- telling
+
+    async def run(self, reader: Reader[Change]) -> None:
+        """Write what changed into events and conditions of pods, until cancelled."""
+        await reader.caught_up()
+        self._begin()
+        async with asyncio.TaskGroup() as tellers:
+            for number in range(TELLERS):
+                tellers.create_task(self._tell_all(), name=f"tell {number}")
+            tellers.create_task(self._look_for_undeclared(), name="look for undeclared gangs")
+            tellers.create_task(self._renew(), name="renew events")
+
+    async def _look_for_undeclared(self) -> None:
+        while True:
+            await self._clock.pause(DECLARED_WITHIN_S)
+            for pod in self._undeclared.look():
+                self._note(_undeclared(pod))
+
+    async def _renew(self) -> None:
+        """Count up the events of pods that wait before they expire, some pods at a time."""
+        for number in itertools.count():
+            await self._clock.pause(RENEW_SLOT_S)
+            turn, slot = divmod(number, RENEW_SLOTS)
+            state = self._state
+            refused = (
+                uid
+                for uid, pod in state.pods.items()
+                if pod.phase is Phase.PENDING and pod.refusal is not None
+            )
+            undeclared = {pod.submitted.uid: pod for pod in self._undeclared.named()}
+            every = dict.fromkeys(itertools.chain(state.rejected, refused, undeclared))
+            due = [uid for uid in every if _slot_of(uid) == slot]
+            begin = turn * RENEWED_MAX % max(1, len(due))  # where the last turn ended
+            for uid in (due[begin:] + due[:begin])[:RENEWED_MAX]:
+                tale = self._why_waits(uid, undeclared)
+                if tale is not None and not self._is_queued(tale):
+                    self._note(msgspec.structs.replace(tale, renews=True))
+
+    def _why_waits(self, uid: str, undeclared: Mapping[str, PodState]) -> Tale | None:
+        """Why the pod waits, as its owner was told before."""
+        rejected, pod = self._state.rejected.get(uid), self._state.pods.get(uid)
+        if rejected is not None:
+            return _rejected(rejected)
+        if uid in undeclared:
+            return _undeclared(undeclared[uid])
+        return None if pod is None else _of(self._state, pod, pod.refusal, pod.refused_revision)
+
+    async def _tell_all(self) -> None:
+        while True:
+            if not (self._bad or self._good) and self._recall:
+                self._recalled()
+            if not self._bad and self._good:
+                await self._give_way()
+            for waiting in (self._bad, self._good, self._failing):
+                if waiting:
+                    tries = 1 if waiting is self._failing else TRIES  # others may come
+                    await self._tell(waiting.pop(next(iter(waiting))), tries)
+                    break
+            else:
+                self._news.clear()
+                await self._news.wait()
+
+    async def _give_way(self) -> None:
+        """Good news waits a while for bindings where these need the greater part of what the API
+        server takes.
+        """
+        for _ in range(GIVE_WAY_TIMES):
+            if self._bad or 2 * self._pace.in_flight < self._pace.limit:
+                return
+            await self._clock.pause(GIVE_WAY_S)
+
+    async def _tell(self, tale: Tale, tries: int) -> None:
+        if tale.unschedulable and not self._still_waits(tale.uid):
+            return
+        path = f"/api/v1/namespaces/{tale.namespace}/events"
+        answer = await self._send("POST", path, self._event(tale), tries=tries)
+        if answer is not None and answer.status == _CONFLICT and (tale.revision or tale.renews):
+            answer = await self._say_again(f"{path}/{_event_name(tale)}", tale)
+        if answer is None:
+            self._again(tale)
+            return
+        self._count(answer)
+        if tale.renews:
+            return
+        if tale.unschedulable and self._still_waits(tale.uid):  # it may have been bound meanwhile
+            path = f"{pod_path(tale.namespace, tale.name)}/status"
+            self._count(await self._send("PATCH", path, self._condition(tale)))
+
+    async def _say_again(self, path: str, tale: Tale) -> Answer | None:
+        """Count up the event that says so already, unless that was of this very revision, or
+        another binder has renewed it.
+        """
+        answer = await self._send("GET", path)
+        if answer is None or not answer.ok:
+            return answer
+        known = _decode_event(answer.body)
+        is_known = known.revision >= tale.revision
+        if tale.renews:
+            is_known = (known.last_timestamp or "") > self._ago(RENEW_S / 2)
+        if is_known:
+            return Answer(_CONFLICT, b"")
+        meta = {
+            "resourceVersion": known.metadata.resource_version,
+            "annotations": {REVISION: str(max(tale.revision, known.revision))},
+        }
+        body = {"metadata": meta, "count": known.count + 1, "lastTimestamp": self._now()}
+        return await self._send("PATCH", path, _encode(body))
+
+    async def _send(
+        self, method: str, path: str, body: bytes | None = None, *, tries: int = TRIES
+    ) -> Answer | None:
+        """What the server answered; None where it never did."""
+        for _ in range(tries):
+            try:
+                answer = await self._api.request(
+                    method, path, body=body, content_type=_form(method)
+                )
+            except KubeUnavailable:
+                await self._clock.pause(PAUSE_S)
+                continue
+            if answer.status == _BUSY or answer.status >= _SERVER_ERROR:
+                await self._clock.pause(min(max(PAUSE_S, answer.retry_after_s), PAUSE_MAX_S))
+                continue
+            return answer
+        return None
+
+    def _count(self, answer: Answer | None) -> None:
+        """Refused: an event that is there, a pod or namespace that is gone. Nobody waits for it."""
+        if answer is not None and not answer.ok and answer.body:
+            _log.debug("not told: %s", answer.refusal())
+        outcome = "dropped" if answer is None else "told" if answer.ok else "known already"
+        self._reported.labels(outcome).inc()
+
+    def _again(self, tale: Tale) -> None:
+        """Retry once nothing else waits, unless there is newer to say: the API server failed."""
+        if not self._is_queued(tale):
+            self._put(tale, self._failing)
+
+    def _is_queued(self, tale: Tale) -> bool:
+        """Whether this tale, or a newer one in its place, is in a queue."""
+        key = _place_of(tale)
+        return key in self._bad or key in self._good or key in self._failing
+
+    def _now(self) -> str:
+        return self._ago(0)
+
+    def _ago(self, span_s: float) -> str:
+        return (self._clock.now() - timedelta(seconds=span_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _still_waits(self, uid: str) -> bool:
+        pod = self._state.pods.get(uid)
+        if pod is None:
+            return uid in self._state.rejected
+        return pod.phase is Phase.PENDING
+
+    def _event(self, tale: Tale) -> bytes:
+        now = self._now()
+        return _encode(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {
+                    "name": _event_name(tale),
+                    "namespace": tale.namespace,
+                    "annotations": {REVISION: str(tale.revision)},
+                },
+                "involvedObject": {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "namespace": tale.namespace,
+                    "name": tale.name,
+                    "uid": tale.uid,
+                },
+                "type": tale.kind,
+                "reason": tale.reason,
+                "message": tale.message,
+                "source": {"component": COMPONENT},
+                "reportingComponent": COMPONENT,
+                "firstTimestamp": now,
+                "lastTimestamp": now,
+                "count": 1,
+            }
+        )
+
+    def _condition(self, tale: Tale) -> bytes:
+        """A strategic patch, which leaves the pod's other conditions alone."""
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": tale.message,
+        }
+        pod = self._state.pods.get(tale.uid)
+        if pod is not None:
+            condition["lastTransitionTime"] = f"{pod.submitted_time[:19]}Z"
+        nominated = self._state.nominated.get(tale.uid)  # None takes it away
+        status = {"conditions": [condition], "nominatedNodeName": nominated}
+        return _encode({"metadata": {"uid": tale.uid}, "status": status})
+
+
+def _place_of(tale: Tale) -> str:
+    """Which untold tale this one takes the place of: why a pod waits, or what says the same."""
+    return tale.uid if tale.unschedulable else _event_name(tale)
+
+
+def _event_name(tale: Tale) -> str:
+    """The same for what is the same, whenever it is said."""
+    same = sha256(f"{tale.uid}/{tale.reason}/{tale.message}".encode())
+    return f"{tale.name[:NAME_MAX]}.{same.hexdigest()[:16]}"
+
+
+def _form(method: str) -> str:
+    return MERGE_PATCH if method == "PATCH" else "application/json"
+
+
+def _rejected(data: PodRejected) -> Tale:
+    return Tale(
+        uid=data.uid,
+        namespace=data.namespace,
+        name=data.name,
+        kind="Warning",
+        reason="Rejected",
+        message=_cut(lines.rejection_words(data)),
+        unschedulable=True,
+    )
+
+
+def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None:
+    """What an event of the ledger says to the owner of a pod, if anything."""
+    match data:
+        case PodRefused() if pod.submitted.chooser:
+            return None  # kube-scheduler asked, tells the reason, and keeps the condition
+        case PodRefused():
+            said = event_words(state, pod, data)
+            tale = _tale(pod, "FailedScheduling", said, revision)
+            return msgspec.structs.replace(tale, unschedulable=True)
+        case BindFailed():
+            return _tale(pod, "FailedBinding", f"{data.node}: {data.message}", revision)
+        case AllocationFailed():
+            return _tale(pod, "FailedAllocation", f"{data.node}: {data.message}", revision)
+        case ShareBreached():
+            return _tale(pod, "ShareBreached", lines.breach_words(data), revision)
+        case PodBound():
+            return _scheduled(pod, revision)
+        case PodResized():
+            said = f"holds {lines.shares_words(data.shares)}; {lines.CORES_LATER}"
+            return _tale(pod, "Resized", said, revision, kind="Normal")
+    return None
+
+
+def _scheduled(pod: PodState, revision: int) -> Tale | None:
+    if pod.placement is None:
+        return None
+    held = lines.listed([lines.share_words(share) for share in pod.placement.shares])
+    message = f"bound to {pod.placement.node}: {held or 'no device'}"
+    return _tale(pod, SCHEDULED, message, revision, kind="Normal")
+
+
+def _undeclared(pod: PodState) -> Tale:
+    said = words.undeclared(pod.submitted.group)
+    tale = _tale(pod, "FailedScheduling", said, pod.submitted_revision)
+    return msgspec.structs.replace(tale, unschedulable=True)
+
+
+def _slot_of(uid: str) -> int:
+    """When the events of the pod are renewed: the same for every binder."""
+    return crc32(uid.encode()) % RENEW_SLOTS
+
+
+def _failed(state: State, pod: PodState, revision: int) -> Tale | None:
+    failed = failed_devices(state, pod)
+    return _tale(pod, "DeviceFailed", failed_words(failed), revision) if failed else None
+
+
+def _recovered(pod: PodState, device: str, revision: int) -> Tale | None:
+    if not device:
+        return None
+    said = f"its device {words.device_words(device)} has recovered"
+    return _tale(pod, "DeviceRecovered", said, revision, kind="Normal")
+
+
+def _tale(
+    pod: PodState,
+    reason: str,
+    message: str,
+    revision: int,
+    *,
+    kind: Literal["Normal", "Warning"] = "Warning",
+) -> Tale:
+    about = pod.submitted
+    return Tale(
+        uid=about.uid,
+        namespace=about.namespace,
+        name=about.name,
+        kind=kind,
+        reason=reason,
+        message=_cut(message),
+        revision=revision,
+    )
+
+
+def _cut(message: str) -> str:
+    encoded = message.encode()
+    if len(encoded) <= MESSAGE_MAX:
+        return message
+    return encoded[: MESSAGE_MAX - 3].decode(errors="ignore") + "…"

@@ -1,0 +1,1 @@
+"""The watcher of a Kubernetes cluster: its objects to events of the ledger."""

@@ -1,0 +1,426 @@
+"""What the ledger must be told so that it agrees with the cluster: pure, one thing at a time.
+
+Every fact is fenced by the newest revision on its subject, so of two watchers one writes it, and a
+watcher that lags writes nothing. Invariant: nothing differs, nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from apportion.core.devices.shares import Oversold
+from apportion.core.ledger.adoption import charged
+from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.ledger.unnamed import taken
+from apportion.core.workloads.adoption.placement_annotations import shares_text
+from apportion.core.workloads.document import ManifestError, shown
+from apportion.core.workloads.kinds.drafts import claims_of, submitted
+from apportion.watcher.kubernetes.objects import NodeView, PodView
+from apportion.watcher.kubernetes.view import ClusterView, change_of, placed_on, says_otherwise
+from apportion_schemas import (
+    BudgetGone,
+    BudgetObserved,
+    DifferenceFound,
+    Disk,
+    HostPort,
+    Neighbour,
+    NodeGone,
+    NodeObserved,
+    PodAdopted,
+    PodGone,
+    PodGroupGone,
+    PodRejected,
+    PodTerm,
+    QuotaGone,
+    subject_of,
+)
+from apportion_schemas.catalogue import SUBJECTS
+from apportion_schemas.quantities import NAME_MAX, TEXT_MAX, Payload
+
+OTHERS_MAX, ALIKE_MAX = 1024, 4096
+_Alike = tuple[
+    str,
+    tuple[tuple[str, str], ...],
+    tuple[HostPort, ...],
+    tuple[PodTerm, ...],
+    tuple[Disk, ...],
+    tuple[str, ...],
+    bool,
+]
+
+
+class Fact(NamedTuple):
+    """An event to append: its id, and the newest revision that its subject may have."""
+
+    data: Payload
+    event_id: str
+    expect: int
+
+
+class Adoption(NamedTuple):
+    """A pod to be held; `problem` says why the ledger cannot account for what it holds."""
+
+    data: PodAdopted
+    problem: str = ""
+
+
+class Revisions:
+    """The newest revision of each subject that this watcher fences, but for live pods'.
+
+    `adopted` are live pods whose submission is not the newest event on their subject: they were
+    adopted, or the ledger's beginning was dropped. Their ends are fenced like anything else.
+    """
+
+    def __init__(self) -> None:
+        self._newest: dict[str, int] = {}
+        self._dropped = 0
+        self.adopted: set[str] = set()
+
+    def note(self, subject: str, revision: int) -> None:
+        """Something stands on the subject at that revision."""
+        self._newest[subject] = max(revision, self._newest.get(subject, 0))
+
+    def forget(self, subject: str) -> None:
+        """Nothing will be written there any more."""
+        self._newest.pop(subject, None)
+
+    def drop(self, revision: int) -> None:
+        """The server no longer has the ledger's records up to this one."""
+        self._dropped = max(self._dropped, revision)
+
+    def keep(self, revision: int) -> None:
+        """The server has this record, so it dropped none after it: one was missing alone."""
+        self._dropped = min(self._dropped, revision - 1)
+
+    def expected(self, newest: int) -> int:
+        """What to expect of a subject whose newest record is `newest`: 0 where it was dropped."""
+        return newest if newest > self._dropped else 0
+
+    def of(self, data: Payload) -> int:
+        """What the next event with this payload must expect."""
+        return self.expected(self._newest.get(subject_of(data), 0))
+
+
+class Facts:
+    """Compares a view of the cluster with the state of the ledger."""
+
+    def __init__(self, view: ClusterView, state: State, revisions: Revisions) -> None:
+        self._view = view
+        self._state = state
+        self._revisions = revisions
+
+    # -------------------------------------------------------------- pods that leave
+
+    def ends(self, uids: Iterable[str]) -> Iterator[Fact]:
+        """Pods that the ledger has and that hold, and want, nothing any more."""
+        for uid in uids:
+            known = self._state.pods.get(uid)
+            rejected = self._state.rejected.get(uid)
+            if known is None and rejected is None:
+                self._view.gone.pop(uid, None)
+                continue
+            reason = self._why_gone(uid, known)
+            if reason:
+                yield self._end(PodGone(uid=uid, reason=reason[:TEXT_MAX]), known)
+
+    def _end(self, data: PodGone, known: PodState | None) -> Fact:
+        if known is not None and not self._is_adopted(known):
+            newest = max(known.submitted_revision, known.changed_revision)
+            return Fact(data, f"{data.uid}/gone/{newest}", self._revisions.expected(newest))
+        # A pod that was let go before it was adopted or submitted again ends twice.
+        changed = self._revisions.expected(known.changed_revision) if known else 0
+        expect = max(self._revisions.of(data), changed)
+        return Fact(data, f"{data.uid}/gone" + (f"/{expect}" if expect else ""), expect)
+
+    def _is_adopted(self, pod: PodState) -> bool:
+        """Whether the newest event on the pod's own subject is another than its submission."""
+        return pod.uid in self._revisions.adopted or pod.placed_revision == pod.submitted_revision
+
+    def _why_gone(self, uid: str, known: PodState | None) -> str:
+        pod = self._view.pods.get(uid)
+        if pod is None or uid in self._view.gone:
+            return self._view.gone.get(uid, "")
+        if pod.ended:
+            return pod.ended
+        if pod.deleting and not pod.node:
+            return "deleted before it was bound"
+        if pod.node and not placed_on(known, pod.node):
+            return f"bound to {pod.node} outside of the ledger"
+        if pod.node and known is not None and _bound_by_another(known, pod):
+            return f"bound to {pod.node} by attempt {pod.attempt}, which was given up"
+        return ""
+
+    # -------------------------------------------------------------- pods that run already
+
+    def adoptions(self, uids: Iterable[str]) -> Iterator[Adoption]:
+        """Pods that are on a node without a place in the ledger, and what they hold."""
+        for uid in uids:
+            pod = self._view.pods.get(uid)
+            if pod is None or pod.claim is None or pod.ended or uid in self._state.pods:
+                continue
+            node = self._state.nodes.get(pod.node)
+            devices = {name: each.device for name, each in node.by_id.items()} if node else {}
+            known = self._state.configuration.nvidia.known_mig_geometries
+            data = pod.claim.on(pod.node, devices, known)
+            if data is None and node is not None:
+                data = taken(pod.claim, node, known)
+            if data is None:
+                continue
+            try:
+                charged(self._state, data)
+            except Oversold as error:
+                yield Adoption(data, str(error))
+            else:
+                yield Adoption(data)
+
+    def difference(self, data: DifferenceFound) -> Iterator[Fact]:
+        """That cluster and ledger differ, unless the ledger says so already."""
+        if self._state.differing.get(data.pod) != data:
+            yield self._fact(data)
+
+    def annotations(self) -> Iterator[Fact]:
+        """Bound pods that say otherwise of their shares than the ledger, or nothing any more."""
+        for uid, pod in self._view.pods.items():
+            known = self._state.pods.get(uid)
+            placed = known.placement if known else None
+            if known is None or placed is None or placed.node != pod.node or pod.ended:
+                continue
+            held = shares_text(placed.shares)
+            if pod.shares != held and (pod.shares or _was_written(known)):
+                yield from self.difference(
+                    DifferenceFound(
+                        kind="annotation", name=known.full_name[:NAME_MAX], pod=uid,
+                        ledger=held[:TEXT_MAX], cluster=pod.shares[:TEXT_MAX],
+                    )
+                )  # fmt: skip
+
+    def missed(self, facts: Iterable[Fact]) -> Iterator[Fact]:
+        """That no watch told of these."""
+        for fact in facts:
+            if not isinstance(fact.data, DifferenceFound):
+                about = subject_of(fact.data).removeprefix(f"{SUBJECTS}.")
+                kind = type(fact.data).__name__
+                yield from self.difference(
+                    DifferenceFound(kind="missed", name=about[:NAME_MAX], cluster=kind)
+                )
+
+    # -------------------------------------------------------------- pods that come
+
+    def arrivals(self, uids: Iterable[str]) -> Iterator[Fact]:
+        """Pods that want a place, and pods that cannot be read."""
+        for uid in uids:
+            pod = self._view.pods.get(uid)
+            if pod is None or uid in self._state.pods or pod.ended or pod.node or pod.deleting:
+                continue
+            problem = pod.problem
+            if pod.draft is not None and pod.draft.group:
+                problem = self._view.pod_groups.unread(pod.draft.group)
+            if problem is not None:
+                yield from self._rejection(pod, problem)
+            elif pod.draft is not None:
+                expect = self._revisions.of(PodGone(uid=uid))
+                again = f"/{expect}" if expect else ""
+                yield Fact(submitted(pod.draft, uid), f"{uid}/submitted{again}", expect)
+
+    def _rejection(self, pod: PodView, problem: ManifestError) -> Iterator[Fact]:
+        data = PodRejected(
+            uid=pod.uid,
+            namespace=pod.namespace,
+            name=pod.name,
+            field=problem.field[-TEXT_MAX:],
+            value=shown(problem.value),
+            problem=problem.problem[:TEXT_MAX],
+            fix=problem.fix[:TEXT_MAX],
+        )
+        if self._state.rejected.get(pod.uid) != data:
+            expect = self._revisions.of(data)
+            yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
+
+    # -------------------------------------------------------------- pods that change
+
+    def changes(self, uids: Iterable[str]) -> Iterator[Fact]:
+        """Pods of the ledger that differ from it in labels, gates, CPU, memory or deletion."""
+        for uid in uids:
+            pod, known = self._view.pods.get(uid), self._state.pods.get(uid)
+            if pod is None or known is None or pod.ended:
+                continue
+            if says_otherwise(known, pod):
+                newest = max(known.changed_revision, self._newest_of(known))
+                expect = self._revisions.expected(newest)
+                yield Fact(change_of(pod), f"{uid}/changed/{newest}", expect)
+
+    def _newest_of(self, pod: PodState) -> int:
+        """The newest revision on the pod's own subject."""
+        if self._is_adopted(pod):
+            return self._revisions.of(PodGone(uid=pod.uid))
+        return pod.submitted_revision
+
+    # -------------------------------------------------------------- nodes, gangs, queues, quotas
+
+    def nodes(self, names: Iterable[str]) -> Iterator[Fact]:
+        """Nodes that came, changed or left."""
+        for name in names:
+            view = self._view.nodes.get(name)
+            state = self._state.nodes.get(name)
+            known = state.observed if state else None
+            if view is not None:
+                data = self._observed(view)
+                same = known is not None and data == msgspec.structs.replace(
+                    known, version=data.version
+                )
+                if not same and (known is None or known.version <= data.version):
+                    yield self._fact(data)
+            elif known is not None:
+                yield self._fact(NodeGone(node=name))
+
+    def groups_of(self, uids: Iterable[str]) -> dict[str, None]:
+        """The gangs of those of the pods that want a place."""
+        drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
+        return dict.fromkeys(draft.group for draft in drafts if draft and draft.group)
+
+    def groups(self, names: Iterable[str]) -> Iterator[Fact]:
+        """Gangs that the ledger does not know or knows otherwise."""
+        for name in names:
+            wanted = self._view.pod_groups.declared.get(name)
+            known = self._state.groups.get(name)
+            if wanted is not None and (known is None or known.observed != wanted):
+                yield self._fact(wanted)
+            elif wanted is None and known is not None and known.observed and not known.pods:
+                yield self._fact(PodGroupGone(group=name))  # with pods, it goes with the last one
+
+    def queues(self, names: Iterable[str]) -> Iterator[Fact]:
+        """Queues that the ledger does not know or knows otherwise."""
+        for name in names:
+            wanted = self._view.queues.get(name)
+            if wanted is not None and self._state.queues.get(name) != wanted:
+                yield self._fact(wanted)
+
+    def quotas(self, names: Iterable[str]) -> Iterator[Fact]:
+        """Quotas that the ledger does not know or knows otherwise, and such as have gone."""
+        for name in names:
+            namespace, _, quota = name.partition("/")
+            wanted = self._view.quotas.get(name)
+            known = self._state.quotas.get(namespace, {}).get(quota)
+            if wanted is None and known is not None:
+                yield self._fact(QuotaGone(namespace=namespace, quota=quota))
+            elif wanted is not None and (
+                known is None or (known.hard != wanted.hard and known.version <= wanted.version)
+            ):
+                yield self._fact(wanted)
+
+    def budgets(self, names: Iterable[str]) -> Iterator[Fact]:
+        """Disruption budgets that the ledger does not know or knows otherwise, or that have gone.
+
+        Other versions of one that says the same are no news.
+        """
+        for name in names:
+            namespace, _, budget = name.partition("/")
+            wanted = self._view.budgets.get(name)
+            known = self._state.budgets.get(namespace, {}).get(budget)
+            if wanted is None and known is not None:
+                yield self._fact(BudgetGone(namespace=namespace, budget=budget))
+            elif wanted is not None and _is_news(wanted, known):
+                yield self._fact(wanted)
+
+    def namespaces(self, names: Iterable[str]) -> Iterator[Fact]:
+        """Namespaces whose labels the ledger does not know, or knows otherwise."""
+        yield from map(self._fact, self._view.namespaces.differences(names))
+
+    def volume_claims(self, names: Iterable[str], uids: Iterable[str]) -> Iterator[Fact]:
+        """Claims that the ledger does not know or knows otherwise; those of the pods first come."""
+        drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
+        coming = (
+            f"{draft.namespace}/{claim}" for draft in drafts if draft for claim in claims_of(draft)
+        )
+        yield from map(self._fact, self._view.volumes.differences(names, coming))
+
+    def _fact(self, data: Payload) -> Fact:
+        expect = self._revisions.of(data)
+        return Fact(data, f"{subject_of(data)}/{type(data).__name__}/{expect}", expect)
+
+    def _observed(self, node: NodeView) -> NodeObserved:
+        """The node, less what pods take of it that the ledger has not placed there."""
+        cpu_milli, memory_mib, pods = node.cpu_milli, node.memory_mib, node.pods
+        extended = dict(node.extended)
+        unnamed: set[str] = set()
+        others: Counter[_Alike] = Counter()
+        for uid, pod in self._view.pods_on.get(node.name, {}).items():
+            if pod.ended or placed_on(self._state.pods.get(uid), node.name):
+                continue
+            others[_alike(pod)] += 1
+            cpu_milli -= pod.amounts.cpu_milli
+            memory_mib -= pod.amounts.memory_mib
+            pods -= 1
+            unnamed.update(pod.claim.families if pod.claim else ())
+            for name, amount in pod.amounts.extended.items():
+                if name in extended:
+                    extended[name] = max(extended[name] - amount, 0)
+        return NodeObserved(
+            node=node.name,
+            ready=node.ready,
+            cpu_milli=max(cpu_milli, 0),
+            memory_mib=max(memory_mib, 0),
+            pods=max(pods, 0),
+            extended=extended,
+            labels=node.labels,
+            taints=node.taints,
+            unschedulable=node.unschedulable,
+            unhealthy_indexes=node.unhealthy_indexes,
+            version=self._view.version_of(node),
+            unnamed_families=tuple(sorted(unnamed)),
+            others=_counted(others),
+            volume_limits=self._view.volume_limits.get(node.name, {}),
+        )
+
+
+def _is_news(wanted: BudgetObserved, known: BudgetObserved | None) -> bool:
+    """Whether the ledger says otherwise, and no other watcher has seen a later version."""
+    if known is None or known.version > wanted.version:
+        return known is None
+    return msgspec.structs.replace(wanted, version=known.version) != known
+
+
+def _alike(pod: PodView) -> _Alike:
+    labels = tuple(sorted(pod.labels.items()))
+    minded = (pod.ports, pod.anti_affinity, pod.disks, pod.volume_claims)
+    return pod.namespace, labels, *minded, pod.deleting
+
+
+def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
+    """In a fixed order; no kubelet runs so many pods that any would be left out."""
+    found = [
+        Neighbour(
+            namespace=namespace,
+            labels=dict(labels),
+            count=min(count, ALIKE_MAX),
+            ports=ports,
+            anti_affinity=terms,
+            disks=disks,
+            volume_claims=claims,
+            terminating=terminating,
+        )
+        for (namespace, labels, ports, terms, disks, claims, terminating), count in others.items()
+    ]
+    return tuple(sorted(found, key=msgspec.json.encode)[:OTHERS_MAX])
+
+
+def _was_written(pod: PodState) -> bool:
+    """Whether our binder has written its shares on the pod, in the write that bound it."""
+    placed = pod.placement
+    return placed is not None and bool(placed.shares and pod.bound_revision) and not pod.adopted
+
+
+def _bound_by_another(known: PodState, pod: PodView) -> bool:
+    """Whether the cluster took a binding that the ledger had let go of, before the newest one."""
+    placed = known.placement
+    return (
+        known.phase is Phase.PLACED
+        and placed is not None
+        and pod.attempt.isdecimal()
+        and pod.attempt != str(placed.attempt)
+        and pod.shares != shares_text(placed.shares)
+    )

@@ -1,0 +1,675 @@
+"""Kubernetes objects, as far as the ledger needs them: bytes of the API server to small records.
+
+Only what changes a decision is decoded; a pod is read as a manifest once, when it wants a place.
+Invariant: whatever an object holds, reading it ends in a record; what cannot be understood is in
+the record as a problem.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from apportion.core.configuration import manifest_config
+from apportion.core.ledger.state import DEVICE_PLUGIN
+from apportion.core.workloads import kube
+from apportion.core.workloads.adoption.claims import ENDED, Claim, claim_of
+from apportion.core.workloads.adoption.managed_fields import WRITERS
+from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES
+from apportion.core.workloads.dialects import Container, ManifestError
+from apportion.core.workloads.dialects.amounts import Role, quantity
+from apportion.core.workloads.dialects.listing import claimed
+from apportion.core.workloads.dialects.node_annotations import registered_plugin, unhealthy_indexes
+from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.kinds.limits import QUEUE, card_quota, extended_limits
+from apportion.core.workloads.lint.typo_checks import Suspect, of_annotations, of_queue
+from apportion.core.workloads.pods import affinity, node_needs
+from apportion.core.workloads.pods.devices_only import devices_only
+from apportion.core.workloads.pods.gangs import api_of
+from apportion.core.workloads.pods.node_needs import NodeAmounts, node_amounts
+from apportion.core.workloads.pods.template import ManifestConfig
+from apportion.core.workloads.pods.volumes import read_node_drivers
+from apportion.core.workloads.reading import read_document
+from apportion.core.workloads.schedulers import Chooser, SchedulerNames, scheduler_names
+from apportion.runtime.kube.watch import number
+from apportion.watcher.kubernetes.ineffective import Subject
+from apportion_schemas import (
+    BudgetObserved,
+    Configuration,
+    Disk,
+    HostPort,
+    PodGroupObserved,
+    PodTerm,
+    QueueObserved,
+    QuotaObserved,
+    Taint,
+)
+from apportion_schemas.decoding import from_outside
+from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
+
+MIB = 1 << 20
+NOTHING = NodeAmounts(0, 0, {})
+_PLAIN = ("cpu", "memory", "pods")
+TEMPLATES_MAX = 2_000
+_NO_RESOURCES = Raw(b"{}")
+_NO_LIST = Raw(b"[]")
+_NOT_GIVEN = (b"{}", b"{}")
+_RESIZED = {"cpu": (1000, "m"), "memory": (1, "")}
+"""What a running pod may ask for more or less of, with the unit in which it is added up."""
+_MINDED_VOLUMES = tuple(
+    f'"{kind}"'.encode()
+    for kind in (
+        "persistentVolumeClaim",
+        "ephemeral",
+        "gcePersistentDisk",
+        "awsElasticBlockStore",
+        "iscsi",
+        "rbd",
+    )
+)
+_CLAIMS = b'"resourceClaims"'
+_NOTES = "metadata.annotations"
+_TOKEN_VOLUME = re.compile(rb"kube-api-access-[a-z0-9]{5}")
+
+
+class _Kube(Struct, frozen=True, rename="camel"):
+    """A part of an object; what is not named here is not decoded."""
+
+
+class _Meta(_Kube, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Container(_Kube, frozen=True):
+    name: str = ""
+    resources: Raw = _NO_RESOURCES
+    ports: Raw = _NO_LIST
+    restart_policy: str = ""
+
+
+class _Gate(_Kube, frozen=True):
+    name: str
+
+
+class _PodSpec(_Kube, frozen=True):
+    node_name: str = ""
+    scheduler_name: str = ""
+    containers: list[_Container] = []
+    init_containers: list[_Container] | None = None
+    overhead: Raw = _NO_RESOURCES
+    resources: Raw = _NO_RESOURCES
+    affinity: Raw = _NO_RESOURCES
+    host_network: bool = False
+    scheduling_gates: list[_Gate] | None = None
+    volumes: Raw = _NO_LIST
+
+
+class _Given(_Kube, frozen=True):
+    """What a kubelet has given a container, or a whole pod; a resize is not done until it has."""
+
+    name: str = ""
+    resources: Raw = _NO_RESOURCES
+    allocated_resources: Raw = _NO_RESOURCES
+
+    @property
+    def parts(self) -> tuple[bytes, bytes]:
+        """Both as they are written: what is in effect, and what is allocated."""
+        return bytes(self.resources), bytes(self.allocated_resources)
+
+
+class _PodCondition(_Kube, frozen=True):
+    type: str = ""
+    reason: str = ""
+
+
+class _PodStatus(_Given, frozen=True):
+    phase: str = ""
+    reason: str = ""
+    container_statuses: list[_Given] | None = None
+    init_container_statuses: list[_Given] | None = None
+    conditions: list[_PodCondition] | None = None
+
+
+class _Pod(_Kube, frozen=True):
+    metadata: _Meta
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+class _Taint(_Kube, frozen=True):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class _NodeSpec(_Kube, frozen=True):
+    unschedulable: bool = False
+    taints: list[_Taint] | None = None
+
+
+class _Condition(_Kube, frozen=True):
+    type: str
+    status: str
+
+
+class _NodeStatus(_Kube, frozen=True):
+    allocatable: dict[str, Any] | None = None
+    conditions: list[_Condition] | None = None
+
+
+class _Node(_Kube, frozen=True):
+    metadata: _Meta
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
+
+
+class _BudgetSpec(_Kube, frozen=True):
+    selector: kube.LabelSelector | None = None
+
+
+class _BudgetStatus(_Kube, frozen=True):
+    disruptions_allowed: int = 0
+
+
+class _Budget(_Kube, frozen=True):
+    metadata: _Meta
+    spec: _BudgetSpec = _BudgetSpec()
+    status: _BudgetStatus = _BudgetStatus()
+
+
+class _MetaParts(_Kube, frozen=True):
+    annotations: Raw = Raw(b"")
+    labels: Raw = Raw(b"")
+    owner_references: Raw = Raw(b"")
+    namespace: Raw = Raw(b"")
+
+
+class _PodParts(_Kube, frozen=True):
+    metadata: _MetaParts
+    spec: Raw
+
+
+class _Resources(_Kube, frozen=True):
+    limits: dict[str, Any] | None = None
+    requests: dict[str, Any] | None = None
+
+
+_decode_pod = from_outside(msgspec.json.Decoder(_Pod).decode)
+_decode_node = from_outside(msgspec.json.Decoder(_Node).decode)
+_decode_resources = from_outside(msgspec.json.Decoder(_Resources | None).decode)
+_decode_parts = from_outside(msgspec.json.Decoder(_PodParts).decode)
+_decode_amounts = from_outside(msgspec.json.Decoder(dict[str, Any] | None).decode)
+_decode_ports = from_outside(msgspec.json.Decoder(list[kube.Port] | None).decode)
+_decode_affinity = from_outside(msgspec.json.Decoder(kube.Affinity | None).decode)
+_decode_budget = from_outside(msgspec.json.Decoder(_Budget).decode)
+_decode_any = from_outside(msgspec.json.Decoder(dict[str, Any]).decode)
+
+
+@dataclass(slots=True, eq=False)
+class PodView:
+    """A pod of the cluster. `ended` says how, once it has; `draft` or `problem` is set while it
+    wants a place from us; `amounts` is what it takes of its node. `ports`, `anti_affinity`, `disks`
+    and `volume_claims` are set of a pod that is on a node. `claim` is what it says to hold, where
+    it is bound and the ledger does not have it; `unread` where the ledger had it.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    version: int
+    ours: bool
+    node: str = ""
+    ended: str = ""
+    deleting: bool = False
+    amounts: NodeAmounts = NOTHING
+    labels: dict[str, str] = field(default_factory=dict)
+    gates: tuple[str, ...] = ()
+    ports: tuple[HostPort, ...] = ()
+    anti_affinity: tuple[PodTerm, ...] = ()
+    disks: tuple[Disk, ...] = ()
+    volume_claims: tuple[str, ...] = ()
+    shares: str = ""
+    attempt: str = ""
+    draft: PodDraft | None = None
+    problem: ManifestError | None = None
+    claim: Claim | None = None
+    unread: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class NodeView:
+    """A node of the cluster: what it can hold, and what it takes to go there."""
+
+    name: str
+    version: int
+    ready: bool = False
+    unschedulable: bool = False
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    pods: int = 0
+    extended: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unhealthy_indexes: tuple[int, ...] = ()
+
+
+class ObjectReader:
+    """Reads objects for one watcher: which schedulers' pods are ours, how manifests are read.
+
+    `knows` says whether the ledger has the pod of a uid; `writers` are the field managers whose
+    annotations on pods that others bound are believed. `claimed` adds to the draft of a pod what
+    its ResourceClaims ask for, where these are read. `ineffective` takes what of an object has no
+    effect here.
+    """
+
+    claimed: Callable[[bytes, PodDraft], PodDraft | None] | None = None
+    ineffective: Callable[[Subject, Iterable[Suspect]], None] = staticmethod(lambda *_: None)
+
+    def __init__(
+        self,
+        schedulers: frozenset[str],
+        config: ManifestConfig,
+        *,
+        knows: Callable[[str], bool] = lambda _: False,
+        writers: frozenset[str] = WRITERS,
+    ) -> None:
+        self._writers = writers
+        self._given = schedulers
+        self._names = SchedulerNames(schedulers)
+        self._config = config
+        self._knows = knows
+        self._drafts: dict[tuple[bytes, ...], PodDraft] = {}
+
+    def configure(self, configuration: Configuration) -> None:
+        """Read objects like this from now on; what was read before stands.
+
+        Scheduler names in the configuration take the place of those that this watcher was told.
+        """
+        config = manifest_config(configuration)
+        claims = self.claimed is not None
+        self._config = msgspec.structs.replace(config, resource_claims=claims)
+        self._drafts.clear()
+        self._names = scheduler_names(configuration, self._given)
+
+    def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
+        """Uid, pod and version; no pod where it matters to nobody here.
+
+        What `entries` has of it is not read again.
+        """
+        pod = _decode_pod(raw)
+        meta = pod.metadata
+        before = entries.get(meta.uid)
+        return meta.uid, self._pod(pod, raw, before), number(meta.resource_version)
+
+    def _pod(self, pod: _Pod, raw: bytes, before: PodView | None) -> PodView | None:
+        meta, spec = pod.metadata, pod.spec
+        notes = meta.annotations or {}
+        chooser = self._names.chooser(spec.scheduler_name)
+        extended = chooser is Chooser.EXTENDED and self._asks(spec)
+        view = PodView(
+            uid=meta.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            version=number(meta.resource_version),
+            ours=chooser is Chooser.US or extended,
+            node=spec.node_name,
+            deleting=meta.deletion_timestamp is not None,
+            labels=meta.labels or {},
+            gates=tuple(dict.fromkeys(gate.name for gate in spec.scheduling_gates or ())),
+            shares=notes.get(SHARES, ""),
+            attempt=notes.get(ATTEMPT, ""),
+        )
+        if pod.status.phase in ENDED:
+            view.ended = f"{pod.status.phase}: {pod.status.reason}".rstrip(": ")
+            return view if view.ours or self._knows(view.uid) else None
+        view.amounts = self._amounts(spec, pod.status)
+        if view.node:
+            sidecars = (c for c in spec.init_containers or () if _init_role(c) == "sidecar")
+            ports = (bytes(each.ports) for each in (*spec.containers, *sidecars))
+            of_spec = (bytes(spec.affinity), *ports)
+            view.ports, view.anti_affinity = _minded(
+                of_spec, spec.host_network, meta.namespace, tuple(sorted(view.labels.items()))
+            )
+            view.disks, view.volume_claims = _mounts(bytes(spec.volumes), meta.name)
+        if view.node:
+            view.unread = self._knows(view.uid)
+            if not view.unread and (view.ours or view.shares or self._asks(spec)):
+                view.claim = self._claim(raw, ours=view.ours)
+            return view
+        if not view.ours:
+            return None
+        if before is not None and before.draft is not None and self._knows(view.uid):
+            view.draft = before.draft  # what may change of it is told by itself
+        elif not view.deleting:
+            self._read(raw, view, chooser=spec.scheduler_name if extended else "")
+            if notes and not extended:
+                about = Subject("v1", "Pod", meta.namespace, meta.name, meta.uid)
+                self.ineffective(about, of_annotations(notes, _NOTES))
+        return view
+
+    def _claim(self, raw: bytes, *, ours: bool) -> Claim | None:
+        """What a pod that somebody bound says to hold; None where it asks for no device of ours."""
+        document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
+        return claim_of(document, self._config, ours=ours, writers=self._writers)
+
+    def _read(self, raw: bytes, view: PodView, *, chooser: str) -> None:
+        """The pod as a draft; of one whose node a `chooser` chooses, what is about devices.
+
+        Pods of one template differ in nothing but their names, and are read once.
+        """
+        template = _template(raw)
+        draft = self._drafts.get(template)
+        if draft is None:
+            document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
+            try:
+                draft = self._drafted(document, chosen=bool(chooser))
+            except ManifestError as error:
+                view.problem = error
+                return
+            if len(self._drafts) >= TEMPLATES_MAX:
+                self._drafts.clear()
+            self._drafts[template] = draft
+        view.draft = msgspec.structs.replace(draft, name=view.name, chooser=chooser)
+        if self.claimed is not None and _CLAIMS in template[0] and not chooser:
+            try:
+                view.draft = self.claimed(raw, view.draft)
+            except ManifestError as error:
+                view.draft, view.problem = None, error
+
+    def _drafted(self, document: dict[str, Any], *, chosen: bool) -> PodDraft:
+        """The one pod of a document; where another scheduler has `chosen` or will, what it asks of
+        devices, and what it mounts.
+
+        Raises:
+            ManifestError: it cannot be read.
+        """
+        if not chosen:
+            (draft,) = read_document(document, self._config).pods
+            return draft
+        config = msgspec.structs.replace(self._config, gangs=False)
+        (draft,) = read_document(devices_only(document), config).pods
+        found = node_needs.mounted(document["spec"].get("volumes"))
+        node = msgspec.structs.replace(draft.shape.node, disks=found.disks)
+        shape = msgspec.structs.replace(draft.shape, node=node)
+        return msgspec.structs.replace(draft, shape=shape, volume_claims=found.claims)
+
+    def _amounts(self, spec: _PodSpec, status: _PodStatus) -> NodeAmounts:
+        found = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+        given = {each.name: each.parts for each in found}
+        parts = [
+            (bytes(c.resources), _init_role(c), given.get(c.name, _NOT_GIVEN))
+            for c in spec.init_containers or ()
+        ]
+        parts += [
+            (bytes(c.resources), "app", given.get(c.name, _NOT_GIVEN)) for c in spec.containers
+        ]
+        of_pod = (bytes(spec.overhead), bytes(spec.resources), status.parts)
+        infeasible = any(
+            each.type == "PodResizePending" and each.reason == "Infeasible"
+            for each in status.conditions or ()
+        )
+        return _amounts(tuple(parts), of_pod, claimed(self._config.dialects), infeasible)
+
+    def _asks(self, spec: _PodSpec) -> bool:
+        """Whether any container asks for devices."""
+        parts = (*spec.containers, *(spec.init_containers or ()))
+        ours = claimed(self._config.dialects)
+        return any(_names_any(bytes(part.resources), ours) for part in parts)
+
+    def node(self, raw: bytes) -> NodeView:
+        """The node; an amount that cannot be read is none."""
+        node = _decode_node(raw)
+        allocatable = node.status.allocatable or {}
+        ours = claimed(self._config.dialects)
+        extended = {
+            name: _whole(amount)
+            for name, amount in allocatable.items()
+            if name not in _PLAIN and name not in ours
+        }
+        conditions = {c.type: c.status for c in node.status.conditions or ()}
+        notes, labels = node.metadata.annotations or {}, node.metadata.labels or {}
+        plugin = registered_plugin(notes)
+        return NodeView(
+            name=node.metadata.name,
+            version=number(node.metadata.resource_version),
+            ready=conditions.get("Ready") == "True",
+            unschedulable=node.spec.unschedulable,
+            cpu_milli=min(_whole(allocatable.get("cpu", 0), 1000), CPU_MILLI_MAX),
+            memory_mib=min(_whole(allocatable.get("memory", 0)) // MIB, HOST_MEMORY_MIB_MAX),
+            pods=_whole(allocatable.get("pods", 0)),
+            extended={name: amount for name, amount in sorted(extended.items()) if amount},
+            labels=labels | ({DEVICE_PLUGIN: plugin} if plugin else {}),
+            taints=tuple(_taint(taint) for taint in node.spec.taints or ()),
+            unhealthy_indexes=unhealthy_indexes(notes),
+        )
+
+    def volume_limits(self, raw: bytes) -> dict[str, int]:
+        """How many volumes of each driver the node of a CSINode can have."""
+        return read_node_drivers(raw).limits
+
+    def group(self, raw: bytes, api_version: str) -> tuple[PodGroupObserved, bool]:
+        """A PodGroup of that API, and whether Volcano's controllers wait until it is let in.
+
+        Raises:
+            ManifestError: it cannot be read.
+        """
+        document = _decode_any(raw) | {"apiVersion": api_version, "kind": "PodGroup"}
+        meta = document["metadata"]
+        found = of_annotations(meta.get("annotations") or {}, _NOTES)
+        self.ineffective(_subject(api_version, "PodGroup", meta), found)
+        group = read_document(document, self._config).group
+        assert group is not None  # noqa: S101 - what a PodGroup reads to
+        phase = (document.get("status") or {}).get("phase", "")
+        return group, not api_of(group.group) and phase in {"", "Pending"}
+
+    def queue(self, raw: bytes) -> QueueObserved:
+        """A Volcano Queue; CPU is in thousandths and memory in MiB.
+
+        Raises:
+            ManifestError: its card quota cannot be read.
+        """
+        document = _decode_any(raw)
+        spec, status = document.get("spec") or {}, document.get("status") or {}
+        notes = document["metadata"].get("annotations") or {}
+        found = (*of_queue(spec, stored=True), *of_annotations(notes, _NOTES))
+        self.ineffective(_subject(*QUEUE, document["metadata"]), found)
+        units = {"cpu": (1000, 1), "memory": (1, MIB)}
+        capability = {
+            name: _whole(amount, units.get(name, (1, 1))[0]) // units.get(name, (1, 1))[1]
+            for name, amount in (spec.get("capability") or {}).items()
+        }
+        return QueueObserved(
+            queue=document["metadata"]["name"],
+            weight=_whole(spec.get("weight", 1)),
+            capability=capability,
+            open=status.get("state", "Open") in {"", "Open"},
+            cards=card_quota(notes),
+        )
+
+    def quota(self, raw: bytes) -> QuotaObserved | None:
+        """A ResourceQuota; None where it says nothing of extended resources.
+
+        Raises:
+            ManifestError: it cannot be obeyed.
+        """
+        document = _decode_any(raw)
+        meta, hard = document["metadata"], extended_limits(document)
+        if not hard:
+            return None
+        return QuotaObserved(
+            namespace=meta["namespace"],
+            quota=meta["name"],
+            hard=hard,
+            version=number(meta["resourceVersion"]),
+        )
+
+    def budget(self, raw: bytes) -> BudgetObserved:
+        """A PodDisruptionBudget.
+
+        Raises:
+            ManifestError: its selector cannot be read.
+        """
+        found = _decode_budget(raw)
+        meta, selector = found.metadata, found.spec.selector
+        return BudgetObserved(
+            namespace=meta.namespace,
+            budget=meta.name,
+            selector=affinity.expressions(selector, "spec.selector") if selector else (),
+            allowed=max(found.status.disruptions_allowed, 0),
+            version=number(meta.resource_version),
+        )
+
+
+def _subject(api_version: str, kind: str, meta: Mapping[str, Any]) -> Subject:
+    uid, namespace = meta.get("uid", ""), meta.get("namespace", "")
+    return Subject(api_version, kind, namespace, meta["name"], uid)
+
+
+def _init_role(container: _Container) -> Role:
+    return "sidecar" if container.restart_policy == "Always" else "init"
+
+
+def _template(raw: bytes) -> tuple[bytes, ...]:
+    """All of a pod that a draft is made of, but its name and the name of its token's volume.
+
+    `kube-api-access-` and five letters are the name that the API server gives that volume.
+    """
+    pod = _decode_parts(raw)
+    meta = pod.metadata
+    parts = (meta.annotations, meta.labels, meta.owner_references, meta.namespace)
+    return (_TOKEN_VOLUME.sub(b"", bytes(pod.spec)), *map(bytes, parts))
+
+
+@lru_cache(maxsize=8192)
+def _amounts(
+    parts: tuple[tuple[bytes, Role, tuple[bytes, bytes]], ...],
+    of_pod: tuple[bytes, bytes, tuple[bytes, bytes]],
+    ours: frozenset[str],
+    infeasible: bool,  # noqa: FBT001 - a key of the cache
+) -> NodeAmounts:
+    """What a pod takes of its node, with overhead and resources of its own; pods of one template
+    ask once. `infeasible`: its node will never do the resize that the spec asks for.
+    """
+    overhead, resources, given_to_pod = of_pod
+    containers = []
+    try:
+        extra = _decode_any(overhead)
+        for i, (raw, role, given) in enumerate(parts):
+            found = _resized(raw, given, infeasible=infeasible)
+            at = f"spec.containers[{i}]"
+            containers.append(Container(str(i), at, found.limits or {}, found.requests or {}, role))
+        whole = _decode_resources(resources) or _Resources()
+        if whole.requests:
+            whole = _resized(resources, given_to_pod, infeasible=infeasible, without=extra)
+        return node_amounts(
+            containers,
+            extra,
+            whole=Container("", "spec", whole.limits or {}, whole.requests or {}),
+            field="spec",
+            claimed=ours,
+        )
+    except (ManifestError, msgspec.MsgspecError):
+        return NOTHING  # the API server took what we cannot add up; the kubelet has the last word
+
+
+def _resized(
+    raw: bytes,
+    given: tuple[bytes, bytes],
+    *,
+    infeasible: bool,
+    without: Mapping[str, object] = MappingProxyType({}),
+) -> _Resources:
+    """The resources of a container or pod, or what its kubelet has given it where that is more.
+
+    As kube-scheduler 1.36 counts. `without` is the pod's overhead, which its status includes.
+    """
+    spec = _decode_resources(raw) or _Resources()
+    if given == _NOT_GIVEN:
+        return spec
+    actual = (_decode_resources(given[0]) or _Resources()).requests or {}
+    allocated = _decode_amounts(given[1]) or {}
+    limits, requests = dict(spec.limits or {}), dict(spec.requests or {})
+    for name, (factor, unit) in _RESIZED.items():
+        found = [
+            quantity(each[name], name) - quantity(without.get(name, 0), name)
+            for each in (actual, allocated)
+            if name in each
+        ]
+        wanted = requests.get(name, limits.get(name))
+        if found and wanted is not None and not infeasible:
+            found.append(quantity(wanted, name))
+        if found:
+            requests[name] = f"{math.ceil(max(*found, Fraction()) * factor)}{unit}"
+            limits.pop(name, None)  # of the spec, which may be lower
+    return _Resources(limits, requests)
+
+
+@lru_cache(maxsize=8192)
+def _minded(
+    of_spec: tuple[bytes, ...],
+    host_network: bool,  # noqa: FBT001 - a key of the cache
+    namespace: str,
+    labels: tuple[tuple[str, str], ...],
+) -> tuple[tuple[HostPort, ...], tuple[PodTerm, ...]]:
+    """The host ports and the required anti-affinity of a pod that others placed: what of it pods of
+    ours may mind beside its labels. Pods of one template ask once.
+
+    What cannot be read keeps nobody away: the API server and its scheduler took it.
+    """
+    wanted, *ports = of_spec
+    try:
+        containers = [
+            kube.ContainerSpec(name="c", ports=_decode_ports(each) or []) for each in ports
+        ]
+        spec = kube.PodSpec(
+            containers=containers,
+            affinity=_decode_affinity(wanted) or kube.Affinity(),
+            host_network=host_network,
+        )
+        own = affinity.Own(namespace, dict(labels))
+        of_others = affinity.wishes(spec, "spec", own)
+        return node_needs.ports(spec, "spec"), of_others.anti_affinity
+    except (ManifestError, msgspec.MsgspecError):
+        return (), ()
+
+
+def _mounts(volumes: bytes, pod: str) -> tuple[tuple[Disk, ...], tuple[str, ...]]:
+    """The disks and the claims of a pod that is on a node."""
+    if not any(kind in volumes for kind in _MINDED_VOLUMES):
+        return (), ()
+    found = node_needs.mounted(msgspec.json.decode(volumes))
+    return found.disks, node_needs.whole_names(pod, found.claims)
+
+
+@lru_cache(maxsize=8192)
+def _names_any(resources: bytes, names: frozenset[str]) -> bool:
+    found = _decode_resources(resources) or _Resources()
+    return not names.isdisjoint((*(found.limits or ()), *(found.requests or ())))
+
+
+def _whole(amount: object, factor: int = 1) -> int:
+    try:
+        return max(math.floor(quantity(amount, "amount") * factor), 0)
+    except ManifestError:
+        return 0
+
+
+def _taint(taint: _Taint) -> Taint:
+    known = taint.effect in {"NoSchedule", "PreferNoSchedule", "NoExecute"}
+    effect: Any = taint.effect if known else "NoSchedule"
+    return Taint(key=taint.key, effect=effect, value=taint.value)

@@ -1,0 +1,123 @@
+"""PodGroups, which three APIs have: what each says of its gangs, and which wait to be let in.
+
+Invariant: a list of one API says nothing of the gangs of the others.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Collection
+from functools import partial
+
+import msgspec
+
+from apportion.core.ledger.state import State
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.pods.gangs import COSCHEDULING, KUBERNETES, VERSIONS, api_of, unread
+from apportion.core.workloads.pods.gangs import VOLCANO as VOLCANO_API
+from apportion.watcher.kubernetes.kind import Kind, metadata_of
+from apportion.watcher.kubernetes.objects import ObjectReader
+from apportion_schemas import PodGroupObserved
+
+VOLCANO = "scheduling.volcano.sh/v1beta1"
+POD_GROUPS = {
+    "podgroups": VOLCANO,
+    f"podgroups.{COSCHEDULING}": f"{COSCHEDULING}/v1alpha1",
+    **{
+        f"podgroups.{version}.{KUBERNETES}": f"{KUBERNETES}/{version}"
+        for version in VERSIONS[KUBERNETES]
+    },
+}
+"""The kinds of PodGroups that a cluster may have, each with its API version.
+
+A server that serves several versions of one API lists each group once per version.
+"""
+
+
+class PodGroupView:
+    """What PodGroups declare, by the gang's name; `stir` is called when any changes.
+
+    `served` returns the versions in which the server has PodGroups of an API group, or None while
+    that is unknown. `waiting` are gangs that Volcano's controllers have make no pods of until they
+    are let in. `problem` takes what an object is called and what is wrong with it, empty for
+    nothing any more.
+    """
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        state: State,
+        stir: Callable[[], None],
+        problem: Callable[[str, str], None],
+    ) -> None:
+        self._reader = reader
+        self._state = state
+        self._stir = stir
+        self._problem = problem
+        self._marked: dict[str, None] = {}
+        self.served: Callable[[str], Collection[str] | None] = lambda _api: None
+        by_kind: dict[str, dict[str, PodGroupObserved]] = {kind: {} for kind in POD_GROUPS}
+        self.declared = ChainMap(*by_kind.values())
+        self.waiting: set[str] = set()
+        self.kinds = {
+            kind: Kind(
+                groups,
+                partial(self._read, POD_GROUPS[kind]),
+                self._changed,
+                expected=partial(self._expected, _api(POD_GROUPS[kind])),
+                forgotten=lambda name: problem(f"PodGroup {name}", ""),
+            )
+            for kind, groups in by_kind.items()
+        }
+
+    def unread(self, gang: str) -> ManifestError | None:
+        """Return why pods of the gang would wait for ever; None where its PodGroup may come."""
+        known = self._state.groups.get(gang)
+        if known is not None and known.observed is not None:
+            return None
+        served = self.served(api_of(gang) or VOLCANO_API)
+        return None if served is None else unread(gang, served)
+
+    def mark(self, name: str) -> None:
+        """The gang is to be compared again."""
+        self._marked[name] = None
+        self._stir()
+
+    def take(self) -> dict[str, None]:
+        """The gangs to compare; they are marked no longer."""
+        marked, self._marked = self._marked, {}
+        return marked
+
+    def everything(self) -> dict[str, None]:
+        """All gangs, here or in the ledger."""
+        return dict.fromkeys((*self.declared, *self._state.groups))
+
+    def _expected(self, api: str) -> list[str]:
+        groups = self._state.groups.items()
+        known = [name for name, group in groups if group.observed is not None]
+        return [name for name in known if api_of(name) == api]
+
+    def _read(self, api_version: str, raw: bytes) -> tuple[str, PodGroupObserved | None, int]:
+        meta = metadata_of(raw)
+        parts = (meta.namespace, _api(api_version), meta.name)
+        key, version = "/".join(filter(None, parts)), meta.version
+        self.waiting.discard(key)
+        try:
+            found, waits = self._reader.group(raw, api_version)
+        except (ManifestError, msgspec.MsgspecError) as error:
+            self._problem(f"PodGroup {key}", str(error))
+            return key, self.declared.get(key), version  # what it said before still holds
+        self._problem(f"PodGroup {key}", "")
+        if waits:
+            self.waiting.add(key)
+        return key, found, version
+
+    def _changed(self, name: str, _before: object, now: object, _version: int) -> None:
+        if now is None:
+            self.waiting.discard(name)
+        self.mark(name)
+
+
+def _api(api_version: str) -> str:
+    """The API group in a gang's name, which Volcano's have none of."""
+    return "" if api_version == VOLCANO else api_version.partition("/")[0]

@@ -1,0 +1,147 @@
+"""The ResourceClaims of the cluster, and the pods that wait for what these ask for.
+
+A pod that names claims can be read only with them, so it is kept until it is in the ledger, and
+read again whenever a claim of it changes. Invariant: a claim belongs to one pod, the one in the
+ledger before one that is not; who else names it is told so until that pod has gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from apportion.core.dra.names import claim_of
+from apportion.core.dra.pods import PodClaims
+from apportion.core.dra.requests import ResourceClaim, read_resource_claim
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import State
+from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.watcher.kubernetes.kind import Kind, metadata_of
+from apportion.watcher.kubernetes.objects import PodView
+from apportion_schemas import Ask, PodAdopted, PodGone, PodSubmitted
+
+RESOURCE_CLAIMS = "resourceclaims"
+
+
+class ResourceClaimView:
+    """Claims by `namespace/name`, and whose they are.
+
+    `stir` is called when any changes, `problem` with what cannot be read and what is wrong with it.
+    """
+
+    def __init__(
+        self, state: State, stir: Callable[[], None], problem: Callable[[str, str], None]
+    ) -> None:
+        self._stir = stir
+        self._problem = problem
+        self._claims: dict[str, ResourceClaim] = {}
+        self._keys: dict[str, str] = {}
+        self._owner: dict[str, str] = {}
+        self._owned: dict[str, list[str]] = {}
+        self._waiting: dict[str, tuple[bytes, list[str]]] = {}
+        self._naming: dict[str, dict[str, None]] = {}
+        self._again: dict[str, None] = {}
+        for pod in state.pods.values():
+            self._own(pod.uid, pod.submitted.shape.asks)
+        self.kinds: dict[str, Kind[Any]] = {
+            RESOURCE_CLAIMS: Kind(
+                self._claims,
+                self._read,
+                self._changed,
+                expected=tuple,
+                forgotten=lambda key: problem(f"ResourceClaim {key}", ""),
+            )
+        }
+
+    def observe(self, change: Change) -> None:
+        """Take note of a pod of the ledger that came or went."""
+        data = change.data
+        if change.pod is None or change.refused:
+            return
+        if isinstance(data, PodSubmitted | PodAdopted):
+            self._own(change.pod.uid, change.pod.submitted.shape.asks)
+            self._forget(change.pod.uid)
+        elif isinstance(data, PodGone):
+            self._gone(data.uid)
+
+    def follow(self, uid: str, now: PodView | None, *, known: bool) -> None:
+        """Take note of a pod of the cluster as it is now; `known` is one of the ledger."""
+        if now is None or now.ended:
+            self._gone(uid)
+        elif now.node or known:
+            self._forget(uid)
+
+    def drafted(self, raw: bytes, draft: PodDraft) -> PodDraft | None:
+        """The draft of a pod with what its claims ask for, None while it has not got all of them.
+
+        The pod is kept, for its claims may change, until `follow` says that it waits no longer.
+
+        Raises:
+            ManifestError: it cannot have what it names.
+        """
+        pod = PodClaims(raw)
+        self._forget(pod.pod)
+        self._waiting[pod.pod] = raw, pod.keys
+        for key in pod.keys:
+            self._naming.setdefault(key, {})[pod.pod] = None
+        found = pod.drafted(
+            draft, self._claims, lambda claim: self._owner.get(claim, pod.pod) != pod.pod
+        )
+        if found is not None:
+            self._own(pod.pod, found.shape.asks)
+        return found
+
+    def take(self) -> list[bytes]:
+        """The pods to read again."""
+        again, self._again = self._again, {}
+        return [self._waiting[uid][0] for uid in again if uid in self._waiting]
+
+    def _own(self, pod: str, asks: Iterable[Ask]) -> None:
+        for ask in asks:
+            claim = claim_of(ask.container)
+            if claim and self._owner.get(claim) != pod:
+                self._owner[claim] = pod
+                self._owned.setdefault(pod, []).append(claim)
+
+    def _gone(self, uid: str) -> None:
+        """Whoever else names its claims may have them now."""
+        self._forget(uid)
+        for claim in self._owned.pop(uid, ()):
+            if self._owner.get(claim) == uid:
+                del self._owner[claim]
+                self._mark(self._keys.get(claim, ""))
+
+    def _forget(self, uid: str) -> None:
+        self._again.pop(uid, None)
+        _, keys = self._waiting.pop(uid, (b"", []))
+        for key in keys:
+            naming = self._naming.get(key, {})
+            naming.pop(uid, None)
+            if not naming:
+                self._naming.pop(key, None)
+
+    def _mark(self, key: str) -> None:
+        for uid in self._naming.get(key, ()):
+            self._again[uid] = None
+            self._stir()
+
+    def _read(self, raw: bytes) -> tuple[str, ResourceClaim | None, int]:
+        meta = metadata_of(raw)
+        try:
+            found = read_resource_claim(raw)
+        except msgspec.MsgspecError as error:
+            self._problem(f"ResourceClaim {meta.key}", str(error))
+            return meta.key, None, meta.version
+        self._problem(f"ResourceClaim {meta.key}", "")
+        return meta.key, found, meta.version
+
+    def _changed(
+        self, key: str, before: ResourceClaim | None, now: ResourceClaim | None, _version: int
+    ) -> None:
+        if before is not None:
+            self._keys.pop(before.metadata.uid, None)
+        if now is not None:
+            self._keys[now.metadata.uid] = key
+        self._mark(key)

@@ -1,0 +1,404 @@
+"""The cluster as its API server tells it, and which parts of it must be compared with the ledger.
+
+Whatever changes is marked, and only what is marked is looked at again, so that a change costs the
+same in a cluster of any size. Invariant: a pod is held for gone only when the server said so: by a
+deletion, by a list that began after the pod was in the ledger, or when asked for that very pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.workloads.dialects import ManifestError
+from apportion.watcher.kubernetes.kind import Kind, metadata_of
+from apportion.watcher.kubernetes.namespaces import NamespaceView
+from apportion.watcher.kubernetes.objects import NodeView, ObjectReader, PodView
+from apportion.watcher.kubernetes.pod_groups import PodGroupView
+from apportion.watcher.kubernetes.resource_claims import ResourceClaimView
+from apportion.watcher.kubernetes.volumes import VolumeView
+from apportion_schemas import (
+    BudgetGone,
+    BudgetObserved,
+    NamespaceGone,
+    NamespaceObserved,
+    NodeGone,
+    NodeObserved,
+    PodAdopted,
+    PodChanged,
+    PodGone,
+    PodGroupGone,
+    PodGroupObserved,
+    PodRejected,
+    PodSubmitted,
+    QueueObserved,
+    QuotaGone,
+    QuotaObserved,
+    VolumeClaimGone,
+    VolumeClaimObserved,
+)
+
+_log = logging.getLogger(__name__)
+L = TypeVar("L")
+DELETED = "deleted"
+LEFT_MAX = 10_000
+"""Pods remembered that left before the ledger had them; a submission is in flight for seconds."""
+
+
+@dataclass(slots=True, eq=False)
+class Marked:
+    """What must be compared: pods by uid, the others by name, in order of marking."""
+
+    pods: dict[str, None] = field(default_factory=dict)
+    nodes: dict[str, None] = field(default_factory=dict)
+    groups: dict[str, None] = field(default_factory=dict)
+    queues: dict[str, None] = field(default_factory=dict)
+    quotas: dict[str, None] = field(default_factory=dict)
+    budgets: dict[str, None] = field(default_factory=dict)
+    volume_claims: dict[str, None] = field(default_factory=dict)
+    namespaces: dict[str, None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        limits = self.queues or self.quotas or self.budgets or self.volume_claims or self.namespaces
+        return bool(self.pods or self.nodes or self.groups or limits)
+
+
+class ClusterView:
+    """Pods, nodes, gangs, queues, quotas and disruption budgets of one cluster.
+
+    `gone` are pods that have left, with the reason, until the ledger knows. `touched` is the newest
+    version at which a pod came to a node or left it. `problems` are objects that cannot be read.
+    """
+
+    def __init__(self, reader: ObjectReader, state: State) -> None:
+        self._reader = reader
+        self._state = state
+        self.pods: dict[str, PodView] = {}
+        self.nodes: dict[str, NodeView] = {}
+        self.volume_limits: dict[str, dict[str, int]] = {}
+        self.queues: dict[str, QueueObserved] = {}
+        self.quotas: dict[str, QuotaObserved] = {}
+        self.budgets: dict[str, BudgetObserved] = {}
+        self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
+        self.touched: dict[str, int] = {}
+        self.gone: dict[str, str] = {}
+        self._left: dict[str, None] = {}
+        self.problems: dict[str, str] = {}
+        self.marked = Marked()
+        self.stirred = asyncio.Event()
+        self.volumes = VolumeView(state, self.stirred.set, self._problem)
+        self.namespaces = NamespaceView(state, self.stirred.set)
+        self.claims = ResourceClaimView(state, self.stirred.set, self._problem)
+        self.pod_groups = PodGroupView(reader, state, self.stirred.set, self._problem)
+        self.audiences = (
+            self._audiences(reader)
+            | self.pod_groups.kinds
+            | self.volumes.kinds
+            | self.namespaces.kinds
+            | self.claims.kinds
+        )
+
+    def _audiences(self, reader: ObjectReader) -> dict[str, Kind[Any]]:
+        """What each kind of object is to this view."""
+        return {
+            "pods": Kind(self.pods, self._read_pod, self._pod_changed, expected=self._live),
+            "nodes": Kind(self.nodes, self._read_node, self._node_changed, expected=self._observed),
+            "csinodes": Kind(
+                self.volume_limits,
+                partial(self._read_limit, "CSINode", reader.volume_limits, self.volume_limits),
+                self._limits_changed,
+                expected=tuple,
+                forgotten=lambda name: self._problem(f"CSINode {name}", ""),
+            ),
+            "queues": Kind(
+                self.queues,
+                partial(self._read_limit, "Queue", reader.queue, self.queues),
+                self._queue_changed,
+                expected=tuple,
+            ),
+            "resourcequotas": Kind(
+                self.quotas,
+                partial(self._read_limit, "ResourceQuota", reader.quota, {}),
+                self._quota_changed,
+                expected=self._limited,
+                forgotten=lambda name: self.problems.pop(f"ResourceQuota {name}", None),
+            ),
+            "poddisruptionbudgets": Kind(
+                self.budgets,
+                partial(self._read_limit, "PodDisruptionBudget", reader.budget, self.budgets),
+                self._budget_changed,
+                expected=self._spared,
+                forgotten=lambda name: self.problems.pop(f"PodDisruptionBudget {name}", None),
+            ),
+        }
+
+    def take(self) -> Marked:
+        """What is marked; it is no longer."""
+        for raw in self.claims.take():
+            self.audiences["pods"].seen(raw)
+        marked, self.marked = self.marked, Marked()
+        marked.groups = self.pod_groups.take()
+        marked.volume_claims = self.volumes.take()
+        marked.namespaces = self.namespaces.take()
+        self.stirred.clear()
+        return marked
+
+    def everything(self) -> Marked:
+        """All that there is, here or in the ledger, for a comparison of the whole."""
+        state = self._state
+        return Marked(
+            pods=dict.fromkeys((*self.pods, *self.gone)),
+            nodes=dict.fromkeys((*self.nodes, *self._observed())),
+            groups=self.pod_groups.everything(),
+            queues=dict.fromkeys((*self.queues, *state.queues)),
+            quotas=dict.fromkeys((*self.quotas, *self._limited())),
+            budgets=dict.fromkeys((*self.budgets, *self._spared())),
+            volume_claims=self.volumes.everything(),
+            namespaces=self.namespaces.everything(),
+        )
+
+    def mark(self, data: object) -> None:
+        """Compare again what this event is about."""
+        match data:
+            case PodSubmitted() | PodChanged() | PodRejected() | PodGone():
+                self.mark_pod(data.uid)
+            case PodAdopted():
+                self.mark_pod(data.pod)
+            case NodeObserved() | NodeGone():
+                self.marked.nodes[data.node] = None
+            case PodGroupObserved() | PodGroupGone():
+                self.pod_groups.mark(data.group)
+            case QueueObserved():
+                self.marked.queues[data.queue] = None
+            case QuotaObserved() | QuotaGone():
+                self.marked.quotas[f"{data.namespace}/{data.quota}"] = None
+            case BudgetObserved() | BudgetGone():
+                self.marked.budgets[f"{data.namespace}/{data.budget}"] = None
+            case NamespaceObserved() | NamespaceGone():
+                self.namespaces.mark(data.namespace)
+            case VolumeClaimObserved() | VolumeClaimGone():
+                self.volumes.mark(f"{data.namespace}/{data.claim}")
+        self.stirred.set()
+
+    def mark_pod(self, uid: str) -> None:
+        """Compare the pod again, and the node that it is on."""
+        self.marked.pods[uid] = None
+        view = self.pods.get(uid)
+        if view is not None and view.node:
+            self.marked.nodes[view.node] = None
+        self.stirred.set()
+
+    def mark_claims(self, node: str) -> None:
+        """Compare again what pods on the node hold; more may be known of its devices."""
+        for uid, view in self.pods_on.get(node, {}).items():
+            if view.claim is not None and uid not in self._state.pods:
+                self.mark_pod(uid)
+
+    def came(self, uid: str) -> None:
+        """The ledger has the pod from now on. One that has left in the meantime ends."""
+        if uid in self._left:
+            del self._left[uid]
+            self.note_gone(uid, DELETED)
+
+    def note_gone(self, uid: str, reason: str) -> None:
+        """The server does not have this pod."""
+        self.gone[uid] = reason
+        self.marked.pods[uid] = None
+        self.stirred.set()
+
+    def version_of(self, node: NodeView) -> int:
+        """The server's revision as of which this view knows the node and the pods on it."""
+        reached = min(self.audiences[kind].version for kind in ("pods", "nodes", "csinodes"))
+        return max(node.version, self.touched.get(node.name, 0), reached)
+
+    def unread(self, uids: Iterable[str]) -> list[PodView]:
+        """Pods on nodes whose claims were not read: the ledger had them then, and has them not."""
+        views = (self.pods.get(uid) for uid in uids if uid not in self._state.pods)
+        return [view for view in views if view is not None and view.unread and not view.ended]
+
+    def unseen(self) -> list[str]:
+        """Pods of the ledger that the cluster is not known to have."""
+        return [uid for uid in self._live() if uid not in self.pods and uid not in self.gone]
+
+    def unbound(self) -> list[PodView]:
+        """Pods that the ledger has bound and that have no node here."""
+        bound = (Phase.BOUND, Phase.ALLOCATED)
+        views = (self.pods.get(uid) for uid, pod in self._state.pods.items() if pod.phase in bound)
+        return [
+            view
+            for view in views
+            if view is not None and not (view.node or view.ended or view.deleting)
+        ]
+
+    # -------------------------------------------------------------- what the ledger has
+
+    def _live(self) -> list[str]:
+        return [*self._state.pods, *self._state.rejected]
+
+    def _observed(self) -> list[str]:
+        return [node.name for node in self._state.nodes.values() if node.observed is not None]
+
+    def _limited(self) -> list[str]:
+        return [f"{name}/{quota}" for name, known in self._state.quotas.items() for quota in known]
+
+    def _spared(self) -> list[str]:
+        known = self._state.budgets.items()
+        return [f"{name}/{budget}" for name, budgets in known for budget in budgets]
+
+    # -------------------------------------------------------------- pods
+
+    def _read_pod(self, raw: bytes) -> tuple[str, PodView | None, int]:
+        return self._reader.pod(raw, self.pods)
+
+    def _pod_changed(
+        self, uid: str, before: PodView | None, now: PodView | None, version: int
+    ) -> None:
+        pod = self._state.pods.get(uid)
+        known = pod is not None or uid in self._state.rejected
+        if now is not None:
+            self.gone.pop(uid, None)
+            self._left.pop(uid, None)
+        elif known:
+            self.gone[uid] = DELETED
+        elif before is not None and (before.ours or before.claim is not None):
+            self._note_left(uid)
+        for view in (before, now):
+            if view is not None and view.node:
+                self.touched[view.node] = max(self.touched.get(view.node, 0), version)
+                if not placed_on(
+                    pod, view.node
+                ):  # what the ledger placed is not the node's to tell
+                    self.marked.nodes[view.node] = None
+        self.volumes.follow(uid, before, now)
+        self.claims.follow(uid, now, known=pod is not None)
+        if before is not None and before.node:
+            self.pods_on[before.node].pop(uid, None)
+        if now is not None and now.node:
+            self.pods_on[now.node][uid] = now
+        views = [view for view in (before, now) if view is not None]
+        matters = known or any(view.ours or view.claim is not None for view in views)
+        # Of our own binding nothing follows; should the ledger let go of it, it is marked then.
+        if matters and not (now is not None and pod is not None and _is_echo(pod, now)):
+            self.marked.pods[uid] = None
+        if self.marked:
+            self.stirred.set()
+
+    def _note_left(self, uid: str) -> None:
+        """A watcher may be submitting the pod at this moment: remember that it has left."""
+        self._left[uid] = None
+        if len(self._left) > LEFT_MAX:
+            del self._left[next(iter(self._left))]
+
+    # -------------------------------------------------------------- nodes
+
+    def _read_node(self, raw: bytes) -> tuple[str, NodeView | None, int]:
+        view = self._reader.node(raw)
+        return view.name, view, view.version
+
+    def _node_changed(
+        self, name: str, _before: NodeView | None, now: NodeView | None, version: int
+    ) -> None:
+        if now is None:
+            self.touched.pop(name, None)
+        else:
+            self.touched[name] = max(self.touched.get(name, 0), version)
+        self.marked.nodes[name] = None
+        self.stirred.set()
+
+    def _limits_changed(self, name: str, before: object, now: object, version: int) -> None:
+        """What else a CSINode says is no news."""
+        if (before or {}) != (now or {}):
+            self.touched[name] = max(self.touched.get(name, 0), version)
+            self.marked.nodes[name] = None
+            self.stirred.set()
+
+    # -------------------------------------------------------------- queues, quotas, budgets
+
+    def _read_limit(
+        self, kind: str, read: Callable[[bytes], L | None], known: Mapping[str, L], raw: bytes
+    ) -> tuple[str, L | None, int]:
+        """A queue, quota or disruption budget; what is `known` of one that cannot be read holds."""
+        meta = metadata_of(raw)
+        title = f"{kind} {meta.key}"
+        try:
+            found = read(raw)
+        except (ManifestError, msgspec.MsgspecError) as error:
+            self._problem(title, str(error))
+            return meta.key, known.get(meta.key), meta.version
+        self._problem(title, "")
+        return meta.key, found, meta.version
+
+    def _queue_changed(self, name: str, _before: object, _now: object, _version: int) -> None:
+        self.marked.queues[name] = None
+        self.stirred.set()
+
+    def _quota_changed(
+        self, name: str, before: QuotaObserved | None, now: QuotaObserved | None, _version: int
+    ) -> None:
+        """The API server writes a quota's status as pods come and go, which is no change."""
+        if before is not None and now is not None and before.hard == now.hard:
+            return
+        self.marked.quotas[name] = None
+        self.stirred.set()
+
+    def _budget_changed(self, name: str, _before: object, _now: object, _version: int) -> None:
+        self.marked.budgets[name] = None
+        self.stirred.set()
+
+    def _problem(self, title: str, problem: str) -> None:
+        """Empty for an object that can be read again."""
+        if not problem:
+            self.problems.pop(title, None)
+            return
+        if self.problems.get(title) != problem:
+            _log.error("%s: %s", title, problem)
+        self.problems[title] = problem
+
+
+def placed_on(pod: PodState | None, node: str) -> bool:
+    """Whether the ledger has the pod on that node."""
+    return pod is not None and pod.placement is not None and pod.placement.node == node
+
+
+def runs_as_placed(pod: PodState, view: PodView) -> bool:
+    """Whether the pod is where the ledger has it, by the attempt that the ledger has."""
+    placed = pod.placement
+    return (
+        placed is not None
+        and (view.node, view.attempt) == (placed.node, str(placed.attempt))
+        and not (view.ended or view.deleting)
+    )
+
+
+def _is_echo(pod: PodState, view: PodView) -> bool:
+    """Whether the cluster says of the pod what the ledger has."""
+    return runs_as_placed(pod, view) and not says_otherwise(pod, view)
+
+
+def change_of(view: PodView) -> PodChanged:
+    """What the cluster says now of what may change of a pod."""
+    return PodChanged(
+        uid=view.uid,
+        labels=view.labels,
+        gates=view.gates,
+        cpu_milli=view.amounts.cpu_milli,
+        memory_mib=view.amounts.memory_mib,
+        terminating=view.deleting,
+    )
+
+
+def says_otherwise(pod: PodState, view: PodView) -> bool:
+    """Whether that is not what the ledger has."""
+    about, now = pod.submitted, view.amounts
+    needs = about.shape.node
+    same = (needs.cpu_milli, needs.memory_mib) == (now.cpu_milli, now.memory_mib)
+    same = same and pod.terminating == view.deleting
+    return not (same and about.labels == view.labels and about.gates == view.gates)

@@ -1,0 +1,263 @@
+"""The volumes of the cluster, and what they mean for the claims that pods mount.
+
+A change of a volume or a class may concern any claim of that class, so those are marked when they
+are compared and not one by one. Invariant: the ledger is told of claims that a pod of the ledger
+mounts, or one that others placed, and of no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import State
+from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.pods.volumes import (
+    Capacity,
+    Claim,
+    CsiDriver,
+    Storage,
+    StorageClass,
+    Volume,
+    claim_fact,
+    read_capacity,
+    read_claim,
+    read_class,
+    read_driver,
+    read_volume,
+)
+from apportion.runtime.kube.watch import number
+from apportion.watcher.kubernetes.kind import Kind, metadata_of
+from apportion.watcher.kubernetes.objects import PodView
+from apportion_schemas import (
+    PodAdopted,
+    PodGone,
+    PodSubmitted,
+    VolumeClaimGone,
+    VolumeClaimObserved,
+)
+
+V = TypeVar("V")
+LEDGER, CLUSTER = "ledger", "cluster"
+CLAIMS, VOLUMES, CLASSES = "persistentvolumeclaims", "persistentvolumes", "storageclasses"
+DRIVERS, CAPACITIES = "csidrivers", "csistoragecapacities"
+
+
+class VolumeView:
+    """Claims and room for volumes by `namespace/name`; volumes, classes and drivers by name.
+
+    `stir` is called when any changes, `problem` with what cannot be read and what is wrong with it.
+    `mounted` are the claims that live pods mount, with who says so: the ledger or the cluster, and
+    the uids of the pods.
+    """
+
+    def __init__(
+        self, state: State, stir: Callable[[], None], problem: Callable[[str, str], None]
+    ) -> None:
+        self._state = state
+        self._stir = stir
+        self._problem = problem
+        self.claims: dict[str, Claim] = {}
+        self.storage = Storage({}, {})
+        self.mounted: dict[str, set[tuple[str, str]]] = {}
+        self._claim_of: dict[str, str] = {}
+        self._marked: dict[str, None] = {}
+        self._marked_classes: set[str] = set()
+        for uid, pod in state.pods.items():
+            self._mount(LEDGER, uid, pod.submitted, live=True)
+        volumes: dict[str, Volume] = {}
+        classes: dict[str, StorageClass] = {}
+        drivers: dict[str, CsiDriver] = {}
+        capacities: dict[str, Capacity] = {}
+        self.storage = Storage(volumes, classes, drivers, capacities)
+        self.kinds: dict[str, Kind[Any]] = {
+            CLAIMS: self._kind(
+                "PersistentVolumeClaim",
+                read_claim,
+                self.claims,
+                self._claim_changed,
+                expected=self._known,
+            ),
+            VOLUMES: self._kind("PersistentVolume", read_volume, volumes, self._volume_changed),
+            CLASSES: self._kind("StorageClass", read_class, classes, self._class_changed),
+            DRIVERS: self._kind("CSIDriver", read_driver, drivers, self._driver_changed),
+            CAPACITIES: self._kind(
+                "CSIStorageCapacity", read_capacity, capacities, self._capacity_changed
+            ),
+        }
+
+    def _kind(
+        self,
+        title: str,
+        decode: Callable[[bytes], V],
+        entries: dict[str, V],
+        changed: Callable[[str, V | None, V | None, int], None],
+        *,
+        expected: Callable[[], Iterable[str]] = tuple,
+    ) -> Kind[V]:
+        """Objects by their key; of one that cannot be read, what it said before still holds."""
+
+        def read(raw: bytes) -> tuple[str, V | None, int]:
+            meta = metadata_of(raw)
+            try:
+                found = decode(raw)
+            except msgspec.MsgspecError as error:
+                self._problem(f"{title} {meta.key}", str(error))
+                return meta.key, entries.get(meta.key), meta.version
+            self._problem(f"{title} {meta.key}", "")
+            return meta.key, found, meta.version
+
+        def forgotten(key: str) -> None:
+            self._problem(f"{title} {key}", "")
+
+        return Kind(entries, read, changed, expected=expected, forgotten=forgotten)
+
+    def observe(self, change: Change) -> None:
+        """Take note of a pod of the ledger that came or went."""
+        data = change.data
+        if change.pod is None or change.refused:
+            return
+        if isinstance(data, PodSubmitted | PodAdopted):
+            self._mount(LEDGER, change.pod.uid, change.pod.submitted, live=True)
+        elif isinstance(data, PodGone):
+            self._mount(LEDGER, change.pod.uid, change.pod.submitted, live=False)
+
+    def follow(self, uid: str, before: PodView | None, now: PodView | None) -> None:
+        """Take note of a pod of the cluster that came to a node, or left it."""
+        was, is_ = (view if view is not None and not view.ended else None for view in (before, now))
+        if was is not None and is_ is not None and was.volume_claims == is_.volume_claims:
+            return
+        if was is not None:
+            self._mount(CLUSTER, uid, was, live=False)
+        if is_ is not None:
+            self._mount(CLUSTER, uid, is_, live=True)
+
+    def _mount(self, says: str, uid: str, about: PodSubmitted | PodView, *, live: bool) -> None:
+        for claim in about.volume_claims:
+            key = f"{about.namespace}/{claim}"
+            pods = self.mounted.setdefault(key, set())
+            if says == CLUSTER and not pods:
+                self.mark(key)  # claims of pods of the ledger are told with the pods
+            (pods.add if live else pods.discard)((says, uid))
+            if not pods:
+                del self.mounted[key]
+                self.mark(key)
+
+    def mark(self, key: str) -> None:
+        """The claim is to be compared again, for something of it may have changed."""
+        self._marked[key] = None
+        self._stir()
+
+    def take(self) -> dict[str, None]:
+        """The claims to compare; they are marked no longer."""
+        marked, self._marked = self._marked, {}
+        if self._marked_classes:
+            for key in self.mounted:
+                claim = self.claims.get(key)
+                if claim is None or claim.bound:  # of one that is bound its own volume is all
+                    continue
+                if claim.storage_class in self._marked_classes:
+                    marked[key] = None
+            self._marked_classes.clear()
+        return marked
+
+    def everything(self) -> dict[str, None]:
+        """All claims that matter, here or in the ledger."""
+        return dict.fromkeys((*self.mounted, *self._known()))
+
+    def fact(self, key: str) -> VolumeClaimObserved | None:
+        """What is to be known of the claim; None where a volume of it cannot be read."""
+        version = min(
+            kind.version
+            for name, kind in self.kinds.items()
+            if name != CAPACITIES or kind.version  # older clusters lack them
+        )
+        claim = self.claims.get(key)
+        if claim is not None:
+            version = max(version, number(claim.metadata.resource_version))
+        title = f"the volumes of PersistentVolumeClaim {key}"
+        try:
+            found = claim_fact(key, claim, self.storage, version)
+        except (ManifestError, ValueError) as error:
+            self._problem(title, str(error))
+            return None
+        self._problem(title, "")
+        return found
+
+    def differences(
+        self, names: Iterable[str], coming: Iterable[str]
+    ) -> Iterable[VolumeClaimObserved | VolumeClaimGone]:
+        """What the ledger does not know of these claims, or knows otherwise.
+
+        `coming`: claims of pods that it is told of next.
+        """
+        soon = set(coming)
+        for key in dict.fromkeys((*names, *soon)):
+            namespace, _, name = key.partition("/")
+            known = self._state.volume_claims.get(namespace, {}).get(name)
+            if key not in self.mounted and key not in soon:
+                self._problem(f"the volumes of PersistentVolumeClaim {key}", "")
+                if known is not None:
+                    yield VolumeClaimGone(namespace=namespace, claim=name)
+                continue
+            wanted = self.fact(key)
+            if wanted is not None and _is_news(wanted, known):
+                yield wanted
+
+    def _known(self) -> list[str]:
+        known = self._state.volume_claims.items()
+        return [f"{name}/{claim}" for name, claims in known for claim in claims]
+
+    def _claim_changed(
+        self, key: str, before: Claim | None, now: Claim | None, _version: int
+    ) -> None:
+        if before is not None:
+            self._claim_of.pop(before.spec.volume_name, None)
+        if now is not None and now.spec.volume_name:
+            self._claim_of[now.spec.volume_name] = key
+        if key in self.mounted:
+            self.mark(key)
+
+    def _volume_changed(
+        self, name: str, before: Volume | None, now: Volume | None, _version: int
+    ) -> None:
+        if self._claim_of.get(name) in self.mounted:
+            self._marked[self._claim_of[name]] = None
+        for volume in (before, now):
+            if volume is None:
+                continue
+            self._marked_classes.add(volume.storage_class)
+            ref = volume.spec.claim_ref
+            if ref is not None and f"{ref.namespace}/{ref.name}" in self.mounted:
+                self._marked[f"{ref.namespace}/{ref.name}"] = None
+        self._stir()
+
+    def _class_changed(self, name: str, _before: object, _now: object, _version: int) -> None:
+        self._marked_classes.add(name)
+        self._stir()
+
+    def _driver_changed(
+        self, name: str, before: CsiDriver | None, now: CsiDriver | None, _version: int
+    ) -> None:
+        """Whether its capacities count is all that matters."""
+        if before is not None and now is not None and before.spec == now.spec:
+            return
+        classes = self.storage.classes.items()
+        self._marked_classes.update(key for key, each in classes if each.provisioner == name)
+        self._stir()
+
+    def _capacity_changed(
+        self, _name: str, before: Capacity | None, now: Capacity | None, _version: int
+    ) -> None:
+        self._marked_classes.update(each.storage_class_name for each in (before, now) if each)
+        self._stir()
+
+
+def _is_news(wanted: VolumeClaimObserved, known: VolumeClaimObserved | None) -> bool:
+    """Whether the ledger says otherwise, and no other watcher has seen a later version."""
+    if known is None or known.version > wanted.version:
+        return known is None
+    return msgspec.structs.replace(wanted, version=known.version) != known

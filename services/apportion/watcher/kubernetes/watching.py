@@ -1,0 +1,537 @@
+"""The watcher's loop over a cluster: take what is marked, compare, append, fold, again.
+
+Invariants: a comparison is made only upon a fold that has passed all that the ledger held when the
+change was taken, so a binding is never seen before its placement; and pods leave before gangs are
+declared, and gangs before their pods come, each upon the state that the one before made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+
+import msgspec
+
+from apportion.core.explain.lines import shares_words
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import State
+from apportion.core.ledger.unnamed import EVIDENCE
+from apportion.core.workloads.adoption.managed_fields import WRITERS
+from apportion.core.workloads.pods.gangs import VERSIONS
+from apportion.core.workloads.pods.template import ManifestConfig
+from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
+from apportion.runtime.kube.discovery import Discovery
+from apportion.runtime.kube.dra import CLAIMS
+from apportion.runtime.kube.watch import Watch, any_problem, newest_version
+from apportion.runtime.ledger.port import Ledger
+from apportion.runtime.ledger.publisher import Append, Publisher
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.metrics import Metrics
+from apportion.watcher.kubernetes.doubts import Doubts
+from apportion.watcher.kubernetes.facts import Fact, Facts, Revisions
+from apportion.watcher.kubernetes.ineffective import Ineffective
+from apportion.watcher.kubernetes.objects import ObjectReader, PodView
+from apportion.watcher.kubernetes.pod_groups import POD_GROUPS, VOLCANO
+from apportion.watcher.kubernetes.resource_claims import RESOURCE_CLAIMS
+from apportion.watcher.kubernetes.view import DELETED, ClusterView, Marked
+from apportion.watcher.kubernetes.writing import FactWriting
+from apportion_schemas import (
+    BudgetGone,
+    BudgetObserved,
+    ConfigurationChanged,
+    DifferenceFound,
+    NamespaceGone,
+    NamespaceObserved,
+    NodeGone,
+    NodeObserved,
+    NodeReported,
+    PlacementVoided,
+    PodAdopted,
+    PodGone,
+    PodGroupGone,
+    PodGroupObserved,
+    PodRejected,
+    PodSubmitted,
+    QueueObserved,
+    QuotaGone,
+    QuotaObserved,
+    VolumeClaimGone,
+    VolumeClaimObserved,
+    subject_of,
+)
+from apportion_schemas.decoding import from_outside
+from apportion_schemas.quantities import NAME_MAX, TEXT_MAX
+
+PATHS = {
+    "pods": "/api/v1/pods",
+    "nodes": "/api/v1/nodes",
+    "resourcequotas": "/api/v1/resourcequotas",
+    "poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets",
+    "namespaces": "/api/v1/namespaces",
+    "persistentvolumeclaims": "/api/v1/persistentvolumeclaims",
+    "persistentvolumes": "/api/v1/persistentvolumes",
+    "storageclasses": "/apis/storage.k8s.io/v1/storageclasses",
+    "csinodes": "/apis/storage.k8s.io/v1/csinodes",
+    "csidrivers": "/apis/storage.k8s.io/v1/csidrivers",
+    "csistoragecapacities": "/apis/storage.k8s.io/v1/csistoragecapacities",
+    "queues": f"/apis/{VOLCANO}/queues",
+    **{kind: f"/apis/{api_version}/podgroups" for kind, api_version in POD_GROUPS.items()},
+}
+OPTIONAL = ("queues", *POD_GROUPS, "poddisruptionbudgets", "csistoragecapacities")
+"""Kinds that a cluster may lack: gangs and queues, and those of 1.21 and 1.24."""
+ASKED_MAX = 500
+"""Pods that one comparison of the whole asks the API server for by name."""
+MISSED_MAX = 100
+"""Differences of one kind that one comparison tells one by one; of more it is enough to know."""
+DOUBT_PAUSE_S = 1.0
+PROBE_S = 10.0
+"""How often the API server is asked for its revision: a dead connection may hide a restore."""
+AGAIN_S = 130.0
+"""A pod that ended waits that long before it is submitted again: its placement has the same id, and
+the ledger takes an id once in two minutes."""
+LISTED_S = 0.5
+"""How often to look whether every kind was listed again since the API server was away."""
+UNBOUND = "the API server has lost its binding"
+_NOT_FOUND = 404
+_FENCED = (
+    BudgetGone, BudgetObserved, DifferenceFound, NamespaceGone, NamespaceObserved, NodeGone,
+    NodeObserved, PodAdopted, PodGroupGone, PodGroupObserved, PodRejected, QueueObserved,
+    QuotaGone, QuotaObserved, VolumeClaimGone, VolumeClaimObserved,
+)  # fmt: skip
+
+_log = logging.getLogger(__name__)
+
+
+class KubernetesWatching:
+    """One watcher of one cluster. `repairs` counts what only a comparison of the whole found."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        view: ClusterView,
+        state: State,
+        publisher: Publisher,
+        append: Append,
+        *,
+        reader: ObjectReader,
+        clock: Clock,
+        paths: Mapping[str, str] = PATHS,
+    ) -> None:
+        self._api = api
+        self._reader = reader
+        self._view = view
+        self._clock = clock
+        self._state = state
+        self._revisions = Revisions()
+        self._writing = FactWriting(state, view, self._revisions, publisher, append)
+        self._facts = Facts(view, state, self._revisions)
+        self._discovery = Discovery(api, clock, VERSIONS)
+        self._discovery.changed = self._look_at_rejected
+        view.pod_groups.served = partial(self._discovery.versions, resource="podgroups")
+        self._watches = {
+            kind: Watch(
+                api,
+                path,
+                view.audiences[kind],
+                clock=clock,
+                discovery=self._discovery if kind in OPTIONAL else None,
+                returned=self._returned,
+            )
+            for kind, path in paths.items()
+        }
+        self._doubts = Doubts(api)
+        self._ineffective = Ineffective(api, clock)
+        reader.ineffective = self._ineffective.note
+        self._unsettled = "the cluster is not in the ledger yet"
+        self._returns = 0
+        self._later: dict[str, float] = {}
+        self._conflicts: dict[str, str] = {}
+        self.repairs: Counter[str] = Counter()
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed; give this to the reader."""
+        data = change.data
+        self._view.volumes.observe(change)
+        self._view.claims.observe(change)
+        if isinstance(data, PodSubmitted):
+            self._revisions.forget(subject_of(data))
+            self._view.came(data.uid)
+        elif isinstance(data, PodGone):
+            self._gone(data)
+        elif isinstance(data, _FENCED):
+            self._revisions.note(subject_of(data), self._state.revision)
+        if isinstance(data, PodAdopted) and not change.refused:
+            self._revisions.adopted.add(data.pod)
+            self._view.came(data.pod)
+            self._look_again(data.pod)
+        elif isinstance(data, PlacementVoided):
+            self._look_again(data.pod)
+        elif isinstance(data, NodeReported):
+            self._view.mark_claims(data.node)
+        if isinstance(data, ConfigurationChanged):
+            self._reader.configure(self._state.configuration)
+        if isinstance(data, PodRejected):
+            self._writing.final.discard(data.uid)
+            self._view.came(data.uid)
+
+    def _gone(self, data: PodGone) -> None:
+        """The pod may run on all the same, and then comes back."""
+        self._revisions.adopted.discard(data.uid)
+        self._doubts.note(data.uid, self._state.revision)
+        if self._look_again(data.uid):
+            self._revisions.note(subject_of(data), self._state.revision)
+        else:
+            self._revisions.forget(subject_of(data))
+            if data.uid in self._view.pods:
+                self._view.mark_pod(data.uid)
+
+    def _look_again(self, uid: str) -> bool:
+        """Mark a pod that the ledger let go of or took; whether it is on a node."""
+        pod = self._view.pods.get(uid)
+        if pod is None or not pod.node or pod.ended:
+            return False
+        self._view.mark_pod(uid)
+        return True
+
+    def _look_at_rejected(self) -> None:
+        """Compare rejected pods again: the PodGroups of their gangs may be served by now."""
+        for uid in self._state.rejected:
+            self._view.mark_pod(uid)
+
+    def not_ready(self) -> list[str]:
+        """Why the watcher is not ready; empty while it is in step with the cluster."""
+        late = [self._unsettled] if self._unsettled else []
+        return late + any_problem(self._watches)
+
+    def _returned(self, since_s: float) -> None:
+        """The API server was away, or has an older copy of its data: list and compare everything.
+
+        Other watches may be open still, in silence.
+        """
+        self._returns += 1
+        if not self._unsettled:
+            self._unsettled = "the API server was away: the cluster is compared with the ledger"
+            _log.warning("%s", self._unsettled)
+        for watch in self._watches.values():
+            watch.doubt(since_s)
+        self._view.stirred.set()
+
+    def _all_listed(self) -> bool:
+        return all(watch.in_step for watch in self._watches.values())
+
+    async def _probe(self) -> None:
+        """Notice an API server that went back behind connections that stay open."""
+        while True:
+            await self._clock.pause(PROBE_S)
+            self._mark_due()
+            if self._unsettled:
+                continue
+            known = max(kind.version for kind in self._view.audiences.values())
+            with contextlib.suppress(KubeUnavailable, KubeRefused, msgspec.MsgspecError):
+                if 0 < await newest_version(self._api, PATHS["nodes"]) < known:
+                    self._returned(self._clock.monotonic())
+
+    def measure(self, metrics: Metrics) -> None:
+        """Show what this watcher knows."""
+        metrics.gauge(
+            "apportion_watcher_problems", "Objects of the cluster that cannot be used at present."
+        ).set_function(lambda: len(self._view.problems) + len(self._state.rejected))
+        repairs = metrics.gauge(
+            "apportion_watcher_repairs",
+            "Differences that only a comparison of the whole found: of the ledger, a pod, an "
+            "annotation; and what pods hold that the ledger cannot account for (conflict).",
+            ("kind",),
+        )
+        for kind in ("ledger", "pod", "annotation", "conflict"):
+            repairs.labels(kind).set_function(partial(self.repairs.__getitem__, kind))
+        metrics.gauge(
+            "apportion_watcher_adopted", "Pods held that ran without a placement of the ledger."
+        ).set_function(lambda: self._writing.written[PodAdopted.__name__])
+
+    async def run(self, reader: Reader[Change], ledger: Ledger, *, compare_every_s: float) -> None:
+        """Keep the ledger as the cluster is, until cancelled."""
+        await reader.caught_up()
+        await reader.reached(await ledger.last_revision())
+        await self._discovery.look()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._discovery.run(), name="discover kinds")
+            tasks.create_task(self._ineffective.run(), name="tell what has no effect")
+            for kind, watch in self._watches.items():
+                tasks.create_task(watch.run(), name=f"watch {kind}")
+            for watch in self._watches.values():
+                await watch.synced()
+            await self._settle(reader, ledger, self._view.take())
+            await self._compare_annotations(reader, ledger)
+            self._unsettled = ""
+            tasks.create_task(self._probe(), name="probe the API server")
+            while True:
+                await self._follow(reader, ledger, for_s=compare_every_s)
+                returns = self._returns
+                await self._compare(reader, ledger)
+                if returns == self._returns and self._all_listed():
+                    self._unsettled = ""
+
+    async def _follow(self, reader: Reader[Change], ledger: Ledger, *, for_s: float) -> None:
+        """Write what changes, for so long; or until all is listed again if the server was away."""
+        try:
+            async with asyncio.timeout(for_s) as turn:
+                while True:
+                    await self._view.stirred.wait()
+                    when = turn.when()
+                    turn.reschedule(None)
+                    await self._settle(reader, ledger, self._view.take())
+                    if self._unsettled:
+                        if self._all_listed():
+                            return
+                        await self._clock.pause(LISTED_S)
+                        self._view.stirred.set()
+                    turn.reschedule(when)
+        except TimeoutError:
+            return
+
+    # -------------------------------------------------------------- one comparison
+
+    async def _settle(
+        self, reader: Reader[Change], ledger: Ledger, marked: Marked, *, missed: bool = False
+    ) -> int:
+        """Write what differs among the marked; returns how many facts that took.
+
+        `missed`: no watch told of these, so each is a difference that the ledger is told of.
+        """
+        await reader.reached(await ledger.last_revision())
+        final = self._writing.final
+        final.difference_update(uid for uid in marked.pods if uid not in self._view.pods)
+        await self._resolve(marked.pods)
+        pods = [uid for uid in marked.pods if uid not in final]
+        written = 0
+        for facts in self._steps(marked, pods):
+            if missed and facts:
+                found = list(self._facts.missed(facts[:MISSED_MAX]))
+                await self._writing.append(reader, ledger, found)
+            await self._writing.append(reader, ledger, facts)
+            written += len(facts)
+            await self._read_claims(marked.pods)
+        return written
+
+    def _steps(self, marked: Marked, pods: list[str]) -> Iterator[list[Fact]]:
+        """What to write, one kind after the other, each upon the state that the one before made."""
+        facts = self._facts
+        # Also nothing: what these pods hold is read now.
+        yield [*facts.ends(self._unchanged(marked.pods))]
+        yield [*self._adoptions(self._unchanged(marked.pods))]
+        yield [*facts.changes(self._unchanged(marked.pods))]
+        # Before the pods of others that mount them, which are told with their nodes.
+        yield [*facts.volume_claims(marked.volume_claims, pods)]
+        limits = [*facts.queues(marked.queues), *facts.quotas(marked.quotas)]
+        limits += facts.budgets(marked.budgets)
+        limits += facts.namespaces(marked.namespaces)
+        yield [*facts.nodes(marked.nodes), *limits]
+        groups = facts.groups_of(pods) | {
+            name: None
+            for name in marked.groups
+            if name in self._state.groups or name in self._view.pod_groups.waiting
+        }
+        yield [*facts.groups(groups)]
+        yield [*facts.arrivals(uid for uid in pods if uid not in self._doubts)]
+
+    def _unchanged(self, uids: Iterable[str]) -> list[str]:
+        """Those that have not changed since they were taken: they are compared again, for what
+        changed them, as a binding does, may be on the ledger further on than the fold is.
+        """
+        return [uid for uid in uids if uid not in self._view.marked.pods]
+
+    # -------------------------------------------------------------- pods that run already
+
+    async def _resolve(self, uids: Iterable[str]) -> None:
+        """Ask for pods that are to be taken back, or to wait again."""
+        for uid in [uid for uid in uids if uid in self._doubts and uid not in self._state.pods]:
+            pod = self._view.pods.get(uid)
+            if pod is None or pod.ended or not (pod.node or self._may_wait_again(pod)):
+                continue
+            ended = self._doubts.revision(uid)
+            if not await self._doubts.ask(pod, pod_path(pod.namespace, pod.name)):
+                await self._clock.pause(DOUBT_PAUSE_S)
+                self._view.mark_pod(uid)
+            elif uid not in self._doubts:
+                self._revisions.note(subject_of(PodGone(uid=uid)), ended)
+
+    def _may_wait_again(self, pod: PodView) -> bool:
+        """Whether a pod without a node that ended may be submitted again; if not yet, later."""
+        if pod.deleting:
+            return False
+        due_s = self._later.setdefault(pod.uid, self._clock.monotonic() + AGAIN_S)
+        if due_s > self._clock.monotonic():
+            return False
+        del self._later[pod.uid]
+        return True
+
+    def _mark_due(self) -> None:
+        """Compare pods again whose time to be submitted again has come."""
+        now_s = self._clock.monotonic()
+        for uid in [uid for uid, due_s in self._later.items() if due_s <= now_s]:
+            pod = self._view.pods.get(uid)
+            waits = pod is not None and not (pod.ended or pod.node or pod.deleting)
+            if waits and uid in self._doubts and uid not in self._state.pods:
+                self._view.mark_pod(uid)
+            else:
+                del self._later[uid]
+
+    def _adoptions(self, uids: Iterable[str]) -> Iterator[Fact]:
+        """Pods to be held; what the ledger cannot account for is told once and counted."""
+        certain = [uid for uid in uids if uid not in self._doubts]
+        for data, problem in self._facts.adoptions(certain):
+            if not problem:
+                self._conflicts.pop(data.pod, None)
+                if data.evidence.startswith(EVIDENCE):
+                    held = shares_words(data.shares)
+                    name = _named(data.submitted)
+                    _log.warning("pod %s holds %s (by %s)", name, held, data.evidence)
+                expect = self._revisions.of(data)
+                yield Fact(data, f"{data.pod}/adopted/{expect}", expect)
+            elif self._conflicts.get(data.pod) != problem:
+                self._conflicts[data.pod] = problem
+                self.repairs["conflict"] += 1
+                difference = DifferenceFound(
+                    kind="conflict",
+                    name=_named(data.submitted),
+                    pod=data.pod,
+                    ledger=problem[:TEXT_MAX],
+                    cluster=f"{data.node}: {shares_words(data.shares)}"[:TEXT_MAX],
+                )
+                _log.error("pod %s cannot be accounted for: %s", difference.name, problem)
+                yield from self._facts.difference(difference)
+
+    async def _read_claims(self, uids: Iterable[str]) -> None:
+        """Read what pods hold that the ledger had until now."""
+        for pod in self._view.unread(uids):
+            try:
+                raw = await self._api.get(pod_path(pod.namespace, pod.name))
+            except KubeRefused as error:
+                _log.info("pod %s/%s is not read again: %s", pod.namespace, pod.name, error)
+            except KubeUnavailable:
+                return
+            else:
+                if self._view.pods.get(pod.uid) is pod and _uid(raw) == pod.uid:
+                    self._view.audiences["pods"].seen(raw)  # else the watch told of it meanwhile
+
+    # -------------------------------------------------------------- the whole
+
+    async def _compare(self, reader: Reader[Change], ledger: Ledger) -> None:
+        """Compare the whole: what is found now should have been seen before."""
+        for uid in self._conflicts.keys() - self._view.pods.keys():
+            del self._conflicts[uid]
+        await self._ask_for(reader, ledger, self._view.unseen()[:ASKED_MAX])
+        await self._ask_for_unbound(self._view.unbound()[:ASKED_MAX])
+        await self._settle(reader, ledger, self._view.take())
+        await self._repair(reader, ledger)
+
+    async def _repair(self, reader: Reader[Change], ledger: Ledger) -> None:
+        found = await self._settle(reader, ledger, self._view.everything(), missed=True)
+        if found:
+            self.repairs["ledger"] += found
+            _log.warning("%d differences between cluster and ledger repaired", found)
+        await self._compare_annotations(reader, ledger)
+
+    async def _compare_annotations(self, reader: Reader[Change], ledger: Ledger) -> None:
+        """What bound pods say of their shares against the ledger, which is right."""
+        facts = list(self._facts.annotations())
+        for fact in facts:
+            self.repairs["annotation"] += 1
+            name = getattr(fact.data, "name", "")
+            _log.warning("pod %s: its annotation differs from the ledger", name)
+        await self._writing.append(reader, ledger, facts)
+
+    async def _ask_for(self, reader: Reader[Change], ledger: Ledger, uids: Iterable[str]) -> None:
+        """Ask the API server for pods that the ledger has and no watch has told of."""
+        for uid in uids:
+            known = self._state.pods.get(uid)
+            about = known.submitted if known else self._state.rejected.get(uid)
+            if about is None:
+                continue
+            try:
+                found = _uid(await self._api.get(pod_path(about.namespace, about.name)))
+            except KubeRefused as error:
+                found = "" if error.status == _NOT_FOUND else uid
+            except KubeUnavailable:
+                return
+            if found != uid and uid not in self._view.pods:
+                self.repairs["pod"] += 1
+                at = known.placement.node if known and known.placement else "pending"
+                gone = DifferenceFound(kind="gone", name=_named(about), pod=uid, ledger=at)
+                await self._writing.append(reader, ledger, list(self._facts.difference(gone)))
+                self._view.note_gone(uid, DELETED)
+
+    async def _ask_for_unbound(self, pods: Iterable[PodView]) -> None:
+        """Ask for pods that the ledger has bound and that have no node: a restored API server has
+        lost the binding. Such a pod ends, and waits again.
+        """
+        for pod in pods:
+            try:
+                found = _decode(await self._api.get(pod_path(pod.namespace, pod.name)))
+            except KubeRefused:
+                continue
+            except KubeUnavailable:
+                return
+            if found.metadata.uid == pod.uid and not found.spec.node_name:
+                _log.warning(
+                    "pod %s/%s: the API server has lost its binding", pod.namespace, pod.name
+                )
+                self._view.note_gone(pod.uid, UNBOUND)
+
+
+def kubernetes_watching(
+    api: KubeApi,
+    state: State,
+    publisher: Publisher,
+    append: Append,
+    *,
+    schedulers: frozenset[str],
+    clock: Clock,
+    dra: bool = False,
+    writers: frozenset[str] = WRITERS,
+) -> KubernetesWatching:
+    """A watcher of the pods of these schedulers; `dra`: with what they ask for by claims. `writers`
+    are the field managers whose annotations on pods that others bound are believed.
+    """
+    known = state.pods
+    reader = ObjectReader(
+        schedulers, ManifestConfig(), knows=lambda uid: uid in known, writers=writers
+    )
+    view = ClusterView(reader, state)
+    paths = PATHS
+    if dra:
+        reader.claimed = view.claims.drafted
+        paths = PATHS | {RESOURCE_CLAIMS: CLAIMS}
+    reader.configure(state.configuration)
+    return KubernetesWatching(
+        api, view, state, publisher, append, reader=reader, clock=clock, paths=paths
+    )
+
+
+def _named(about: PodSubmitted | PodRejected) -> str:
+    return f"{about.namespace}/{about.name}"[:NAME_MAX]
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: _Meta
+    spec: _Spec = _Spec()
+
+
+_decode = from_outside(msgspec.json.Decoder(_Object).decode)
+
+
+def _uid(raw: bytes) -> str:
+    return _decode(raw).metadata.uid

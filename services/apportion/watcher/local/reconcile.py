@@ -1,0 +1,170 @@
+"""The difference between what a source wants and what the ledger has, as events.
+
+Pure, so that two watchers and two runs come to the same events with the same ids. A pod whose
+manifest changed is another pod: the old one is gone and the next incarnation is submitted, as with
+the kubelet's static pods. So is one that is evicted: nobody else would let it go, and as long as
+its manifest is there it waits for another place. Invariant: nothing differs, nothing is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import State
+from apportion.core.workloads.kinds.drafts import submitted
+from apportion.watcher.local.by_hand import PREEMPTED
+from apportion.watcher.source import Observation, Source
+from apportion_schemas import PodEvicted, PodGone, PodGroupObserved, PodSubmitted
+from apportion_schemas.quantities import TEXT_MAX, Payload
+
+REMOVED = "manifest removed"
+CHANGED = "manifest changed"
+SUPERSEDED = "superseded by a later pod of the same name"
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class Fact(NamedTuple):
+    """An event to append, and its id."""
+
+    data: Payload
+    event_id: str
+
+
+class Known:
+    """What the ledger has of one source's pods, kept up from the fold's changes.
+
+    `live` are the pods by `namespace/name` and incarnation; `latest` the highest incarnation that
+    was ever submitted, live or not. `declared` is the revision at which each gang was declared or
+    forgotten last.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._moved = False
+        self._declared_lately: set[str] = set()
+        self.live: dict[str, dict[int, PodSubmitted]] = {}
+        self.latest: dict[str, int] = {}
+        self.declared: dict[str, int] = {}
+        self._since = 0
+
+    def begin(self, state: State) -> None:
+        """Take what a snapshot has of the source's pods; it has forgotten those that ended."""
+        self._since = state.revision
+        for pod in state.pods.values():
+            self._note(pod.submitted, live=True)
+
+    def look_begins(self) -> None:
+        """From now on it is noted what makes the look that begins an old one."""
+        self._moved = False
+        self._declared_lately.clear()
+
+    def outdates(self, wanted: Observation) -> bool:
+        """Whether somebody has spoken since the look began of what it is about: it may have been
+        upon a later look. Who comes and goes elsewhere outdates nothing.
+        """
+        return self._moved or not self._declared_lately.isdisjoint(wanted.groups)
+
+    def declared_at(self, gang: str) -> int:
+        """When the gang was declared or forgotten last, as far as is known here."""
+        return self.declared.get(gang, self._since)
+
+    def forgotten(self, wanted: Observation) -> list[str]:
+        """The pods that are to be submitted and of which no incarnation is known here."""
+        return [key for key in wanted.pods if key not in self.latest]
+
+    def spend(self, pod: PodSubmitted) -> None:
+        """The server knows this id, and the fold has passed where it stands.
+
+        Where the fold has never seen it, it is of what a snapshot has forgotten: it is used up.
+        """
+        key = f"{pod.namespace}/{pod.name}"
+        self.recall(key, self._source.incarnation(key, pod.uid))
+
+    def recall(self, key: str, incarnation: int) -> None:
+        """The pod has been submitted so often."""
+        self.latest[key] = max(incarnation, self.latest.get(key, 0))
+
+    def observe(self, state: State, change: Change) -> bool:
+        """Take note of a change; whether it is about this source's pods or a gang."""
+        data = change.data
+        if change.refused:
+            return False
+        if isinstance(data, PodGroupObserved):
+            self.declared[data.group] = state.revision
+            self._declared_lately.add(data.group)
+            return True
+        if isinstance(data, PodEvicted):
+            return True
+        if isinstance(data, PodSubmitted | PodGone) and change.pod is not None:
+            pod = change.pod.submitted
+            if isinstance(data, PodGone) and pod.group and pod.group not in state.groups:
+                self.declared[pod.group] = state.revision
+            return self._note(pod, live=isinstance(data, PodSubmitted))
+        return False
+
+    def _note(self, pod: PodSubmitted, *, live: bool) -> bool:
+        key = f"{pod.namespace}/{pod.name}"
+        incarnation = self._source.incarnation(key, pod.uid)
+        if not incarnation:
+            return False
+        self._moved = True
+        pods = self.live.setdefault(key, {})
+        if live:
+            pods[incarnation] = pod
+            self.latest[key] = max(incarnation, self.latest.get(key, 0))
+        else:
+            pods.pop(incarnation, None)
+        if not pods:
+            del self.live[key]
+        return True
+
+
+def next_facts(source: Source, known: Known, state: State, wanted: Observation) -> list[Fact]:
+    """What to append now: pods that left, or else gangs, or else pods that came.
+
+    One kind at a time, and each upon the state that the one before made: every fold forgets a gang
+    with its last pod, so gangs are declared after pods have left, and before their pods come.
+    """
+    return (
+        list(_gone(known, state, wanted))
+        or list(_gangs(known, state, wanted))
+        or list(_new(source, known, wanted))
+    )
+
+
+def _gone(known: Known, state: State, wanted: Observation) -> Iterator[Fact]:
+    for key, pods in known.live.items():
+        draft = wanted.pods.get(key)
+        newest = max(pods)
+        for incarnation, pod in pods.items():
+            if incarnation != newest:
+                reason = SUPERSEDED
+            elif pod.uid in state.evictions:
+                reason = f"{PREEMPTED} {state.evictions[pod.uid].beneficiary_name}"[:TEXT_MAX]
+            elif draft is not None:
+                reason = "" if submitted(draft, pod.uid) == pod else CHANGED
+            else:
+                reason = REMOVED if wanted.lacks(key) else ""
+            if reason:
+                yield Fact(PodGone(uid=pod.uid, reason=reason), f"{pod.uid}/gone")
+
+
+def _gangs(known: Known, state: State, wanted: Observation) -> Iterator[Fact]:
+    for name, group in wanted.groups.items():
+        has = state.groups.get(name)
+        if has is None or has.observed != group:
+            digest = hashlib.sha256(_encode(group)).hexdigest()[:32]
+            yield Fact(group, f"PodGroupObserved/{known.declared_at(name)}/{digest}")
+
+
+def _new(source: Source, known: Known, wanted: Observation) -> Iterator[Fact]:
+    for key, draft in wanted.pods.items():
+        if key not in known.live:
+            uid = source.uid(key, known.latest.get(key, 0) + 1)
+            yield Fact(submitted(draft, uid), f"{uid}/submitted")

@@ -1,0 +1,229 @@
+"""PodGroups and the default Queue of Volcano, over an API server in memory and in virtual time."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from apportion.binder.kubernetes.gangs import LOOK_AGAIN_S, QUEUE_S, Gangs
+from apportion.core.ledger.fold import Change
+from apportion.runtime.kube.client import MERGE_PATCH, Answer, KubeUnavailable
+from apportion.runtime.ledger.reader import Reader
+from apportion_schemas import PodGroupObserved, QueueObserved
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest, run_virtually
+from tests.support.ledger_of import Ledger
+from tests.support.memory_kube import MemoryKube, status_body
+from tests.support.memory_kube_api import MemoryKubeApi, PerfectKubeLink
+
+API = "/apis/scheduling.volcano.sh/v1beta1"
+GROUPS = f"{API}/namespaces/default/podgroups"
+GROUP = PodGroupObserved(group="default/g", min_available=2)
+
+
+class WithStatus(MemoryKube):
+    """An API server whose PodGroup has a status subresource, as no release of Volcano has it."""
+
+    def handle(self, method: str, path: str, **given: Any) -> Answer:
+        """Leave the status alone but below `/status`."""
+        if method == "PATCH" and "/podgroups/" in path:
+            body = json.loads(given["body"])
+            if path.endswith("/status"):
+                path = path.removesuffix("/status")
+            else:
+                body.pop("status")
+            given["body"] = json.dumps(body).encode()
+        return super().handle(method, path, **given)
+
+
+class Noting(MemoryKube):
+    """An API server that notes what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def handle(self, method: str, path: str, **given: Any) -> Answer:
+        """See MemoryKube."""
+        self.asked.append(path)
+        return super().handle(method, path, **given)
+
+
+class Link(PerfectKubeLink):
+    """A network in which the next patches are refused, and the next objects are not made."""
+
+    refusals = 0
+    silences = 0
+
+    async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
+        """See KubeLink."""
+        if method == "PATCH" and self.refusals:
+            self.refusals -= 1
+            return Answer(403, status_body(403, "Forbidden", "not yours"))
+        if method == "POST" and self.silences:
+            self.silences -= 1
+            raise KubeUnavailable("POST", "no answer")
+        return await super().ask(method, act)
+
+
+class CaughtUp(Reader[Change]):
+    """A reader of a ledger that was read to its end."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def caught_up(self) -> None:
+        """At once."""
+
+
+class World:
+    """What the binder's gangs see; `phase` is that of the PodGroup `g`."""
+
+    def __init__(self, kube: MemoryKube) -> None:
+        self.kube, self.link = kube, Link()
+        self.ledger = Ledger()
+        self.clock = SkewedClock(random.Random(7), skew_s=0.0)
+        self.gangs = Gangs(MemoryKubeApi(kube, self.link), self.ledger.state, self.clock)
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """What the API server answers to a user, or None where there is nothing."""
+        raw = json.dumps(body or {}).encode()
+        answer = self.kube.handle(method, path, query=None, body=raw, content_type=MERGE_PATCH)
+        return json.loads(answer.body) if answer.ok else None
+
+    @property
+    def phase(self) -> str:
+        """As Volcano's controllers read it."""
+        return str(self.ask("GET", f"{GROUPS}/g")["status"]["phase"])
+
+    def told(self, data: Any) -> None:
+        """The ledger goes on, and the binder sees it."""
+        self.gangs.observe(self.ledger.take(data))
+
+    def make_group(self) -> None:
+        """As Volcano's controllers make it of a Job."""
+        group = {"metadata": {"name": "g"}, "spec": {"minMember": 2}}
+        self.ask("POST", GROUPS, group | {"status": {"phase": "Pending"}})
+
+
+def with_loop(world: World, work: Callable[[], Any]) -> None:
+    """Run the loop of the gangs beside `work`, in virtual time."""
+
+    async def both() -> None:
+        loop = asyncio.create_task(world.gangs.run(CaughtUp()))
+        await rest(1.0)
+        await work()
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+
+    run_virtually(both())
+
+
+@pytest.mark.parametrize("kube", [MemoryKube, WithStatus])
+def test_a_gang_is_let_in_with_and_without_a_status_subresource(kube: type[MemoryKube]) -> None:
+    """Volcano's own CRD has none: a patch of `/status` is answered 404, and the Job waited."""
+    world = World(kube())
+    world.make_group()
+
+    async def work() -> None:
+        world.told(GROUP)
+        await rest(2.0)
+        assert world.phase == "Inqueue"
+
+    with_loop(world, work)
+
+
+def test_a_gang_that_was_refused_is_tried_again() -> None:
+    """A right that is given later, or a webhook that is back."""
+    world = World(MemoryKube())
+    world.make_group()
+    world.link.refusals = 1
+
+    async def work() -> None:
+        world.told(GROUP)
+        await rest(2.0)
+        assert world.phase == "Pending"
+        await rest(2 * LOOK_AGAIN_S)
+        assert world.phase == "Inqueue"
+
+    with_loop(world, work)
+
+
+def test_a_group_that_an_equal_one_replaced_is_let_in() -> None:
+    """A Job resumed at once after it was aborted has the same PodGroup: no event tells of it."""
+    world = World(MemoryKube())
+    world.make_group()
+
+    async def work() -> None:
+        world.told(GROUP)
+        await rest(2.0)
+        world.ask("DELETE", f"{GROUPS}/g")
+        world.make_group()
+        assert world.phase == "Pending"
+        await rest(2 * LOOK_AGAIN_S)
+        assert world.phase == "Inqueue"
+
+    with_loop(world, work)
+
+
+def test_a_gang_that_runs_is_left_alone() -> None:
+    """Only one that waits is changed."""
+    world = World(MemoryKube())
+    world.make_group()
+    world.ask("PATCH", f"{GROUPS}/g", {"status": {"phase": "Running"}})
+
+    async def work() -> None:
+        world.told(GROUP)
+        await rest(2.0)
+        assert world.phase == "Running"
+
+    with_loop(world, work)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_default_queue_is_made_once(known: bool) -> None:
+    """As Volcano's scheduler does it at its start; one that is there stays as it is."""
+    world = World(MemoryKube())
+    if known:
+        queue = {"metadata": {"name": "default"}, "spec": {"weight": 7}}
+        world.ask("POST", f"{API}/queues", queue)
+        world.told(QueueObserved(queue="default", weight=7))
+
+    async def work() -> None:
+        await rest(2.0)
+        found = world.ask("GET", f"{API}/queues/default")
+        assert found["spec"]["weight"] == (7 if known else 1)
+
+    with_loop(world, work)
+
+
+def test_no_queue_is_asked_for_where_volcano_is_absent() -> None:
+    """Only discovery asks, until Volcano's API is served."""
+    kube = Noting()
+    absent = {(API.removeprefix("/apis/"), kind) for kind in ("queues", "podgroups")}
+    kube.fewer_kinds |= absent
+    world = World(kube)
+
+    async def work() -> None:
+        await rest(3 * QUEUE_S)
+        assert set(kube.asked) == {"/apis"}
+        kube.fewer_kinds -= absent
+        await rest(2 * QUEUE_S)
+        assert world.ask("GET", f"{API}/queues/default") is not None
+
+    with_loop(world, work)
+
+
+def test_the_default_queue_is_made_once_the_api_server_answers() -> None:
+    """A call without an answer does not end the binder."""
+    world = World(MemoryKube())
+    world.link.silences = 1
+
+    async def work() -> None:
+        await rest(QUEUE_S + 2.0)
+        assert world.ask("GET", f"{API}/queues/default") is not None
+
+    with_loop(world, work)

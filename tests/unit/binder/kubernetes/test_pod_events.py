@@ -1,0 +1,486 @@
+"""What a binder tells people that no decision says, in virtual time."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from apportion.binder.kubernetes import pod_events
+from apportion.binder.kubernetes.pace import Pace
+from apportion.binder.kubernetes.pod_events import (
+    DECLARED_WITHIN_S,
+    PAUSE_MAX_S,
+    RECALLED_S,
+    RENEW_S,
+    RENEW_SLOT_S,
+    Telling,
+)
+from apportion.core.explain.lines import CORES_LATER
+from apportion.core.ledger.fold import Change
+from apportion.runtime.kube.client import JSON, TIMEOUT_S, Answer, KubeUnavailable
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import (
+    DeviceHealthChanged,
+    PodBound,
+    PodRefused,
+    PodResized,
+    RefusalCode,
+    ResizeAsked,
+    ShareBreached,
+    encode,
+    subject_of,
+)
+from apportion_schemas.catalogue import BY_PAYLOAD
+from apportion_schemas.quantities import Payload
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest, run_virtually
+from tests.support.fleet import rack
+from tests.support.kube_objects import kube_pod
+from tests.support.ledger_of import event_of
+from tests.support.memory_kube import MemoryKube
+from tests.support.memory_kube_api import MemoryKubeApi, PerfectKubeLink
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+from tests.support.pods import ask, gang, member, placed, share
+
+PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
+
+
+class SlowKubeLink(PerfectKubeLink):
+    """A network over which an answer takes a second."""
+
+    async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
+        """See KubeLink."""
+        answer = await super().ask(method, act)
+        await rest(1)
+        return answer
+
+
+class DeafKubeLink(PerfectKubeLink):
+    """A network that reaches the API server while it is `up`."""
+
+    up = True
+
+    async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
+        """See KubeLink."""
+        if not self.up:
+            raise KubeUnavailable("connection refused")
+        return await super().ask(method, act)
+
+
+class FailingKubeApi(MemoryKubeApi):
+    """An API server that answers 503 to events of these pods, and asks for an hour's patience."""
+
+    pods: ClassVar[set[str]] = set()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Answer:
+        """See KubeApi."""
+        about = json.loads(body or b"{}").get("involvedObject", {"name": ""})["name"]
+        if about in self.pods:
+            return Answer(503, b"", retry_after_s=3_600.0)
+        return await super().request(
+            method, path, query=query, body=body, content_type=content_type, timeout_s=timeout_s
+        )
+
+
+class Told:
+    """A cluster in memory with two pods, and a binder that tells of them."""
+
+    def __init__(
+        self, link: PerfectKubeLink | None = None, api: type[MemoryKubeApi] = MemoryKubeApi
+    ) -> None:
+        self._link, self._api = link, api
+        self.kube, self.server = MemoryKube(), MemoryServer()
+        self.begin_anew()
+        self.uids = {
+            name: self.ask("POST", PODS, kube_pod(name))["metadata"]["uid"] for name in "ab"
+        }
+
+    def begin_anew(self) -> None:
+        """A binder that knows nothing yet."""
+        cluster, metrics = StateFold(), Metrics()
+        clock = SkewedClock(random.Random(7), skew_s=0.0)
+        self.pace, self.state = Pace(clock), cluster.state
+        self._telling = Telling(
+            self._api(self.kube, self._link), cluster.state, clock, metrics, pace=self.pace
+        )
+        self._reader: Reader[Change] = Reader(
+            MemoryLedger(self.server, role="binder"),
+            cluster,
+            metrics=metrics,
+            on_change=self._telling.observe,
+        )
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What the API server answers."""
+        raw = None if body is None else json.dumps(body).encode()
+        answer = self.kube.handle(
+            method, path, query=None, body=raw, content_type="application/json"
+        )
+        assert answer.ok, answer.refusal()
+        found: dict[str, Any] = json.loads(answer.body)
+        return found
+
+    def write(self, *payloads: Payload) -> None:
+        """Events, each of whoever may write it."""
+        for data in payloads:
+            identity = f"test-{self.server.last_revision}"
+            draft = Draft(subject_of(data), identity, encode(event_of(data)))
+            role = BY_PAYLOAD[type(data)].appender
+            self.server.append([draft], {}, role=role, writer=role)
+
+    def messages(self) -> list[tuple[str, str]]:
+        """Every event that people see: of which pod, and what it says."""
+        listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
+        return sorted((each["involvedObject"]["name"], each["message"]) for each in listed)
+
+    def counts(self) -> dict[str, int]:
+        """How often each message was said."""
+        listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
+        return {each["message"]: each["count"] for each in listed}
+
+    def hold(self, name: str) -> str:
+        """The pod is placed on a card of n1; its uid."""
+        uid: str = self.uids[name]
+        self.write(
+            rack("n1", 2), member(uid, ask(1000), group="", name=name),
+            placed(uid, "n1", [share("n1-g0", 1000)], name=name),
+        )  # fmt: skip
+        return uid
+
+    def refuse(self, name: str) -> str:
+        """The pod fits nowhere; its uid."""
+        uid: str = self.uids[name]
+        self.write(
+            rack("n1", 2), member(uid, ask(1000), group="", name=name),
+            PodRefused(pod=uid, namespace="default", name=name, nodes=1,
+                       reasons={RefusalCode.NODE_NOT_READY: 1}),
+        )  # fmt: skip
+        return uid
+
+    def event(self, reason: str) -> dict[str, Any]:
+        """The only event with this reason."""
+        (found,) = [each for each in self.ask("GET", EVENTS)["items"] if each["reason"] == reason]
+        return dict(found)
+
+    def bind(self, number: int, first: int = 0) -> None:
+        """Pods without devices come, are placed, and are bound."""
+        for each in range(first, first + number):
+            uid = f"u{each}"
+            node = f"node-{each}"
+            self.write(rack(node, 1), member(uid, group="", name=uid), placed(uid, node))
+            self.write(PodBound(pod=uid, node=node, attempt=1))
+
+    def scheduled(self) -> int:
+        """How many pods have an event of their binding; each must have been said once."""
+        listed = self.ask("GET", EVENTS)["items"]
+        found = [each for each in listed if each["reason"] == "Scheduled"]
+        assert all(each["count"] == 1 for each in found)
+        return len(found)
+
+    async def run(self) -> None:
+        """Read and tell, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reader.run())
+            tasks.create_task(self._telling.run(self._reader))
+
+
+def test_H5_a_gang_that_nobody_declares_is_told_of_once() -> None:
+    """Its pods say in an event and in their condition which PodGroup is missing."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        told.write(member(told.uids["a"], ask(1000), group="default/job", name="a"))
+        await rest(10 * DECLARED_WITHIN_S)
+        said = "its gang default/job is not declared yet: there is no PodGroup of that name"
+        assert told.messages() == [("a", said)]
+        (condition,) = told.ask("GET", f"{PODS}/a")["status"]["conditions"]
+        assert (condition["type"], condition["message"]) == ("PodScheduled", said)
+        told.write(member(told.uids["b"], ask(1000), group="default/job", name="b"))
+        await rest(10 * DECLARED_WITHIN_S)
+        assert told.messages() == [("a", said), ("b", said)]
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_gang_that_is_declared_in_time_is_not_told_of() -> None:
+    """As a rule its PodGroup comes a moment after its pods."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        await rest(DECLARED_WITHIN_S / 2)
+        told.write(member(told.uids["a"], ask(1000), group="default/job", name="a"))
+        await rest(DECLARED_WITHIN_S / 2)
+        told.write(gang("default/job", 2))
+        await rest(10 * DECLARED_WITHIN_S)
+        assert told.messages() == []
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_owners_are_told_of_a_device_that_fails_and_recovers() -> None:
+    """Those that hold it, once each time; a binder that begins anew says nothing twice."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        told.hold("a")
+        for healthy in (False, True, False):
+            told.write(DeviceHealthChanged(
+                node="n1", device="n1-g0", healthy=healthy, reason="" if healthy else "XID 79"
+            ))  # fmt: skip
+            await rest(1)
+        failed, recovered = "its device n1-g0 has failed (XID 79)", "its device n1-g0 has recovered"
+        assert told.messages() == [("a", failed), ("a", recovered)]
+        assert told.counts() == {failed: 2, recovered: 1}
+        running.cancel()
+        told.begin_anew()
+        running = asyncio.create_task(told.run())
+        await rest(1)
+        assert told.counts() == {failed: 2, recovered: 1}
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_the_owner_of_a_container_that_is_not_held_is_told() -> None:
+    """An event of its pod, a warning, once for what is the same."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        pod = told.hold("a")
+        breach = ShareBreached(
+            pod=pod, node="n1", attempt=1, container="main", device="n1-g0", code="raised",
+            memory_mib=1_000, memory_found_mib=14_000,
+        )  # fmt: skip
+        await rest(1)
+        told.write(breach, breach)
+        await rest(1)
+        event = told.event("ShareBreached")
+        assert (event["involvedObject"]["name"], event["type"]) == ("a", "Warning")
+        assert "14,000 MiB" in event["message"]
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_resized_pod_has_an_event_that_says_from_when_its_cores_hold() -> None:
+    """HAMi-core copies them when a process begins, so one that runs keeps the old ones."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        pod = told.hold("a")
+        told.write(PodBound(pod=pod, node="n1", attempt=1))
+        await rest(1)
+        told.write(ResizeAsked(pod=pod, by="ann", cores=40))
+        await rest(1)
+        now = share("n1-g0", 1000, cores=40)
+        told.write(
+            PodResized(
+                pod=pod, namespace="default", name="a", attempt=1, node="n1", shares=(now,),
+                asked=told.server.last_revision, previous=told.state.nodes["n1"].chain,
+            )
+        )  # fmt: skip
+        await rest(1)
+        event = told.event("Resized")
+        assert (event["involvedObject"]["name"], event["type"]) == ("a", "Normal")
+        assert CORES_LATER in event["message"]
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_pod_that_is_placed_while_its_refusal_is_told_is_not_said_to_wait() -> None:
+    """Its event says what was; its condition would say what is."""
+
+    async def main() -> None:
+        told = Told(SlowKubeLink())
+        running = asyncio.create_task(told.run())
+        pod = told.refuse("a")
+        while not told.messages():
+            await rest(0.1)
+        told.write(placed(pod, "n1", [share("n1-g0")], name="a"))
+        await rest(10)
+        assert "conditions" not in told.ask("GET", f"{PODS}/a")["status"]
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None:
+    """The XID is the cause and the lost card its symptom: neither takes the other's place."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        told.hold("a")
+        await rest(1)
+        told.write(*(
+            DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason=reason)
+            for reason in ("XID 79", "GPU is lost")
+        ))  # fmt: skip
+        await rest(1)
+        failed = "its device n1-g0 has failed"
+        assert told.messages() == [("a", f"{failed} (GPU is lost)"), ("a", f"{failed} (XID 79)")]
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_every_pod_of_a_burst_gets_its_event_once_bindings_leave_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However few fit in memory: the others are read from the state again."""
+    monkeypatch.setattr(pod_events, "UNTOLD_MAX", 7)
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        told.pace.in_flight = int(told.pace.limit)
+        told.bind(40)
+        await rest(10)
+        assert told.scheduled() < 20
+        told.pace.in_flight = 1  # there is always some binding
+        await rest(5)
+        assert told.scheduled() == 40
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_binder_that_restarts_tells_what_the_last_one_could_not_and_nothing_twice() -> None:
+    """Bindings of the last minutes; older ones have had their time."""
+
+    async def main() -> None:
+        told = Told()
+        told.bind(5)
+        for _ in range(2):
+            running = asyncio.create_task(told.run())
+            await rest(5)
+            assert told.scheduled() == 5
+            running.cancel()
+            told.begin_anew()
+        for each in told.ask("GET", EVENTS)["items"]:
+            told.ask("DELETE", f"{EVENTS}/{each['metadata']['name']}")
+        await rest(RECALLED_S)
+        running = asyncio.create_task(told.run())
+        await rest(5)
+        assert told.scheduled() == 0
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_an_event_waits_for_an_api_server_that_is_away() -> None:
+    """It is not dropped."""
+
+    async def main() -> None:
+        link = DeafKubeLink()
+        told = Told(link)
+        running = asyncio.create_task(told.run())
+        await rest(1)
+        link.up = False
+        told.bind(3)
+        await rest(120)
+        link.up = True
+        await rest(5)
+        assert told.scheduled() == 3
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_the_event_of_a_pod_that_waits_is_renewed_before_it_expires() -> None:
+    """By one of two binders; one that has expired all the same comes again."""
+
+    async def main() -> None:
+        told = Told()
+        pod = told.refuse("a")
+        running = [asyncio.create_task(told.run())]
+        told.begin_anew()
+        running.append(asyncio.create_task(told.run()))
+        await rest(10)
+        (before,) = told.ask("GET", EVENTS)["items"]
+        await rest(2 * RENEW_S)
+        (event,) = told.ask("GET", EVENTS)["items"]
+        assert event["count"] in (2, 3)
+        assert event["lastTimestamp"] > before["lastTimestamp"]
+        told.ask("DELETE", f"{EVENTS}/{event['metadata']['name']}")
+        await rest(RENEW_S)
+        assert len(told.messages()) == 1
+        told.write(placed(pod, "n1", [share("n1-g0")], name="a"))
+        (count,) = told.counts().values()
+        await rest(2 * RENEW_S)
+        assert [*told.counts().values()] == [count]
+        for each in running:
+            each.cancel()
+
+    run_virtually(main())
+
+
+def test_events_that_the_api_server_keeps_failing_delay_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many as there are tellers, and bad news, which goes first; written once it can be."""
+    monkeypatch.setattr(FailingKubeApi, "pods", {"a", "b"})
+
+    async def main() -> None:
+        told = Told(api=FailingKubeApi)
+        running = asyncio.create_task(told.run())
+        await rest(1)
+        for name in "ab":
+            told.refuse(name)
+        await rest(60)
+        for first in range(0, 30, 3):
+            told.bind(3, first)
+            await rest(PAUSE_MAX_S + 1)
+            assert told.scheduled() == first + 3
+        FailingKubeApi.pods.clear()
+        await rest(60)
+        assert {"a", "b"} <= {name for name, _ in told.messages()}
+        (condition,) = told.ask("GET", f"{PODS}/a")["status"]["conditions"]
+        assert condition["type"] == "PodScheduled"
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_events_of_all_waiting_pods_are_renewed_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are more than one slot takes, the next turn goes on where the last one ended."""
+    monkeypatch.setattr(pod_events, "RENEWED_MAX", 1)
+    monkeypatch.setattr(pod_events, "RENEW_SLOTS", 1)
+
+    async def main() -> None:
+        told = Told()
+        for name in "ab":
+            told.refuse(name)
+        running = asyncio.create_task(told.run())
+        await rest(1)
+        for each in told.ask("GET", EVENTS)["items"]:
+            told.ask("DELETE", f"{EVENTS}/{each['metadata']['name']}")
+        await rest(2.5 * RENEW_SLOT_S)
+        assert [name for name, _ in told.messages()] == ["a", "b"]
+        running.cancel()
+
+    run_virtually(main())

@@ -1,0 +1,247 @@
+"""Claims that wait for their first consumer, over an API server in memory and in virtual time."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+
+from apportion.binder.kubernetes.pace import Pace
+from apportion.binder.kubernetes.target import KubernetesTarget
+from apportion.binder.kubernetes.volumes import PATIENCE_S, WAIT_S
+from apportion.binder.target import Bound, Failed, Outcome
+from apportion.core.workloads.adoption.placement_annotations import ATTEMPT
+from apportion.core.workloads.pods.volumes import BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE
+from apportion.runtime.kube.client import MERGE_PATCH
+from apportion_schemas import NodeExpression, PodPlaced, VolumeClaimObserved
+from tests.simulation.clocks import EPOCH, SkewedClock
+from tests.simulation.loop import rest, run_virtually
+from tests.support.fleet import gpu, node, observed
+from tests.support.kube_objects import kube_pod
+from tests.support.kube_volumes import HOST, kube_claim, kube_class, kube_volume
+from tests.support.ledger_of import Ledger
+from tests.support.memory_kube import MemoryKube
+from tests.support.memory_kube_api import MemoryKubeApi
+from tests.support.pods import ask, pod
+
+SPACE = "/api/v1/namespaces/default"
+CLAIM = f"{SPACE}/persistentvolumeclaims/data"
+VOLUMES = "/api/v1/persistentvolumes"
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+STATIC = "kubernetes.io/no-provisioner"
+
+
+class World:
+    """A pod placed on n1, its claim, and an API server; the test plays the volume controller."""
+
+    def __init__(
+        self, provisioner: str = "disks.example.com", state: Any = "first-consumer"
+    ) -> None:
+        self.kube = MemoryKube()
+        self.clock = SkewedClock(random.Random(7), skew_s=0.0)
+        uid = self.ask("POST", f"{SPACE}/pods", kube_pod("p"))["metadata"]["uid"]
+        claim = self.ask("POST", f"{SPACE}/persistentvolumeclaims", kube_claim())
+        self.claim_uid = claim["metadata"]["uid"]
+        self.ask("POST", CLASSES, kube_class(provisioner))
+        self.ledger = Ledger(
+            node("n1", gpu("g0")),
+            observed("n1", labels={HOST: "n1"}, version=1),
+            VolumeClaimObserved(namespace="default", claim="data", state="first-consumer"),
+            pod(uid, ask(1000), name="p", volume_claims=("data",)),
+        ).settle()
+        self.told(state)
+        self.target = KubernetesTarget(
+            MemoryKubeApi(self.kube), self.ledger.state, Pace(self.clock), self.clock
+        )
+        self.uid = uid
+
+    def told(self, state: Any, *nodes: str) -> None:
+        """What the ledger has of the claim by now."""
+        term = (NodeExpression(key=HOST, operator="In", values=nodes),)
+        terms = (term,) if nodes else ()
+        self.ledger.play(
+            VolumeClaimObserved(namespace="default", claim="data", state=state, nodes=terms)
+        )
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What the API server answers to a user."""
+        raw = json.dumps(body or {}).encode()
+        answer = self.kube.handle(method, path, query=None, body=raw, content_type=MERGE_PATCH)
+        assert answer.ok, answer.refusal()
+        found: dict[str, Any] = json.loads(answer.body)
+        return found
+
+    def add(self, name: str, on: str, **spec: Any) -> None:
+        """A volume that is there and free."""
+        free = {"status": {"phase": "Available"}}
+        self.ask("POST", VOLUMES, kube_volume(name, on, **spec) | free)
+
+    def complete(self, to: str) -> None:
+        """Kubernetes binds the claim to the volume."""
+        done = {"metadata": {"annotations": {BIND_COMPLETED: "yes"}}, "spec": {"volumeName": to}}
+        self.ask("PATCH", CLAIM, done)
+
+    def chosen(self) -> str:
+        """The node that the claim is told."""
+        notes = self.ask("GET", CLAIM)["metadata"].get("annotations", {})
+        return str(notes.get(SELECTED_NODE, ""))
+
+    def unchoose(self) -> None:
+        """The provisioner cannot make the volume there."""
+        self.ask("PATCH", CLAIM, {"metadata": {"annotations": {SELECTED_NODE: None}}})
+
+    def node_of_pod(self) -> str:
+        """Where the API server has the pod."""
+        return str(self.ask("GET", f"{SPACE}/pods/p")["spec"].get("nodeName", ""))
+
+    async def bind(self) -> Outcome:
+        """One try."""
+        (placed,) = (event for event in self.ledger.events if isinstance(event, PodPlaced))
+        return await self.target.bind(placed)
+
+    async def binding(self, meanwhile: Callable[[], object]) -> Outcome:
+        """One try, during which something happens."""
+        trying = asyncio.create_task(self.bind())
+        await rest(2.0)
+        meanwhile()
+        return await trying
+
+
+def world(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run in virtual time."""
+    run_virtually(check())
+
+
+def test_the_smallest_volume_there_is_kept_and_the_pod_is_bound_with_it() -> None:
+    """One of another node is left alone; the pod waits until Kubernetes has bound the claim."""
+
+    async def check() -> None:
+        of = World(STATIC)
+        of.add("far", "n2")
+        of.add("large", "n1", capacity={"storage": "9Gi"})
+        of.add("near", "n1")
+        outcome = await of.binding(lambda: of.complete("near"))
+        assert outcome == Bound()
+        assert of.node_of_pod() == "n1"
+        kept = of.ask("GET", f"{VOLUMES}/near")
+        reference = kept["spec"]["claimRef"]
+        assert (reference["kind"], reference["uid"]) == ("PersistentVolumeClaim", of.claim_uid)
+        assert kept["metadata"]["annotations"] == {BOUND_BY_CONTROLLER: "yes"}
+        assert all(
+            "claimRef" not in of.ask("GET", f"{VOLUMES}/{n}")["spec"] for n in ("far", "large")
+        )
+        assert of.chosen() == ""
+
+    world(check)
+
+
+def test_a_provisioner_is_told_the_node_and_waited_for() -> None:
+    """A try that ends before the volume is there says that it waits; the next one goes on."""
+
+    async def check() -> None:
+        of = World()
+        began = asyncio.get_running_loop().time()
+        outcome = await of.bind()
+        assert outcome == Failed("claim data has no volume yet", final=False, waits=True)
+        assert asyncio.get_running_loop().time() - began < 2 * WAIT_S
+        assert (of.chosen(), of.node_of_pod()) == ("n1", "")
+        of.add("made", "n1")
+        assert await of.binding(lambda: of.complete("made")) == Bound()
+
+    world(check)
+
+
+def test_a_provisioner_that_gives_up_ends_the_placement() -> None:
+    """Also where it does so between two tries; a new placement asks it again."""
+
+    async def check() -> None:
+        of = World()
+        message = "no volume could be made for claim data on n1"
+        assert await of.binding(of.unchoose) == Failed(message, final=True)
+        await of.bind()
+        of.unchoose()
+        assert await of.bind() == Failed(message, final=True)
+        assert of.chosen() == ""
+
+    world(check)
+
+
+def test_what_takes_too_long_is_decided_anew() -> None:
+    """As long after the placement as kube-scheduler waits."""
+
+    async def check() -> None:
+        of = World()
+        found = of.ledger.pod(of.uid)
+        late = EPOCH - timedelta(seconds=PATIENCE_S)
+        found.placed_time = late.isoformat()
+        assert await of.bind() == Failed("claim data has no volume yet", final=True)
+
+    world(check)
+
+
+def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
+    """By what the ledger says, without a question."""
+
+    async def check() -> None:
+        of = World()
+        of.told("bound", "n1")
+        of.ask("DELETE", CLAIM)
+        assert await of.bind() == Bound()
+
+    world(check)
+
+
+def test_a_pod_is_not_bound_where_its_volume_cannot_be_reached() -> None:
+    """By what the ledger says, or what the API server does."""
+
+    async def check() -> None:
+        said = "the volume of claim data cannot be reached from n1"
+        of = World()
+        of.told("bound", "n2")
+        assert await of.bind() == Failed(said, final=True)
+        of = World()
+        of.add("far", "n2")
+        of.complete("far")
+        assert await of.bind() == Failed(said, final=True)
+        assert of.node_of_pod() == ""
+
+    world(check)
+
+
+def test_what_cannot_be_ends_the_placement_and_says_why() -> None:
+    """Each from another object of the API server."""
+
+    async def check() -> None:
+        of = World(STATIC)
+        said = "no volume for claim data is free on n1"
+        assert await of.bind() == Failed(said, final=True)
+        of.ask("PATCH", CLAIM, {"metadata": {"annotations": {SELECTED_NODE: "n2"}}})
+        assert await of.bind() == Failed(
+            "the volume of claim data is being made for n2", final=True
+        )
+        of.ask("DELETE", CLAIM)
+        assert await of.bind() == Failed("claim data is not there any more", final=True)
+        of = World(state="unbound")
+        assert await of.bind() == Failed(
+            "claim data has no volume, and waits for no pod", final=True
+        )
+        of = World()
+        of.add("kept", "n2", claimRef={"name": "data", "namespace": "default"})
+        said = "the volume that is kept for claim data is on other nodes"
+        assert await of.bind() == Failed(said, final=True)
+
+    world(check)
+
+
+def test_a_pod_that_an_earlier_call_bound_is_bound_whatever_became_of_its_claim() -> None:
+    """Its record was lost, and then the claim left."""
+
+    async def check() -> None:
+        of = World()
+        notes = {"metadata": {"annotations": {ATTEMPT: "1"}}, "spec": {"nodeName": "n1"}}
+        of.ask("PATCH", f"{SPACE}/pods/p", notes)
+        of.ask("DELETE", CLAIM)
+        assert await of.bind() == Bound()
+
+    world(check)

@@ -1,0 +1,93 @@
+"""A cluster as the watcher sees it, over a ledger that it follows, for tests of its facts."""
+
+from typing import Any
+
+import msgspec
+
+from apportion.core.ledger.change import Change
+from apportion.core.workloads.pods.template import ManifestConfig
+from apportion.watcher.kubernetes.facts import Adoption, Fact, Facts, Revisions
+from apportion.watcher.kubernetes.objects import ObjectReader
+from apportion.watcher.kubernetes.view import ClusterView
+from apportion_schemas import subject_of
+from apportion_schemas.quantities import Payload
+from tests.support.kube_objects import kube_pod, managed_fields, share
+from tests.support.ledger_of import Ledger
+
+OF_NO_NAMESPACE = frozenset(
+    ("csidrivers", "csinodes", "namespaces", "nodes", "persistentvolumes", "queues")
+) | {"storageclasses"}
+
+
+class Followed(Ledger):
+    """A ledger that a watcher follows, once it has a view of the cluster."""
+
+    view: ClusterView | None = None
+
+    def take(self, data: Payload) -> Change:
+        """Fold one event, and let the watcher see it."""
+        change = super().take(data)
+        if self.view is not None:
+            self.view.volumes.observe(change)
+            self.view.claims.observe(change)
+        return change
+
+
+class Cluster:
+    """A view of a cluster over a ledger, and the facts that follow."""
+
+    def __init__(self) -> None:
+        self.ledger = Followed()
+        pods = self.ledger.state.pods
+        self.reader = ObjectReader(
+            frozenset({"apportion"}), ManifestConfig(), knows=lambda uid: uid in pods
+        )
+        self.view = self.ledger.view = ClusterView(self.reader, self.ledger.state)
+        self.revisions = Revisions()
+        self.facts = Facts(self.view, self.ledger.state, self.revisions)
+
+    def see(self, kind: str, document: dict[str, Any], version: int = 1, uid: str = "") -> None:
+        """The server tells of an object."""
+        meta = {"uid": uid, "resourceVersion": str(version)}
+        meta |= {} if kind in OF_NO_NAMESPACE else {"namespace": "default"}
+        document["metadata"] = meta | document["metadata"]
+        self.view.audiences[kind].seen(msgspec.json.encode(document))
+
+    def pod(self, uid: str, version: int = 1, **fields: Any) -> None:
+        """The server tells of a pod; node and annotations came with its binding, unless it was
+        `made` with them.
+        """
+        node_name, made = fields.pop("on", ""), fields.pop("made", False)
+        limits = fields.pop("limits", share())
+        phase = fields.pop("phase", "Pending")
+        deleted = fields.pop("deleted", False)
+        document = kube_pod(uid, limits, **fields)
+        bare = document | {"metadata": {}}
+        document["spec"] |= {"nodeName": node_name} if node_name else {}
+        plain = {key: value for key, value in document["spec"].items() if key != "nodeName"}
+        source = document if made else bare | {"spec": plain}
+        if deleted:
+            document["metadata"]["deletionTimestamp"] = "2026-03-01T09:30:00Z"
+        document["metadata"]["managedFields"] = managed_fields(source)
+        document["status"] = {"phase": phase}
+        self.see("pods", document, version, uid)
+
+    def node_facts(self) -> list[Fact]:
+        """What is to be told of nodes."""
+        return list(self.facts.nodes(self.view.take().nodes))
+
+    def pod_facts(self) -> list[Fact]:
+        """What is to be told of pods."""
+        marked = self.view.take().pods
+        facts = self.facts
+        return [*facts.ends(marked), *facts.changes(marked), *facts.arrivals(marked)]
+
+    def adoptions(self) -> list[Adoption]:
+        """What pods hold that the ledger has not."""
+        return list(self.facts.adoptions(self.view.take().pods))
+
+    def write(self, facts: list[Fact]) -> None:
+        """The ledger takes them, and the watcher notes where they stand."""
+        for fact in facts:
+            self.ledger.play(fact.data)
+            self.revisions.note(subject_of(fact.data), self.ledger.state.revision)

@@ -1,0 +1,544 @@
+"""Pods that run without a placement of the ledger: what is told of them, one rule at a time."""
+
+import json
+from typing import Any
+
+import pytest
+
+from apportion.core.ledger.state import Phase
+from apportion.core.ledger.unnamed import EVIDENCE
+from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, shares_text
+from apportion_schemas import (
+    BindFailed,
+    DifferenceFound,
+    NodeConstraints,
+    NodeObserved,
+    PodAdopted,
+    PodEvicted,
+    PodGone,
+    Share,
+)
+from tests.support.fleet import A100_40, gpu, node
+from tests.support.kube_objects import kube_node, kube_pod, managed_fields
+from tests.support.kube_objects import share as asks_share
+from tests.support.pods import ask, placed, pod, shape
+from tests.support.pods import share as of
+from tests.unit.watcher.kubernetes.followed_cluster import Cluster
+
+CARD = node("n1", gpu("g0"), gpu("g1"))
+HAMI = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,3000,30:;"}
+VOLCANO_SHARE = {"volcano.sh/gpu-index": "1", "volcano.sh/predicate-time": "1"}
+
+
+def said(*shares: Share, attempt: int = 1) -> dict[str, str]:
+    """What our binder writes."""
+    text = shares_text(shares)
+    return {SHARES: text, ATTEMPT: str(attempt)}
+
+
+def held(cluster: Cluster) -> PodAdopted:
+    """The one pod that is to be adopted, without a problem."""
+    ((data, problem),) = cluster.adoptions()
+    assert not problem
+    return data
+
+
+def unnamed(cluster: Cluster) -> tuple[str, ...]:
+    """The families that n1 cannot offer."""
+    (fact,) = cluster.facts.nodes(["n1"])
+    assert isinstance(fact.data, NodeObserved)
+    return fact.data.unnamed_families
+
+
+def test_a_pod_that_we_bound_says_itself_what_it_holds() -> None:
+    """A ledger that was lost has it again, with its constraints and gang."""
+    cluster = Cluster()
+    notes = said(of("g1", 4000, 0), attempt=3)
+    cluster.pod("p", annotations=notes, on="n1", phase="Running", labels={"app": "a"})
+    data = held(cluster)
+    assert (data.node, data.attempt, data.running) == ("n1", 3, True)
+    assert (data.shares, data.evidence) == ((of("g1", 4000, 0),), SHARES)
+    assert data.submitted.labels == {"app": "a"}
+    cluster.ledger.play(data)
+    cluster.pod("p", version=2, annotations=notes, on="n1", labels={"app": "a"})
+    assert cluster.pod_facts() == []
+    assert cluster.adoptions() == []
+
+
+def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
+    """Others may mind where it is."""
+    cluster = Cluster()
+    cluster.pod("p", annotations=said(), limits={"cpu": "1"}, on="n1")
+    assert held(cluster).submitted.shape.node.cpu_milli == 1000
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_pod_of_ours_without_a_device_is_evicted_whoever_bound_it(made: bool) -> None:
+    """By `spec.nodeName` or another scheduler: it is held with its priority, and charged once."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1", allocatable={"cpu": "2"}))
+    cluster.pod("p", limits={"cpu": "2"}, on="n1", made=made, priority=5)
+    data = held(cluster)
+    assert (data.shares, data.attempt, data.running) == ((), 0, True)
+    assert data.submitted.priority == 5
+    cluster.ledger.play(data)
+    cluster.write(list(cluster.facts.nodes(["n1"])))
+    assert (cluster.ledger.node().host.cpu_milli, cluster.ledger.node().cpu_used_milli) == (
+        2000,
+        2000,
+    )
+    needs = NodeConstraints(cpu_milli=2000)
+    cluster.ledger.submit(pod("high", shape=shape(node=needs), priority=9)).settle()
+    (evicted,) = (each for each in cluster.ledger.events if isinstance(each, PodEvicted))
+    assert (evicted.pod, evicted.beneficiary) == ("p", "high")
+
+
+def test_a_pod_of_ours_without_a_device_that_cannot_be_read_is_not_held() -> None:
+    """Its priority is not known, so it is counted on its node and never evicted."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    unreadable = {"volcano.sh/preemptable": "perhaps"}
+    cluster.pod("p", limits={"cpu": "1"}, on="n1", annotations=unreadable)
+    cluster.pod("q", limits={"cpu": "1"}, on="n1", schedulerName="default-scheduler")
+    assert cluster.adoptions() == []
+
+
+@pytest.mark.parametrize(
+    ("notes", "limits", "share"),
+    [
+        (HAMI, asks_share(3000, 30), of("g1", 3000, 30)),
+        ({"volcano.sh/vgpu-ids-new": "g1,NVIDIA,3000,30:"},
+         {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}, of("g1", 3000, 30)),
+        (VOLCANO_SHARE, {"volcano.sh/gpu-memory": "3000"}, of("g1", 3000, 0)),
+    ],
+)  # fmt: skip
+def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
+    notes: dict[str, str], limits: dict[str, str], share: Share
+) -> None:
+    """Its devices are not offered to others, and its CPU is charged once."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    cluster.see("nodes", kube_node("n1"))
+    limits = limits | {"cpu": "2"}
+    cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName="hami-scheduler")
+    data = held(cluster)
+    assert data.shares == (share,)
+    cluster.ledger.play(data)
+    assert unnamed(cluster) == ()
+    assert cluster.ledger.node().cpu_used_milli == 2000
+
+
+def test_an_init_container_that_hami_put_onto_the_same_card_holds_nothing_more() -> None:
+    """It has ended when the other container starts; beside it both would be more than the card."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    notes = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,50000,0:;g1,NVIDIA,60000,0:;"}
+    init = {"name": "i", "image": "app", "resources": {"limits": asks_share(50_000)}}
+    cluster.pod(
+        "p", annotations=notes, limits=asks_share(60_000), on="n1",
+        schedulerName="hami-scheduler", initContainers=[init],
+    )  # fmt: skip
+    data = held(cluster)
+    assert data.shares == (of("g1", 60_000, 0),)
+    cluster.ledger.play(data)
+    assert cluster.ledger.device("g1").slots_free == 9
+
+
+def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> None:
+    """As HAMi counts: the most of it and of the other container, and not the sum."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    notes = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,60000,0:;g1,NVIDIA,50000,0:;"}
+    init = {"name": "i", "image": "app", "resources": {"limits": asks_share(60_000)}}
+    cluster.pod(
+        "p", annotations=notes, limits=asks_share(50_000), on="n1",
+        schedulerName="hami-scheduler", initContainers=[init],
+    )  # fmt: skip
+    data = held(cluster)
+    assert data.shares == (of("g1", 60_000, 0),)
+    cluster.ledger.play(data)
+    assert cluster.ledger.device("g1").slots_free == 9
+
+
+def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_known() -> None:
+    """Until the agent has told of the card, its family is closed there; then its slices are."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    notes = {"volcano.sh/vgpu-ids-new": "g0[group1-6],NVIDIA,3000,0:"}
+    limits = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}
+    cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName="volcano")
+    assert unnamed(cluster) == ("nvidia",)
+    card = gpu("g0", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
+    cluster.ledger.report(node("n1", card))
+    cluster.ledger.play(held(cluster))
+    assert unnamed(cluster) == ()
+    assert cluster.ledger.device("g0").slices == 0b1000000
+
+
+@pytest.mark.parametrize(
+    ("notes", "limits", "scheduler", "families"),
+    [
+        ({}, {"nvidia.com/gpu": "1"}, "default-scheduler", ("nvidia",)),
+        ({}, {"huawei.com/Ascend310P": "1"}, "default-scheduler", ("ascend310p",)),
+        (said(of("g0")), asks_share(), "default-scheduler", ("nvidia",)),
+        ({"volcano.sh/vgpu-mode": "odd"}, asks_share(), "other", ("nvidia",)),
+        ({SHARES: "[{]"}, asks_share(), "apportion", ("nvidia",)),
+        ({}, {"nvidia.com/gpu": "0", "cpu": "1"}, "default-scheduler", ()),
+        ({}, {"cpu": "1"}, "default-scheduler", ()),
+    ],
+)
+def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
+    notes: dict[str, str], limits: dict[str, str], scheduler: str, families: tuple[str, ...]
+) -> None:
+    """A pod holds devices, and which is not known or is only its author's word."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName=scheduler)
+    assert cluster.adoptions() == []
+    assert unnamed(cluster) == families
+
+
+def charged(cluster: Cluster) -> dict[str, int]:
+    """What is held of each card of n1 in MiB, once what is adopted is in the ledger."""
+    cluster.ledger.play(held(cluster))
+    return {
+        each.device.id: each.device.memory_mib - each.memory_free_mib
+        for each in cluster.ledger.node().devices
+    }
+
+
+@pytest.mark.parametrize(
+    ("limits", "closed"),
+    [
+        ({"nvidia.com/gpu": "1"}, ["g0"]),
+        ({"nvidia.com/gpu": "2"}, ["g0", "g1"]),
+        ({"nvidia.com/gpu": "64"}, ["g0", "g1", "g2"]),
+        ({"nvidia.com/gpu": "2", "volcano.sh/vgpu-number": "1"}, ["g0", "g1"]),  # cannot be read
+        ({"tencent.com/vcuda-core": "200"}, ["g0", "g1"]),
+    ],
+)
+def test_a_pod_that_names_nothing_closes_as_many_cards_as_it_asked_for(
+    limits: dict[str, str], closed: list[str]
+) -> None:
+    """Whatever is free of them, and nothing of the others."""
+    cluster = Cluster()
+    cluster.ledger.report(node("n1", gpu("g0"), gpu("g1"), gpu("g2")))
+    cluster.see("nodes", kube_node("n1"))
+    cluster.pod("p", limits=limits, on="n1", schedulerName="default-scheduler")
+    assert [name for name, mib in charged(cluster).items() if mib == 81920] == closed
+    assert unnamed(cluster) == ()
+    cluster.pod("p", version=2, limits=limits, on="n1", phase="Failed")
+    cluster.write(cluster.pod_facts())
+    assert {each.memory_free_mib for each in cluster.ledger.node().devices} == {81920}
+
+
+def test_cards_with_the_most_room_are_taken_first() -> None:
+    """Those that others hold are the last that it can have; it gets what is left of them."""
+    cluster = Cluster()
+    cluster.ledger.play(
+        node("n1", gpu("g0"), gpu("g1")), pod("q"), placed("q", shares=[of("g0", 4000, 10)])
+    )
+    cluster.pod("p", limits={"nvidia.com/gpu": "2"}, on="n1", schedulerName="default-scheduler")
+    data = held(cluster)
+    assert data.shares == (of("g1", 81920, 100), of("g0", 77920, 90))
+    assert (data.running, data.attempt) == (True, 0)
+
+
+def test_a_card_that_is_cut_is_taken_where_nobody_has_of_it() -> None:
+    """By its largest instance; of one that is in part given away it can have had none."""
+    cluster = Cluster()
+    card = gpu("g0", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
+    cluster.ledger.report(node("n1", card))
+    cluster.pod("p", limits={"nvidia.com/gpu": "1"}, on="n1", schedulerName="default-scheduler")
+    charged(cluster)
+    assert cluster.ledger.device("g0").slices == 0b11111111
+
+
+CUT = node("n1", *(gpu(n, model=A100_40, memory_mib=40_960, mode="mig", slots=7) for n in "ab"))
+UNTOLD = "a,NVIDIA,5120,14:;"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+CUTS = "hami.io/vgpu-mig-allocations"
+
+
+def cut_of(start: int, card: str = "a", at: int = 0) -> dict[str, Any]:
+    """An instance of 5 GB as HAMi writes it."""
+    placement = {"start": start, "size": 1}
+    return {
+        "containerIndex": 0, "deviceIndex": at, "gpuUUID": card, "profile": "1g.5gb",
+        "placement": placement,
+    }  # fmt: skip
+
+
+def hami_pod(cluster: Cluster, name: str, text: str, *cuts: dict[str, Any], **fields: Any) -> None:
+    """A pod that HAMi bound onto n1 with these annotations."""
+    notes = {ALLOCATED: text}
+    if cuts:
+        notes[CUTS] = json.dumps(cuts)
+    fields = {"on": "n1", "phase": "Running", "schedulerName": "hami-scheduler"} | fields
+    cluster.pod(name, annotations=notes, limits=asks_share(5000), **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "cuts"),
+    [
+        (UNTOLD, ()),
+        ("a[0-0],NVIDIA,5120,14:;", ()),  # HAMi up to 2.9: by a place in its own templates
+        (UNTOLD, (cut_of(6), cut_of(5))),  # two of one device
+        (UNTOLD, (cut_of(6, card="b"),)),  # of another card than the segment
+    ],
+)
+def test_G7_a_pod_on_a_cut_card_whose_instances_are_not_told_closes_the_node(
+    text: str, cuts: tuple[dict[str, Any], ...]
+) -> None:
+    """It may run on any slice, also where another pod's slice is told. HAMi offers none either."""
+    cluster = Cluster()
+    cluster.ledger.report(CUT)
+    cluster.see("nodes", kube_node("n1"))
+    hami_pod(cluster, "told", UNTOLD, cut_of(6))
+    cluster.ledger.play(held(cluster))
+    assert cluster.ledger.device("a").slices == 0b1000000
+    hami_pod(cluster, "untold", text, *cuts)
+    assert cluster.adoptions() == []
+    assert unnamed(cluster) == ("nvidia",)
+    cluster.write(list(cluster.facts.nodes(["n1"])))
+    cluster.ledger.submit(pod("ours", ask(5000))).settle()
+    assert cluster.ledger.pod("ours").placement is None
+    hami_pod(cluster, "untold", text, *cuts, version=2, phase="Succeeded")
+    cluster.write(list(cluster.facts.nodes(["n1"])))
+    cluster.ledger.settle()
+    assert cluster.ledger.pod("ours").placement is not None
+
+
+def test_G7_two_untold_pods_on_a_cut_card_end_one_after_the_other() -> None:
+    """The node stays closed until the second has ended."""
+    cluster = Cluster()
+    cluster.ledger.report(CUT)
+    cluster.see("nodes", kube_node("n1"))
+    for name in ("one", "two"):
+        hami_pod(cluster, name, UNTOLD)
+    assert cluster.adoptions() == []
+    assert unnamed(cluster) == ("nvidia",)
+    hami_pod(cluster, "one", UNTOLD, version=2, phase="Succeeded")
+    assert unnamed(cluster) == ("nvidia",)
+    hami_pod(cluster, "two", UNTOLD, version=2, phase="Failed")
+    assert unnamed(cluster) == ()
+
+
+def test_G7_a_pod_that_was_adopted_before_its_card_was_known_to_be_cut() -> None:
+    """The card is closed from the report on until the pod has ended, and no longer."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    hami_pod(cluster, "early", UNTOLD)
+    cluster.ledger.play(held(cluster))
+    cluster.ledger.report(CUT)
+    cluster.ledger.submit(pod("ours", ask(4800))).settle()
+    placement = cluster.ledger.pod("ours").placement
+    assert placement is not None
+    assert {share.device for share in placement.shares} == {"b"}
+    assert not cluster.ledger.device("a").healthy
+    cluster.ledger.submit(*(pod(f"more{n}", ask(4800)) for n in range(7))).settle()
+    waiting = [p for p in cluster.ledger.state.pods.values() if p.placement is None]
+    assert len(waiting) == 1
+    hami_pod(cluster, "early", UNTOLD, version=2, phase="Succeeded")
+    cluster.write(cluster.pod_facts())
+    cluster.ledger.settle()
+    assert cluster.ledger.device("a").healthy
+    assert all(p.placement is not None for p in cluster.ledger.state.pods.values())
+
+
+def test_a_pod_that_names_nothing_closes_a_node_of_which_no_cut_card_is_whole() -> None:
+    """It may have a slice of any; where one is whole it is charged with that."""
+    cluster = Cluster()
+    cluster.ledger.report(CUT)
+    cluster.see("nodes", kube_node("n1"))
+    hami_pod(cluster, "told", UNTOLD, cut_of(6))
+    cluster.ledger.play(held(cluster))
+    nameless: dict[str, Any] = {
+        "limits": {"nvidia.com/gpu": "1"},
+        "on": "n1",
+        "schedulerName": "other",
+    }
+    cluster.pod("first", **nameless)
+    cluster.ledger.play(held(cluster))
+    assert cluster.ledger.device("b").slices == 0b11111111
+    cluster.pod("second", **nameless)
+    assert cluster.adoptions() == []
+    assert unnamed(cluster) == ("nvidia",)
+
+
+def test_gpu_manager_alone_names_the_card_and_no_node() -> None:
+    """Without gpu-admission it writes the cards of each container alone."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    limits = {"tencent.com/vcuda-core": "10", "tencent.com/vcuda-memory": "1"}
+    notes = {"tencent.com/predicate-gpu-idx-0": "1", "tencent.com/gpu-assigned": "true"}
+    cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName="default-scheduler")
+    assert held(cluster).shares == (of("g1", 256, 10),)
+
+
+@pytest.mark.parametrize("notes", [HAMI, said(of("g1", 4000, 0), attempt=3)])
+@pytest.mark.parametrize("scheduler", ["apportion", "hami-scheduler"])
+def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
+    notes: dict[str, str], scheduler: str
+) -> None:
+    """As the API server noted it: he made the pod with its node. It closes one card, as it asks."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    cluster.pod("p", made=True, annotations=notes, on="n1", schedulerName=scheduler)
+    data = held(cluster)
+    assert (data.evidence, data.attempt) == (
+        f"{EVIDENCE}: {next(iter(notes))} is its author's word",
+        0,
+    )
+    assert [each.device for each in data.shares] == ["g0"]
+
+
+@pytest.mark.parametrize(
+    ("manager", "also", "believed"),
+    [
+        ("scheduler", {}, True),
+        ("vc-scheduler", {}, True),
+        ("kubectl-edit", {}, False),
+        ("scheduler", {"f:spec": {"f:containers": {}}}, False),  # the author, by that name
+    ],
+)
+def test_what_others_wrote_is_believed_of_schedulers_alone(
+    manager: str, also: dict[str, Any], *, believed: bool
+) -> None:
+    """HAMi's scheduler writes on the pod before it binds it."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    cluster.see("nodes", kube_node("n1"))
+    document = kube_pod("p", asks_share(3000, 30), schedulerName="hami-scheduler")
+    notes: dict[str, Any] = {f"f:{key}": {} for key in HAMI}
+    fields = {"f:metadata": {"f:annotations": notes}} | also
+    entry = {"manager": manager, "operation": "Update", "fieldsV1": fields}
+    metadata = {"annotations": HAMI, "managedFields": [*managed_fields(document), entry]}
+    document["metadata"] |= metadata
+    document["spec"]["nodeName"] = "n1"
+    cluster.see("pods", document, 1, "p")
+    assert (held(cluster).shares == (of("g1", 3000, 30),)) is believed
+
+
+def test_a_pod_of_which_nobody_says_who_made_it_is_not_believed() -> None:
+    """Whoever may change it can take that away, and would do so to be believed."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    document = kube_pod("p", asks_share(), annotations=HAMI, schedulerName="hami-scheduler")
+    document["spec"]["nodeName"] = "n1"
+    cluster.see("pods", document, 1, "p")
+    assert held(cluster).evidence.startswith(EVIDENCE)
+
+
+def test_a_number_is_known_once_the_node_has_reported() -> None:
+    """Until then its family is closed there."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    limits = {"volcano.sh/gpu-memory": "3000"}
+    cluster.pod("p", annotations=VOLCANO_SHARE, limits=limits, on="n1", schedulerName="volcano")
+    assert cluster.adoptions() == []
+    assert unnamed(cluster) == ("nvidia",)
+    cluster.ledger.report(CARD)
+    cluster.view.mark_claims("n1")
+    assert [share.device for share in held(cluster).shares] == ["g1"]
+
+
+def test_what_does_not_fit_is_told_and_not_held() -> None:
+    """The ledger has given the card to another; the family is closed until that is settled."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    whole = placed("q", shares=[of("g1", 81920, 100)])
+    cluster.ledger.play(CARD, pod("q"), whole)
+    cluster.pod("p", annotations=HAMI, on="n1", schedulerName="hami-scheduler")
+    ((data, problem),) = cluster.adoptions()
+    assert (data.pod, "memory_mib needed 3000, available 0" in problem) == ("p", True)
+    assert unnamed(cluster) == ("nvidia",)
+
+
+def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -> None:
+    """The binding of the first attempt arrived after all; what it holds is what it says."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    cluster.pod("p")
+    cluster.write(cluster.pod_facts())
+    cluster.ledger.settle()
+    cluster.ledger.play(
+        BindFailed(pod="p", node="n1", attempt=1, message="no answer", final=True)
+    ).settle()
+    assert cluster.ledger.placement("p").attempt == 2
+    notes = said(of("g1", 5000, 0))
+    cluster.pod("p", version=5, annotations=notes, on="n1")
+    (gone,) = cluster.pod_facts()
+    assert isinstance(gone.data, PodGone)
+    assert "by attempt 1, which was given up" in gone.data.reason
+    cluster.write([gone])
+    (unread,) = cluster.view.unread(["p"])
+    assert unread.uid == "p"
+    cluster.pod("p", version=5, annotations=notes, on="n1")
+    data = held(cluster)
+    cluster.ledger.play(data)
+    assert cluster.ledger.pod("p").phase is Phase.BOUND
+    assert cluster.ledger.device("g1").memory_free_mib == 81920 - 5000
+
+
+def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
+    """It was never submitted, or was gone before: its end is another event than that one."""
+    cluster = Cluster()
+    cluster.pod("p", annotations=said(of("g1")), on="n1")
+    cluster.ledger.play(held(cluster))
+    cluster.revisions.adopted.add("p")
+    cluster.pod("p", version=2, annotations=said(of("g1")), on="n1", phase="Succeeded")
+    (gone,) = cluster.pod_facts()
+    assert (gone.expect, gone.event_id) == (0, "p/gone")
+    cluster.revisions.note("apportion.v1.workload.p", 7)
+    cluster.pod("p", version=3, annotations=said(of("g1")), on="n1", phase="Succeeded")
+    (gone,) = cluster.pod_facts()
+    assert (gone.expect, gone.event_id) == (7, "p/gone/7")
+
+
+def test_H7_an_annotation_of_ours_that_was_deleted_is_told() -> None:
+    """Only where our binder has written one: an adopted pod, or one without devices, has none."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    cluster.pod("p")
+    cluster.write(cluster.pod_facts())
+    cluster.ledger.settle()
+    notes = said(cluster.ledger.shares("p")[0], attempt=1)
+    cluster.pod("p", version=2, annotations=notes, on="n1")
+    cluster.ledger.bound("p")
+    assert list(cluster.facts.annotations()) == []
+    cluster.pod("p", version=3, annotations={ATTEMPT: "1"}, on="n1")
+    (fact,) = cluster.facts.annotations()
+    assert isinstance(fact.data, DifferenceFound)
+    assert (fact.data.kind, fact.data.cluster) == ("annotation", "")
+    cluster.pod("p", version=4, annotations=notes, on="n1")
+    assert list(cluster.facts.annotations()) == []
+
+
+def test_an_annotation_that_differs_is_told_once() -> None:
+    """The ledger is right; what somebody wrote over it is said."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    notes = said(of("g1"))
+    cluster.pod("p", annotations=notes, on="n1")
+    cluster.ledger.play(held(cluster))
+    assert list(cluster.facts.annotations()) == []
+    cluster.pod("p", version=2, annotations=notes | {SHARES: "[]"}, on="n1")
+    (fact,) = cluster.facts.annotations()
+    assert isinstance(fact.data, DifferenceFound)
+    assert (fact.data.kind, fact.data.name, fact.data.cluster) == ("annotation", "default/p", "[]")
+    cluster.write([fact])
+    assert list(cluster.facts.annotations()) == []
+
+
+def test_a_manifest_that_makes_no_sense_still_holds_what_it_holds() -> None:
+    """Its asks cannot be read, so they are what its scheduler gave it."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    limits: dict[str, Any] = asks_share(3000, 30) | {"volcano.sh/vgpu-number": "1"}
+    cluster.pod("p", annotations=HAMI, limits=limits, on="n1", schedulerName="hami-scheduler")
+    data = held(cluster)
+    assert [(ask.container, ask.memory_mib) for ask in data.submitted.shape.asks] == [
+        ("main", 3000)
+    ]
+    cluster.ledger.play(data)

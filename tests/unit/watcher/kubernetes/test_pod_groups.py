@@ -1,0 +1,99 @@
+"""What is told of PodGroups, and when."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from apportion.core.workloads.pods.gangs import COSCHEDULING, KUBERNETES, KUBERNETES_VERSIONS
+from apportion_schemas import PodGroupGone
+from tests.support.pods import member
+from tests.unit.watcher.kubernetes.followed_cluster import Cluster
+
+
+def pod_group(name: str = "job") -> dict[str, Any]:
+    """A PodGroup that waits to be let in."""
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": {"minMember": 2}}
+
+
+@pytest.mark.parametrize("seen_before", [True, False])
+def test_a_gang_that_never_gets_pods_is_forgotten_with_its_declaration(
+    *, seen_before: bool
+) -> None:
+    """Whether the watcher saw it go or comes back to find it gone."""
+    cluster = Cluster()
+    cluster.see("podgroups", pod_group())
+    cluster.write(list(cluster.facts.groups(cluster.view.take().groups)))
+    assert "default/job" in cluster.ledger.state.groups
+    if not seen_before:
+        cluster.view.pod_groups.declared.clear()
+    cluster.view.audiences["podgroups"].listing()
+    cluster.view.audiences["podgroups"].listed(9)
+    (fact,) = cluster.facts.groups(cluster.view.take().groups)
+    assert fact.data == PodGroupGone(group="default/job")
+    cluster.write([fact])
+    assert cluster.ledger.state.groups == {}
+
+
+def test_a_gang_with_pods_outlives_its_declaration() -> None:
+    """What runs was placed together; it is forgotten with the last pod."""
+    cluster = Cluster()
+    cluster.see("podgroups", pod_group())
+    cluster.write(list(cluster.facts.groups(cluster.view.take().groups)))
+    cluster.ledger.submit(member("m0", group="default/job"))
+    cluster.view.audiences["podgroups"].listing()
+    cluster.view.audiences["podgroups"].listed(9)
+    assert list(cluster.facts.groups(cluster.view.take().groups)) == []
+    cluster.ledger.gone("m0")
+    assert cluster.ledger.state.groups == {}
+
+
+def test_three_podgroups_of_one_name_are_three_gangs() -> None:
+    """A list of one API says nothing of the gangs of the others, and only Volcano's are let in."""
+    cluster = Cluster()
+    kinds = {
+        "podgroups": "",
+        f"podgroups.{COSCHEDULING}": f"{COSCHEDULING}/",
+        f"podgroups.v1beta1.{KUBERNETES}": f"{KUBERNETES}/",
+    }
+    for kind in kinds:
+        cluster.see(kind, {"metadata": {"name": "job"}, "spec": {}})
+    names = {kind: f"default/{part}job" for kind, part in kinds.items()}
+    assert cluster.view.pod_groups.waiting == {"default/job"}
+    cluster.write(list(cluster.facts.groups(names.values())))
+    assert list(cluster.ledger.state.groups) == list(names.values())
+    audience = cluster.view.audiences[f"podgroups.{COSCHEDULING}"]
+    audience.listing()
+    audience.listed(9)
+    gone = [fact.data for fact in cluster.facts.groups(cluster.view.take().groups)]
+    assert gone == [PodGroupGone(group=names[f"podgroups.{COSCHEDULING}"])]
+
+
+def test_a_gang_that_cannot_be_read_is_a_problem_until_it_is_gone() -> None:
+    """Its last word, which the server sends with its end, is no new problem."""
+    cluster = Cluster()
+    kind = f"podgroups.v1alpha3.{KUBERNETES}"
+    gang = {"schedulingPolicy": {"gang": {"minCount": 2}}, "resourceClaims": [{"name": "x"}]}
+    document: dict[str, Any] = {"metadata": {"name": "g"}, "spec": gang}
+    cluster.see(kind, document)
+    assert "resourceClaims" in cluster.view.problems[f"PodGroup default/{KUBERNETES}/g"]
+    cluster.view.audiences[kind].gone(msgspec.json.encode(document))
+    assert cluster.view.problems == {}
+
+
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+def test_a_gang_of_kubernetes_is_read_in_every_version(version: str) -> None:
+    """v1alpha2 is gone in 1.37; a group is one, though the server lists it in two versions."""
+    cluster = Cluster()
+    gang = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    document = {"metadata": {"name": "g"}, "spec": gang}
+    cluster.see(f"podgroups.{version}.{KUBERNETES}", document)
+    cluster.write(list(cluster.facts.groups(cluster.view.take().groups)))
+    (group,) = cluster.ledger.state.groups.values()
+    assert group.observed is not None
+    assert (group.observed.group, group.observed.min_available) == (f"default/{KUBERNETES}/g", 3)
+    for absent in set(KUBERNETES_VERSIONS) - {version}:
+        audience = cluster.view.audiences[f"podgroups.{absent}.{KUBERNETES}"]
+        audience.listing()
+        audience.listed(9)
+    assert list(cluster.facts.groups(cluster.view.take().groups)) == []

@@ -1,0 +1,228 @@
+"""What is told of claims of volumes, and when."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from apportion_schemas import Disk, NodeObserved, VolumeClaimGone, VolumeClaimObserved
+from tests.support.kube_objects import kube_node
+from tests.unit.watcher.kubernetes.followed_cluster import Cluster
+
+
+def volume_facts(cluster: Cluster, *uids: str) -> list[Any]:
+    """What is to be told of claims, those of these pods among them, and is told."""
+    facts = list(cluster.facts.volume_claims(cluster.view.take().volume_claims, uids))
+    cluster.write(facts)
+    return [fact.data for fact in facts]
+
+
+def kube_claim(**annotations: str) -> dict[str, Any]:
+    """A claim of the volume v."""
+    meta = {"name": "data", "annotations": annotations}
+    return {"metadata": meta, "spec": {"volumeName": "v", "storageClassName": "s"}}
+
+
+COMPLETED = {"pv.kubernetes.io/bind-completed": "yes"}
+WAITS = {"volumeBindingMode": "WaitForFirstConsumer", "provisioner": "x"}
+GIB = {"requests": {"storage": "1Gi"}}
+MOUNTED = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+
+
+def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last() -> None:
+    """Nobody's claims are told of; one that is missing is, for the pod waits for it."""
+    cluster = Cluster()
+    cluster.see("persistentvolumeclaims", kube_claim())
+    assert volume_facts(cluster) == []
+    cluster.pod("p", volumes=MOUNTED)
+    (told,) = volume_facts(cluster, "p")
+    assert (told.claim, told.state) == ("data", "unbound")
+    cluster.write(list(cluster.facts.arrivals(["p"])))
+    cluster.see("persistentvolumes", {"metadata": {"name": "v"}, "spec": {}}, version=2)
+    cluster.see("persistentvolumeclaims", kube_claim(**COMPLETED), version=3)
+    (told,) = volume_facts(cluster)
+    assert (told.state, told.version) == ("bound", 3)
+    assert volume_facts(cluster) == []
+    cluster.ledger.gone("p")
+    assert volume_facts(cluster) == [VolumeClaimGone(namespace="default", claim="data")]
+    assert cluster.ledger.state.volume_claims == {}
+
+
+def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
+    """They are compared again when it changes."""
+    cluster = Cluster()
+    claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s"}}
+    cluster.see("persistentvolumeclaims", claim)
+    cluster.pod("p", volumes=MOUNTED)
+    (told,) = volume_facts(cluster, "p")
+    assert told.state == "unbound"
+    cluster.write(list(cluster.facts.arrivals(["p"])))
+    cluster.see("storageclasses", {"metadata": {"name": "s"}, **WAITS}, version=2)
+    (told,) = volume_facts(cluster)
+    assert told.state == "first-consumer"
+
+
+def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
+    """What was told of its claim stands."""
+    cluster = Cluster()
+    cluster.pod("p", volumes=MOUNTED)
+    (told,) = volume_facts(cluster, "p")
+    assert told.state == "missing"
+    cluster.write(list(cluster.facts.arrivals(["p"])))
+    odd = {"matchExpressions": [{"key": "k", "operator": "Like"}]}
+    affinity = {"required": {"nodeSelectorTerms": [odd]}}
+    cluster.see(
+        "persistentvolumes", {"metadata": {"name": "v"}, "spec": {"nodeAffinity": affinity}}
+    )
+    cluster.see("persistentvolumeclaims", kube_claim(**COMPLETED))
+    assert volume_facts(cluster) == []
+    assert "Like" in cluster.view.problems["the volumes of PersistentVolumeClaim default/data"]
+    cluster.see("persistentvolumes", {"metadata": {"name": "v"}, "spec": {}}, version=5)
+    (told,) = volume_facts(cluster)
+    assert (told.state, cluster.view.problems) == ("bound", {})
+
+
+def test_the_claims_of_other_schedulers_pods_are_told_of() -> None:
+    """With their node, as long as such a pod is there and runs; what it holds else is nobody's."""
+    cluster = Cluster()
+    theirs: dict[str, Any] = {
+        "schedulerName": "default-scheduler",
+        "limits": {},
+        "volumes": MOUNTED,
+    }
+    cluster.see("nodes", kube_node("n1"))
+    cluster.pod("o", on="n1", **theirs)
+    (told,) = volume_facts(cluster)
+    assert (told.claim, told.state) == ("data", "missing")
+    (node,) = cluster.facts.nodes(["n1"])
+    assert isinstance(node.data, NodeObserved)
+    assert [each.volume_claims for each in node.data.others] == [("data",)]
+    cluster.pod("o", 2, on="n1", labels={"a": "b"}, **theirs)
+    assert volume_facts(cluster) == []
+    cluster.pod("o", 3, on="n1", phase="Succeeded", **theirs)
+    assert volume_facts(cluster) == [VolumeClaimGone(namespace="default", claim="data")]
+
+
+def test_F16_the_disks_of_other_schedulers_pods_are_told_with_their_node() -> None:
+    """An ephemeral claim has the pod's name; of what cannot be read nothing is told."""
+    cluster = Cluster()
+    volumes: list[dict[str, Any]] = [
+        {"name": "a", "gcePersistentDisk": {"pdName": "d"}},
+        {"name": "b", "ephemeral": {"volumeClaimTemplate": {}}},
+    ]
+    theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "limits": {}}
+    cluster.see("nodes", kube_node("n1"))
+    cluster.pod("o", on="n1", volumes=volumes, **theirs)
+    cluster.pod("odd", on="n1", volumes=[{"name": "a", "iscsi": "none"}], **theirs)
+    (fact,) = cluster.facts.nodes(["n1"])
+    assert isinstance(fact.data, NodeObserved)
+    found = [(each.disks, each.volume_claims) for each in fact.data.others]
+    assert sorted(found) == [((), ()), ((Disk(name="gce/d"),), ("o-b",))]
+
+
+def csi_node(count: int, **rest: Any) -> dict[str, Any]:
+    """How many volumes of a driver n1 can have."""
+    driver = {"name": "csi.example.com", "nodeID": "n1", "allocatable": {"count": count}}
+    return {"metadata": {"name": "n1"}, "spec": {"drivers": [driver | rest]}}
+
+
+def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
+    """What else its CSINode says is no news."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    cluster.see("csinodes", csi_node(3))
+    (fact,) = cluster.facts.nodes(cluster.view.take().nodes)
+    assert isinstance(fact.data, NodeObserved)
+    assert fact.data.volume_limits == {"csi.example.com": 3}
+    cluster.write([fact])
+    cluster.see("csinodes", csi_node(3, topologyKeys=["zone"]), version=2)
+    assert not cluster.view.take()
+    cluster.see("csinodes", csi_node(4), version=3)
+    (fact,) = cluster.facts.nodes(cluster.view.take().nodes)
+    assert isinstance(fact.data, NodeObserved)
+    assert (fact.data.volume_limits, fact.data.version) == ({"csi.example.com": 4}, 3)
+
+
+def test_room_for_a_volume_concerns_the_claims_of_its_class() -> None:
+    """And so does whether its driver tells of room at all."""
+    cluster = Cluster()
+    cluster.see("storageclasses", {"metadata": {"name": "s"}, **WAITS})
+    claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s", "resources": GIB}}
+    cluster.see("persistentvolumeclaims", claim)
+    cluster.pod("p", volumes=MOUNTED)
+    (told,) = volume_facts(cluster, "p")
+    assert told.state == "first-consumer"
+    cluster.write(list(cluster.facts.arrivals(["p"])))
+    driver = {"metadata": {"name": "x"}, "spec": {"storageCapacity": True}}
+    cluster.see("csidrivers", driver, version=2)
+    (told,) = volume_facts(cluster)
+    assert told.state == "unavailable"
+    cluster.see("csidrivers", driver, version=3)
+    assert not cluster.view.take()
+    room = {"storageClassName": "s", "nodeTopology": {}, "capacity": "1Gi"}
+    cluster.see("csistoragecapacities", {"metadata": {"name": "c"}, **room}, version=4)
+    (told,) = volume_facts(cluster)
+    assert told.state == "first-consumer"
+
+
+MANY = [{"key": f"k{at}", "operator": "Exists"} for at in range(70)]
+LONG = [{"key": "k", "operator": "In", "values": [str(at) for at in range(300)]}]
+HOSTS = {"required": {"nodeSelectorTerms": [{"matchExpressions": LONG}]}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "document"),
+    [
+        ("persistentvolumeclaims", {"spec": {"selector": {"matchExpressions": MANY}}}),
+        ("persistentvolumes", {"spec": {"nodeAffinity": HOSTS}}),
+        ("storageclasses", {"allowedTopologies": "none"}),
+        ("csidrivers", {"spec": {"storageCapacity": "yes"}}),
+        ("csinodes", {"spec": {"drivers": "none"}}),
+        ("csistoragecapacities", {"nodeTopology": {"matchExpressions": LONG}}),
+    ],
+)
+def test_an_object_that_cannot_be_read_stops_no_watch(kind: str, document: dict[str, Any]) -> None:
+    """Any tenant may write a claim. It is a problem by name until it is mended or gone."""
+    cluster = Cluster()
+    document = {"metadata": {"name": "odd"}, **document}
+    cluster.see(kind, document)
+    assert len(cluster.view.problems) == 1
+    cluster.view.audiences[kind].gone(msgspec.json.encode(document))
+    assert cluster.view.problems == {}
+
+
+def test_H13_a_node_without_drivers_has_no_limits() -> None:
+    """The API server says `null` there."""
+    cluster = Cluster()
+    cluster.see("csinodes", {"metadata": {"name": "n1"}, "spec": {"drivers": None}})
+    assert (cluster.view.volume_limits, cluster.view.problems) == ({"n1": {}}, {})
+
+
+def test_what_no_event_can_hold_of_a_pod_is_left_out() -> None:
+    """A claim with a longer name than there can be, and more claims than a pod can mount."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "limits": {}}
+    own = {"name": "scratch-of-the-pod", "ephemeral": {"volumeClaimTemplate": {}}}
+    many = [
+        {"name": f"v{at}", "persistentVolumeClaim": {"claimName": f"c{at}"}} for at in range(300)
+    ]
+    cluster.pod("p" * 240, on="n1", volumes=[own], **theirs)
+    cluster.pod("q", on="n1", volumes=many, **theirs)
+    (fact,) = cluster.facts.nodes(["n1"])
+    read = msgspec.json.decode(msgspec.json.encode(fact.data), type=NodeObserved)
+    assert sorted(len(each.volume_claims) for each in read.others) == [0, 256]
+
+
+def test_a_claim_that_was_deleted_behind_the_watchers_back() -> None:
+    """A watcher that comes back compares what the ledger knows with the first list."""
+    cluster = Cluster()
+    told = VolumeClaimObserved(namespace="default", claim="data", state="bound")
+    cluster.pod("p", volumes=MOUNTED)
+    cluster.write(list(cluster.facts.arrivals(["p"])))
+    cluster.ledger.play(told)
+    cluster.view.take()
+    cluster.view.audiences["persistentvolumeclaims"].listing()
+    cluster.view.audiences["persistentvolumeclaims"].listed(9)
+    (missing,) = volume_facts(cluster)
+    assert missing.state == "missing"

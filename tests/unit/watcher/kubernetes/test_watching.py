@@ -1,0 +1,511 @@
+"""What a watcher does about things of a cluster that no watch tells it, in virtual time."""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import Phase
+from apportion.runtime.kube.client import Answer, KubeUnavailable
+from apportion.runtime.kube.discovery import LOOK_S
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.metrics import Metrics
+from apportion.watcher.kubernetes.ineffective import REASON
+from apportion.watcher.kubernetes.view import ClusterView
+from apportion.watcher.kubernetes.watching import AGAIN_S, PROBE_S, kubernetes_watching
+from apportion_schemas import (
+    PodAdopted,
+    PodBound,
+    PodGone,
+    PodPlaced,
+    PodSubmitted,
+    Score,
+    encode,
+    subject_of,
+)
+from apportion_schemas.quantities import Payload
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest, run_virtually
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.ledger_of import event_of
+from tests.support.memory_kube import MemoryKube
+from tests.support.memory_kube_api import MemoryKubeApi, PerfectKubeLink
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+from tests.support.pods import ask, pod
+
+COMPARE_EVERY_S = 30.0
+PODS = "/api/v1/namespaces/default/pods"
+HELD = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1000,0:;"}
+
+
+class LateLink(PerfectKubeLink):
+    """A network that answers while it is `up`, and holds back what watches are told while it is not
+    `clear`.
+    """
+
+    up = True
+
+    def __init__(self) -> None:
+        self.clear = asyncio.Event()
+        self.clear.set()
+
+    async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
+        """See KubeLink."""
+        if not self.up:
+            raise KubeUnavailable("connection refused")
+        return await super().ask(method, act)
+
+    async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
+        """See KubeLink."""
+        await self.clear.wait()
+        return await super().carry(lines, idle_s)
+
+
+class Watched:
+    """A cluster in memory with one node, a ledger in memory, and a watcher between them."""
+
+    def __init__(self) -> None:
+        self.kube, self.link = MemoryKube(), LateLink()
+        self.server = MemoryServer()
+        ledger, cluster = MemoryLedger(self.server, role="watcher"), StateFold()
+        self.state = cluster.state
+        self._ledger = ledger
+        self._commit = GroupCommit(ledger)
+        clock = SkewedClock(random.Random(7), skew_s=0.0)
+        self.watching = kubernetes_watching(
+            MemoryKubeApi(self.kube, self.link),
+            cluster.state,
+            Publisher("watcher/test", clock, self._commit.append),
+            self._commit.append,
+            schedulers=frozenset(("apportion",)),
+            clock=clock,
+        )
+        self._reader: Reader[Change] = Reader(
+            ledger, cluster, metrics=Metrics(), on_change=self._observe
+        )
+        self.changes: list[Change] = []
+        self.ask("POST", "/api/v1/nodes", kube_node("n1"))
+
+    def _observe(self, change: Change) -> None:
+        self.changes.append(change)
+        self.watching.observe(change)
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What the API server answers to a user."""
+        raw = json.dumps(body or {}).encode()
+        answer = self.kube.handle(
+            method, path, query=None, body=raw, content_type="application/json"
+        )
+        assert answer.ok, answer.refusal()
+        found: dict[str, Any] = json.loads(answer.body)
+        return found
+
+    def write(self, data: Payload, role: str = "watcher") -> None:
+        """An event of another service."""
+        identity = f"other-{self.server.last_revision}"
+        draft = Draft(subject_of(data), identity, encode(event_of(data)))
+        self.server.append([draft], {}, role=role, writer="other")
+
+    def place(self, uid: str) -> None:
+        """Scheduler and binder place the pod on n1, without a device."""
+        known = self.state.pods[uid]
+        chain = self.state.nodes["n1"].chain
+        placed = PodPlaced(
+            pod=uid,
+            namespace="default",
+            name=known.submitted.name,
+            attempt=known.attempt,
+            node="n1",
+            shares=(),
+            score=Score(node="n1", total=0.0),
+            previous=chain,
+        )
+        self.write(placed, "scheduler")
+        self.write(PodBound(pod=uid, node="n1", attempt=known.attempt), "binder")
+
+    async def run(self) -> None:
+        """Read and watch, until cancelled."""
+        async with self._commit, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reader.run())
+            tasks.create_task(
+                self.watching.run(self._reader, self._ledger, compare_every_s=COMPARE_EVERY_S)
+            )
+
+
+def watched(check: Callable[[Watched], Awaitable[None]]) -> None:
+    """Run `check` beside a watcher that is in step."""
+
+    async def main() -> None:
+        cluster = Watched()
+        running = asyncio.create_task(cluster.run())
+        await rest(5.0)
+        assert not running.done()
+        await check(cluster)
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_comparison_finds_what_no_watch_has_told() -> None:
+    """However much happens before its time: a pod that only the ledger has is asked for by name."""
+
+    async def check(cluster: Watched) -> None:
+        cluster.ask("POST", PODS, kube_pod("a", share()))
+        await rest(1.0)
+        assert [each.submitted.name for each in cluster.state.pods.values()] == ["a"]
+        cluster.write(pod("ghost", ask(1000)))
+        await rest(1.0)
+        assert "ghost" in cluster.state.pods
+        await rest(2 * COMPARE_EVERY_S)
+        assert "ghost" not in cluster.state.pods
+        assert cluster.watching.repairs["pod"] == 1
+
+    watched(check)
+
+
+def test_a_pod_of_which_the_api_server_says_nothing_is_not_taken_to_be_gone() -> None:
+    """No answer is none: it is asked again at the next comparison."""
+
+    async def check(cluster: Watched) -> None:
+        cluster.write(pod("ghost", ask(1000)))
+        cluster.link.up = False
+        await rest(2 * COMPARE_EVERY_S)
+        assert "ghost" in cluster.state.pods
+        cluster.link.up = True
+        await rest(2 * COMPARE_EVERY_S)
+        assert "ghost" not in cluster.state.pods
+
+    watched(check)
+
+
+def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
+    """Its own watch may be late: the server says that there is no such pod any more."""
+
+    async def check(cluster: Watched) -> None:
+        running = kube_pod("a", share(), schedulerName="someone-else")
+        uid = cluster.ask("POST", PODS, running)["metadata"]["uid"]
+        target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+        binding = {"metadata": {"name": "a", "annotations": HELD}, "target": target}
+        cluster.ask("POST", f"{PODS}/a/binding", binding)
+        await rest(1.0)
+        assert cluster.state.pods[uid].adopted
+        cluster.link.clear.clear()
+        cluster.ask("DELETE", f"{PODS}/a", {"gracePeriodSeconds": 0})
+        cluster.write(PodGone(uid=uid))
+        await rest(10.0)
+        assert uid not in cluster.state.pods
+        taken = [change for change in cluster.changes if isinstance(change.data, PodAdopted)]
+        assert len(taken) == 1
+
+    watched(check)
+
+
+def test_a_pod_that_another_scheduler_bound_is_not_rejected_by_a_late_watcher() -> None:
+    """Its own watch is late: the server names a node of which that has not told."""
+
+    async def check(cluster: Watched) -> None:
+        uid = cluster.ask("POST", PODS, kube_pod("a", share() | {"nvidia.com/gpumem": "much"}))[
+            "metadata"
+        ]["uid"]
+        await rest(1.0)
+        assert uid in cluster.state.rejected
+        cluster.link.clear.clear()
+        target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+        cluster.ask("POST", f"{PODS}/a/binding", {"metadata": {"name": "a"}, "target": target})
+        cluster.write(PodGone(uid=uid))
+        await rest(AGAIN_S + 2 * PROBE_S)
+        assert uid not in cluster.state.rejected
+        cluster.link.clear.set()
+        await rest(1.0)
+        assert uid not in cluster.state.rejected
+
+    watched(check)
+
+
+def test_a_pod_that_is_being_deleted_is_not_compared_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was to be submitted again; a finalizer keeps it in the cluster."""
+
+    async def check(cluster: Watched) -> None:
+        body = kube_pod("a", share() | {"nvidia.com/gpumem": "much"})
+        body["metadata"]["finalizers"] = ["example.com/slow"]
+        uid = cluster.ask("POST", PODS, body)["metadata"]["uid"]
+        await rest(1.0)
+        cluster.write(PodGone(uid=uid))
+        await rest(AGAIN_S / 2)
+        cluster.ask("DELETE", f"{PODS}/a", {})
+        await rest(AGAIN_S)
+        marked: list[str] = []
+        monkeypatch.setattr(ClusterView, "mark_pod", lambda _view, name: marked.append(name))
+        await rest(10 * PROBE_S)
+        assert marked == []
+        assert uid not in cluster.state.pods
+
+    watched(check)
+
+
+def test_a_changed_pod_changes_and_ends_after_the_ledgers_beginning_was_dropped() -> None:
+    """The server no longer has the newest event on the subject of the pod."""
+
+    async def check(cluster: Watched) -> None:
+        uid = cluster.ask("POST", PODS, kube_pod("a", share()))["metadata"]["uid"]
+        await rest(1.0)
+        bind(cluster, "a")
+        for label in ("x", "y"):
+            cluster.ask("PATCH", f"{PODS}/a", {"metadata": {"labels": {"app": label}}})
+            await rest(1.0)
+            assert cluster.state.pods[uid].submitted.labels == {"app": label}
+            cluster.server.drop(cluster.server.last_revision)
+        cluster.ask("DELETE", f"{PODS}/a", {})
+        await rest(1.0)
+        assert cluster.state.pods[uid].terminating
+        cluster.server.drop(cluster.server.last_revision)
+        cluster.ask("DELETE", f"{PODS}/a", {"gracePeriodSeconds": 0})
+        await rest(1.0)
+        assert uid not in cluster.state.pods
+
+    watched(check)
+
+
+def test_a_missing_record_of_a_pod_says_nothing_of_older_ones() -> None:
+    """The newest record of one pod is missing; the records of a pod before it are there."""
+
+    async def check(cluster: Watched) -> None:
+        for name in ("old", "new"):
+            cluster.ask("POST", PODS, kube_pod(name, share()))
+            await rest(1.0)
+            bind(cluster, name)
+            await rest(1.0)
+        uids = {pod.submitted.name: uid for uid, pod in cluster.state.pods.items()}
+        cluster.server.lose_subject(subject_of(PodGone(uid=uids["new"])))
+        for name in ("new", "old"):
+            cluster.ask("PATCH", f"{PODS}/{name}", {"metadata": {"labels": {"app": "x"}}})
+            await rest(1.0)
+            assert cluster.state.pods[uids[name]].submitted.labels == {"app": "x"}
+            cluster.ask("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+            await rest(1.0)
+            assert uids[name] not in cluster.state.pods
+
+    watched(check)
+
+
+def test_a_pod_changes_after_an_event_on_its_subject_that_the_fold_refused() -> None:
+    """The newest event there is not one that the pod's state shows."""
+
+    async def check(cluster: Watched) -> None:
+        uid = cluster.ask("POST", PODS, kube_pod("a", share()))["metadata"]["uid"]
+        await rest(1.0)
+        cluster.write(cluster.state.pods[uid].submitted)
+        await rest(1.0)
+        assert cluster.changes[-1].refused
+        cluster.ask("PATCH", f"{PODS}/a", {"metadata": {"labels": {"app": "x"}}})
+        await rest(1.0)
+        assert cluster.state.pods[uid].submitted.labels == {"app": "x"}
+        cluster.ask("DELETE", f"{PODS}/a", {})
+        await rest(1.0)
+        assert uid not in cluster.state.pods
+
+    watched(check)
+
+
+def test_a_pod_deleted_while_it_is_submitted_ends_at_once() -> None:
+    """At whichever step of its submission the API server reports the deletion."""
+
+    async def check(cluster: Watched) -> None:
+        for steps in range(60):
+            body = kube_pod("same", share() if steps % 2 else {"nvidia.com/gpumem": "much"})
+            cluster.ask("POST", PODS, body)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            cluster.ask("DELETE", f"{PODS}/same", {})
+        await rest(COMPARE_EVERY_S / 6)
+        assert not cluster.state.pods
+        assert not cluster.state.rejected
+        submitted = [each for each in cluster.changes if isinstance(each.data, PodSubmitted)]
+        assert submitted
+        assert not cluster.watching.repairs
+
+    watched(check)
+
+
+def bind(cluster: Watched, name: str) -> None:
+    """Bind the pod to n1 in the cluster and in the ledger, as scheduler and binder do."""
+    (uid,) = [uid for uid, pod in cluster.state.pods.items() if pod.submitted.name == name]
+    target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+    notes = {"apportion.dev/attempt": str(cluster.state.pods[uid].attempt)}
+    cluster.ask(
+        "POST",
+        f"{PODS}/{name}/binding",
+        {"metadata": {"name": name, "annotations": notes}, "target": target},
+    )
+    cluster.place(uid)
+
+
+def names(cluster: Watched) -> list[str]:
+    """The names of the pods that the ledger has."""
+    return sorted(pod.submitted.name for pod in cluster.state.pods.values())
+
+
+@pytest.mark.parametrize("cut", ["silent", "broken", "away"])
+def test_a_restored_api_server_is_compared_at_once_and_the_watcher_is_not_ready(cut: str) -> None:
+    """Pods made since the copy end, pods deleted since come back, and a lost binding is undone;
+    whether the connections stay open in silence, break, or fail for a while.
+    """
+
+    async def check(cluster: Watched) -> None:
+        for name in ("stays", "waits", "deleted", "was-bound"):
+            cluster.ask("POST", PODS, kube_pod(name, {"cpu": "1"}))
+        await rest(1.0)
+        bind(cluster, "was-bound")
+        await rest(1.0)
+        copy = cluster.kube.store.backup()
+        bind(cluster, "waits")
+        for number in range(30):
+            cluster.ask("POST", PODS, kube_pod(f"new-{number}", {"cpu": "1"}))
+        cluster.ask("DELETE", f"{PODS}/deleted", {})
+        cluster.ask("DELETE", f"{PODS}/was-bound", {"gracePeriodSeconds": 0})
+        await rest(70.0)  # bookmarks
+        assert len(names(cluster)) == 32
+        assert not cluster.watching.not_ready()
+
+        if cut == "away":
+            cluster.link.up = False
+        cluster.kube.store.restore(copy)
+        if cut != "silent":
+            cluster.kube.store.hang_up()
+        await rest(0.5)
+        cluster.link.up = True
+        for _ in range(120):
+            await rest(0.1)
+            if cluster.watching.not_ready():
+                break
+            assert cut != "away"
+        assert cluster.watching.not_ready()
+        for _ in range(60):
+            await rest(0.1)
+            if not cluster.watching.not_ready():
+                break
+        assert not cluster.watching.not_ready()
+        assert names(cluster) == ["stays", "was-bound"]
+        await rest(AGAIN_S + 2 * PROBE_S)  # the ledger has forgotten the ids of their placements
+        assert names(cluster) == ["deleted", "stays", "waits", "was-bound"]
+        phases = {pod.submitted.name: pod.phase for pod in cluster.state.pods.values()}
+        assert phases.pop("was-bound") is not Phase.PENDING
+        assert {*phases.values()} == {Phase.PENDING}
+
+    watched(check)
+
+
+VOLCANO = "scheduling.volcano.sh/v1beta1"
+KUBERNETES = "scheduling.k8s.io"
+
+
+@pytest.mark.parametrize("served", [(), ("v1",)])
+def test_a_pod_whose_podgroup_is_never_read_is_rejected(served: tuple[str, ...]) -> None:
+    """The API server has no PodGroups of its kind, or only in versions that are not read here."""
+
+    async def check(cluster: Watched) -> None:
+        cluster.kube.more_kinds |= {(f"{KUBERNETES}/{version}", "podgroups") for version in served}
+        await rest(2 * LOOK_S)
+        made = kube_pod("a", share(), schedulingGroup={"podGroupName": "g"})
+        cluster.ask("POST", PODS, made)
+        await rest(1.0)
+        assert not cluster.state.pods
+        (rejected,) = cluster.state.rejected.values()
+        assert rejected.field == "spec.schedulingGroup.podGroupName"
+        assert all(version in rejected.problem for version in served)
+        await rest(2 * COMPARE_EVERY_S)
+        assert cluster.watching.repairs["ledger"] == 0
+
+    watched(check)
+
+
+def test_a_pod_waits_for_its_podgroup_once_the_api_server_has_the_kind() -> None:
+    """It was rejected while no PodGroup could have come."""
+
+    async def check(cluster: Watched) -> None:
+        for kind in ("podgroups", "queues"):
+            cluster.kube.fewer_kinds.add((VOLCANO, kind))
+        await rest(2 * LOOK_S)
+        notes = {"scheduling.k8s.io/group-name": "g"}
+        cluster.ask("POST", PODS, kube_pod("a", share(), annotations=notes))
+        await rest(1.0)
+        assert len(cluster.state.rejected) == 1
+        cluster.kube.fewer_kinds.clear()
+        await rest(2 * LOOK_S)
+        assert not cluster.state.rejected
+        (waiting,) = cluster.state.pods.values()
+        assert waiting.submitted.group == "default/g"
+        group = {"metadata": {"name": "g"}, "spec": {"minMember": 1}}
+        cluster.ask("POST", f"/apis/{VOLCANO}/namespaces/default/podgroups", group)
+        await rest(1.0)
+        assert cluster.state.groups["default/g"].observed is not None
+
+    watched(check)
+
+
+QUEUES = f"/apis/{VOLCANO}/queues"
+
+
+def told(cluster: Watched) -> list[tuple[str, str]]:
+    """The kind and name of each object that has an event of what has no effect."""
+    events = cluster.kube.store.all("events")
+    about = [each["involvedObject"] for each in events if each["reason"] == REASON]
+    return sorted((each["kind"], each["name"]) for each in about)
+
+
+def test_the_owner_is_told_once_what_has_no_effect() -> None:
+    """Of a Queue, a PodGroup and a pod; again when that changes, whatever else of it does."""
+
+    async def check(cluster: Watched) -> None:
+        queue: dict[str, Any] = {
+            "metadata": {"name": "ml"},
+            "spec": {"weight": 1, "guarantee": {"resource": {"cpu": 1}}},
+        }
+        cluster.ask("POST", QUEUES, queue)
+        notes = {"volcano.sh/jdb-min-available": "1"}
+        group = {"metadata": {"name": "g", "annotations": notes}, "spec": {"minMember": 1}}
+        cluster.ask("POST", f"/apis/{VOLCANO}/namespaces/default/podgroups", group)
+        alone = {"scheduling.volcano.sh/group-name": "g"}
+        cluster.ask("POST", PODS, kube_pod("a", share(), annotations=alone))
+        cluster.ask("POST", PODS, kube_pod("b", share(), annotations={"example.com/x": "1"}))
+        await rest(3.0)
+        first = [("Pod", "a"), ("PodGroup", "g"), ("Queue", "ml")]
+        assert told(cluster) == first
+        cluster.ask("PUT", f"{QUEUES}/ml", queue | {"spec": {**queue["spec"], "weight": 7}})
+        await rest(3.0)
+        assert told(cluster) == first
+        cluster.ask("PUT", f"{QUEUES}/ml", queue | {"spec": {"weight": 7, "deserved": {"cpu": 1}}})
+        await rest(3.0)
+        assert told(cluster) == [*first, ("Queue", "ml")]
+
+    watched(check)
+
+
+def test_what_has_no_effect_is_told_once_the_api_server_answers() -> None:
+    """In the order in which it was found, and at a pace."""
+
+    async def check(cluster: Watched) -> None:
+        made = []
+        for number in range(20):
+            queue = {"metadata": {"name": f"q{number}"}, "spec": {"deserved": {"cpu": 1}}}
+            made.append(("Queue", f"q{number}"))
+            cluster.ask("POST", QUEUES, queue)
+        await rest(0.5)
+        cluster.link.up = False
+        assert 0 < len(told(cluster)) < len(made)
+        await rest(2.0)
+        cluster.link.up = True
+        await rest(60.0)
+        assert told(cluster) == sorted(made)
+
+    watched(check)

@@ -1,0 +1,1 @@
+"""Unit tests of the watcher of a folder of manifests."""

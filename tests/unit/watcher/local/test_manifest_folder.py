@@ -1,0 +1,265 @@
+"""A folder of manifests as a source: what is wanted, and what is not said for want of looking."""
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.process.clock import SystemClock
+from apportion.watcher.local.manifest_folder import ManifestFolder
+from apportion.watcher.source import Observation
+from apportion_schemas import Configuration
+from apportion_schemas.configuration import NvidiaConfiguration
+from tests.support.pods import ask
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  containers:
+  - name: main
+    resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}
+"""
+
+
+def pod(name: str, gpus: str = "1") -> str:
+    """A manifest."""
+    return POD.format(name=name, gpus=gpus)
+
+
+def write(folder: Path, name: str, *documents: str, age_s: float = 60) -> None:
+    """A file that was left alone for a while, unless said otherwise."""
+    path = folder / name
+    path.write_text("---\n".join(documents))
+    _, _, _, _, _, _, _, _, mtime, _ = path.stat()
+    os.utime(path, (mtime - age_s, mtime - age_s))
+
+
+def source_of(folder: Path) -> ManifestFolder:
+    """A source whose intervals no test waits for."""
+    return ManifestFolder(folder, name="test", interval_s=30, clock=SystemClock())
+
+
+def keys(observation: Observation) -> set[str]:
+    """Which pods are wanted."""
+    return set(observation.pods)
+
+
+async def test_files_come_change_and_go(tmp_path: Path) -> None:
+    """Each look says what is wanted now; nothing new is the same object."""
+    source = source_of(tmp_path)
+    empty = await source.observe()
+    assert (keys(empty), empty.whole) == (set(), True)
+    write(tmp_path, "a.yaml", pod("a"), pod("b"))
+    write(tmp_path, "c.json", '{"apiVersion": "v1", "kind": "List", "items": []}')
+    write(tmp_path, "notes.txt", "no manifest")
+    write(tmp_path, ".hidden.yaml", pod("hidden"))
+    both = await source.observe()
+    assert keys(both) == {"default/a", "default/b"}
+    assert await source.observe() is both
+    write(tmp_path, "a.yaml", pod("a"), age_s=50)
+    assert keys(await source.observe()) == {"default/a"}
+    (tmp_path / "a.yaml").unlink()
+    last = await source.observe()
+    assert keys(last) == set()
+    assert last.lacks("default/a")
+
+
+async def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is removed right after it was asked for: nothing is wrong with the folder for that."""
+    write(tmp_path, "a.yaml", pod("a"))
+    write(tmp_path, "b.yaml", pod("b"))
+    look = Path.stat
+
+    def looked(path: Path, **how: bool) -> os.stat_result:
+        found = look(path, **how)
+        if path.name == "b.yaml":
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "stat", looked)
+    source = source_of(tmp_path)
+    assert keys(await source.observe()) == {"default/a"}
+    assert f"{tmp_path}: cannot be read" not in caplog.text
+    assert (await source.observe()).whole
+    assert source.problems == 0
+
+
+async def test_what_stands_beside_workloads_is_passed_over_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Service is no problem, and who leaves the file beside it is wanted no more."""
+    beside = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"
+    urgent = (
+        "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: urgent}\n"
+        "value: 7\n"
+    )
+    first = pod("a").replace("spec:\n", "spec:\n  priorityClassName: urgent\n")
+    write(tmp_path, "a.yaml", first, pod("b"), beside, urgent)
+    source = source_of(tmp_path)
+    with caplog.at_level("INFO"):
+        seen = await source.observe()
+    assert (keys(seen), seen.whole, source.problems) == ({"default/a", "default/b"}, True, 0)
+    assert seen.pods["default/a"].priority == 7
+    assert "passed over: Service web" in caplog.text
+    write(tmp_path, "a.yaml", pod("b"), beside, age_s=50)
+    assert (await source.observe()).lacks("default/a")
+
+
+async def test_a_gang_comes_with_its_job(tmp_path: Path) -> None:
+    """A document may be several pods and their gang."""
+    write(
+        tmp_path,
+        "job.yaml",
+        "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: train}\n"
+        "spec:\n  minAvailable: 2\n  tasks:\n  - name: w\n    replicas: 2\n    template:\n"
+        "      spec: {containers: [{name: c}]}\n",
+    )
+    seen = await source_of(tmp_path).observe()
+    assert keys(seen) == {"default/train-w-0", "default/train-w-1"}
+    assert seen.groups["default/train"].min_available == 2
+
+
+async def test_a_file_is_read_once_it_is_left_alone(tmp_path: Path) -> None:
+    """Half of a file must not look like fewer pods: it is not read while it may grow."""
+    write(tmp_path, "a.yaml", pod("a"), pod("b"))
+    source = source_of(tmp_path)
+    await source.observe()
+    write(tmp_path, "a.yaml", pod("a"), age_s=0)
+    write(tmp_path, "new.yaml", pod("c"), age_s=0)
+    growing = await source.observe()
+    assert keys(growing) == {"default/a", "default/b"}
+    assert not growing.whole
+    assert not growing.lacks("default/c")
+
+
+async def test_a_bad_file_hides_no_other_and_keeps_what_it_held(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its pods stay wanted until it is mended; the log names file, document, field and fix."""
+    write(tmp_path, "a.yaml", pod("a"), pod("b"))
+    write(tmp_path, "z.yaml", pod("z"))
+    source = source_of(tmp_path)
+    await source.observe()
+    write(tmp_path, "a.yaml", pod("a"), pod("b", gpus="-1"), age_s=50)
+    with caplog.at_level(logging.ERROR):
+        seen = await source.observe()
+    assert keys(seen) == {"default/a", "default/b", "default/z"}
+    assert source.problems == 1
+    (line,) = caplog.messages
+    assert "a.yaml, document 2" in line
+    assert "nvidia.com/gpu" in line
+    assert "-1" in line
+    await source.observe()
+    assert len(caplog.messages) == 1
+    write(tmp_path, "a.yaml", pod("a"), age_s=40)
+    assert keys(await source.observe()) == {"default/a", "default/z"}
+    assert source.problems == 0
+
+
+async def test_what_was_never_readable_may_hold_anything(tmp_path: Path) -> None:
+    """Started upon a bad file, nothing unseen is said to be gone; what was seen to leave is."""
+    write(tmp_path, "bad.yaml", "kind: [")
+    write(tmp_path, "a.yaml", pod("a"))
+    source = source_of(tmp_path)
+    seen = await source.observe()
+    assert keys(seen) == {"default/a"}
+    assert not seen.lacks("default/of-bad-file")
+    (tmp_path / "a.yaml").unlink()
+    assert (await source.observe()).lacks("default/a")
+    (tmp_path / "bad.yaml").unlink()
+    assert (await source.observe()).lacks("default/of-bad-file")
+
+
+async def test_a_folder_that_cannot_be_read_keeps_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder that vanished (an unmounted disk) is an error, not the end of all pods."""
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    write(folder, "a.yaml", pod("a"))
+    source = source_of(folder)
+    before = await source.observe()
+    shutil.move(folder, tmp_path / "away")
+    assert await source.observe() is before
+    assert await source.observe() is before
+    assert source.problems == 1
+    assert len(caplog.messages) == 1
+    assert "cannot be read" in caplog.messages[0]
+    shutil.move(tmp_path / "away", folder)
+    assert keys(await source.observe()) == {"default/a"}
+    assert source.problems == 0
+
+
+async def test_a_folder_that_was_never_there(tmp_path: Path) -> None:
+    """Nothing is known, so nothing is gone."""
+    seen = await source_of(tmp_path / "none").observe()
+    assert not seen.whole
+
+
+async def test_two_files_with_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first file by name has the pod; the other is told so, once."""
+    write(tmp_path, "a.yaml", pod("a", gpus="1"))
+    write(tmp_path, "b.yaml", pod("a", gpus="2"))
+    source = source_of(tmp_path)
+    seen = await source.observe()
+    assert seen.pods["default/a"].shape.asks[0].count == 1
+    (line,) = caplog.messages
+    assert "b.yaml: pod default/a is in" in line
+    assert source.problems == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a: &a [x]\n" + "b: [*a]\n" * 200,
+        "kind: " + "[" * 500,
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec:\n  containers:\n"
+        + "  - {name: c}\n" * 50_000,
+        "\x00",
+    ],
+    ids=["empty", "bomb", "deep", "50,000 containers", "binary"],
+)
+async def test_hostile_files(tmp_path: Path, text: str) -> None:
+    """Each is a problem of its own file, and the others are read."""
+    write(tmp_path, "a.yaml", text)
+    write(tmp_path, "b.yaml", pod("b"))
+    source = source_of(tmp_path)
+    assert keys(await source.observe()) == {"default/b"}
+    assert source.problems == 1
+
+
+def test_uids_tell_name_and_incarnation_of_this_source_only(tmp_path: Path) -> None:
+    """The same on every machine; nobody else's uid is taken for ours."""
+    source = source_of(tmp_path)
+    uid = source.uid("default/a", 3)
+    assert uid == "manifest-51e564291e9e4528b7eea136-3"
+    assert source.incarnation("default/a", uid) == 3
+    other = ManifestFolder(tmp_path, name="other", interval_s=1, clock=SystemClock())
+    for stranger in (
+        other.uid("default/a", 3),
+        source.uid("default/b", 3),
+        "manifest-3",
+        "7b1c9a52-0000-4000-8000-000000000003",
+        uid.replace("-3", "-03"),
+        "",
+    ):
+        assert source.incarnation("default/a", stranger) == 0
+
+
+async def test_E8_manifests_mean_what_the_configuration_says(tmp_path: Path) -> None:
+    """Another configuration, and every file is read anew; the same one, and none is."""
+    source = source_of(tmp_path)
+    write(tmp_path, "a.yaml", pod("a"))
+    plain = await source.observe()
+    assert plain.pods["default/a"].shape.asks == (ask(cores=100),)
+    filled = Configuration(nvidia=NvidiaConfiguration(default_memory=5000))
+    seen = await source.observe(filled)
+    assert seen.pods["default/a"].shape.asks == (ask(5000),)
+    assert await source.observe(filled) is seen
