@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from apportion.agent.backend import DeviceBackend, DevicesUnavailable, InTheWay, NotMade
-from apportion.agent.nvml import NvmlBackend
+from apportion.agent.nvidia.nvml import NvmlBackend
 from apportion.agent.simulated import SimulatedBackend
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.devices.simulating import simulated_devices

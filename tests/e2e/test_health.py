@@ -6,7 +6,7 @@ from time import monotonic
 
 import pytest
 
-from apportion.agent.nvml import PROBE_S
+from apportion.agent.nvidia.nvml import PROBE_S
 from apportion_schemas import DeviceHealthChanged, PodPlaced, PodRefused, SharesAllocated
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld

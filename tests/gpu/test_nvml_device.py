@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from apportion.agent.nvml import NvmlBackend
+from apportion.agent.nvidia.nvml import NvmlBackend
 from apportion.runtime.process.clock import SystemClock
 
 SMI = shutil.which("nvidia-smi") or ""

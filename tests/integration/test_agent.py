@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.main import command
-from apportion.agent.nvml import NvmlBackend
+from apportion.agent.nvidia.nvml import NvmlBackend
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import (
     AllocationFailed,

@@ -103,7 +103,7 @@ def limits_of(service: str) -> Iterator[None]:
 @contextlib.contextmanager
 def asks_its_book() -> Iterator[None]:
     """An agent hands out what the cluster says that a pod had."""
-    from apportion.agent.preparing import SharePreparing  # noqa: PLC0415
+    from apportion.agent.shares.preparing import SharePreparing  # noqa: PLC0415
 
     with mock.patch.object(SharePreparing, "_check_doubtful", return_value=None):
         yield

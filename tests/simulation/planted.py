@@ -18,8 +18,8 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from apportion.agent.reporting import Agent
-from apportion.agent.view import Claim, FleetView, NodeView
+from apportion.agent.reporting.agent import Agent
+from apportion.agent.reporting.view import Claim, FleetView, NodeView
 from apportion.binder.binding import Binding
 from apportion.core.devices.shares import DeviceState, release
 from apportion.core.intake import judging

@@ -20,7 +20,7 @@ import pytest
 import structlog
 
 from apportion.agent import main as agent
-from apportion.agent.reporting import RESAY_S
+from apportion.agent.reporting.agent import RESAY_S
 from apportion.intake import lanes
 from apportion.intake import main as intake
 from apportion.runtime.files.fleets import SimulatedNode, numbered_nodes

@@ -1,8 +1,9 @@
-"""`apportion agent`: the process around `reporting`."""
+"""`apportion agent`: the process around `reporting.agent`."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -13,14 +14,13 @@ import click
 
 from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.boot_book import BootBook
-from apportion.agent.handing_in import HandingIn
-from apportion.agent.host import local_host
 from apportion.agent.kubelet.port import NotPrepared
-from apportion.agent.nvml import IGNORED_XIDS, NOTICE_XIDS, QUIET_S, XID_MAX, NvmlBackend
+from apportion.agent.nvidia.nvml import IGNORED_XIDS, NOTICE_XIDS, QUIET_S, XID_MAX, NvmlBackend
+from apportion.agent.nvidia.our_instances import OurInstances
 from apportion.agent.options import places_options
-from apportion.agent.our_instances import OurInstances
 from apportion.agent.places import Places, may_administer
-from apportion.agent.reporting import Agent, Node
+from apportion.agent.reporting.agent import Agent, Node
+from apportion.agent.reporting.intake_client import HandingIn
 from apportion.agent.simulated import SimulatedBackend
 from apportion.core.configuration.offering import NO_CDI, NO_MPS, NO_RIGHT
 from apportion.core.ledger.turns import AT_ALLOCATE, AT_START, handing_out
@@ -31,12 +31,12 @@ from apportion.runtime.process.small import give_back, share_one_heap
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import Session, open_session
-from apportion_schemas import MigInstance
+from apportion_schemas import HOSTNAME, Host, MigInstance
 
 if TYPE_CHECKING:
     from apportion.agent.kubelet.door import FrontDoor
-    from apportion.agent.kubelet_node import KubeletNode
-    from apportion.agent.run_node import RunNode
+    from apportion.agent.kubelet.node import KubeletNode
+    from apportion.agent.standalone.node import RunNode
 
 
 class Backends(NamedTuple):
@@ -50,6 +50,7 @@ class Backends(NamedTuple):
 
 
 _INSTANCES = "instances.json"
+_KIB_PER_MIB = 1024
 _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
 
 
@@ -191,13 +192,13 @@ async def _hand_out(
     metrics, clock, kubelet = service.metrics, service.clock, places.kubelet
     if kubelet is not None:
         # gRPC is a third of an agent's memory, and most agents of a laptop have no kubelet.
-        from apportion.agent.kubelet_node import KubeletNode  # noqa: PLC0415
+        from apportion.agent.kubelet.node import KubeletNode  # noqa: PLC0415
 
         served = KubeletNode(agent, node, places, kubelet=kubelet, metrics=metrics, clock=clock)
         door = served.door
         service.loop("kubelet", served.serve)
     else:
-        from apportion.agent.run_node import RunNode  # noqa: PLC0415
+        from apportion.agent.standalone.node import RunNode  # noqa: PLC0415
 
         served = runs = RunNode(agent, node, places, metrics=metrics, clock=clock)
         service.loop("runs", lambda: runs.serve(session.ledger))
@@ -229,8 +230,24 @@ def _nodes(
             )
         except DevicesUnavailable as error:
             raise ConfigError("--simulate", "not given", str(error)) from None
-        return [Node(backends.node, backend, local_host(backends.node), publisher(backends.node))]
+        return [Node(backends.node, backend, _local_host(backends.node), publisher(backends.node))]
     return [
         Node(member.name, SimulatedBackend(member.devices), member.host, publisher(member.name))
         for member in backends.simulated
     ]
+
+
+def _local_host(node: str) -> Host:
+    """CPU and memory of this machine, labelled as a kubelet labels its node.
+
+    Raises OSError where /proc is not mounted.
+    """
+    fields = dict(
+        line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines()
+    )
+    memory_kib = int(fields["MemTotal"].split()[0])
+    return Host(
+        cpu_milli=(os.cpu_count() or 1) * 1_000,
+        memory_mib=memory_kib // _KIB_PER_MIB,
+        labels={HOSTNAME: node},
+    )

@@ -15,7 +15,7 @@ import pytest
 from click import echo
 from msgspec import structs
 
-from apportion.agent import nvml_mig
+from apportion.agent.nvidia import mig as nvml_mig
 from apportion.core.configuration.offering import NO_MPS
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.dra.names import container_of

@@ -23,8 +23,8 @@ from apportion.agent.kubelet.cdi import Specifications, device_name
 from apportion.agent.kubelet.plugin import SOCKET_BYTES_MAX
 from apportion.agent.kubelet.port import Holder, NotPrepared, Preparing
 from apportion.agent.kubelet.prepared import Prepared, claim_slot
-from apportion.agent.preparing import PATIENCE_S
-from apportion.agent.view import Claim, NodeView
+from apportion.agent.reporting.view import Claim, NodeView
+from apportion.agent.shares.preparing import PATIENCE_S
 from apportion.core.dra.names import (
     DRIVER,
     SHARED,

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.port import HANDED_TO, NotPrepared
-from apportion.agent.view import Claim, NodeView
+from apportion.agent.reporting.view import Claim, NodeView
 from apportion.core.grants import Edits, GrantRefused
 from apportion.core.workloads.dialects.dialect import SLOT
 from apportion_schemas import Device, Share

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from apportion.agent.hands.regions import Regions
+from apportion.agent.shares.regions import Regions
 from apportion.core.grants.region import Region
 from apportion_schemas.quantities import WHOLE
 

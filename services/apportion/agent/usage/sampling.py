@@ -19,11 +19,11 @@ from typing import Final
 import msgspec
 
 from apportion.agent.books import Books
-from apportion.agent.hands.driver_limits import DriverLimits, limits_of
-from apportion.agent.hands.regions import Regions
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places
-from apportion.agent.reporting import Agent, Node
+from apportion.agent.reporting.agent import Agent, Node
+from apportion.agent.shares.driver_limits import DriverLimits, limits_of
+from apportion.agent.shares.regions import Regions
 from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.names import Names, Seen, families, samples
 from apportion.agent.usage.regions import read, tell_pids, wrong_pids

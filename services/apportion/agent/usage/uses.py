@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from apportion.agent.backend import Load, Running
-from apportion.agent.hands.regions import Breach
+from apportion.agent.reporting.view import Claim
+from apportion.agent.shares.regions import Breach
 from apportion.agent.usage.owners import Owner
 from apportion.agent.usage.regions import Container, Reading
-from apportion.agent.view import Claim
 from apportion_schemas import Device, MigInstance, Share
 
 _MIB: Final = 1 << 20

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from apportion.agent.hands.regions import Regions
 from apportion.agent.places import Places
-from apportion.agent.reporting import Agent, Node
-from apportion.agent.runs import Runs
+from apportion.agent.reporting.agent import Agent, Node
+from apportion.agent.shares.regions import Regions
 from apportion.agent.simulated import SimulatedBackend
+from apportion.agent.standalone.runs import Runs
 from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.sampling import Sampling
 from apportion.agent.usage.uses import Look

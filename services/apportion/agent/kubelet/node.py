@@ -1,0 +1,252 @@
+"""The agent on a node with a kubelet: the front door, and what stands behind it.
+
+Invariant: a slot for every share that the node's cards can be cut into, whatever their health: who
+gets which card is the scheduler's to say, and a kubelet that counted would only be in its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from apportion.agent.kubelet.cdi import Specifications
+from apportion.agent.kubelet.claims import Behind, ClaimDoor
+from apportion.agent.kubelet.door import FrontDoor
+from apportion.agent.kubelet.handing import Handing
+from apportion.agent.kubelet.holders import Holders
+from apportion.agent.kubelet.plugin import Plugin, slot_key
+from apportion.agent.kubelet.port import NotPrepared
+from apportion.agent.kubelet.prepared import Prepared
+from apportion.agent.places import Places
+from apportion.agent.reporting.agent import Agent, Node
+from apportion.agent.shares.regions import Breach
+from apportion.agent.shares.share_lifecycle import Keeping
+from apportion.agent.usage.owners import Owner, Owners
+from apportion.core.configuration import manifest_config
+from apportion.core.ledger.allocatable import names_of, of_devices
+from apportion.core.workloads.dialects.listing import count_names
+from apportion.runtime.files.atomic import write_whole
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import Device
+
+LOOK_S: Final = 5.0
+ROOM: Final = 2
+"""An amount is offered so often: pods may write more than they hold, and the ledger decides."""
+
+_log = logging.getLogger(__name__)
+
+
+class KubeletBooks:
+    """What pods there are by the kubelet's books, and whose a process is by the kernel's."""
+
+    def __init__(self, holders: Holders, owners: Owners) -> None:
+        self._holders = holders
+        self._owners = owners
+
+    async def pods(self) -> set[str]:
+        """See `Books`."""
+        return await self._holders.pods()
+
+    def owner(self, pid: int) -> Owner | None:
+        """See `Books`."""
+        return self._owners.of(pid)
+
+
+class KubeletNode:
+    """One node, whose folders `places` names and whose kubelet has the folder `kubelet`."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        node: Node,
+        places: Places,
+        *,
+        kubelet: Path,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        self._agent = agent
+        self._node = node
+        self._dra = places.dra
+        plugins = kubelet / "device-plugins"
+        prepared = Prepared(places.state, places.proc)
+        self._holders = holders = Holders(
+            plugins, kubelet / "pod-resources" / "kubelet.sock", prepared
+        )
+        books = KubeletBooks(holders, Owners(places.proc))
+        self.keeping = keeping = Keeping(agent, node, places, books, metrics=metrics, clock=clock)
+        self._amounts: set[str] = set()
+        self._amounts_before = places.state / "amounts.json"
+        self._offered = None if places.no_cdi else places.state / "offered.json"
+        self._specifications = specifications = Specifications(
+            places.cdi, (places.static_cdi,), places.proc
+        )
+        places.state.mkdir(parents=True, exist_ok=True)
+        key = slot_key(places.state / "slots.key")
+        seconds = metrics.histogram(
+            "apportion_agent_kubelet_seconds", "The kubelet's calls, answered.", ("call",)
+        )
+        handing = self._handing() if places.no_cdi else None
+        self.door = FrontDoor(
+            plugins,
+            lambda name: Plugin(
+                name,
+                holders,
+                keeping.preparing,
+                specifications,
+                seconds,
+                key=key,
+                handing=handing,
+                is_amount=name in self._amounts,
+            ),
+        )
+        self.claims = ClaimDoor(
+            node.name,
+            kubelet,
+            agent.view_of(node.name),
+            devices=lambda: node.devices,
+            behind=Behind(keeping.preparing, specifications, prepared, seconds, clock),
+        )
+
+    def _handing(self) -> Handing:
+        return Handing(
+            self._holders,
+            self._agent.view_of(self._node.name),
+            self.keeping.preparing,
+            devices=lambda: self._node.devices,
+            families=lambda resource: self._count_names().get(resource, ()),
+        )
+
+    def _count_names(self) -> Mapping[str, tuple[str, ...]]:
+        return count_names(manifest_config(self._agent.configuration).dialects)
+
+    def not_ready(self) -> list[str]:
+        """What the kubelet has not been told of yet."""
+        claims = self.claims.not_ready() if self._dra else []
+        return self.door.not_ready() + claims
+
+    async def serve(self) -> None:
+        """Be there for the kubelet, until cancelled."""
+        await self.keeping.make_places()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.door.serve())
+            if self._dra:
+                group.create_task(self.claims.serve())
+            group.create_task(self._offer())
+            group.create_task(self._look())
+            for loop in self.keeping.loops():
+                group.create_task(loop())
+
+    async def _look(self) -> None:
+        """Find the pods that ended, which the kubelet's checkpoint still has; drop their files."""
+        while True:
+            try:
+                await self._holders.look()
+                self.keeping.breaches.note_again("kubelet", self._bare())
+                await self._take_over()
+                await asyncio.to_thread(self._specifications.sweep, self._holders.slots)
+            except (NotPrepared, OSError) as problem:
+                _log.debug("which pods ended is not known: %s", problem)
+            await asyncio.sleep(LOOK_S)
+
+    async def _take_over(self) -> None:
+        """Offer amounts as well once another plugin's are found."""
+        if self._node.devices and self._holders.amounts:
+            registered = await asyncio.to_thread(self._holders.registered)
+            if registered & self._holders.amounts - self._amounts:
+                await self._offer_all({})
+
+    def _bare(self) -> Iterator[Breach]:
+        """Containers that have a share by the ledger, and that the kubelet runs without a slot."""
+        view = self._agent.view_of(self._node.name)
+        for claim in view.held.values():
+            if view.answers.get(claim.pod) != "":
+                continue
+            placed = claim.placed
+            for share in placed.shares:
+                whose = (claim.pod, placed.namespace, placed.name, share.container)
+                if self._holders.bare(*whose):
+                    yield Breach(claim.pod, share.container, share.device, "unheld")
+
+    async def _offer(self) -> None:
+        """Tell the kubelet of every slot, and again whenever devices or names change.
+
+        Those of the last time are offered before the ledger is read: a pod that is admitted while
+        the kubelet does not know us fails for good, and one that starts too early is tried again.
+        """
+        before = _saved(self._offered)
+        amounts = _saved(self._amounts_before)
+        with suppress(NotPrepared):
+            self._amounts = amounts.keys() & await asyncio.to_thread(self._holders.registered)
+        amounts = {name: amounts[name] for name in self._amounts}
+        await self.door.offer(before | amounts)
+        reports = 0
+        while True:
+            reports = await self._agent.reported(reports + 1)
+            before = await self._offer_all(before)
+
+    async def _offer_all(self, before: dict[str, int]) -> dict[str, int]:
+        """Offer the devices of now; return their slots, and save them if they have changed."""
+        devices = self._node.devices.values()
+        slots = slots_of(devices, self._count_names())
+        await self.door.offer(slots | await self._amounts_of(devices))
+        if slots != before:
+            await asyncio.to_thread(_save, self._offered, slots)
+        return slots
+
+    async def _amounts_of(self, devices: Iterable[Device]) -> dict[str, int]:
+        """Memory and cores, where another plugin has registered them as devices.
+
+        The kubelet rejects every pod that names them then, for as long as no plugin offers them.
+        """
+        config = manifest_config(self._agent.configuration).dialects
+        self._holders.amounts = names_of(config)
+        try:
+            registered = await asyncio.to_thread(self._holders.registered)
+        except NotPrepared:
+            registered = self._amounts
+        amounts = {
+            name: ROOM * amount
+            for name, amount in of_devices(devices, config).items()
+            if name in registered
+        }
+        if amounts.keys() - self._amounts:
+            _log.info("the kubelet takes %s for devices", ", ".join(sorted(amounts)))
+            self._amounts.update(amounts)
+            await asyncio.to_thread(_save, self._amounts_before, amounts)
+        return amounts
+
+
+def _saved(path: Path | None) -> dict[str, int]:
+    """What was offered last; none where `Allocate` itself needs the ledger."""
+    if path is None:
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def _save(path: Path | None, counts: Mapping[str, int]) -> None:
+    if path is not None:
+        with suppress(OSError):
+            write_whole(path, msgspec.json.encode(counts), mode=0o600)
+
+
+def slots_of(devices: Iterable[Device], names: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    """How many slots each count name has: of all devices of its families."""
+    by_family: dict[str, int] = {}
+    for device in devices:
+        by_family[device.family] = by_family.get(device.family, 0) + device.slots
+    counts = {
+        name: sum(by_family.get(family, 0) for family in families)
+        for name, families in names.items()
+    }
+    return {name: count for name, count in counts.items() if count}

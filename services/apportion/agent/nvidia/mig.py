@@ -1,0 +1,310 @@
+"""MIG instances of one card, through NVML: found, made and destroyed.
+
+A share of a card in MIG mode is a GPU instance at the slices that the ledger says, and in it one
+compute instance with all of its compute; the id that a container is shown is that of the MIG device
+which the two make. Called in the lane of the card alone. Invariants: an instance of ours that is
+there already is taken as it is, so each call may be repeated after a death at any point; what is
+needed, or what a process runs on, is never destroyed: the driver itself refuses the latter; and an
+instance that this agent did not make is neither destroyed nor given to a container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from ctypes import Array, byref, c_uint
+from math import gcd
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pynvml as nvml
+
+from apportion.agent.backend import InTheWay, Kept, NotMade
+from apportion.agent.nvidia.our_instances import OurInstances
+from apportion.core.devices.geometries import FULL
+from apportion.core.grants import DeviceNode, MadeInstance
+from apportion.core.grants.mig import named, overlap
+from apportion_schemas import MigInstance
+
+CAPABILITIES = Path("/proc/driver/nvidia-caps/mig-minors")
+"""Lines as `gpu0/gi1/ci0/access 13`: the minor of the device node that lets one use an instance."""
+DEVICES = Path("/proc/devices")
+_MAJOR = 195
+"""Of NVIDIA's cards, by Documentation/admin-guide/devices.txt of Linux."""
+_AT_MOST = 32
+_ABSENT = (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument, nvml.NVMLError_NotFound)
+"""What the driver says of a profile, or of an instance, that a card does not have."""
+
+
+class Profile(NamedTuple):
+    """A size in which the card can be cut, by the driver's number for it.
+
+    `unit` is how many memory slices of the driver are one of the device catalogue. Drivers count
+    the memory of an RTX PRO 6000 in twelfths, and no instance has less than three of them.
+    """
+
+    id: int
+    slices: int
+    memory_mib: int
+    unit: int = 1
+
+
+class Cut(NamedTuple):
+    """A card that is cut, by its id and its handle, and which of its instances are ours."""
+
+    id: str
+    handle: Any
+    ours: OurInstances
+
+
+class Made(NamedTuple):
+    """A GPU instance that is there."""
+
+    handle: Any
+    id: int
+    slices: int
+    cut: MigInstance
+
+
+def ensure(
+    card: Cut, wanted: MigInstance, needed: Collection[MigInstance], *, least_mib: int = 0
+) -> MadeInstance:
+    """Have the instance there; what stands in its way, is ours and is not needed, is destroyed.
+
+    Raises:
+        InTheWay: something that is needed or used is there.
+        NotMade: the card is not in MIG mode, has no such profile, or one with less memory than
+            `least_mib`, or the driver refuses it; or an instance is there that is not ours.
+        OSError: it cannot be noted as ours, and is not made.
+    """
+    try:
+        return _ensure(card, wanted, needed, least_mib)
+    except nvml.NVMLError as error:
+        raise NotMade(f"MIG instance {named(wanted)} cannot be made: {error}") from None
+
+
+def keep(card: Cut, needed: Collection[MigInstance]) -> Kept:
+    """Destroy what is ours, not needed and not used.
+
+    Raises NVMLError; OSError where the book of ours cannot be written.
+    """
+    gone, held, foreign, there = [], [], [], []
+    for made in list(instances(card.handle, profiles(card.handle))):
+        there.append(made.cut)
+        if not card.ours.made(card.id, made.cut):
+            foreign.append(made.cut)
+        elif made.cut not in needed:
+            try:
+                _destroy(made)
+            except nvml.NVMLError_InUse:
+                held.append(made.cut)
+            else:
+                gone.append(made.cut)
+                card.ours.strike(card.id, made.cut)
+    for cut in card.ours.of(card.id):
+        if cut not in there:  # a person destroyed it, or the driver was loaded again
+            card.ours.strike(card.id, cut)
+    return Kept(tuple(gone), tuple(held), tuple(foreign))
+
+
+def foreign_slices(card: Cut, known: Mapping[str, Profile]) -> int:
+    """The slices of instances that this agent did not make, as a bit mask. Raises NVMLError."""
+    mask = 0
+    for made in instances(card.handle, known):
+        if not card.ours.made(card.id, made.cut):
+            mask |= slices(made.cut)
+    return mask
+
+
+def slices(cut: MigInstance) -> int:
+    """The slices of an instance as a bit mask, without those that a report has no room for."""
+    return ((1 << cut.size) - 1) << cut.start & FULL
+
+
+def profiles(card: Any) -> dict[str, Profile]:
+    """The profiles of the card by name, as in `1g.5gb`. Raises NVMLError."""
+    found = {}
+    for kind in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        with suppress(*_ABSENT):
+            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(card, kind)
+            name = info.name.decode() if isinstance(info.name, bytes) else str(info.name)
+            found[name.removeprefix("MIG ")] = Profile(
+                int(info.id), int(info.sliceCount), int(info.memorySizeMB)
+            )
+    unit = gcd(*(bound for each in found.values() for bound in _bounds(card, each.id))) or 1
+    return {name: each._replace(unit=unit) for name, each in found.items()}
+
+
+def _bounds(card: Any, number: int) -> Iterator[int]:
+    """Starts and sizes of a profile's placements, in slices of the driver. Raises NVMLError."""
+    with suppress(*_ABSENT):
+        count = c_uint()
+        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, number, None, byref(count))
+        found = (nvml.c_nvmlGpuInstancePlacement_t * count.value)()
+        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, number, found, byref(count))
+        for at in _first(found, count):
+            yield from (int(at.start), int(at.size))
+
+
+def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
+    """The instances that are there now. Raises NVMLError."""
+    for name, profile in known.items():
+        found, count = (nvml.c_nvmlGpuInstance_t * _AT_MOST)(), c_uint()
+        with suppress(*_ABSENT):
+            nvml.nvmlDeviceGetGpuInstances(card, profile.id, found, byref(count))
+        for handle in _first(found, count):
+            info = nvml.nvmlGpuInstanceGetInfo(handle)
+            at = info.placement
+            start, size = int(at.start) // profile.unit, int(at.size) // profile.unit
+            cut = MigInstance(profile=name, start=start, size=size)
+            yield Made(handle, int(info.id), profile.slices, cut)
+
+
+def numbered(card: Any, number: int) -> MigInstance | None:
+    """The instance with the driver's number for it, if it is there. Raises NVMLError."""
+    there = instances(card, profiles(card))
+    return next((made.cut for made in there if made.id == number), None)
+
+
+def _ensure(
+    card: Cut, wanted: MigInstance, needed: Collection[MigInstance], least_mib: int
+) -> MadeInstance:
+    """Raises NVMLError, NotMade, OSError."""
+    known = profiles(card.handle)
+    if wanted.profile not in known:
+        raise NotMade(
+            f"the card has no MIG profile {wanted.profile}; it has "
+            f"{', '.join(known) or 'none, or is not in MIG mode'}"
+        )
+    if (memory_mib := known[wanted.profile].memory_mib) < least_mib:
+        raise NotMade(
+            f"the driver makes MIG instances {wanted.profile} of {memory_mib} MiB, and the "
+            f"ledger has {least_mib} MiB for this one"
+        )
+    there = list(instances(card.handle, known))
+    made = next((each for each in there if each.cut == wanted), None)
+    if made is None or not card.ours.made(card.id, wanted):
+        _clear(card, there, wanted, needed)
+        _make(card, wanted, known[wanted.profile])
+        made = next(each for each in instances(card.handle, known) if each.cut == wanted)
+    compute = _compute(made)
+    return MadeInstance(_device_id(card.handle, made, compute), _nodes(card.handle, made, compute))
+
+
+def _make(card: Cut, wanted: MigInstance, profile: Profile) -> None:
+    """Make the GPU instance, noted as ours. Raises NVMLError, OSError."""
+    unit = profile.unit
+    at = nvml.c_nvmlGpuInstancePlacement_t(wanted.start * unit, wanted.size * unit)
+    card.ours.note(card.id, wanted)
+    try:
+        nvml.nvmlDeviceCreateGpuInstanceWithPlacement(card.handle, profile.id, byref(at))
+    except nvml.NVMLError:
+        card.ours.strike(card.id, wanted)  # what is there by now is of another
+        raise
+
+
+def _clear(
+    card: Cut, there: Iterable[Made], wanted: MigInstance, needed: Collection[MigInstance]
+) -> None:
+    """Destroy the instances that overlap the wanted one.
+
+    Raises NVMLError, InTheWay, NotMade, OSError.
+    """
+    in_the_way = [made for made in there if overlap(made.cut, wanted)]
+    for made in in_the_way:
+        if not card.ours.made(card.id, made.cut):
+            raise NotMade(
+                f"the MIG instance {named(made.cut)} (GPU instance {made.id}) is in the place of "
+                f"{named(wanted)}, and Apportion did not make it, so it stays; if no program "
+                "needs it, destroy it with nvidia-smi mig -dci and -dgi"
+            )
+    for made in in_the_way:
+        why = f"{named(made.cut)} occupies slices of {named(wanted)}"
+        if made.cut in needed:
+            raise InTheWay(f"{why}, and another container of this node holds it still")
+        try:
+            _destroy(made)
+        except nvml.NVMLError_InUse:
+            raise InTheWay(
+                f"{why}, and a process runs on it still, or DCGM holds it; see nvidia-smi"
+            ) from None
+        card.ours.strike(card.id, made.cut)
+
+
+def _destroy(made: Made) -> None:
+    """Raises NVMLError; NVMLError_InUse while a process, or DCGM, holds it."""
+    for compute in _computes(made):
+        nvml.nvmlComputeInstanceDestroy(compute)
+    nvml.nvmlGpuInstanceDestroy(made.handle)
+
+
+def _computes(made: Made) -> list[Any]:
+    """The compute instances of the GPU instance. Raises NVMLError."""
+    every: list[Any] = []
+    for kind, _ in _compute_profiles(made):
+        found, count = (nvml.c_nvmlComputeInstance_t * _AT_MOST)(), c_uint()
+        nvml.nvmlGpuInstanceGetComputeInstances(made.handle, kind, found, byref(count))
+        every += _first(found, count)
+    return every
+
+
+def _compute_profiles(made: Made) -> Iterator[tuple[int, int]]:
+    """The driver's number, and the slices, of each size of compute instance."""
+    for kind in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        with suppress(*_ABSENT):
+            info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+                made.handle, kind, nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+            )
+            yield int(info.id), int(info.sliceCount)
+
+
+def _compute(made: Made) -> int:
+    """The id of the one compute instance with all of the compute. Raises NVMLError."""
+    whole = {number for number, slices in _compute_profiles(made) if slices == made.slices}
+    there = _computes(made)
+    infos = [nvml.nvmlComputeInstanceGetInfo_v2(each) for each in there]
+    if len(infos) == 1 and infos[0].profileId in whole:
+        return int(infos[0].id)
+    for each in there:  # an agent died between two steps, or a person made it by hand
+        nvml.nvmlComputeInstanceDestroy(each)
+    one = nvml.nvmlGpuInstanceCreateComputeInstance(made.handle, min(whole))
+    return int(nvml.nvmlComputeInstanceGetInfo_v2(one).id)
+
+
+def _device_id(card: Any, made: Made, compute: int) -> str:
+    """`MIG-…` of the device that the two instances make. Raises NVMLError."""
+    for index in range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(card))):
+        with suppress(nvml.NVMLError_NotFound):
+            device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
+            instance = nvml.nvmlDeviceGetGpuInstanceId(device)
+            if (instance, nvml.nvmlDeviceGetComputeInstanceId(device)) == (made.id, compute):
+                return str(nvml.nvmlDeviceGetUUID(device))
+    raise nvml.NVMLError(nvml.NVML_ERROR_NOT_FOUND)
+
+
+def _nodes(card: Any, made: Made, compute: int) -> tuple[DeviceNode, ...]:
+    """The device nodes that let a container use the instance, where the driver has such."""
+    minors = dict(_pairs(CAPABILITIES))
+    majors = [int(number) for number, name in _pairs(DEVICES) if name == "nvidia-caps"]
+    if not minors or not majors:
+        return ()
+    gpu = int(nvml.nvmlDeviceGetMinorNumber(card))
+    names = (f"gpu{gpu}/gi{made.id}/access", f"gpu{gpu}/gi{made.id}/ci{compute}/access")
+    lets = [int(minors[name]) for name in names if name in minors]
+    return (
+        DeviceNode(f"/dev/nvidia{gpu}", _MAJOR, gpu),
+        *(DeviceNode(f"/dev/nvidia-caps/nvidia-cap{each}", majors[0], each) for each in lets),
+    )
+
+
+def _pairs(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of two words of a file of the kernel, if it is there."""
+    with suppress(OSError):
+        for line in path.read_text().splitlines():
+            first, _, second = line.strip().partition(" ")
+            if second:
+                yield first, second.strip()
+
+
+def _first(found: Array[Any], count: c_uint) -> list[Any]:
+    return list(found[: count.value])

@@ -1,0 +1,667 @@
+"""The GPUs of this machine, as the driver tells: the only module that talks to NVML.
+
+A card is unhealthy when the driver has lost it, asks for its reset, or has reported a critical XID;
+unlike its peers it is healthy again by itself, once it answers well and has been quiet for a while.
+A critical XID of a MIG instance closes the place of that instance, and no other one of its card.
+A driver that restarts under this process (an upgrade, a reload) is opened again at the next look.
+Invariants: the calls about a card are made one at a time, and one that does not return makes that
+card unhealthy and stops no other (`calls`); a card that the driver lost stays in the
+inventory, unhealthy, for as long as this process lives; every card that answers is listened to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from ctypes import byref, c_void_p, cast
+from functools import partial, reduce
+from operator import or_
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import pynvml as nvml
+
+from apportion.agent.backend import DevicesUnavailable, Kept, Load, NotMade
+from apportion.agent.nvidia import limits, mig
+from apportion.agent.nvidia.calls import CALL_S, Hung, Lane, Threads, within
+from apportion.agent.nvidia.loads import Loads
+from apportion.agent.nvidia.our_instances import OurInstances
+from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.devices.models import SLOTS
+from apportion.core.grants import MadeInstance
+from apportion.core.grants.mig import named, overlap
+from apportion.runtime.process.clock import Clock
+from apportion_schemas import Device, MigInstance, MigSize
+
+IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 94, 109})
+"""Faults of the program, not of the card: the list that HAMi and NVIDIA's own plugin ignore, and an
+error of memory that was contained (94), which ends the programs that have used that memory."""
+NOTICE_XIDS = frozenset({63, 154})
+"""A row of memory was remapped, the driver asks for another recovery: the next look asks for both,
+and is made at once. Source of both lists: NVIDIA's catalogue of XIDs."""
+XID_MAX = 9_999
+QUIET_S = 300.0
+"""A card that had a critical XID is offered again after this long without another."""
+PROBE_S = 10.0
+_WAIT_S = 1.0
+"""For an XID at a time, which ends the wait: a look at the cards waits as long for its turn."""
+_SLOW_S = 0.2
+"""After so long the next card is asked as well, beside the one that has not answered."""
+_MIG_SLOTS = 7
+_MIB = 1 << 20
+_FAMILY = "nvidia"
+_NO_INSTANCE = 0xFFFF_FFFF
+"""What an event says where it is of the whole card."""
+_UNKNOWN = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
+"""What a card, or a driver older than the question, says to something that it does not have."""
+_ACTIONS = {
+    nvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the device",
+    nvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the node",
+    nvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "end the work of the device and of its peers",
+    nvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "let its work end and reset the device",
+}
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class _Card(NamedTuple):
+    """A card that answers: NVML's handle, and its address as sysfs writes it."""
+
+    handle: Any
+    bus_id: str
+
+
+class _Looked(NamedTuple):
+    """What one look at a card found: why it is ill, and what is at the other ends of its links."""
+
+    card: _Card
+    device: Device
+    trouble: str
+    remotes: tuple[str, ...]
+
+
+class NvmlBackend:
+    """A `DeviceBackend` over the NVIDIA driver."""
+
+    simulated = False
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        quiet_s: float = QUIET_S,
+        probe_s: float = PROBE_S,
+        call_s: float = CALL_S,
+        ours: OurInstances | None = None,
+        ignored: frozenset[int] = IGNORED_XIDS | NOTICE_XIDS,
+    ) -> None:
+        """Open the driver. A call that takes longer than `call_s` makes its card unhealthy.
+
+        `ours` are the MIG instances that earlier lives of this agent made, `ignored` the XIDs after
+        which a card stays healthy.
+
+        Raises:
+            DevicesUnavailable: there is no driver here, or it does not answer.
+        """
+        self._clock = clock
+        self._quiet_s = quiet_s
+        self._probe_s = probe_s
+        self._call_s = call_s
+        self._ours = OurInstances() if ours is None else ours
+        self._known: dict[str, Device] = {}
+        self._cards: dict[str, tuple[Lane, _Card]] = {}
+        self._xids: dict[str, tuple[int, float]] = {}
+        self._ignored = ignored
+        self._faults: dict[tuple[str, MigInstance], tuple[int, float]] = {}
+        self._seen: tuple[Device, ...] = ()
+        self._watched: set[str] = set()
+        self._events: Any = None
+        self._loads: dict[str, Loads] = {}
+        self._stumbled = False
+        self._closed = False
+        self._woken = False
+        self._turn = asyncio.Lock()
+        self.driver = ""
+        self._threads = Threads()
+        self._driver = self._lane("the driver")
+        self._listening = self._lane("the driver's events")
+        self._naming = self._lane("the device of an event")
+        self._lanes: dict[int, Lane] = {}
+        try:
+            within(call_s, self._open)
+        except (nvml.NVMLError, Hung) as error:
+            if not isinstance(error, Hung):
+                self._shut()
+            raise DevicesUnavailable(
+                f"the NVIDIA driver does not answer ({error}); install it (nvidia-smi must work "
+                "here), or simulate devices: agent --simulate 8xH100-80GB, up without --gpus local"
+            ) from None
+
+    async def inventory(self) -> tuple[Device, ...]:
+        """See `DeviceBackend`."""
+        self._seen = await self._read()
+        return self._seen
+
+    async def changed(self) -> None:
+        """See `DeviceBackend`: an XID, a call that hangs, or a probe with another result."""
+        while True:
+            probe_at = self._clock.monotonic() + self._probe_s
+            while (left_s := probe_at - self._clock.monotonic()) > 0:
+                if await self._heard(min(left_s, _WAIT_S)):
+                    return
+            if await self._read() != self._seen:
+                return
+
+    def hung(self) -> tuple[str, ...]:
+        """See `DeviceBackend`."""
+        lanes = (self._driver, self._listening, self._naming, *self._lanes.values())
+        return tuple(lane.name for lane in lanes if lane.hung)
+
+    async def make_instance(
+        self,
+        device: str,
+        wanted: MigInstance,
+        needed: Collection[MigInstance],
+        *,
+        least_mib: int = 0,
+    ) -> MadeInstance:
+        """See `DeviceBackend`."""
+        self._check_place(device, wanted)
+        return await self._of(
+            device,
+            lambda card: mig.ensure(
+                mig.Cut(device, card, self._ours), wanted, needed, least_mib=least_mib
+            ),
+        )
+
+    async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> Kept:
+        """See `DeviceBackend`."""
+        return await self._of(
+            device, lambda card: mig.keep(mig.Cut(device, card, self._ours), needed)
+        )
+
+    async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
+        """See `DeviceBackend`."""
+        mode = (
+            nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else nvml.NVML_COMPUTEMODE_DEFAULT
+        )
+        await self._of(device, lambda card: nvml.nvmlDeviceSetComputeMode(card, mode))
+
+    async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
+        """See `DeviceBackend`."""
+        return await self._of(device, lambda card: limits.hold(card, cgroup, memory))
+
+    async def loads(self) -> tuple[Load, ...]:
+        """See `DeviceBackend`."""
+        calls = []
+        for device, (lane, card) in self._cards.items():
+            of = self._loads.setdefault(device, Loads())
+            calls.append(await self._begun(lane, partial(of.read, device, card.handle)))
+        found: list[Load] = []
+        for call in calls:
+            with suppress(nvml.NVMLError, Hung):
+                found += await call
+        return tuple(found)
+
+    async def close(self) -> None:
+        """See `DeviceBackend`. Returns once no call into the driver is under way, save hung ones.
+
+        Where one hangs the driver is not shut, which might wait for it: the process ends instead.
+        """
+        self._closed = True
+        await self._forget()
+        with suppress(Hung):
+            if not self.hung():
+                async with self._turn:
+                    await self._driver.call(self._shut)
+        self._threads.close()
+
+    def _lane(self, name: str) -> Lane:
+        return Lane(name, self._threads, self._call_s, self._wake)
+
+    def _wake(self) -> None:
+        self._woken = True
+
+    async def _call(self, lane: Lane, function: Callable[[], T]) -> T:
+        """Run the function in that lane; after `close` it never returns.
+
+        Raises Hung, and what the function raises.
+        """
+        if self._closed:
+            await asyncio.get_running_loop().create_future()
+        return await lane.call(function)
+
+    async def _begun(self, lane: Lane, function: Callable[[], T]) -> asyncio.Task[T]:
+        """The call, begun; a card that is slow to answer does not keep the next one waiting."""
+        call = asyncio.ensure_future(self._call(lane, function))
+        await asyncio.wait({call}, timeout=_SLOW_S)
+        return call
+
+    async def _of(self, device: str, function: Callable[[Any], T]) -> T:
+        """Do something with a card, by NVML's handle of it. Raises NotMade."""
+        try:
+            if device not in self._cards:
+                await self._read()
+            if device not in self._cards:
+                raise NotMade(f"device {device}: the driver does not list it, or lost it")
+            lane, card = self._cards[device]
+            return await self._call(lane, lambda: function(card.handle))
+        except DevicesUnavailable as error:
+            raise NotMade(str(error)) from None
+        except (nvml.NVMLError, Hung) as error:
+            raise NotMade(f"device {device}: {_said(error)}") from None
+
+    def _open(self) -> None:
+        """Raises NVMLError."""
+        nvml.nvmlInit()
+        self.driver = str(nvml.nvmlSystemGetDriverVersion())
+        self._listen()
+
+    def _shut(self) -> None:
+        """Give back what we have of the driver; one that is gone takes nothing back."""
+        self._stop_listening()
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+    async def _forget(self) -> None:
+        """Give back what the looks at loads have of the driver."""
+        forgotten, self._loads = self._loads, {}
+        for device, loads in forgotten.items():
+            if device in self._cards:
+                with suppress(Hung):
+                    await self._cards[device][0].call(loads.forget)
+
+    def _listen(self) -> None:
+        """Make the set of events, to which `_watch` adds each card. Raises NVMLError."""
+        if self._events is None:
+            self._events = nvml.nvmlEventSetCreate()
+
+    def _stop_listening(self) -> None:
+        """Free the set of events, unless a call that hangs may be using it."""
+        events, self._events = self._events, None
+        self._watched.clear()
+        if events is not None and not self.hung():
+            with suppress(nvml.NVMLError):
+                nvml.nvmlEventSetFree(events)
+
+    async def _count(self) -> int:
+        """How many cards are listed; a driver that restarted is opened again.
+
+        Raises NVMLError, Hung.
+        """
+
+        def count() -> int:
+            listed = int(nvml.nvmlDeviceGetCount())
+            self._listen()
+            return listed
+
+        def reopened() -> int:
+            self._shut()
+            self._open()
+            return int(nvml.nvmlDeviceGetCount())
+
+        try:
+            return await self._call(self._driver, count)
+        except nvml.NVMLError:
+            await self._forget()
+            return await self._call(self._driver, reopened)
+
+    async def _read(self) -> tuple[Device, ...]:
+        """Every device as it is now. Raises DevicesUnavailable."""
+        async with self._turn:
+            try:
+                count = await self._count()
+            except (nvml.NVMLError, Hung) as error:
+                if not self._known:
+                    raise DevicesUnavailable(
+                        f"the NVIDIA driver does not list its devices ({error}); see dmesg and "
+                        "nvidia-smi"
+                    ) from None
+                lost = {device.index: _said(error) for device in self._known.values()}
+                return self._devices({}, lost)
+            return await self._read_each(count)
+
+    async def _read_each(self, count: int) -> tuple[Device, ...]:
+        looks = []
+        for index in range(count):
+            lane = self._lanes.get(index) or self._lane(f"device {index}")
+            self._lanes[index] = lane
+            looks.append((lane, await self._begun(lane, partial(self._look_at, index))))
+        lost: dict[int, str] = {}
+        found: dict[str, _Looked] = {}
+        self._cards = {}
+        for index, (lane, look) in enumerate(looks):
+            try:
+                looked = await look
+            except (nvml.NVMLError, Hung) as error:
+                lost[index] = _said(error)
+                continue
+            device = looked.device.id
+            lane.name = device
+            self._known[device] = looked.device
+            self._cards[device] = lane, looked.card
+            found[device] = looked
+        self._watched &= found.keys()  # the events of a card that was lost went with it
+        self._renumber(found, count)
+        return self._devices(found, lost)
+
+    def _look_at(self, index: int) -> _Looked:
+        """Raises NVMLError."""
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        card = _Card(handle, _bus_id(nvml.nvmlDeviceGetPciInfo(handle).busId))
+        device = _describe(card, index)
+        self._watch(device.id, handle)
+        if device.mode == "mig":
+            with suppress(nvml.NVMLError_NoPermission):  # the agent closes such a card by name
+                device = self._cut(device, handle)
+        trouble = _trouble(handle) or ("" if device.mode == "mig" else _fabric_trouble(handle))
+        return _Looked(card, device, trouble, tuple(_nvlink_remotes(handle)))
+
+    def _cut(self, device: Device, handle: Any) -> Device:
+        """The card with the sizes of its MIG profiles and the slices of foreign instances.
+
+        Raises NVMLError; NVMLError_NoPermission without CAP_SYS_ADMIN.
+        """
+        known = mig.profiles(handle)
+        card = mig.Cut(device.id, handle, self._ours)
+        return msgspec.structs.replace(
+            device,
+            mig_sizes=tuple(
+                MigSize(profile=name, memory_mib=size.memory_mib) for name, size in known.items()
+            ),
+            closed_slices=mig.foreign_slices(card, known) if self._ours.kept else 0,
+        )
+
+    def _renumber(self, cards: Mapping[str, object], count: int) -> None:
+        """Keep indexes unique: a driver that lists a lost card no more counts without it."""
+        listed = {self._known[device].index for device in cards}
+        for device in self._known.values():
+            if device.id not in cards and device.index in listed:
+                taken = {other.index for other in self._known.values()}
+                free = next(i for i in range(count, count + len(taken) + 1) if i not in taken)
+                self._known[device.id] = msgspec.structs.replace(device, index=free)
+
+    def _devices(self, found: Mapping[str, _Looked], lost: dict[int, str]) -> tuple[Device, ...]:
+        lanes = _nvlink_lanes(found)
+        devices = [
+            msgspec.structs.replace(
+                self._with_health(device, found.get(device.id), lost),
+                nvlink_lanes=lanes.get(device.id, {}),
+            )
+            for device in self._known.values()
+        ]
+        return tuple(sorted(devices, key=lambda device: (device.index, device.id)))
+
+    def _with_health(self, device: Device, looked: _Looked | None, lost: dict[int, str]) -> Device:
+        if looked is None:
+            reason = lost.get(device.index, "the driver no longer lists the device")
+        else:
+            reason = looked.trouble or self._recent_xid(device.id)
+        faulty = (cut for card, cut, _ in self._recent_faults() if card == device.id)
+        closed = reduce(or_, map(mig.slices, faulty), device.closed_slices)
+        return msgspec.structs.replace(
+            device, healthy=not reason, health_reason=reason, closed_slices=closed
+        )
+
+    def _recent_xid(self, device: str) -> str:
+        xid, at_s = self._xids.get(device, (0, 0.0))
+        if xid and self._clock.monotonic() - at_s < self._quiet_s:
+            return f"XID {xid}"
+        self._xids.pop(device, None)
+        return ""
+
+    def _recent_faults(self) -> Iterator[tuple[str, MigInstance, int]]:
+        """Device, MIG instance and XID of each critical XID of the last `quiet_s` seconds."""
+        for (card, cut), (xid, at_s) in list(self._faults.items()):
+            if self._clock.monotonic() - at_s < self._quiet_s:
+                yield card, cut, xid
+            else:
+                del self._faults[card, cut]
+
+    def _note_fault(self, device: str, cut: MigInstance, xid: int) -> None:
+        """Keep the XID of a MIG instance in mind, and log it unless it is the same as before."""
+        before, _ = self._faults.get((device, cut), (0, 0.0))
+        self._faults[device, cut] = (xid, self._clock.monotonic())
+        if xid != before:
+            _log.error(
+                "device %s: XID %d on MIG instance %s; no pod is placed and no container is "
+                "started there for %g s. Other instances of the device are not affected",
+                *(device, xid, named(cut), self._quiet_s),
+            )
+
+    def _check_place(self, device: str, wanted: MigInstance) -> None:
+        """Raises NotMade where an instance had a critical XID a short time ago."""
+        for card, cut, xid in self._recent_faults():
+            if card == device and overlap(cut, wanted):
+                raise NotMade(
+                    f"MIG instance {named(cut)} had XID {xid}; its place is given to containers "
+                    f"again after {self._quiet_s:g} s without another"
+                )
+
+    def _watch(self, device: str, handle: Any) -> None:
+        """Ask for the card's critical XIDs. A card that has no such events is only probed.
+
+        Raises NVMLError.
+        """
+        if device in self._watched:
+            return
+        events = self._events
+        with suppress(*_UNKNOWN):
+            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+        if events is self._events:  # else the call hung for as long as that set was in use
+            self._watched.add(device)
+
+    async def _heard(self, wait_s: float) -> bool:
+        """Whether the inventory may differ by what came within that time."""
+        async with self._turn:
+            try:
+                heard = await self._call(self._listening, partial(self._wait_for_xid, wait_s))
+            except Hung:
+                await asyncio.sleep(wait_s)  # cards are only probed for as long
+                heard = False
+        if not isinstance(heard, bool):
+            heard = await self._note(heard)
+        woken, self._woken = self._woken, False
+        return heard or woken
+
+    async def _note(self, event: Any) -> bool:
+        """Keep the card's XID in mind; its name is asked for where no look had its handle."""
+        xid = int(event.eventData)
+        if xid in self._ignored:
+            return xid in NOTICE_XIDS
+        names = {_address(card.handle): name for name, (_, card) in self._cards.items()}
+        device = names.get(_address(event.device), "")
+        if not device:
+            try:
+                device = await self._call(self._naming, lambda: _uuid(event.device))
+            except (nvml.NVMLError, Hung):
+                return True  # lost already: the next inventory says so
+        number = int(event.gpuInstanceId)
+        if number != _NO_INSTANCE and device in self._cards:
+            lane, card = self._cards[device]
+            with suppress(nvml.NVMLError, Hung):
+                cut = await self._call(lane, partial(mig.numbered, card.handle, number))
+                if cut is not None:
+                    self._note_fault(device, cut, xid)
+                    return True
+        self._xids[device] = (xid, self._clock.monotonic())
+        return True
+
+    def _wait_for_xid(self, wait_s: float) -> Any:
+        """A critical XID that came within that time; else whether to look at the cards."""
+        if self._events is None:
+            time.sleep(wait_s)  # the driver was away at the last look
+            return True
+        try:
+            event = nvml.nvmlEventSetWait_v2(self._events, max(1, int(wait_s * 1_000)))
+        except nvml.NVMLError_Timeout:
+            self._stumbled = False
+            return False
+        except nvml.NVMLError:
+            # A card fell off the bus, or the driver restarts. One lost card makes a set deaf to
+            # the others: the next look makes another, of those that answer.
+            if self._stumbled:
+                time.sleep(wait_s)
+            self._stumbled = True
+            self._stop_listening()
+            return True
+        self._stumbled = False
+        return event if event.eventType == nvml.nvmlEventTypeXidCriticalError else False
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, Hung) else f"NVML: {error}"
+
+
+def _address(handle: Any) -> int | None:
+    return cast(handle, c_void_p).value
+
+
+def _uuid(handle: Any) -> str:
+    """Raises NVMLError."""
+    return str(nvml.nvmlDeviceGetUUID(handle))
+
+
+def _describe(card: _Card, index: int) -> Device:
+    """A card without health, links and MIG profiles. Raises NVMLError."""
+    handle = card.handle
+    name = str(nvml.nvmlDeviceGetName(handle))
+    model = name if name.startswith("NVIDIA") else f"NVIDIA {name}"
+    memory_mib = int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB
+    in_mig_mode = _mig_enabled(handle)
+    profiles = mig_profiles(_FAMILY, model)
+    mig_slots = max((len(profile.starts) for profile in profiles), default=_MIG_SLOTS)
+    return Device(
+        id=str(nvml.nvmlDeviceGetUUID(handle)),
+        index=index,
+        family=_FAMILY,
+        model=model,
+        memory_mib=memory_mib,
+        physical_memory_mib=memory_mib,
+        slots=mig_slots if in_mig_mode else SLOTS,
+        mode="mig" if in_mig_mode else "hami-core",
+        numa=_numa(card.bus_id),
+    )
+
+
+def _mig_enabled(handle: Any) -> bool:
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE)
+    except _UNKNOWN:
+        return False
+
+
+def _bus_id(raw: bytes | str) -> str:
+    """`00000000:3B:00.0` of NVML as `0000:3b:00.0` of sysfs."""
+    text = raw.decode() if isinstance(raw, bytes) else raw
+    return text.lower()[-len("0000:3b:00.0") :]
+
+
+def _numa(bus_id: str) -> int | None:
+    """The NUMA node whose PCIe root the card hangs on, None where there is just one."""
+    try:
+        node = int(Path(f"/sys/bus/pci/devices/{bus_id}/numa_node").read_text("ascii"))
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def _trouble(handle: Any) -> str:
+    """Why the driver would not put work on the card, or nothing."""
+    try:
+        nvml.nvmlDeviceGetMemoryInfo(handle)
+        return _wanted_action(handle) or _worn_memory(handle)
+    except nvml.NVMLError as error:
+        return f"NVML: {error}"
+
+
+def _wanted_action(handle: Any) -> str:
+    """What the driver asks for. Raises NVMLError."""
+    with suppress(*_UNKNOWN):
+        asked = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+        answer = nvml.nvmlDeviceGetFieldValues(handle, [asked])[0]
+        if answer.nvmlReturn == nvml.NVML_SUCCESS and (action := int(answer.value.uiVal)):
+            remedy = _ACTIONS.get(action, "see nvidia-smi -q")
+            return f"the driver asks for recovery action {action}: {remedy}"
+    return ""
+
+
+def _worn_memory(handle: Any) -> str:
+    """Whether rows of memory wait to be replaced, or cannot be. Raises NVMLError."""
+    with suppress(*_UNKNOWN):
+        _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
+        if failed:
+            return "memory row remapping failed: replace the device"
+        if pending:
+            return "memory row remapping is pending: reset the device"
+    return ""
+
+
+def _fabric_trouble(handle: Any) -> str:
+    """Why CUDA would fail on a card behind NVSwitches (error 802), or nothing. Raises NVMLError.
+
+    Such a card is registered with the fabric after each start of the machine, by
+    nvidia-fabricmanager for one. A card in MIG mode uses no NVLink, so it is not asked.
+    """
+    found = nvml.c_nvmlGpuFabricInfo_v2_t()
+    try:
+        nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(found))
+    except (*_UNKNOWN, nvml.NVMLError_ArgumentVersionMismatch):
+        return ""
+    if found.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and found.status != nvml.NVML_SUCCESS:
+        return f"NVLink fabric: registration failed ({nvml.NVMLError(found.status)})"
+    if found.state == nvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS:
+        return "NVLink fabric: registration is in progress; is nvidia-fabricmanager running?"
+    if found.state == nvml.NVML_GPU_FABRIC_STATE_NOT_STARTED and _has_switch(handle):
+        return "NVLink fabric: registration has not started; is nvidia-fabricmanager running?"
+    return ""
+
+
+def _has_switch(handle: Any) -> bool:
+    """Whether one of the card's NVLinks leads to an NVSwitch."""
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        with suppress(nvml.NVMLError):  # the link is down, or the card has no more
+            kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
+            if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                return True
+    return False
+
+
+def _nvlink_lanes(found: Mapping[str, _Looked]) -> dict[str, dict[str, int]]:
+    """NVLink lanes from each card to each peer; cards on one NVSwitch are peers of one another."""
+    by_bus = {looked.card.bus_id: uuid for uuid, looked in found.items()}
+    lanes: dict[str, dict[str, int]] = {uuid: {} for uuid in found}
+    switched: dict[str, int] = {}
+    for uuid, looked in found.items():
+        for remote in looked.remotes:
+            peer = by_bus.get(remote)
+            if peer is None:
+                switched[uuid] = switched.get(uuid, 0) + 1
+            else:
+                lanes[uuid][peer] = lanes[uuid].get(peer, 0) + 1
+    for uuid, width in switched.items():
+        for peer, peer_width in switched.items():
+            if peer != uuid:
+                lanes[uuid][peer] = min(width, peer_width)
+    return lanes
+
+
+def _nvlink_remotes(handle: Any) -> Iterator[str]:
+    """The address at the other end of each active link: a card, or an NVSwitch."""
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            active = nvml.nvmlDeviceGetNvLinkState(handle, link)
+        except nvml.NVMLError:
+            return  # no such link: the card has no more
+        if not active:
+            continue
+        try:
+            remote = nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
+        except nvml.NVMLError:
+            continue  # it went down just now, which says nothing of the others
+        yield _bus_id(remote.busId)

@@ -1,0 +1,439 @@
+"""One agent: it reports its nodes' inventory, and answers their bound placements.
+
+Where there is no kubelet the agent is the kubelet: it takes the shares of every placement that is
+bound, which is a record in the ledger and nothing more, for there is no container into which a
+share could be put. Where there is one (`kubelet`), a claim with shares is answered when its first
+container is about to start. Invariant: every claim that is bound gets at most one answer,
+SharesAllocated or AllocationFailed, whatever dies in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from apportion.agent.backend import DeviceBackend
+from apportion.agent.reporting.commands import command_subject, obey
+from apportion.agent.reporting.intake_client import HeldBack
+from apportion.agent.reporting.inventory import event_id, news
+from apportion.agent.reporting.view import Claim, FleetView, NodeView
+from apportion.agent.simulated import SimulatedBackend
+from apportion.core.configuration.offering import MISCONFIGURED, closed, offered
+from apportion.core.intake.sight import ADOPTIONS, CHANNELS, FOR_ALL, subjects_of_node
+from apportion.core.ledger.rules import Rules
+from apportion.core.ledger.state import State
+from apportion.runtime.ledger.beats import AGENT_BEAT_S, beat_of
+from apportion.runtime.ledger.port import Ledger, LedgerUnavailable
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.metrics import Family, Metrics, Sample
+from apportion_schemas import (
+    AllocationFailed,
+    Configuration,
+    Device,
+    Host,
+    NodeReported,
+    SharesAllocated,
+)
+from apportion_schemas.catalogue import SUBJECTS
+from apportion_schemas.inventory import Mode
+
+SUBJECTS_MAX = 32
+"""With more subjects than this an agent follows the whole channels and filters for itself."""
+OWN_IDS_KEPT = 256
+REPEAT_S = 60.0
+"""What an intake refuses of a node's inventory is said again so much later, until it is taken."""
+RESAY_S = 300.0
+"""A node's inventory is said whole so often. Mostly an intake answers that it stands there; but
+while the node was away, another may have been believed to have its cards.
+"""
+
+_HUNG = Family(
+    "apportion_agent_driver_hung",
+    "1 for each device about which a call into its driver has not returned.",
+    ("node", "device"),
+)
+KNOWN_LOOKS, KNOWN_LOOK_S = 60, 0.5
+"""How often and how far apart to look whether the kubelet knows us, before the first beat."""
+LEAVE_S = 2.0
+"""Time for pods to reach the kubelet that the binder bound before it knew that we stop."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One node of this agent and its devices as last seen; `written` are our inventory events, and
+    `refused` is set while an intake did not take the last of them. `closed` are modes in which this
+    agent cannot hand out a device, with the reason.
+    """
+
+    name: str
+    backend: DeviceBackend
+    host: Host
+    publisher: Publisher
+    closed: tuple[tuple[tuple[Mode, ...], str], ...] = ()
+    devices: dict[str, Device] = field(default_factory=dict)
+    report: NodeReported | None = None
+    written: deque[str] = field(default_factory=lambda: deque(maxlen=OWN_IDS_KEPT))
+    reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    overtaken: asyncio.Event = field(default_factory=asyncio.Event)
+    refused: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def subjects(nodes: Sequence[str]) -> list[str]:
+    """What an agent of these nodes follows."""
+    if len(nodes) * (len(CHANNELS) + 1) > SUBJECTS_MAX:
+        channels = (f"{SUBJECTS}.{channel}.*" for channel in CHANNELS)
+        return [*FOR_ALL, *channels, f"{SUBJECTS}.{ADOPTIONS}.>"]
+    return [*FOR_ALL, *(subject for node in nodes for subject in subjects_of_node(node))]
+
+
+class Agent:
+    """The agent of a set of nodes: one real node, or a simulated fleet."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        ledger: Ledger,
+        metrics: Metrics,
+        *,
+        state: State | None = None,
+        rules: Rules | None = None,
+        remember: bool = False,
+        kubelet: bool = False,
+    ) -> None:
+        """`state` is that of a snapshot, where the ledger no longer has its beginning; else
+        `rules` are those by which it is read.
+
+        `remember`: what pods hold is asked for after it is answered as well. `kubelet`: a front
+        door asks for what is bound, so nothing with shares is answered unasked.
+        """
+        self._nodes = {node.name: node for node in nodes}
+        self._ledger = ledger
+        self._kubelet = kubelet
+        self._view = FleetView(self._nodes, remember=remember, rules=rules)
+        after = 0
+        if state is not None:
+            self._view.begin(state)
+            after = state.revision
+        self._reader = Reader(
+            ledger,
+            self._view,
+            metrics=metrics,
+            subjects=subjects(list(self._nodes)),
+            on_change=self._noticed,
+            after=after, writes="agent",
+        )  # fmt: skip
+        self._reported = asyncio.Event()
+        self._looks = 0
+        self._looked = asyncio.Condition()
+        self._unreported = len(nodes)
+        self._obedient = False
+        self._leaves = False
+        self._begun = 0
+        self._allocations = metrics.counter(
+            "apportion_allocations_total", "Bound placements answered, by outcome.", ("outcome",)
+        )
+        self._contradictions = metrics.counter(
+            "apportion_agent_contradictions_total",
+            "Reports of another agent under the name of one of our nodes.",
+        )
+        metrics.looked_up([_HUNG], self._hung)
+
+    def not_ready(self) -> list[str]:
+        """Why the agent is not ready; empty once every node's inventory is in the ledger."""
+        reasons = self._reader.not_ready()
+        if self._unreported:
+            reasons += [f"{self._unreported} of {len(self._nodes)} nodes are not reported yet"]
+        elif not self._obedient:
+            reasons += ["orders are not taken yet"]
+        return reasons + [
+            f"{device}: a call into the driver of node {node} has not returned"
+            for _, (node, device), _ in self._hung()
+        ]
+
+    def _hung(self) -> Iterator[Sample]:
+        for node in self._nodes.values():
+            for device in node.backend.hung():
+                yield _HUNG, (node.name, device), 1.0
+
+    async def fold(self) -> None:
+        """Follow the ledger until cancelled. Raises what `Reader.run` raises."""
+        await self._reader.run()
+
+    async def watch(self) -> None:
+        """Report every node now and whenever its devices or the configuration change.
+
+        Raises:
+            DevicesUnavailable: the devices of a node cannot be listed.
+        """
+        await self._reader.caught_up()
+        self._begun = self._reader.revision
+        async with asyncio.TaskGroup() as group:
+            for node in self._nodes.values():
+                group.create_task(self._watch(node), name=f"report {node.name}")
+            group.create_task(self._watch_configuration(), name="report as configured")
+
+    async def allocate(self) -> None:
+        """Answer claims as they become due, until cancelled; of a lost node once it is back."""
+        await self._reported.wait()
+        async with asyncio.TaskGroup() as later:
+            while True:
+                await self._view.became_due.wait()
+                due = self._view.take_due()
+                now: list[Claim] = []
+                for claim in due:
+                    if self._kubelet and claim.devices:
+                        continue
+                    if self._lost(claim.node):
+                        later.create_task(self._answer_late(claim))
+                    else:
+                        now.append(claim)
+                await asyncio.gather(*(self._answer_unasked(claim) for claim in now))
+
+    async def take_orders(self) -> None:
+        """Let the simulated nodes be told to fail and recover; real ones take no orders."""
+        await self._reported.wait()
+        for node in self._nodes.values():
+            if isinstance(node.backend, SimulatedBackend):
+                await self._ledger.serve(command_subject(node.name), obey(node.backend))
+        self._obedient = True
+
+    async def beat(self, clock: Clock, *, waits: Callable[[], object] = lambda: False) -> None:
+        """Report that we are there, until cancelled or `leave`, while we fold what we hand out.
+
+        The first beat `waits` for the kubelet to know us, for a while: pods are bound after it.
+        """
+        await self._reported.wait()
+        for _ in range(KNOWN_LOOKS):
+            if not waits():
+                break
+            await clock.pause(KNOWN_LOOK_S)
+        while not self._leaves:
+            beats = [beat_of(name) for name in self._nodes if not self._lost(name)]
+            if not self._reader.halted:
+                with contextlib.suppress(LedgerUnavailable):  # nobody hears us meanwhile
+                    for subject, payload in beats:
+                        await self._ledger.publish(subject, payload)
+            await clock.pause(AGENT_BEAT_S)
+
+    async def leave(self, clock: Clock) -> None:
+        """Report that we are about to stop, and hand out for a while what is bound already."""
+        self._leaves = True
+        with contextlib.suppress(LedgerUnavailable):
+            for name in self._nodes:
+                await self._ledger.publish(*beat_of(name, leaves=True))
+        await clock.pause(LEAVE_S)
+
+    def _lost(self, node: str) -> bool:
+        """Whether somebody has ordered this simulated node to be lost."""
+        backend = self._nodes[node].backend
+        return isinstance(backend, SimulatedBackend) and backend.lost
+
+    async def _watch(self, node: Node) -> None:
+        said = self._view.nodes[node.name].said
+        if said is not None and isinstance(node.backend, SimulatedBackend):
+            ill = (d for d in said.devices if not d.health_reason.startswith(MISCONFIGURED))
+            node.backend.restore(ill)
+        await self._report(node)
+        self._unreported -= 1
+        if self._unreported == 0:
+            self._reported.set()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_devices(node))
+            group.create_task(_after(node.overtaken, partial(self._report, node)))
+            group.create_task(_after(node.refused, partial(self._report, node), pause_s=REPEAT_S))
+            group.create_task(_every(RESAY_S, partial(self._say_again, node)))
+
+    async def _watch_devices(self, node: Node) -> None:
+        while True:
+            await node.backend.changed()
+            await self._report(node)
+
+    async def _say_again(self, node: Node) -> None:
+        if self._view.nodes[node.name].said == node.report:  # else another agent has its name
+            await self._report(node, whole=True)
+
+    async def _watch_configuration(self) -> None:
+        await self._reported.wait()
+        while True:
+            await self._view.configured.wait()
+            self._view.configured.clear()
+            await asyncio.gather(*(self._report(node) for node in self._nodes.values()))
+
+    async def _report(self, node: Node, *, whole: bool = False) -> None:
+        async with node.reporting:
+            while True:
+                try:
+                    await self._report_alone(node, whole=whole)
+                except HeldBack as held:  # it may have been a glitch: look once more
+                    await asyncio.sleep(held.again_s)
+                else:
+                    return
+
+    async def _report_alone(self, node: Node, *, whole: bool) -> None:
+        devices = offered(
+            await node.backend.inventory(),
+            node.name,
+            self._view.configuration,
+            switchable=node.backend.simulated,
+        )
+        for modes, reason in node.closed:
+            devices = closed(devices, modes, reason)
+        node.devices = {device.id: device for device in devices}
+        node.report = NodeReported(
+            node=node.name,
+            devices=devices,
+            host=node.host,
+            driver=node.backend.driver,
+            simulated=node.backend.simulated,
+        )
+        view = self._view.nodes[node.name]
+        follows = view.said_revision
+        for data in news(view, node.report) or ([node.report] if whole else []):
+            identity = event_id(data, follows)
+            node.written.append(identity)
+            appended = await node.publisher.publish(
+                data, event_id=identity, basis=self._reader.revision
+            )
+            if appended.revision is not None:
+                await self._reader.reached(appended.revision)
+            elif not appended.already_there:
+                node.refused.set()
+        self._looks += 1
+        async with self._looked:
+            self._looked.notify_all()
+
+    def _noticed(self, node_name: str) -> None:
+        """Look at what was just folded of the inventory of one of our nodes.
+
+        Two agents under one node's name would outwrite each other for ever, so this one never
+        answers another's report: it says so, and reports again only when its own devices change.
+        What was decided before this life began is no other's: it was on its way when an earlier
+        life of ours ended, and arrives after what we found, so we report again. That life may have
+        read just as far as this one had when it began.
+        """
+        node = self._nodes.get(node_name)
+        if node is None or node.report is None:
+            return
+        view = self._view.nodes[node_name]
+        ours = view.said_id in node.written or view.said == node.report
+        if view.refused:
+            node.refused.set()
+        elif not ours and view.said_basis <= self._begun:
+            node.overtaken.set()
+        elif not ours:
+            self._contradictions.inc()
+            _log.error(
+                "revision %d: another agent reports different devices for node %s; "
+                "give every agent a --node of its own",
+                view.said_revision,
+                node_name,
+            )
+
+    async def reported(self, times: int) -> int:
+        """Return once nodes were looked at so many times, with how often they were by now."""
+        async with self._looked:
+            await self._looked.wait_for(lambda: self._looks >= times)
+        return self._looks
+
+    def view_of(self, node: str) -> NodeView:
+        """What the ledger says of one of its nodes."""
+        return self._view.nodes[node]
+
+    @property
+    def revision(self) -> int:
+        """Up to where the ledger was read."""
+        return self._reader.revision
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration that the ledger has last."""
+        return self._view.configuration
+
+    async def _answer_unasked(self, claim: Claim) -> None:
+        node = self._nodes[claim.node]
+        # One id for both answers: whatever the devices have come to since, the first one stands.
+        await self._answer(claim, trouble_of(node.name, node.devices, claim), claim.key)
+
+    async def _answer_late(self, claim: Claim) -> None:
+        """Answer once the node is back, unless the pod has another place or none by then."""
+        backend = self._nodes[claim.node].backend
+        if isinstance(backend, SimulatedBackend):
+            await backend.there()
+        if (claim.pod, claim.attempt) in self._view.nodes[claim.node].bound:
+            await self._answer_unasked(claim)
+
+    async def answer(self, claim: Claim, trouble: str) -> bool:
+        """Tell the ledger that the claim is allocated or, with what is in the way, that it is not.
+
+        Whether the ledger has it now: an intake refuses it where the claim has lost its place. The
+        kubelet asks again and again; what the ledger says already is not said once more, and a
+        pod that is allocated stays so, whatever keeps its container from starting anew.
+        """
+        if self._view.nodes[claim.node].answers.get(claim.pod) in ("", trouble):
+            return True
+        digest = hashlib.sha256(trouble.encode()).hexdigest()[:16] if trouble else ""
+        return await self._answer(claim, trouble, f"{claim.key}/{digest}" if digest else claim.key)
+
+    async def _answer(self, claim: Claim, trouble: str, identity: str) -> bool:
+        node = self._nodes[claim.node]
+        data: SharesAllocated | AllocationFailed
+        if trouble:
+            data = AllocationFailed(
+                pod=claim.pod, node=claim.node, attempt=claim.attempt, message=trouble
+            )
+        else:
+            data = SharesAllocated(
+                pod=claim.pod, node=claim.node, attempt=claim.attempt, devices=claim.devices
+            )
+        appended = await node.publisher.publish(
+            data,
+            event_id=identity,
+            basis=self._reader.revision,
+            cause=claim.bound_revision,
+        )
+        taken = appended.already_there or appended.revision is not None
+        outcome = "failed" if trouble else "allocated"
+        self._allocations.labels(outcome if taken else "refused").inc()
+        return taken
+
+
+async def _after(
+    event: asyncio.Event, report: Callable[[], Awaitable[None]], *, pause_s: float = 0.0
+) -> None:
+    """Report whenever the event is set, and so much later.
+
+    What is in the way of a report that was refused may be mended where its node does not see it:
+    another node has the card no more, or an intake knows its model now.
+    """
+    while True:
+        await event.wait()
+        await asyncio.sleep(pause_s)
+        event.clear()
+        await report()
+
+
+async def _every(pause_s: float, report: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(pause_s)
+        await report()
+
+
+def trouble_of(node: str, devices: Mapping[str, Device], claim: Claim) -> str:
+    """Why the node cannot hand out the devices of a claim, or nothing."""
+    for device_id in claim.devices:
+        device = devices.get(device_id)
+        if device is None:
+            return f"device {device_id} is not on node {node}"
+        if not device.healthy:
+            return f"device {device_id} is unhealthy: {device.health_reason}"
+    return ""

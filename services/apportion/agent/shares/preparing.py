@@ -1,0 +1,292 @@
+"""From who holds a slot to what his container gets: the ledger decides, the hands make it.
+
+The kubelet asks before every start of a container. It may do so before the binding is in the
+ledger, so the answer waits a while for it; and long after the pod was answered for, when a
+container is started again. Invariant: a container starts only with what the ledger says that it
+holds, all of which is there by then, and only after SharesAllocated is in the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from apportion.agent.backend import NotMade
+from apportion.agent.boot_book import BootBook
+from apportion.agent.kubelet.port import Holder, NotPrepared
+from apportion.agent.reporting.agent import trouble_of
+from apportion.agent.reporting.view import Claim, NodeView
+from apportion.agent.shares.daemons import Daemons
+from apportion.agent.shares.instances import Instances
+from apportion.agent.shares.live_pods import Needed, largest
+from apportion.agent.shares.regions import Kept, Regions, open_to_all
+from apportion.agent.shares.rounds import Rounds
+from apportion.core.grants import Edits, Grant, GrantRefused, Held, MadeInstance
+from apportion.core.grants.region import RegionInvalid
+from apportion_schemas import Device, Share
+from apportion_schemas.quantities import TEXT_MAX
+
+_log = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 20.0
+"""How long a start waits for its binding; a kubelet gives up after 30 seconds and asks again."""
+
+_OF_THE_CARD: Final = frozenset({"mig", "mps"})
+"""Modes in which a share is a state of the card, which others need as well."""
+
+Answer = Callable[[Claim, str], Awaitable[bool]]
+"""Tells the ledger that a claim is allocated, or why it cannot be."""
+
+
+class Hands(NamedTuple):
+    """What makes a grant true on the node, and who needs what has been made."""
+
+    regions: Regions
+    instances: Instances
+    daemons: Daemons
+    needed: Needed
+    rounds: Rounds
+
+
+class SharePreparing:
+    """Prepares the containers of one node; see `port.Preparing`."""
+
+    def __init__(
+        self,
+        view: NodeView,
+        devices: Callable[[], dict[str, Device]],
+        answer: Answer,
+        hands: Hands,
+        granted: Callable[[Held], Grant],
+        *,
+        at_allocate: bool = False,
+        handed: BootBook[str] | None = None,
+        may_be_unheld: Callable[[str], bool] = lambda _namespace: False,
+    ) -> None:
+        """`at_allocate`: containers have what they get before they are prepared for. `handed` is
+        the node's own book of what was handed out to which pod. `may_be_unheld`: whether containers
+        of a namespace may decline HAMi-core.
+        """
+        self._may_be_unheld = may_be_unheld
+        self._handed = handed
+        self._view = view
+        self._devices = devices
+        self._answer = answer
+        self._hands = hands
+        self._granted = granted
+        self._at_allocate = at_allocate
+        self._plans: dict[str, tuple[Claim, tuple[Kept, ...]]] = {}
+        self._planned_as: tuple[object, object] = (None, None)
+
+    async def prepare(self, holder: Holder) -> Edits:
+        """See `port.Preparing`."""
+        claim = await self._claim(holder)
+        self._check_doubtful(claim)
+        try:
+            async with self._hands.rounds.preparing():
+                prepared = await self._made(claim, holder)
+            if self._handed is not None:
+                await asyncio.to_thread(self._handed.note, claim.pod, _digest(claim))
+        except (GrantRefused, NotMade, RegionInvalid, OSError) as error:
+            problem = f"the share of {_name(claim)} cannot be prepared: {error}"[:TEXT_MAX]
+            await self._answer(claim, problem)
+            raise NotPrepared(problem) from None
+        if not await self._answer(claim, ""):
+            raise NotPrepared(f"{_name(claim)} is not placed here any more, the ledger says")
+        return prepared.edits
+
+    def _check_doubtful(self, claim: Claim) -> None:
+        """Have the node's book agree that a pod that is said to run so was handed this.
+
+        Phase and annotations of a pod are what somebody wrote. Raises NotPrepared.
+        """
+        book = self._handed
+        if not claim.doubtful or book is None or book.entries.get(claim.pod) == _digest(claim):
+            return
+        problem = (
+            f"only annotations and phase of {_name(claim)} say that it had its share, and this "
+            "node has not handed it out; delete the pod, so that another one is made"
+        )
+        _log.warning("%s", problem)
+        raise NotPrepared(problem)
+
+    def plan(self, claim: Claim, container: str) -> Edits:
+        """What a container of the claim gets, before anything is made. Raises GrantRefused."""
+        own = {share.container for share in claim.placed.shares}
+        source = claim.placed.shares if container in own else claim.placed.borrowed
+        return self._granted(self._held(claim, container, source)).edits
+
+    def kept(self, configuration: object) -> list[Kept]:
+        """What the regions of all containers here have to contain, by the ledger.
+
+        Plans are made again only for claims that are new or changed, and all of them once the
+        configuration or the devices are others.
+        """
+        planned_as = configuration, self._devices()
+        if any(now is not then for now, then in zip(planned_as, self._planned_as, strict=True)):
+            self._plans.clear()
+            self._planned_as = planned_as
+        before, self._plans = self._plans, {}
+        for pod, claim in self._view.held.items():
+            known = before.get(pod)
+            if known is None or known[0] is not claim:
+                known = claim, tuple(self._kept(claim))
+            self._plans[pod] = known
+        return [each for _, plans in self._plans.values() for each in plans]
+
+    def _kept(self, claim: Claim) -> Iterator[Kept]:
+        own = {share.container for share in claim.placed.shares}
+        lent = {share.container for share in claim.placed.borrowed} - own
+        for names, source in ((own, claim.placed.shares), (lent, claim.placed.borrowed)):
+            for container in sorted(names):
+                try:
+                    plan = self._granted(self._held(claim, container, source)).region
+                except GrantRefused:
+                    continue  # a start of it says why
+                if plan is not None:
+                    yield Kept(claim.placed.namespace, plan)
+
+    async def resize(self, pod: str) -> None:
+        """Hold the containers of a pod that runs to what the ledger says that it holds now.
+
+        One that has not started is held to it when it does.
+        """
+        claim = self._view.held.get(pod)
+        if claim is None:
+            return
+        for container in dict.fromkeys(share.container for share in claim.placed.shares):
+            try:
+                plan = self._granted(self._held(claim, container, claim.placed.shares)).region
+            except GrantRefused as error:
+                _log.warning("container %s of %s: %s", container, _name(claim), error)
+                continue
+            if plan is not None and await asyncio.to_thread(self._hands.regions.resize, plan):
+                _log.info(
+                    "container %s of %s: held to its new memory, and to its new cores from the "
+                    "next process on",
+                    container,
+                    _name(claim),
+                )
+
+    async def _made(self, claim: Claim, holder: Holder) -> Grant:
+        """What the container gets, made.
+
+        Raises:
+            GrantRefused: the node cannot give what the ledger says.
+            NotMade: a card cannot be brought into the state that the share needs.
+            NotPrepared: the kubelet's books cannot be read.
+            RegionInvalid: the container has more devices than a region has room for.
+            OSError: the disk is full, or may not be written to.
+        """
+        hands = self._hands
+        shares, container = self._shares(claim, holder)
+        needed: list[Share] = []
+        if any(device.mode in _OF_THE_CARD for device in self._devices().values()):
+            needed = await hands.needed.shares(but=claim.pod)
+        instances = await hands.instances.ensure(shares, needed)
+        prepared = self._granted(self._held(claim, container, shares, instances))
+        if self._at_allocate:
+            _check(holder, claim.of(container), prepared.edits)
+        most = largest([*needed, *claim.placed.shares, *claim.placed.borrowed])
+        for card in prepared.daemons:
+            await hands.daemons.ensure(card, most[card])
+        for folder in prepared.folders:
+            await asyncio.to_thread(open_to_all, Path(folder))
+        if prepared.region is not None:
+            await asyncio.to_thread(hands.regions.ensure, prepared.region, starting=holder.starting)
+        return prepared
+
+    def _held(
+        self,
+        claim: Claim,
+        container: str,
+        shares: Iterable[Share],
+        instances: Mapping[Share, MadeInstance] | None = None,
+    ) -> Held:
+        """What the container holds. Raises GrantRefused where it holds nothing that is here."""
+        return Held.of(
+            claim.pod,
+            container,
+            shares,
+            self._devices(),
+            controls=dict[str, str](claim.placed.controls.get(container, {}).items()),
+            may_be_unheld=self._may_be_unheld(claim.placed.namespace),
+            instances=instances,
+        )
+
+    async def _claim(self, holder: Holder) -> Claim:
+        """What the ledger says of the pod, which may be on its way."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                claim = await self._view.bound_claim(holder.pod)
+        except TimeoutError:
+            raise NotPrepared(
+                f"the ledger has no placement on this node of pod {holder.pod} "
+                f"({holder.namespace}/{holder.name}); another scheduler bound it, or the ledger is "
+                "behind"
+            ) from None
+        named = (claim.placed.namespace, claim.placed.name)
+        if holder.name and (holder.namespace, holder.name) != named:
+            raise NotPrepared(
+                f"the kubelet says that pod {holder.pod} is {holder.namespace}/{holder.name}, and "
+                f"the ledger that it is {_name(claim)}"
+            )
+        return claim
+
+    def _shares(self, claim: Claim, holder: Holder) -> tuple[list[Share], str]:
+        """What the container holds; of several with the same slots, what the one that lends does.
+
+        Raises:
+            GrantRefused: the pod holds a device that is not here or not well.
+        """
+        if trouble := trouble_of(claim.node, self._devices(), claim):
+            raise GrantRefused(trouble)
+        return _of_container(claim, holder)
+
+
+def _of_container(claim: Claim, holder: Holder) -> tuple[list[Share], str]:
+    """Its shares, and the name under which it holds them.
+
+    An init container that has the same slots as a later container gets what that one holds, which
+    is at least as much, since the kubelet does not say which of the two starts.
+    """
+    own = {share.container for share in claim.placed.shares}
+    names = [name for name in holder.containers if name in own] or list(holder.containers)
+    container = names[-1]
+    source = claim.placed.shares if container in own else claim.placed.borrowed
+    return [each for each in source if each.container == container], container
+
+
+def _check(holder: Holder, to: str, edits: Edits) -> None:
+    """Let a container start only with what was meant for it, or is the same as that.
+
+    Who was resized since has an older environment; HAMi-core goes by its region.
+
+    Raises:
+        GrantRefused: at Allocate it was given something else, which cannot be changed any more.
+    """
+    if not holder.handed:
+        raise GrantRefused("the kubelet's checkpoint does not say what it was given at Allocate")
+    for handed in holder.handed:
+        if handed.to != to and handed.edits != edits:
+            given = f"what is for {handed.to}" if handed.to else "nothing"
+            raise GrantRefused(
+                f"at Allocate it was given {given}, for the ledger did not name this pod then; "
+                "delete the pod, so that another one is made"
+            )
+
+
+def _digest(claim: Claim) -> str:
+    """What tells these shares from others; a resize changes amounts alone, and is the ledger's."""
+    devices = sorted((share.container, share.device) for share in claim.placed.shares)
+    return hashlib.sha256(msgspec.json.encode(devices)).hexdigest()
+
+
+def _name(claim: Claim) -> str:
+    return f"{claim.placed.namespace}/{claim.placed.name}"

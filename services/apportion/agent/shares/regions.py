@@ -1,0 +1,218 @@
+"""Regions of containers on this node's disk: made before the container is, and kept while it runs.
+
+One folder for each container, which it has for writing, and in it the region of HAMi-core, or what
+its sister for NPUs puts there. A container that is restarted finds its region as it was, without
+the processes of its earlier life. Invariants: a region that a container may have mapped is never
+replaced, only its numbers are, unless the container itself took it away; and nothing that a
+container puts into its folder ends a round, or makes one longer than its bounds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from apportion.agent.shares.files import SharedFile, remove
+from apportion.core.grants import RegionPlan
+from apportion.core.grants.feedback import Contender, advise
+from apportion.core.grants.hami_core import REGION
+from apportion.core.grants.region import Region, RegionInvalid, made
+from apportion.runtime.files.atomic import write_whole
+from apportion_schemas.allocation import BreachCode
+from apportion_schemas.catalogue import untoken
+
+_OPEN_TO_ALL = 0o777
+"""Mode of a container's folder: its processes run as whom they like (HAMi does the same)."""
+_WRITABLE = 0o666
+REMOVED_MAX: Final = 10_000
+"""Files and folders that one round removes; the next round goes on where this one stopped."""
+
+_log = logging.getLogger(__name__)
+
+
+class Kept(NamedTuple):
+    """One container by the ledger: its pod's namespace, and what its region has to contain."""
+
+    namespace: str
+    plan: RegionPlan
+
+
+class Breach(NamedTuple):
+    """A container that is not held to its share of a device; see `ShareBreached` for `code`.
+
+    `memory` is in bytes and `cores` in percent: the limits that were found, or the use.
+    """
+
+    pod: str
+    container: str
+    device: str
+    code: BreachCode
+    memory: int = 0
+    cores: int = 0
+
+
+class Regions:
+    """The regions below one folder of the node."""
+
+    def __init__(self, folder: Path, first: Collection[str] = ()) -> None:
+        """`first` are the namespaces whose priority counts for others as well; see `advise`."""
+        self._folder = folder
+        self._first = first
+        self._missing: set[str] = set()
+        self._written: dict[str, RegionPlan] = {}
+        self._lock = threading.Lock()
+
+    def ensure(self, plan: RegionPlan, *, starting: bool = False) -> None:
+        """Have the region there with these limits: make it, or set those of the one that is there.
+
+        `starting`: no process of the container is left.
+
+        Raises:
+            OSError: the disk is full, or nobody may write there.
+            RegionInvalid: more devices than a region has room for.
+        """
+        path = Path(plan.path)
+        with self._lock:
+            open_to_all(path.parent)
+            try:
+                with SharedFile(path) as file:
+                    region = Region(file)
+                    if set(plan.devices) <= set(region.devices):
+                        if starting:
+                            region.forget_processes()
+                        region.hold(plan)
+                        self._written[plan.path] = plan
+                        return
+            except (FileNotFoundError, RegionInvalid):
+                pass  # none yet, or one that nothing can be read from: HAMi-core cannot either
+            except OSError as error:
+                _log.warning("%s is replaced: %s", path, error)
+            self._make(plan)
+
+    def resize(self, plan: RegionPlan) -> bool:
+        """Set other limits of a container that runs; whether it has a region of these devices."""
+        with self._lock:
+            try:
+                with SharedFile(Path(plan.path)) as file:
+                    region = Region(file)
+                    if not set(plan.devices) <= set(region.devices):
+                        return False
+                    region.hold(plan)
+                    self._written[plan.path] = plan
+            except (OSError, RegionInvalid):
+                return False
+        return True
+
+    def round(self, kept: Iterable[Kept], now_s: float, recent_s: float) -> list[Breach]:
+        """Restore every region to what the ledger says, then decide which containers wait.
+
+        Return the devices whose limits a container had raised or taken away since the last round
+        of this life; the log names other changes as well. See `feedback` for the times.
+        """
+        breaches: list[Breach] = []
+        with self._lock, ExitStack() as files:
+            contenders = []
+            for namespace, plan in kept:
+                if not Path(plan.path).parent.is_dir():
+                    continue  # it was not prepared yet
+                try:
+                    region, differed, found = self._restored(plan, files)
+                except (OSError, RegionInvalid) as error:
+                    _log.warning("%s cannot be restored: %s", plan.path, error)
+                    continue
+                if differed and self._written.get(plan.path) == plan:
+                    _log.warning("%s was changed by its container, and is restored", plan.path)
+                    breaches += found
+                self._written[plan.path] = plan
+                contenders.append(Contender(region, namespace, plan.devices, plan.priority))
+            advise(contenders, now_s, recent_s, self._first)
+        return breaches
+
+    def _restored(self, plan: RegionPlan, files: ExitStack) -> tuple[Region, bool, list[Breach]]:
+        """The region, whether it differed, and which breaches that is.
+
+        Raises OSError, RegionInvalid.
+        """
+        path = Path(plan.path)
+        whose = _pod(path.parent), _container(path)
+        try:
+            region = Region(files.enter_context(SharedFile(path)))
+            raised = [
+                Breach(*whose, plan.devices[position], "raised", memory, cores)
+                for position, memory, cores in region.raised(plan)
+            ]
+            return region, region.hold(plan), raised
+        except (FileNotFoundError, RegionInvalid):
+            self._make(plan)
+        removed = [Breach(*whose, device, "removed") for device in plan.devices]
+        return Region(files.enter_context(SharedFile(path))), True, removed
+
+    def _make(self, plan: RegionPlan) -> None:
+        """Put a new region in the place of whatever is there. Raises OSError, RegionInvalid."""
+        path = Path(plan.path)
+        if path.is_dir() and not path.is_symlink():
+            remove(path, REMOVED_MAX)
+        write_whole(path, made(plan), mode=_WRITABLE)
+        self._written[plan.path] = plan
+
+    def read(
+        self, only: Collection[tuple[str, str]] | None = None
+    ) -> Iterator[tuple[str, str, Region]]:
+        """The pod, the container and the region of each, open until the next one is asked for.
+
+        `only` are pods and containers.
+        """
+        for pod, path in self.each():
+            if only is not None and (pod, _container(path)) not in only:
+                continue
+            with ExitStack() as files:
+                for region in _region(path, files):
+                    yield pod, _container(path), region
+
+    def each(self) -> Iterator[tuple[str, Path]]:
+        """The pod and the file of every region here."""
+        for folder in sorted(self._folder.glob("*_*")):
+            yield _pod(folder), folder / REGION
+
+    def keep(self, pods: Collection[str]) -> None:
+        """Take away what other pods had, once they were missing twice in a row.
+
+        `pods` are those that the kubelet knows of; it may have just begun with empty books.
+        """
+        folders = [(_pod(path), path) for path in self._folder.glob("*_*")]
+        missing = {pod for pod, _ in folders if pod not in pods}
+        left = REMOVED_MAX
+        for pod, path in folders:
+            if pod in missing & self._missing and left > 0:
+                self._written.pop(str(path / REGION), None)
+                try:
+                    left -= remove(path, left)
+                except OSError as error:
+                    _log.warning("%s is not removed: %s", path, error)
+        self._missing = missing
+
+
+def open_to_all(folder: Path) -> None:
+    """Have a folder there that everybody may write in. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(_OPEN_TO_ALL)
+
+
+def _region(path: Path, files: ExitStack) -> Iterator[Region]:
+    """The region, unless its container broke it, which is then the only one to suffer."""
+    try:
+        yield Region(files.enter_context(SharedFile(path)))
+    except (OSError, RegionInvalid):
+        return
+
+
+def _pod(folder: Path) -> str:
+    return untoken(folder.name.rpartition("_")[0])
+
+
+def _container(path: Path) -> str:
+    return untoken(path.parent.name.rpartition("_")[2])

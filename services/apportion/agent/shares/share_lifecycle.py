@@ -1,0 +1,185 @@
+"""The shares of one node: made when somebody is about to use them, held to their size, taken back.
+
+What is the same whoever asks for shares: a kubelet on a node of a cluster, or `apportion run` on a
+machine without one. Each has books of its own, which say what pods there are. Invariant: nothing is
+taken back that a pod of these books has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+from msgspec import structs
+
+from apportion.agent.books import Books
+from apportion.agent.boot_book import BootBook
+from apportion.agent.kubelet.port import NotPrepared
+from apportion.agent.places import Places, label_for_containers, needed_glibc
+from apportion.agent.reporting.agent import Agent, Node
+from apportion.agent.reporting.breaches import Breaches
+from apportion.agent.shares.daemons import Daemons
+from apportion.agent.shares.driver_limits import DriverLimits
+from apportion.agent.shares.instances import Instances
+from apportion.agent.shares.live_pods import Needed, largest
+from apportion.agent.shares.preparing import Hands, SharePreparing
+from apportion.agent.shares.regions import Regions
+from apportion.agent.shares.rounds import Rounds
+from apportion.agent.usage.sampling import Sampling
+from apportion.core import grants
+from apportion.core.grants import Grant, Held
+from apportion.runtime.files.atomic import write_whole
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.metrics import Metrics
+
+ADVISE_S: Final = 5.0
+"""Between two rounds of who waits for whom; HAMi's monitor has the same."""
+RECENT_S: Final = 2 * ADVISE_S
+"""A kernel of so long ago still counts as use."""
+TIDY_S: Final = 10.0
+_HANDED: Final = "handed.json"
+_PRELOAD: Final = b"/usr/local/vgpu/libvgpu.so\n"
+
+Adapt = Callable[[str, Grant], Grant]
+
+_log = logging.getLogger(__name__)
+
+
+def _as_made(pod: str, made: Grant) -> Grant:  # noqa: ARG001 - every pod's alike
+    return made
+
+
+class Keeping:
+    """What is kept of one node."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        node: Node,
+        places: Places,
+        books: Books,
+        *,
+        metrics: Metrics,
+        clock: Clock,
+        adapt: Adapt = _as_made,
+    ) -> None:
+        """`adapt` makes of a pod's grant what fits its place, where that is no container."""
+        self._agent = agent
+        self._node = node
+        self._places = places
+        self._books = books
+        self._clock = clock
+        self._view = view = agent.view_of(node.name)
+        self._handed = BootBook(places.state / _HANDED, places.proc, str, outlives_boot=True)
+        self._hands = hands = Hands(
+            Regions(places.state / "shares", places.priority_namespaces),
+            Instances(node.backend),
+            Daemons(places.mps, node.backend, places.mps_launcher),
+            Needed(books, view),
+            Rounds(),
+        )
+
+        def granted(held: Held) -> Grant:
+            return adapt(held.pod, grants.grant(held, self._grants_node()))
+
+        self.preparing = SharePreparing(
+            view, lambda: node.devices, agent.answer, hands, granted,
+            at_allocate=places.no_cdi, handed=self._handed,
+            may_be_unheld=places.may_be_unheld,
+        )  # fmt: skip
+        limits = DriverLimits(node.backend, places.cgroups) if places.driver_limits else None
+        self.sampling = Sampling(
+            agent, node, hands.regions, books, clock=clock, places=places, limits=limits
+        )
+        self.breaches = Breaches(node, view, clock, lambda: agent.revision, places.may_be_unheld)
+        self.sampling.expose(metrics, places.metrics_as)
+
+    async def make_places(self) -> None:
+        """Have the folders there that containers are given. Raises OSError."""
+        await asyncio.to_thread(self._make_places)
+
+    async def look(self) -> set[str]:
+        """The uids of the pods that the books have; what the ledger says of these is kept in mind.
+
+        Raises NotPrepared.
+        """
+        pods = await self._books.pods()
+        self._view.there = frozenset(pods)
+        return pods
+
+    def loops(self) -> list[Callable[[], Coroutine[None, None, None]]]:
+        """What goes on until cancelled."""
+        return [self._advise, self._tidy, self._resize, self.breaches.report]
+
+    def _grants_node(self) -> grants.Node:
+        """Where this node has what containers get, as it is configured now."""
+        held = not self._agent.configuration.nvidia.disable_core_limit
+        return structs.replace(self._places.of_grants(), core_limit=held)
+
+    async def _advise(self) -> None:
+        await self._agent.reported(1)  # the ledger has been read to its end
+        seen = self.sampling.look
+        while True:
+            await asyncio.sleep(ADVISE_S)
+            now_s = self._clock.now().timestamp()
+            kept = self.preparing.kept(self._agent.configuration)
+            regions = self._hands.regions
+            self.breaches.note(await asyncio.to_thread(regions.round, kept, now_s, RECENT_S))
+            if self.sampling.look is not seen and self._places.library:
+                seen = self.sampling.look
+                self.breaches.note_again("look", seen.breaches)
+
+    async def _resize(self) -> None:
+        """Hold running containers to their size: all of them at first, then whoever got another."""
+        await self._agent.reported(1)  # the ledger has been read to its end
+        view = self._view
+        view.resized.update(view.held)
+        while True:
+            view.was_resized.clear()
+            while view.resized:
+                await self.preparing.resize(view.resized.pop())
+            await view.was_resized.wait()
+
+    async def _tidy(self) -> None:
+        """Take away what pods had that the books have forgotten; and find what has died."""
+        await self._agent.reported(1)  # the ledger has been read to its end
+        while True:
+            try:
+                async with self._hands.rounds.tidying() as alone:
+                    if alone:
+                        await self._tidied()
+            except (NotPrepared, OSError) as problem:  # a full disk, too, is over some day
+                _log.warning("nothing is tidied up: %s", problem)
+            await asyncio.sleep(TIDY_S)
+
+    async def _tidied(self) -> None:
+        """Raises NotPrepared."""
+        hands = self._hands
+        pods = await self.look()
+        await asyncio.to_thread(hands.regions.keep, pods)
+        # After a reboot the books have a pod with claims alone only once it is prepared anew, which
+        # one that is doubtful cannot be without its entry.
+        doubtful = {pod for pod, claim in self._view.held.items() if claim.doubtful}
+        over = self._handed.entries.keys() - pods - doubtful
+        await asyncio.to_thread(self._handed.strike, *over)
+        needed = await hands.needed.shares()
+        modes = {device.id: device.mode for device in self._node.devices.values()}
+        await hands.instances.keep([card for card in modes if modes[card] == "mig"], needed)
+        served = largest(share for share in needed if modes.get(share.device) == "mps")
+        await hands.daemons.keep(served)
+
+    def _make_places(self) -> None:
+        (self._places.state / "shares").mkdir(parents=True, exist_ok=True)
+        given = [self._places.state / "shares", self._places.run]
+        if self._places.library:
+            write_whole(self._places.preload, _PRELOAD)
+            given += [self._places.preload, self._places.library]
+            if version := needed_glibc(self._places.library):
+                _log.info(
+                    "%s needs glibc %s: it holds no container whose image has an older one",
+                    self._places.library,
+                    version,
+                )
+        label_for_containers(path for path in given if path.exists())

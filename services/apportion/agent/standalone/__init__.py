@@ -1,0 +1,1 @@
+"""The agent on a machine without a kubelet: the commands of `apportion run`."""

@@ -1,0 +1,166 @@
+"""The agent on a machine without a kubelet, where `apportion run` starts commands inside of shares.
+
+Invariant: a command is answered only once all that its share needs is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from apportion.agent.kubelet.cdi import VENDORS, Specifications, device_name
+from apportion.agent.kubelet.port import Holder, NotPrepared
+from apportion.agent.places import Places
+from apportion.agent.reporting.agent import Agent, Node
+from apportion.agent.shares.share_lifecycle import Keeping
+from apportion.agent.standalone.runs import Runs
+from apportion.core.grants import Edits, Grant
+from apportion.core.grants.on_host import on_host, unheld
+from apportion.runtime.ledger.port import Ledger
+from apportion.runtime.ledger.starting import CONTAINER, End, Greet, Start, Started, subject_of
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.config import ConfigError
+from apportion.runtime.process.lives import Life
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas.catalogue import token
+from apportion_schemas.decoding import from_outside
+
+BYTES_MAX: Final = 4_096
+LOCKS: Final = Path("/tmp/vgpulock")  # noqa: S108 - HAMi-core has this path written into it
+_OPEN_TO_ALL: Final = 0o777
+_TO_BE_READ: Final = 0o755
+
+_log = logging.getLogger(__name__)
+_decode = from_outside(msgspec.json.Decoder(Greet | Start | End).decode)
+_encode = msgspec.json.Encoder().encode
+
+
+class RunNode:
+    """One such machine, whose folders `places` names."""
+
+    def __init__(
+        self, agent: Agent, node: Node, places: Places, *, metrics: Metrics, clock: Clock
+    ) -> None:
+        """Raises ConfigError where its state cannot be kept, or `proc` is none of the kernel's."""
+        self._agent = agent
+        self._node = node
+        self._places = places
+        self._runs = runs = _books(places)
+        self._specifications = Specifications(places.cdi, (places.static_cdi,), places.proc)
+        self.keeping = Keeping(
+            agent, node, places, runs, metrics=metrics, clock=clock, adapt=self._adapt
+        )
+        self._serving = False
+
+    def not_ready(self) -> list[str]:
+        """Why no command can be started yet."""
+        return [] if self._serving else ["commands are not started yet"]
+
+    async def serve(self, ledger: Ledger) -> None:
+        """Be there for `apportion run`, until cancelled. Raises OSError, LedgerError."""
+        await self.keeping.make_places()
+        await asyncio.to_thread(self._open_places)
+        await self._agent.reported(1)  # by then the ledger was read to its end
+        await ledger.serve(subject_of(self._node.name), self._answer)
+        self._serving = True
+        async with asyncio.TaskGroup() as group:
+            for loop in self.keeping.loops():
+                group.create_task(loop())
+
+    async def _answer(self, subject: str, payload: bytes) -> bytes:  # noqa: ARG002 - there is one
+        if len(payload) > BYTES_MAX:
+            return _encode(Started(error=f"{len(payload)} bytes; at most {BYTES_MAX} are read"))
+        try:
+            return _encode(await self._carried_out(_decode(payload)))
+        except (msgspec.DecodeError, NotPrepared, OSError) as error:
+            return _encode(Started(error=str(error)))
+
+    async def _carried_out(self, asked: Greet | Start | End) -> Started:
+        """Raises NotPrepared, OSError."""
+        if isinstance(asked, Greet):
+            self._runs.see(Life(asked.pid, asked.started))
+            return Started()
+        if isinstance(asked, End):
+            self._runs.end(asked.pod)
+            self._specifications.remove(token(asked.pod))
+            return Started()
+        life = Life(asked.pid, asked.started)
+        self._runs.begin(asked.pod, life, in_container=asked.in_container)
+        try:
+            edits = await self.keeping.preparing.prepare(_holder(asked.pod))
+            return await asyncio.to_thread(self._handed, asked, edits)
+        except BaseException:
+            self._runs.end(asked.pod)
+            raise
+
+    def _handed(self, asked: Start, edits: Edits) -> Started:
+        """Raises NotPrepared, OSError."""
+        notes = list(filter(None, [unheld(edits, self._node.devices)]))
+        if not asked.in_container:
+            _make_locks()
+            return Started(environment=dict(edits.env), notes=tuple(notes))
+        folder = self._places.cdi
+        try:
+            self._specifications.write([token(asked.pod)], edits)
+        except PermissionError as error:
+            raise NotPrepared(
+                f"container engines cannot be told of the share ({error}): start the agent as "
+                f"root, or let it write {folder}, which is its --cdi"
+            ) from None
+        if edits.cards and not self._specifications.knows_cards():
+            notes.append(
+                f"{folder} has no specification of {VENDORS}, so the container has no device of "
+                "NVIDIA: nvidia-ctk cdi generate --device-name-strategy=uuid makes one"
+            )
+        return Started(device=device_name(token(asked.pod)), notes=tuple(notes))
+
+    def _adapt(self, pod: str, made: Grant) -> Grant:
+        """Raises GrantRefused."""
+        return on_host(made) if self._runs.on_host(pod) else made
+
+    def _open_places(self) -> None:
+        """Let other users of the machine reach their regions, whatever the agent's umask is."""
+        for folder in (self._places.state, self._places.state / "shares"):
+            if folder.stat().st_uid == os.geteuid():
+                folder.chmod(_TO_BE_READ)
+
+
+def _books(places: Places) -> Runs:
+    """Raises ConfigError."""
+    try:
+        places.state.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=places.state):
+            pass  # it may be written
+    except OSError as error:
+        fix = f"{error.strerror}; give a folder that the agent may write, or start it as root"
+        raise ConfigError("--state", str(places.state), fix) from None
+    if not (places.proc / "stat").is_file():
+        raise ConfigError("--proc", str(places.proc), "it is not where the kernel tells of itself")
+    return Runs(places.state, places.proc)
+
+
+def _make_locks() -> None:
+    """Have HAMi-core's folder there, for all users. In `/tmp` anybody may have put anything."""
+    try:
+        LOCKS.mkdir(exist_ok=True)
+        descriptor = os.open(LOCKS, os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        _log.warning("HAMi-core's processes cannot lock one another out: %s", error)
+        return
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != _OPEN_TO_ALL:
+            os.fchmod(descriptor, _OPEN_TO_ALL)
+    finally:
+        os.close(descriptor)
+
+
+def _holder(pod: str) -> Holder:
+    return Holder(pod, "", "", (CONTAINER,), "", (pod,))

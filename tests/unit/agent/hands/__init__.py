@@ -1,1 +1,0 @@
-"""What the agent's hands make on the node's disk and in its driver."""

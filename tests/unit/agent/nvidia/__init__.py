@@ -1,0 +1,1 @@
+"""Unit tests of NVIDIA cards, on a driver that is made up."""

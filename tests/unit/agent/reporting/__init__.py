@@ -1,0 +1,1 @@
+"""Unit tests of what an agent reports and reads."""

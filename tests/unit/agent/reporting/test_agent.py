@@ -1,0 +1,83 @@
+"""The agent's reports, over a ledger in memory: said once, and upon what the ledger holds."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from apportion.agent.reporting.agent import Agent, Node
+from apportion.agent.simulated import SimulatedBackend
+from apportion.core.devices.simulating import simulated_devices
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import Device, DeviceHealthChanged, Host, NodeReported
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+from tests.support.polling import until
+
+NODE = "n1"
+HOST = Host(cpu_milli=1000, memory_mib=1000, pods=110)
+
+
+def report(backend: SimulatedBackend, devices: tuple[Device, ...]) -> NodeReported:
+    """What an agent of the node says of these devices."""
+    return NodeReported(
+        node=NODE, devices=devices, host=HOST, driver=backend.driver, simulated=True
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(agent: Agent) -> AsyncIterator[None]:
+    """An agent that has reported its nodes, until the end of the `with`."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(each) for each in (agent.watch(), agent.fold())]
+
+        async def reported() -> bool:
+            return agent.not_ready() == ["orders are not taken yet"]
+
+        await until(reported, "the agent to have reported")
+        yield
+        for task in tasks:
+            task.cancel()
+
+
+async def test_who_comes_back_reads_all_that_was_said_before_saying_more() -> None:
+    """The newest report is what it has; of the oldest alone it would differ, and say all anew."""
+    ledger = MemoryLedger(MemoryServer(), role="intake")
+    devices = simulated_devices(NODE, "2xT4")
+    backend = SimulatedBackend(devices)
+    async with GroupCommit(ledger) as commit:
+        publisher = Publisher(f"agent/{NODE}", SystemClock(), commit.append)
+        for number, had in enumerate((devices[:1], devices)):
+            await publisher.publish(
+                report(backend, had), event_id=f"earlier-{number}", basis=number
+            )
+        node = Node(NODE, backend, HOST, publisher)
+        agent = Agent([node], ledger, Metrics())
+        async with running(agent):
+            pass
+        assert await ledger.last_revision() == 2
+
+
+@pytest.mark.parametrize("basis", [0, 1], ids=["behind", "as far as we had when we began"])
+async def test_a_report_of_an_earlier_life_that_comes_late_is_answered(basis: int) -> None:
+    """However far that life had read: else what it said of a card stands for ever."""
+    ledger = MemoryLedger(MemoryServer(), role="intake")
+    devices = simulated_devices(NODE, "1xT4")
+    backend = SimulatedBackend(devices)
+    async with GroupCommit(ledger) as commit:
+        publisher = Publisher(f"agent/{NODE}", SystemClock(), commit.append)
+        await publisher.publish(report(backend, devices), event_id="earlier", basis=0)
+        agent = Agent([Node(NODE, backend, HOST, publisher)], ledger, Metrics())
+        async with running(agent):
+            ill = DeviceHealthChanged(node=NODE, device=devices[0].id, healthy=False, reason="late")
+            await publisher.publish(ill, event_id="late", basis=basis)
+
+            async def answered() -> bool:
+                said = agent.view_of(NODE).said
+                return await ledger.last_revision() == 3 and said == report(backend, devices)
+
+            await until(answered, "the agent to say what its device is now")

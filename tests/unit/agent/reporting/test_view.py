@@ -1,0 +1,189 @@
+"""The agent's own fold: what is said of its nodes, and what is due there."""
+
+import msgspec
+
+from apportion.agent.reporting.view import HELD_MAX, FleetView
+from apportion.core.devices.simulating import simulated_devices
+from apportion_schemas import (
+    AllocationFailed,
+    Configuration,
+    ConfigurationChanged,
+    DeviceHealthChanged,
+    Host,
+    NodeReported,
+    PlacementVoided,
+    PodAdopted,
+    PodBound,
+    SharesAllocated,
+)
+from apportion_schemas.configuration import NvidiaConfiguration
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import gpu, node
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
+from tests.unit.agent.events import event_of, placed, record_of
+
+BOUND = PodBound(pod="p", node="n1", attempt=1)
+
+
+def folded(*events: Payload, remember: bool = False) -> FleetView:
+    """The view of node n1's agent after these events, from revision 1."""
+    view = FleetView(["n1"], remember=remember)
+    for revision, data in enumerate(events, start=1):
+        view.apply(record_of(revision, data), event_of(data, f"id-{revision}"))
+    return view
+
+
+def test_bound_after_placed_is_due_once() -> None:
+    """The shares of a bound placement are to be taken, in the order of the shares, once each."""
+    view = folded(placed("p", "GPU-b", "GPU-a", "GPU-b"), BOUND)
+    assert view.became_due.is_set()
+    (claim,) = view.take_due()
+    assert (claim.node, claim.pod, claim.attempt) == ("n1", "p", 1)
+    assert claim.devices == ("GPU-b", "GPU-a")
+    assert claim.bound_revision == 2
+    assert not view.take_due()
+    assert not view.became_due.is_set()
+
+
+def test_what_is_not_due() -> None:
+    """No binding, no placement, another attempt, another node."""
+    assert not folded(placed("p", "GPU-a")).due
+    assert not folded(BOUND).due
+    assert not folded(placed("p", "GPU-a"), PodBound(pod="p", node="n1", attempt=2)).due
+    assert not folded(placed("p", "GPU-a", node="n2"), PodBound(pod="p", node="n2", attempt=1)).due
+
+
+def test_an_answer_or_a_void_settles_a_claim() -> None:
+    """After a restart what was answered is not due again, and what was voided never."""
+    for answer in (
+        SharesAllocated(pod="p", node="n1", attempt=1, devices=("GPU-a",)),
+        AllocationFailed(pod="p", node="n1", attempt=1, message="broken"),
+        PlacementVoided(pod="p", node="n1", attempt=1, reason="gone"),
+    ):
+        assert not folded(placed("p", "GPU-a"), BOUND, answer).due
+        assert not folded(placed("p", "GPU-a"), answer, BOUND).due
+        view = folded(placed("p", "GPU-a"), BOUND, answer).nodes["n1"]
+        assert not view.placed
+        assert not view.bound
+
+
+def test_doubles_change_nothing() -> None:
+    """A second placement of the attempt does not move the devices, a second binding nothing."""
+    view = folded(placed("p", "GPU-a"), placed("p", "GPU-b"), BOUND, BOUND)
+    (claim,) = view.take_due()
+    assert (claim.devices, claim.bound_revision) == (("GPU-a",), 3)
+
+
+def test_the_binding_says_which_placement_it_means() -> None:
+    """A placement that every fold refused must not lend its devices to the one that was bound."""
+    view = folded(placed("p", "GPU-rogue"), placed("p", "GPU-true"))
+    view.apply(record_of(3, BOUND), msgspec.structs.replace(event_of(BOUND), cause=2))
+    assert [claim.devices for claim in view.take_due()] == [("GPU-true",)]
+
+
+def test_the_next_attempt_is_a_claim_of_its_own() -> None:
+    """A pod may come back to the node after a void."""
+    view = folded(
+        placed("p", "GPU-a"),
+        PlacementVoided(pod="p", node="n1", attempt=1, reason="failed"),
+        placed("p", "GPU-b", attempt=2),
+        PodBound(pod="p", node="n1", attempt=2),
+    )
+    assert [claim.devices for claim in view.take_due()] == [("GPU-b",)]
+
+
+def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted:
+    """What somebody's annotations say."""
+    shares = placed("p", device).shares
+    return PodAdopted(
+        pod="p", node="n1", submitted=pod("p", ask(1024)), attempt=attempt, shares=shares,
+        evidence="apportion.dev/shares" if attempt else "hami.io/vgpu-devices-allocated",
+        running=running,
+    )  # fmt: skip
+
+
+def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
+    """They may be anybody's. It runs by a placement of ours, or it was placed so here before."""
+
+    def gets(*events: Payload) -> bool:
+        return "p" in folded(*events, remember=True).nodes["n1"].held
+
+    assert gets(adopted(attempt=1, running=True))
+    assert not gets(adopted(attempt=1, running=False))
+    assert not gets(adopted(attempt=0, running=True))
+    given_up = (placed("p", "GPU-a"), PlacementVoided(pod="p", node="n1", attempt=1, reason="late"))
+    assert gets(*given_up, adopted(attempt=1, running=False))
+    assert not gets(*given_up, adopted(attempt=1, running=False, device="GPU-b"))
+    assert not gets(*given_up, adopted(attempt=2, running=False))
+
+
+def test_a_pod_that_is_taken_back_is_answered_for_again() -> None:
+    """Nobody tells an agent of its end, for which an intake refused the answer to its binding."""
+    view = folded(placed("p", "GPU-a"), BOUND)
+    back = adopted(attempt=1, running=False)
+    view.apply(record_of(3, back), event_of(back, "id-3"))
+    (claim,) = view.take_due()
+    assert claim.bound_revision == 2  # not taken yet: its answer comes behind the adoption
+    view.apply(record_of(4, back), event_of(back, "id-4"))
+    (claim,) = view.take_due()
+    assert (claim.devices, claim.bound_revision) == (("GPU-a",), 4)
+
+
+def test_what_was_adopted_before_a_snapshot_is_judged_alike() -> None:
+    """A snapshot does not say which annotation it was; a placement of ours has an attempt."""
+    for data, gets in (
+        (adopted(attempt=1, running=True), True),
+        (adopted(attempt=1, running=False), False),
+        (adopted(attempt=0, running=True), False),
+    ):
+        view = FleetView(["n1"], remember=True)
+        view.begin(Ledger(node("n1", gpu("GPU-a")), data).state)
+        assert ("p" in view.nodes["n1"].held) is gets
+
+
+def test_a_pod_that_is_there_is_not_forgotten_for_all_that_came_since() -> None:
+    """Else its container could not be started again, and what was made for it were taken away."""
+    view = FleetView(["n1"], remember=True)
+    view.nodes["n1"].there = frozenset({"old"})
+    revision = 0
+    for name in ("old", "over", *(f"p-{number}" for number in range(HELD_MAX))):
+        for data in (placed(name, "GPU-a"), PodBound(pod=name, node="n1", attempt=1)):
+            revision += 1
+            view.apply(record_of(revision, data), event_of(data, f"id-{revision}"))
+    held = view.nodes["n1"].held
+    assert "old" in held
+    assert len(held) == HELD_MAX
+    assert not {"over", "p-0"} & held.keys()
+    assert f"p-{HELD_MAX - 1}" in held
+
+
+def test_inventory_is_the_last_report_with_the_health_since() -> None:
+    """Restarting compares with this, so it must hold every later health event."""
+    report = NodeReported(
+        node="n1",
+        devices=simulated_devices("n1", "2xT4"),
+        host=Host(cpu_milli=1, memory_mib=1),
+    )
+    second = report.devices[1]
+    view = folded(
+        DeviceHealthChanged(node="n1", device=second.id, healthy=False, reason="before any report"),
+        report,
+        DeviceHealthChanged(node="n1", device=second.id, healthy=False, reason="hot"),
+    ).nodes["n1"]
+    failed = msgspec.structs.replace(second, healthy=False, health_reason="hot")
+    assert view.said == msgspec.structs.replace(report, devices=(report.devices[0], failed))
+    assert (view.said_revision, view.said_id) == (3, "id-3")
+
+
+def test_the_configuration_is_taken_whole_and_never_a_wrong_one() -> None:
+    """The newest that every fold takes; one that contradicts itself changes nothing."""
+    split = Configuration(nvidia=NvidiaConfiguration(device_split_count=4))
+    wrong = Configuration(nvidia=NvidiaConfiguration(resource_memory_name="nvidia.com/gpu"))
+    view = folded(
+        ConfigurationChanged(by="ada", configuration=split),
+        ConfigurationChanged(by="eve", configuration=wrong),
+    )
+    assert view.configuration == split
+    assert view.configured.is_set()
+    assert view.refused_count == 1

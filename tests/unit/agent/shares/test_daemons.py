@@ -1,0 +1,146 @@
+"""MPS daemons of cards, over the fake driver: started, limited, taken over, ended."""
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+from msgspec import structs
+
+from apportion.agent.backend import NotMade
+from apportion.agent.nvidia.nvml import NvmlBackend
+from apportion.agent.shares.daemons import Daemons
+from apportion.core.grants import Held, Node, Part, grant
+from apportion.core.grants.mps import PIPES
+from apportion.runtime.process.clock import SystemClock
+from apportion_schemas import Device, Share
+from tests.support.nvidia.driver import FakeDriver, fake_driver
+from tests.support.nvidia.probe import holding, probe
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a mount of its own needs root")
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """A driver with one card, whose programs are found."""
+    with fake_driver(tmp_path, "1xT4") as made:
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+@pytest.fixture
+async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
+    """An open backend."""
+    assert driver.ids
+    opened = NvmlBackend(SystemClock())
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the daemons have their pipes."""
+    with tempfile.TemporaryDirectory(prefix="mps") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+async def daemons(folder: Path, backend: NvmlBackend) -> AsyncIterator[Daemons]:
+    """They end with the test."""
+    made = Daemons(folder, backend)
+    yield made
+    await made.keep({})
+
+
+def compute_mode() -> int:
+    """Of the card."""
+    return int(pynvml.nvmlDeviceGetComputeMode(pynvml.nvmlDeviceGetHandleByIndex(0)))
+
+
+def process_of(folder: Path, card: str) -> int:
+    """The daemon's."""
+    return int((folder / card / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
+
+
+def variables(folder: Path, card: Device, memory_mib: int, cores: int) -> dict[str, str]:
+    """What a container with this share has in its environment, with its mounts followed."""
+    share = Share(container="c", device=card.id, memory_mib=memory_mib, cores=cores)
+    edits = grant(Held("p", "c", (Part(share, card),)), Node(mps=str(folder))).edits
+    mounts = {mount.container_path: mount.host_path for mount in edits.mounts}
+    return {**edits.env, "CUDA_MPS_PIPE_DIRECTORY": mounts[PIPES]}
+
+
+@pytest.fixture
+async def card(backend: NvmlBackend) -> Device:
+    """The card, shared under MPS."""
+    (device,) = await backend.inventory()
+    return structs.replace(device, mode="mps")
+
+
+async def test_C3_two_clients_have_sixty_and_forty_percent(
+    daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
+) -> None:
+    """Of the memory as of the threads; together they run, and neither takes from the other."""
+    large = variables(folder, card, 9_216, 60)
+    small = variables(folder, card, 6_144, 40)
+    assert large["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60"
+    assert small["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "40"
+    await daemons.ensure(card.id, 9_216)
+    with holding(driver, "alloc:8800", **large):
+        said = probe(driver, "alloc:5800", "alloc:400", **small)
+        assert said[1:] == ["alloc:5800 CUDA_SUCCESS", "alloc:400 CUDA_ERROR_OUT_OF_MEMORY"]
+
+
+async def test_an_emptied_environment_gets_no_more_than_the_largest_share(
+    daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
+) -> None:
+    """The daemon's own limit holds for whoever does not name his."""
+    await daemons.ensure(card.id, 4_000)
+    pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / card.id / "pipe")}
+    said = probe(driver, "alloc:3000", "alloc:1000", **pipes)
+    assert said[1:] == ["alloc:3000 CUDA_SUCCESS", "alloc:1000 CUDA_ERROR_OUT_OF_MEMORY"]
+    await daemons.ensure(card.id, 6_000)
+    assert probe(driver, "alloc:5000", **pipes)[1:] == ["alloc:5000 CUDA_SUCCESS"]
+
+
+async def test_a_daemon_outlives_the_agent(
+    daemons: Daemons, folder: Path, backend: NvmlBackend, card: Device
+) -> None:
+    """The next agent takes it over, and ends it when nobody needs it."""
+    await daemons.ensure(card.id, 4_000)
+    assert compute_mode() == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+    before = process_of(folder, card.id)
+    after = Daemons(folder, backend)
+    await after.ensure(card.id, 4_000)
+    await after.keep({card.id: 4_000})
+    assert process_of(folder, card.id) == before
+    await after.keep({})
+    assert compute_mode() == pynvml.NVML_COMPUTEMODE_DEFAULT
+    assert not await asyncio.to_thread(lambda: list(folder.iterdir()))
+
+
+async def test_a_daemon_that_died_is_started_again(
+    daemons: Daemons, folder: Path, driver: FakeDriver, card: Device
+) -> None:
+    """Where somebody needs it; it has its limit again."""
+    await daemons.ensure(card.id, 4_000)
+    os.kill(process_of(folder, card.id), signal.SIGKILL)
+    await daemons.keep({card.id: 4_000})
+    said = probe(driver, "alloc:5000", **variables(folder, card, 5_000, 50))
+    assert said == ["context CUDA_SUCCESS", "alloc:5000 CUDA_ERROR_OUT_OF_MEMORY"]
+
+
+async def test_a_program_that_is_not_here_is_named(
+    folder: Path, backend: NvmlBackend, card: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As is what a launcher says that cannot start it."""
+    with pytest.raises(NotMade, match=f"daemon of card {card.id} does not start: no bus"):
+        await Daemons(folder, backend, ("sh", "-c", "echo no bus; exit 3")).ensure(card.id, 1_000)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NotMade, match=r"cannot be started here|does not start"):
+        await Daemons(folder, backend).ensure(card.id, 1_000)

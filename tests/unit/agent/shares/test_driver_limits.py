@@ -1,0 +1,136 @@
+"""Limits that the driver holds: on the right cgroup, anew by size; and what is said without."""
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+from msgspec import structs
+
+from apportion.agent.nvidia.nvml import NvmlBackend
+from apportion.agent.shares.driver_limits import DriverLimits, Limit, limits_of
+from apportion.runtime.process.clock import SystemClock
+from apportion_schemas import Share
+from tests.support.nvidia.driver import FakeDriver, fake_driver
+from tests.unit.agent.usage.processes import UID
+from tests.unit.agent.usage.test_uses import CARD, card, claim
+
+MIB = 1 << 20
+POD = "kubepods-burstable-pod1.slice/crio-4f1c.scope"
+WHOLE = f"/kubepods.slice/kubepods-burstable.slice/{POD}"
+SEEN = {
+    "from the node's own cgroup namespace": WHOLE,
+    "from a pod beside it": f"/../../{POD}",
+    "from a pod of another class": f"/../../../kubepods-burstable.slice/{POD}",
+    "from a service of the node": f"/../..{WHOLE}",
+}
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[FakeDriver]:
+    """A card that is shared, and one that is cut."""
+    with fake_driver(tmp_path, "1xT4+1xA100-40GB:mig") as made:
+        yield made
+
+
+@pytest.fixture
+async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
+    """The driver's, by the real bindings."""
+    assert driver.ids
+    opened = NvmlBackend(SystemClock())
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def cgroups(tmp_path: Path) -> Path:
+    """The node's, with one of a container."""
+    folder = tmp_path / "cgroup"
+    (folder / WHOLE.lstrip("/")).mkdir(parents=True)
+    (folder / "cgroup.controllers").write_text("cpu memory\n")
+    (folder / "system.slice" / "ssh.service").mkdir(parents=True)
+    return folder
+
+
+def held(device: str, folder: Path) -> tuple[int, int]:
+    """The soft and the hard limit, in bytes."""
+    told = pynvml.c_nvmlGetMemoryLimits_v1_t(bytes(folder))
+    pynvml.nvmlDeviceGetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByUUID(device.encode()), told)
+    return told.softLimit, told.hardLimit
+
+
+@pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN)
+async def test_the_cgroup_is_found_and_held(
+    driver: FakeDriver, backend: NvmlBackend, cgroups: Path, seen: str
+) -> None:
+    """Wherever the agent is, and however often it is done; a new size is set anew."""
+    driver.memory_limits(cgroups)
+    device, folder = driver.ids[0], cgroups / WHOLE.lstrip("/")
+    for memory in (700 * MIB, 700 * MIB, 1300 * MIB):
+        await DriverLimits(backend, cgroups).hold([Limit(device, seen, memory)])
+        assert held(device, folder) == (0, memory)
+
+
+@pytest.mark.parametrize("driver_too", [False, True])
+async def test_a_driver_without_limits_is_told_of_once(
+    driver: FakeDriver,
+    backend: NvmlBackend,
+    cgroups: Path,
+    caplog: pytest.LogCaptureFixture,
+    driver_too: bool,
+) -> None:
+    """One that does not know the function, or a card that has none; nothing else happens."""
+    driver.no_memory_limits(driver_too=driver_too)
+    caplog.set_level(logging.INFO, "apportion.agent.shares.driver_limits")
+    hands = DriverLimits(backend, cgroups)
+    for _ in range(3):
+        await hands.hold([Limit(driver.ids[0], WHOLE, MIB), Limit(driver.ids[1], WHOLE, MIB)])
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert all("has no limits of memory for cgroups" in each for each in said)
+
+
+async def test_a_container_that_is_nowhere_to_be_found_is_told_of_once(
+    driver: FakeDriver, backend: NvmlBackend, cgroups: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An agent in a pod without the node's cgroups; a card in MIG mode; a card that is gone."""
+    driver.memory_limits(cgroups)
+    caplog.set_level(logging.INFO, "apportion.agent.shares.driver_limits")
+    hands = DriverLimits(backend, cgroups)
+    for number in range(3):
+        await hands.hold([Limit(driver.ids[0], f"/../../pod{number}/4f1c", MIB)])
+    await hands.hold([Limit(driver.ids[1], WHOLE, MIB), Limit("GPU-gone", WHOLE, MIB)])
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 3
+    assert "which is --cgroups" in said[0]
+    assert "has no limits" in said[1]
+    assert "GPU-gone" in said[2]
+
+
+async def test_cgroups_of_version_1_are_told_once(
+    backend: NvmlBackend, cgroups: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel names none of version 2 for a container then, so there is nothing to hold."""
+    caplog.set_level(logging.INFO)
+    (cgroups / "cgroup.controllers").unlink()
+    limits = DriverLimits(backend, cgroups)
+    for _ in range(2):
+        await limits.hold(())
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert str(cgroups) in said
+    assert "version 2" in said
+
+
+def test_what_hami_core_holds_is_held() -> None:
+    """Of containers whose cgroup is known; also where another container lends the slots."""
+    mps = structs.replace(card("GPU-2", 1), mode="mps")
+    devices = {CARD: card(), "GPU-2": mps}
+    shares = Share("main", CARD, 700, 30), Share("main", "GPU-2", 900, 30)
+    borrowed = (Share("init", CARD, 700, 30),)
+    cgroups = {(UID, "main"): "/a", (UID, "init"): "/b"}
+    claims = [claim(UID, *shares, borrowed=borrowed), claim("other", Share("main", CARD, 1, 1))]
+    assert list(limits_of(claims, cgroups, devices)) == [
+        Limit(CARD, "/a", 700 * MIB),
+        Limit(CARD, "/b", 700 * MIB),
+    ]

@@ -1,0 +1,1 @@
+"""Unit tests of the agent on a machine without a kubelet."""
