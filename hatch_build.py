@@ -30,7 +30,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.devices.shares": (),
     "apportion.core.ledger.fold": (),
     "apportion.core.ledger.rationale": (),
-    "apportion.core.ledger.hosting": (),
+    "apportion.core.ledger.host_usage": (),
     "apportion.core.ledger.state": (),
     "apportion.core.placement.index.asks": ("AskColumns",),
     "apportion.core.placement.index.ask_loops": (),

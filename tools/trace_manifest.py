@@ -21,8 +21,8 @@ from pathlib import Path
 from types import FrameType
 
 from apportion.core.workloads.reading import read_documents
+from apportion.runtime.files.manifest_set import read_wish
 from apportion.runtime.files.manifests import Document, read_manifest_files
-from apportion.runtime.files.wishes import read_wish
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "examples" / "pods"

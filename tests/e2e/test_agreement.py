@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from apportion.core.ledger.unnamed import EVIDENCE
+from apportion.core.ledger.handlers.unattributed_devices import EVIDENCE
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, shares_text
 from apportion_schemas import (
     BindFailed,

@@ -18,7 +18,7 @@ import yaml
 from apportion.callout.issuer import issuer
 from apportion.core.identity import roles as identities
 from apportion.runtime.jetstream.client import connect
-from apportion.runtime.jetstream.server import ROLES, find_binary
+from apportion.runtime.jetstream.server.embedded import ROLES, find_binary
 from apportion.runtime.ledger.port import DuplicateRefused, LedgerError
 from apportion.runtime.process.reach import LEDGER_KEY_BYTES_MIN
 from tests.support.authority import Authority

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from apportion.runtime.jetstream.server import ROLES
+from apportion.runtime.jetstream.server.embedded import ROLES
 from apportion_schemas import PodBound, SharesAllocated
 from tests.support.compose import build_image
 from tests.support.containers import alone, prepare, skip_unless_here

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import aiohttp
 
-from apportion.runtime.jetstream.server import ROLES, find_binary
+from apportion.runtime.jetstream.server.embedded import ROLES, find_binary
 from apportion.runtime.jetstream.wire import STREAM
 from tests.faults.disks import Disk
 from tests.support.polling import until

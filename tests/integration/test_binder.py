@@ -8,7 +8,7 @@ from apportion.binder.binding import ACK_WAIT_S, Binding
 from apportion.binder.main import DURABLE, PLACEMENTS, QUEUE_IN_FLIGHT_MAX
 from apportion.binder.target import Bound, LocalTarget, Outcome
 from apportion.core.devices.simulating import simulated_devices
-from apportion.core.ledger.turns import AT_ALLOCATE, handing_out
+from apportion.core.ledger.handlers.turns import AT_ALLOCATE, handing_out
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold

@@ -11,7 +11,7 @@ import pytest
 from apportion.core.ledger.invariants import violations
 from apportion.core.ledger.state import Phase
 from apportion.runtime.jetstream import client as jetstream
-from apportion.runtime.jetstream.server import load_credentials
+from apportion.runtime.jetstream.server.embedded import load_credentials
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import PodPlaced

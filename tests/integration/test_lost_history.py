@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from apportion.runtime.jetstream.client import JetStreamLedger, connect
-from apportion.runtime.jetstream.server import EmbeddedServer
+from apportion.runtime.jetstream.server.embedded import EmbeddedServer
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.process.clock import SystemClock, rfc3339
 from apportion_schemas import Event, encode

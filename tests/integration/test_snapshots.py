@@ -18,7 +18,7 @@ from apportion.intake.attesting import Attesting
 from apportion.runtime.jetstream import snapshots as module
 from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream
 from apportion.runtime.jetstream.object_store import CHUNK_BYTES, Bucket
-from apportion.runtime.jetstream.server import ROLES
+from apportion.runtime.jetstream.server.embedded import ROLES
 from apportion.runtime.jetstream.snapshots import BUCKET, KEPT, Snapshots
 from apportion.runtime.jetstream.wire import LostReply, Message, Wire
 from apportion.runtime.ledger.port import NotPermitted

@@ -15,7 +15,7 @@ import pytest
 from apportion.core.identity.roles import ROLES
 from apportion.runtime.jetstream import client
 from apportion.runtime.jetstream.client import connect, create_stream
-from apportion.runtime.jetstream.server import EmbeddedServer
+from apportion.runtime.jetstream.server.embedded import EmbeddedServer
 from apportion.runtime.ledger.port import NotPermitted
 from apportion.runtime.process.reach import Reach
 from tests.support.nats import draft, running_bus

@@ -4,14 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from apportion.runtime.jetstream.users import Users
+from apportion.runtime.jetstream.server.users import Users
 
 EACH = 12
 """Without the lock, of so many changes that overlap some are lost in each run."""
 _ADD = """
 import sys
 from pathlib import Path
-from apportion.runtime.jetstream.users import Users
+from apportion.runtime.jetstream.server.users import Users
 users = Users(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()

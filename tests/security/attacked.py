@@ -22,7 +22,7 @@ from apportion.core.identity.configuration import (
 )
 from apportion.core.identity.identity import Identity
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.jetstream.server import EmbeddedServer, find_binary
+from apportion.runtime.jetstream.server.embedded import EmbeddedServer, find_binary
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from tests.simulation.hostile import NODE
 from tests.support.nats import Bus

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from apportion.core.ledger.unnamed import EVIDENCE
+from apportion.core.ledger.handlers.unattributed_devices import EVIDENCE
 from apportion_schemas import NodeObserved, NodeReported, PodAdopted
 from tests.security.weakened import without
 from tests.support.kube_objects import kube_node, kube_pod, share

@@ -17,7 +17,7 @@ import pytest
 
 from apportion.core.identity.configuration import configuration
 from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream
-from apportion.runtime.jetstream.server import ROLES
+from apportion.runtime.jetstream.server.embedded import ROLES
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted
 from tests.security.weakened import GUARDS
 from tests.support.authority import Authority

@@ -13,8 +13,8 @@ from apportion.binder.kubernetes import target as kubernetes_target
 from apportion.binder.kubernetes.target import KubernetesTarget
 from apportion.binder.target import Bound, Failed, Outcome
 from apportion.core.devices.demand import Known
+from apportion.core.ledger.handlers.unattributed_devices import taken
 from apportion.core.ledger.state import NodeState
-from apportion.core.ledger.unnamed import taken
 from apportion.core.workloads.adoption.claims import Claim
 from apportion.runtime.kube import watch as kube_watch
 from apportion.runtime.kube.client import Answer, KubeApi

@@ -1,6 +1,6 @@
 """Folding records one by one, for tests that look at each change."""
 
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import EventError

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream
-from apportion.runtime.jetstream.server import EmbeddedServer, find_binary
+from apportion.runtime.jetstream.server.embedded import EmbeddedServer, find_binary
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
 from apportion.runtime.ledger.port import Draft, Record
 from tests.support import intakes

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from apportion.core.identity.configuration import configuration, password_variable
-from apportion.runtime.jetstream.server import ROLES, EmbeddedServer, find_binary
+from apportion.runtime.jetstream.server.embedded import ROLES, EmbeddedServer, find_binary
 from tests.support.authority import Authority, Pair
 from tests.support.polling import until
 from tests.support.ports import free_port

@@ -9,8 +9,8 @@ started again, it reads what it said and what is bound, and does what is left to
 process can be the agents of a whole simulated fleet.
 
 On a node with a kubelet, `kubelet` is the door at which containers ask for what they hold,
-`preparing` asks the ledger and `core.grants` what that is, and `hands` makes it. What is on disk
-then (regions, CDI files) is made anew from the ledger whenever it is missing.
+`shares.preparing` asks the ledger and `core.grants` what that is, and the modules beside it make
+it. What is on disk then (regions, CDI files) is rebuilt from the ledger whenever it is missing.
 
 The only one that says what its nodes have and hand out; an intake appends it.
 """

@@ -23,7 +23,7 @@ from apportion.agent.reporting.agent import Agent, Node
 from apportion.agent.reporting.intake_client import HandingIn
 from apportion.agent.simulated import SimulatedBackend
 from apportion.core.configuration.offering import NO_CDI, NO_MPS, NO_RIGHT
-from apportion.core.ledger.turns import AT_ALLOCATE, AT_START, handing_out
+from apportion.core.ledger.handlers.turns import AT_ALLOCATE, AT_START, handing_out
 from apportion.runtime.files.fleets import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.config import ConfigError, ServiceConfig

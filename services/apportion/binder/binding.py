@@ -15,8 +15,8 @@ import logging
 
 from apportion.binder.target import Bound, Evicted, Failed, Outcome, Target
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
+from apportion.core.ledger.handlers.turns import ahead
 from apportion.core.ledger.state import Phase, State
-from apportion.core.ledger.turns import ahead
 from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, Record, WorkQueue
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader

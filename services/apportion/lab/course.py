@@ -13,8 +13,8 @@ from typing import Final
 from msgspec import structs
 
 from apportion.core.ledger import fold
-from apportion.core.ledger.change import Change
-from apportion.core.ledger.handing import handed
+from apportion.core.ledger.agent_view import handed
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.snapshot import restore, take
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import DecisionEvent, Engine

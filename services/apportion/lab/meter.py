@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.replays import Measured, Slice
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.pricing.sizes import NEVER, size_percent
 from apportion_schemas import Device, PodEvicted, Shape

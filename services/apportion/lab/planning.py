@@ -42,7 +42,7 @@ from apportion.core.explain.views import gang_models
 from apportion.core.explain.wanted import otherwise
 from apportion.core.explain.why import why
 from apportion.core.explain.words import Causes, many
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.ledger.state import PENDING, PodState, State
 from apportion.core.placement.queueing.shape_queue import turn_of

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from apportion.core.explain.replays import Measured, Span
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.snapshot import restore, take
 from apportion.core.ledger.state import State
 from apportion.lab.course import TIME

@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from apportion.core.explain.replays import ReplayAnswer
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PLACED, State
 from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram

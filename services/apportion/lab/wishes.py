@@ -9,8 +9,8 @@ from apportion.core.explain.plans import PlanRequest
 from apportion.core.ledger.state import State
 from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.planning import PODS_MAX, Plan
+from apportion.runtime.files.manifest_set import TooManyPods, read_wish, undeclared_queues
 from apportion.runtime.files.manifests import read_manifest_text
-from apportion.runtime.files.wishes import TooManyPods, read_wish, undeclared_queues
 
 
 def plan_of(request: PlanRequest, state: State) -> Plan:

@@ -14,7 +14,7 @@ from hashlib import sha256
 
 from msgspec import structs
 
-from apportion.core.ledger.handing import handed
+from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import DecisionEvent
 from apportion.runtime.ledger.fences import Fences

@@ -16,7 +16,7 @@ import pytest
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger, connect
 from apportion.runtime.jetstream.nats_client import LeavingClient
-from apportion.runtime.jetstream.server import EmbeddedServer
+from apportion.runtime.jetstream.server.embedded import EmbeddedServer
 from apportion.runtime.jetstream.wire import Message
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, ServerTooOld
 from tests.support.nats import Bus, Proxy, draft

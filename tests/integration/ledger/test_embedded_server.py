@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from apportion.runtime.jetstream.client import connect
-from apportion.runtime.jetstream.server import (
+from apportion.runtime.jetstream.server.embedded import (
     ROLES,
     EmbeddedServer,
     ServerFailed,
@@ -48,7 +48,7 @@ async def test_a_server_that_outlives_its_parent_keeps_the_directory(tmp_path: P
     program = (
         "import asyncio, os, signal, sys\n"
         "from pathlib import Path\n"
-        "from apportion.runtime.jetstream.server import EmbeddedServer\n"
+        "from apportion.runtime.jetstream.server.embedded import EmbeddedServer\n"
         "async def main():\n"
         "    server = EmbeddedServer(Path(sys.argv[1]), port=-1)\n"
         "    await server.start()\n"

@@ -8,7 +8,7 @@ import pytest
 
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import check_stream, connect, create_stream
-from apportion.runtime.jetstream.server import EmbeddedServer
+from apportion.runtime.jetstream.server.embedded import EmbeddedServer
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.port import (
     Ledger,

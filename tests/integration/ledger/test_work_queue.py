@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from apportion.runtime.jetstream.client import connect
-from apportion.runtime.jetstream.server import ROLES
+from apportion.runtime.jetstream.server.embedded import ROLES
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.port import (
     Delivery,

@@ -8,9 +8,9 @@ from msgspec import structs
 
 from apportion.binder.binding import BACK_OFF, TRIES_MAX, TURN, Binding
 from apportion.binder.target import Bound, Evicted, Failed, Outcome
+from apportion.core.ledger.handlers.turns import AT_ALLOCATE, handing_out
 from apportion.core.ledger.rationale import placement_of
 from apportion.core.ledger.state import NodeState, Phase, PodState, State
-from apportion.core.ledger.turns import AT_ALLOCATE, handing_out
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.publisher import Publisher

@@ -23,7 +23,7 @@ import msgspec
 
 from apportion.core.configuration import ConfigurationError, check
 from apportion.core.devices.shares import DeviceState
-from apportion.core.ledger.handing import handed
+from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import Phase, PodState, State

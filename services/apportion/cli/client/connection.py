@@ -66,7 +66,7 @@ class Where(msgspec.Struct, frozen=True):
         """How this role comes to the ledger. Raises Unreachable."""
         if self.nats:
             return Reach(self.nats, self.nats_key, self.nats_token, self.ledger_key)
-        from apportion.runtime.jetstream.server import ServerFailed, load_credentials
+        from apportion.runtime.jetstream.server.embedded import ServerFailed, load_credentials
 
         forget_files(NATS_TLS)
         try:

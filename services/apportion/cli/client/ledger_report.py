@@ -19,9 +19,9 @@ from apportion.cli.render.reports import idle_words
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import PriceError
-from apportion.runtime.jetstream.accounting import TooEarly
-from apportion.runtime.jetstream.periods import PeriodError
-from apportion.runtime.jetstream.reports import (
+from apportion.runtime.jetstream.reports.accounting import TooEarly
+from apportion.runtime.jetstream.reports.periods import PeriodError
+from apportion.runtime.jetstream.reports.report import (
     Asked,
     answered,
     as_csv,

@@ -22,7 +22,7 @@ from apportion.cli.pods.submissions import subject_of_pod
 from apportion.core.explain.answers import PodAnswer, PodDetail, RevisionAnswer
 from apportion.core.explain.lines import limit_name
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
-from apportion.runtime.files.wishes import Wish
+from apportion.runtime.files.manifest_set import Wish
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit

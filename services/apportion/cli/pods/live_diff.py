@@ -23,7 +23,7 @@ from apportion.core.explain.vocabulary import PHASES
 from apportion.core.explain.wanted import otherwise
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
-from apportion.runtime.files.wishes import Wish
+from apportion.runtime.files.manifest_set import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import PodGroupObserved
 

@@ -34,7 +34,7 @@ from apportion.cli.usage import MIB
 from apportion.core.explain.answers import NodeDetail, PodAnswer, PodDetail, Why
 from apportion.core.grants.on_host import PRELOAD
 from apportion.core.workloads.kinds.drafts import PodDraft
-from apportion.runtime.files.wishes import Wish
+from apportion.runtime.files.manifest_set import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.starting import MARK, End, Greet, Start, Started, subject_of

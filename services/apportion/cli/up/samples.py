@@ -24,8 +24,8 @@ from apportion.core.configuration import manifest_config
 from apportion.core.explain import words
 from apportion.core.explain.answers import PodAnswer, PodDetail, Why
 from apportion.core.explain.lines import shares_words
+from apportion.runtime.files.manifest_set import Wish
 from apportion.runtime.files.manifests import Problem
-from apportion.runtime.files.wishes import Wish
 
 DECIDE_TIMEOUT_S = 30.0
 _HERE = Path(__file__).parent

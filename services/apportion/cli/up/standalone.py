@@ -45,7 +45,7 @@ from apportion.core.explain.words import many
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.ledger import JetStreamLedger
-from apportion.runtime.jetstream.server import ServerFailed, credentials_file
+from apportion.runtime.jetstream.server.embedded import ServerFailed, credentials_file
 from apportion.runtime.ledger.port import LedgerError
 
 PRICES_ENV = "APPORTION_PRICES"
@@ -240,7 +240,7 @@ class Up:
             return
         # What reads prices is of reports, which nobody else needs to start.
         from apportion.core.reports.prices import PriceError, lacking_words
-        from apportion.runtime.jetstream.reports import read_prices
+        from apportion.runtime.jetstream.reports.report import read_prices
 
         try:
             async with open_ledger(self._where.reach()) as ledger:

@@ -28,7 +28,7 @@ from apportion.core.explain.lines import ask_words
 from apportion.core.explain.views import gang_answer
 from apportion.core.explain.words import LASTING
 from apportion.core.ledger.belonging import queue_of
-from apportion.core.ledger.evictions import awaited
+from apportion.core.ledger.handlers.evictions import awaited
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion_schemas import PodRefused, RefusalCode
 

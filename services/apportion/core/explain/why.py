@@ -27,7 +27,7 @@ from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.room import Room
 from apportion.core.explain.unlooked import gang_words
 from apportion.core.explain.views import REJECTED, gang_answer
-from apportion.core.ledger.evictions import awaited
+from apportion.core.ledger.handlers.evictions import awaited
 from apportion.core.ledger.moments import text_of
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State

@@ -12,7 +12,7 @@ Invariant: `apply` either takes an event whole or leaves the state as it was, bu
 from collections.abc import Callable
 from copy import copy
 from itertools import chain
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -20,16 +20,16 @@ from msgspec.structs import force_setattr
 from apportion.core.devices import chains
 from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, release, template_cpu_of
-from apportion.core.ledger import cordoning, presence, refused_reports, resizing
-from apportion.core.ledger.adoption import charged, hold, settle
-from apportion.core.ledger.backoff import after_failure, paused
-from apportion.core.ledger.change import Change
-from apportion.core.ledger.change import Context as _Context
-from apportion.core.ledger.change import Refused as _Refused
-from apportion.core.ledger.cluster_facts import CLUSTER_FACTS
-from apportion.core.ledger.departures import node_of, note_left
-from apportion.core.ledger.evictions import evict, give_up, leave
-from apportion.core.ledger.hosting import charge_host, release_host, resize_host
+from apportion.core.ledger.handlers import cordoning, resizing
+from apportion.core.ledger.handlers.adoption import charged, hold, settle
+from apportion.core.ledger.handlers.change import Change
+from apportion.core.ledger.handlers.change import Context as _Context
+from apportion.core.ledger.handlers.change import Refused as _Refused
+from apportion.core.ledger.handlers.cluster_facts import CLUSTER_FACTS
+from apportion.core.ledger.handlers.departures import node_of, note_left
+from apportion.core.ledger.handlers.evictions import evict, give_up, leave
+from apportion.core.ledger.host_usage import charge_host, release_host, resize_host
+from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.rationale import placement_of
 from apportion.core.ledger.shaping import reshape, shape_key
 from apportion.core.ledger.state import (
@@ -39,11 +39,13 @@ from apportion.core.ledger.state import (
     PENDING,
     PLACED,
     REFUSED_EVENTS_KEPT,
+    Backoff,
     GroupState,
     NodeState,
     Placement,
     PodState,
     RefusedEvent,
+    RefusedReport,
     State,
 )
 from apportion_schemas import (
@@ -93,6 +95,8 @@ MARKED_UNHEALTHY = "the node's annotation volcano.sh/gpu-unhealthy-ids names it"
 CHAINED = frozenset((PodPlaced, PlacementVoided, PodEvicted, PodResized))
 """Events that move the fence and the chain of their node."""
 UNNAMED = "pods of another scheduler hold devices of this family here, and nobody names which"
+LONGEST_PAUSE_S: Final = 300
+DOUBLINGS_MAX: Final = 16
 PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
 
 
@@ -316,6 +320,33 @@ def _node_gone(context: _Context, data: NodeGone) -> Change:
     return Change(data, node=node, forgotten=note_left(context.state, node))
 
 
+def _presence_changed(context: _Context, data: NodeSilent | NodeHeard) -> Change:
+    """Keep since when the node's agent is silent: the first telling counts.
+
+    Each telling moves the fence by which the next one is told once.
+    """
+    node = node_of(context.state, data.node)
+    node.presence = context.revision
+    if isinstance(data, NodeHeard):
+        node.silent = ""
+    elif not node.silent:
+        node.silent = context.time
+    forgotten = note_left(context.state, node) if node.gone else ()
+    return Change(data, node=node, forgotten=forgotten)
+
+
+def _report_refused(context: _Context, data: ReportRefused) -> Change:
+    """Keep the newest refusal until a report of the node is taken, or the node leaves.
+
+    Of a node that never reported, it is all that is known.
+    """
+    state = context.state
+    node = node_of(state, data.node)
+    node.refused = RefusedReport(data.cause, data.message, context.revision, context.time)
+    forgotten = note_left(state, node) if node.gone else ()
+    return Change(data, node=node, forgotten=forgotten)
+
+
 # ------------------------------------------------------------------ workload
 
 
@@ -456,9 +487,21 @@ def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     pod.attempt = max(pod.attempt, lived_until) + 1  # beyond those of an earlier life
     pod.last_failure = data.reason
     if pod.backoff is not None:
-        pod.backoff = paused(pod.backoff, context.time)
+        pod.backoff = _paused(pod.backoff, context.time)
     forgotten = note_left(context.state, node) if node is not None and node.gone else ()
     return Change(data, node=node, pod=pod, shares=shares, forgotten=forgotten)
+
+
+def _paused(found: Backoff, time: str) -> Backoff:
+    """How long a pod waits whose placement was voided at that time, by its scheduler's clock.
+
+    One second, and twice as long with each failure in a row. The count begins again once the pod's
+    shares are allocated.
+    """
+    pause_s = min(1 << min(found.failures - 1, DOUBLINGS_MAX), LONGEST_PAUSE_S)
+    moment = micros_of(time)
+    until = 0 if moment is None else moment + pause_s * SECOND
+    return Backoff(found.failures, found.node, until)
 
 
 def _pod_refused(context: _Context, data: PodRefused) -> Change:
@@ -574,7 +617,8 @@ def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
     if pod.phase is ALLOCATED:
         raise _Refused(f"pod {data.pod} is allocated already")
     pod.last_failure = data.message
-    pod.backoff = after_failure(pod, data.node)
+    failures = pod.backoff.failures if pod.backoff is not None else 0
+    pod.backoff = Backoff(failures + 1, data.node, 0)  # the pause begins when it is voided
     context.state.failing[data.pod] = data.message
     return Change(data, pod=pod)
 
@@ -600,8 +644,8 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     DeviceHealthChanged: _health_changed,
     NodeObserved: _node_observed,
     NodeGone: _node_gone,
-    NodeSilent: presence.changed,
-    NodeHeard: presence.changed,
+    NodeSilent: _presence_changed,
+    NodeHeard: _presence_changed,
     PodSubmitted: _pod_submitted,
     PodChanged: _pod_changed,
     PodRejected: _pod_rejected,
@@ -626,5 +670,5 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     NodeUncordoned: cordoning.node,
     NodeCordonLifted: cordoning.node,
     UsageRecorded: _noted,
-    ReportRefused: refused_reports.refused,
+    ReportRefused: _report_refused,
 }

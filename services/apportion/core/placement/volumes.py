@@ -9,7 +9,7 @@ claims costs nothing here.
 from collections import Counter
 from typing import Final, TypeVar
 
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.volume_needs import NOWHERE, ClaimKey, Terms, ToAttach, VolumeNeeds
 from apportion_schemas import (

@@ -7,7 +7,7 @@ asked again only when something leaves.
 
 from collections.abc import Iterable
 
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.feasibility.descriptors import GANG, REORDERED, SOME
 from apportion.core.placement.finder import PlaceFinder

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from apportion.core.devices.shares import DeviceState
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.reports.meters import CARD, Key, Meters, Part
 from apportion.core.reports.rows import NOBODY, By

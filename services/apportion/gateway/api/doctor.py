@@ -28,7 +28,7 @@ from apportion.runtime.files.archives import archive_facts
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.examining import examine
-from apportion.runtime.jetstream.monitoring import server_says
+from apportion.runtime.jetstream.server.monitoring import server_says
 from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.attendance import Attendance
 from apportion.runtime.ledger.port import LedgerError

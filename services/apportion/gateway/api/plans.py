@@ -25,8 +25,8 @@ from apportion.gateway.api.answering import HUNG_UP, json_response, write_in_tim
 from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused, parsed
-from apportion.runtime.process.apart import ApartFailed, Tell, TookTooLong, apart
 from apportion.runtime.process.clock import rfc3339
+from apportion.runtime.process.fork_worker import ApartFailed, Tell, TookTooLong, apart
 from apportion_schemas.decoding import from_outside
 
 AT_ONCE = 2

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from apportion.core.identity.permissions import DELIVERIES
 from apportion.runtime.jetstream import refusals, stream
 from apportion.runtime.jetstream.appending import Appender
-from apportion.runtime.jetstream.asked import Asked
 from apportion.runtime.jetstream.ledger import AppendWatch, JetStreamLedger, unwatched
 from apportion.runtime.jetstream.nats_client import (
     Client,
@@ -61,6 +61,57 @@ _VIOLATION = re.compile(
 _NO_RESPONDERS = "503"
 
 
+class _Waiting:
+    """One request under way and the subjects whose refusal ends it."""
+
+    __slots__ = ("reply", "subjects")
+
+    def __init__(self, subjects: frozenset[str]) -> None:
+        self.subjects = subjects
+        self.reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+
+class _Asked:
+    """The requests under way over one connection, each known by a token.
+
+    Invariant: each ends once: by its reply, by the server's word that it is forbidden, or with the
+    connection.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, _Waiting] = {}
+        self._tokens = itertools.count(1)
+
+    @contextlib.contextmanager
+    def one(self, subjects: frozenset[str]) -> Iterator[tuple[str, asyncio.Future[Message]]]:
+        """One more, for the length of a `with`: its token, and what becomes of it."""
+        token = str(next(self._tokens))
+        waiting = self._waiting[token] = _Waiting(subjects)
+        try:
+            yield token, waiting.reply
+        finally:
+            del self._waiting[token]
+
+    async def arrived(self, message: Message) -> None:
+        """A reply, whose subject ends with the token."""
+        waiting = self._waiting.get(message.subject.rpartition(".")[2])
+        if waiting is not None and not waiting.reply.done():
+            waiting.reply.set_result(message)
+
+    def lose(self, why: str) -> None:
+        """No reply comes any more: whether any was carried out is not known."""
+        for waiting in self._waiting.values():
+            if not waiting.reply.done():
+                waiting.reply.set_exception(LostReply(why))
+
+    def forbid(self, subject: str, failure: Callable[[str], Exception]) -> None:
+        """The server forbids it; the client library hands subjects over in lower case."""
+        for waiting in self._waiting.values():
+            for forbidden in waiting.subjects:
+                if forbidden.lower() == subject and not waiting.reply.done():
+                    waiting.reply.set_exception(failure(forbidden))
+
+
 class Connection:
     """One connection to nats-server; see wire.Wire and, for `server_version`, check_version."""
 
@@ -75,7 +126,7 @@ class Connection:
         self._refused = asyncio.Event()
         self._distrusted = ""
         self._last_error = "no server answered"
-        self._asked = Asked()
+        self._asked = _Asked()
         self._inbox = ""
         self._reconnected: list[Callable[[], None]] = []
         self._refused_subscriptions: set[str] = set()

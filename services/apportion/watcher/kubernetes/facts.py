@@ -13,9 +13,9 @@ from typing import NamedTuple
 import msgspec
 
 from apportion.core.devices.shares import Oversold
-from apportion.core.ledger.adoption import charged
+from apportion.core.ledger.handlers.adoption import charged
+from apportion.core.ledger.handlers.unattributed_devices import taken
 from apportion.core.ledger.state import Phase, PodState, State
-from apportion.core.ledger.unnamed import taken
 from apportion.core.workloads.adoption.placement_annotations import shares_text
 from apportion.core.workloads.document import ManifestError, shown
 from apportion.core.workloads.kinds.drafts import claims_of, submitted

@@ -18,8 +18,8 @@ import msgspec
 
 from apportion.core.explain.lines import shares_words
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.handlers.unattributed_devices import EVIDENCE
 from apportion.core.ledger.state import State
-from apportion.core.ledger.unnamed import EVIDENCE
 from apportion.core.workloads.adoption.managed_fields import WRITERS
 from apportion.core.workloads.pods.gangs import VERSIONS
 from apportion.core.workloads.pods.template import ManifestConfig

@@ -10,7 +10,7 @@ from apportion.core.identity.permissions import permissions_of
 from apportion.core.identity.roles import ROLES, Role
 from apportion.core.identity.sharing import BESIDE, sharing
 from apportion.runtime.jetstream.examining import covers
-from apportion.runtime.jetstream.users import Member
+from apportion.runtime.jetstream.server.users import Member
 from apportion_schemas import CATALOGUE
 from tools.nats_configuration import differing
 

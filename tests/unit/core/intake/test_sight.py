@@ -19,7 +19,7 @@ from apportion.core.intake.sight import (
     subjects_of_node,
 )
 from apportion.core.ledger import snapshot
-from apportion.core.ledger.handing import handed
+from apportion.core.ledger.agent_view import handed
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream.examining import covers

@@ -8,9 +8,10 @@ import pytest
 from msgspec import structs
 
 from apportion.core.devices.shares import release
-from apportion.core.ledger import departures, fold, invariants
+from apportion.core.ledger import fold, invariants
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.handlers import departures
 from apportion.core.ledger.state import State
 from apportion_schemas import (
     DeviceCordoned,

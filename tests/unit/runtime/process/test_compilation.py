@@ -95,7 +95,7 @@ class Row:
 def test_functions_of_listed_modules_are_called_directly() -> None:
     """One that is given away as a value stays Python's, and so does what no listed module has."""
     source = """
-from apportion.core.ledger.hosting import charge_host
+from apportion.core.ledger.host_usage import charge_host
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.columns import Columns, Rows
 from apportion.core.placement.feasibility import amounts
@@ -106,7 +106,7 @@ def take(columns: Columns, rows: Rows):
     charge_host(packed.amounts(1, 2, 3), columns, rows)
 """
     assert list(hatch_build.declared(source, ())) == [
-        "from apportion.core.ledger.hosting cimport charge_host",
+        "from apportion.core.ledger.host_usage cimport charge_host",
         "from apportion.core.placement.index cimport packed",
         "from apportion.core.placement.index.columns cimport Columns as _Columns",
         "cpdef object take(_Columns columns, rows)",

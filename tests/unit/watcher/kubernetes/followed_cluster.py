@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.watcher.kubernetes.facts import Adoption, Fact, Facts, Revisions
 from apportion.watcher.kubernetes.objects import ObjectReader

@@ -23,8 +23,8 @@ from apportion.cli.render.output import console, plain, print_json
 from apportion.core.explain.answers import GangAnswer, PodAnswer, PodDetail
 from apportion.core.explain.health import moving
 from apportion.core.explain.lines import limit_name, listed
+from apportion.runtime.files.manifest_set import Wish
 from apportion.runtime.files.manifests import Problem
-from apportion.runtime.files.wishes import Wish
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import PodGone, PodGroupGone, QueueObserved, QuotaGone, QuotaObserved

@@ -46,7 +46,7 @@ from apportion.core.explain.answers import GangAnswer, PodAnswer, QueueAnswer, W
 from apportion.core.explain.lines import limit_name, listed, shares_words
 from apportion.core.explain.vocabulary import WAITING
 from apportion.core.explain.words import many
-from apportion.runtime.files.wishes import Wish, undeclared_queues
+from apportion.runtime.files.manifest_set import Wish, undeclared_queues
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import Shape
 

@@ -21,7 +21,7 @@ from apportion.core.explain.doctor_answers import CheckAnswer, DoctorAnswer
 from apportion.runtime.files.archives import archive_facts
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.examining import examine
-from apportion.runtime.jetstream.monitoring import monitor_url, server_says
+from apportion.runtime.jetstream.server.monitoring import monitor_url, server_says
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.receipts import receipt_facts
 from apportion.runtime.process.clock import SystemClock

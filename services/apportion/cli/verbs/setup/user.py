@@ -17,7 +17,7 @@ import msgspec
 from apportion.cli.client.connection import DATA_ENV, JSON, default_data
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json, show, table
-from apportion.runtime.jetstream.users import ADDABLE, Member, Users, UsersFailed
+from apportion.runtime.jetstream.server.users import ADDABLE, Member, Users, UsersFailed
 from apportion.runtime.ledger.port import ALL_SUBJECTS
 
 
@@ -173,7 +173,7 @@ def _how_to_connect(users: Users, member: Member) -> Iterator[str]:
     the server is not that of `up`.
     """
     from apportion.core.identity.permissions import role_of
-    from apportion.runtime.jetstream.server import ServerFailed, load_credentials
+    from apportion.runtime.jetstream.server.embedded import ServerFailed, load_credentials
 
     try:
         known = load_credentials(users.folder)

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from apportion.core.devices.shares import DeviceState, release, template_cpu_of
-from apportion.core.ledger.hosting import release_host
+from apportion.core.ledger.host_usage import release_host
 from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState, PodState
 from apportion_schemas import Device, NodeObserved, RefusalCode
 

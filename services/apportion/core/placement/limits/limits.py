@@ -7,7 +7,7 @@ they have read the ledger; what keeps them from going beyond together: `queueing
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.limits.namespaces import Namespaces

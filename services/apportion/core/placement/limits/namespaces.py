@@ -6,7 +6,7 @@ rule and no invariant of the ledger: the fold takes what goes beyond it.
 
 from collections.abc import Sequence
 
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.limits import quotas

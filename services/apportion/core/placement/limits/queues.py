@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from apportion.core.ledger.belonging import queue_of
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.limits import quotas

@@ -11,7 +11,7 @@ every pod that was placed or left, an account holds what a walk over its placed 
 from collections import Counter
 from typing import Final
 
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, Placement, PodState, State
 from apportion.core.placement.limits.quotas import Amount, Amounts
 from apportion_schemas import NodeGone, NodeObserved, NodeReported, PodChanged, Shape, Share

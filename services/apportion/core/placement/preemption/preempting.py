@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from apportion.core.ledger.change import Change
-from apportion.core.ledger.evictions import awaited
+from apportion.core.ledger.handlers.change import Change
+from apportion.core.ledger.handlers.evictions import awaited
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.feasibility import FITS
 from apportion.core.placement.finder import PlaceFinder

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from apportion.core.devices.shares import retake
 from apportion.core.ledger import fold
 from apportion.core.ledger.belonging import queue_of
-from apportion.core.ledger.hosting import charge_host
+from apportion.core.ledger.host_usage import charge_host
 from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State
 from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.assign.devices import assign

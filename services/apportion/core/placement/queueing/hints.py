@@ -11,7 +11,7 @@ reasons; a property test plays histories against the table.
 
 from typing import Final
 
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.placement.feasibility.causes import CAUSES
 from apportion.core.placement.feasibility.descriptors import (
     COMPLETED,

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from apportion.core.ledger.belonging import DEFAULT, queue_of
-from apportion.core.ledger.evictions import awaited
+from apportion.core.ledger.handlers.evictions import awaited
 from apportion.core.ledger.state import PENDING, PodState, State
 from apportion.core.placement.queueing.keys import gang_key, keys_of, queue_key
 from apportion.core.placement.queueing.shape_queue import (

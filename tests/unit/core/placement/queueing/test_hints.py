@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.core.ledger.change import Change
+from apportion.core.ledger.handlers.change import Change
 from apportion.core.placement.feasibility.descriptors import GANG, REORDERED, SOME
 from apportion.core.placement.queueing.hints import BY_EVENT, BY_REASON, HELPS_NOBODY, asked
 from apportion_schemas import (

@@ -4,7 +4,7 @@ Invariant: a pod is evicted only for a pending one of higher priority, whatever 
 thought; and of those that are noted each holds its place still.
 """
 
-from apportion.core.ledger.change import Change, Context, Refused
+from apportion.core.ledger.handlers.change import Change, Context, Refused
 from apportion.core.ledger.state import PENDING, PodState, State
 from apportion_schemas import BudgetGone, BudgetObserved, PodEvicted
 

@@ -5,7 +5,7 @@ import pytest
 from apportion.core.configuration.offering import NO_CDI as REASON
 from apportion.core.configuration.offering import closed
 from apportion.core.devices.simulating import simulated_devices
-from apportion.core.ledger.turns import AT_ALLOCATE, ahead, handing_out
+from apportion.core.ledger.handlers.turns import AT_ALLOCATE, ahead, handing_out
 from apportion_schemas import (
     AllocationFailed,
     Device,

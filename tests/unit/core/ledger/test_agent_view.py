@@ -1,6 +1,6 @@
 """What a placement tells the agent of its node besides the shares."""
 
-from apportion.core.ledger.handing import handed
+from apportion.core.ledger.agent_view import handed
 from apportion_schemas import Ask, Device, PodPlaced, PodSubmitted, Score, Shape, Share
 
 CARD = Device(

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, template_cpu_of
-from apportion.core.ledger.hosting import charge_host
+from apportion.core.ledger.host_usage import charge_host
 from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State
 from apportion_schemas import Device, PodAdopted, Share
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apportion.runtime.jetstream.users import Users, UsersFailed
+from apportion.runtime.jetstream.server.users import Users, UsersFailed
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from apportion.runtime.process.apart import ApartFailed, Tell, TookTooLong, apart
+from apportion.runtime.process.fork_worker import ApartFailed, Tell, TookTooLong, apart
 
 
 def _children() -> list[str]:

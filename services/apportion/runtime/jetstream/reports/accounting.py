@@ -22,7 +22,7 @@ from apportion.core.reports.report import Period, Reading
 from apportion.core.reports.rows import By
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.jetstream.periods import micros_since
+from apportion.runtime.jetstream.reports.periods import micros_since
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.archive import read_archive, read_said
 from apportion.runtime.ledger.history import Dated, history

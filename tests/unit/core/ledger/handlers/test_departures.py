@@ -4,9 +4,10 @@ from itertools import count
 
 import pytest
 
-from apportion.core.ledger import departures, fold
+from apportion.core.ledger import fold
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS
+from apportion.core.ledger.handlers import departures
 from apportion.core.ledger.snapshot import Taking, restore, take
 from apportion.core.placement.engine import Engine
 from apportion_schemas import NodeCordoned, NodeGone, NodeSilent, NodeUncordoned, PodAdopted

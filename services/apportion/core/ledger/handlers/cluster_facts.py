@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import structs
 
 from apportion.core.configuration import ConfigurationError, check
-from apportion.core.ledger.change import Change, Context, Refused
-from apportion.core.ledger.evictions import budget_gone, budget_observed
+from apportion.core.ledger.handlers.change import Change, Context, Refused
+from apportion.core.ledger.handlers.evictions import budget_gone, budget_observed
 from apportion.core.ledger.state import GroupState
 from apportion_schemas import (
     BudgetGone,

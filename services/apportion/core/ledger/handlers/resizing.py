@@ -11,7 +11,7 @@ from copy import copy
 from msgspec import structs
 
 from apportion.core.devices.shares import Oversold, occupy, release, retake
-from apportion.core.ledger.change import Change, Context, Refused
+from apportion.core.ledger.handlers.change import Change, Context, Refused
 from apportion.core.ledger.shaping import reshape
 from apportion.core.ledger.state import NodeState, PodState, Resize, State
 from apportion_schemas import Ask, PodResized, ResizeAsked, ResizeRefused, Share

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from apportion.runtime.process.interrupting import children_that_interrupt_nobody
+from apportion.runtime.process.cpu_policy import children_that_interrupt_nobody
 
 if sys.platform != "linux":
     pytest.skip("the policy is Linux's", allow_module_level=True)
 
 ASKED = "import os; print(os.sched_getscheduler(0))"
 KEPT = (
-    "import os; from apportion.runtime.process.interrupting import interrupt_nobody; "
+    "import os; from apportion.runtime.process.cpu_policy import interrupt_nobody; "
     "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); "
     "interrupt_nobody(); print(os.sched_getscheduler(0))"
 )

@@ -5,8 +5,8 @@ Invariant: `cordon` says the reasons of `cordons`, and nothing of anybody else's
 """
 
 from apportion.core.devices.cordons import Cordon, added, reasons, without
-from apportion.core.ledger.change import Change, Context, Refused
-from apportion.core.ledger.departures import node_of, note_left
+from apportion.core.ledger.handlers.change import Change, Context, Refused
+from apportion.core.ledger.handlers.departures import node_of, note_left
 from apportion_schemas import (
     DeviceCordoned,
     DeviceCordonLifted,

@@ -31,8 +31,8 @@ from apportion.core.identity.configuration import (
     configuration,
     password_variable,
 )
-from apportion.runtime.jetstream.users import CONFIGURATION, Users, UsersFailed
-from apportion.runtime.process.interrupting import children_that_interrupt_nobody
+from apportion.runtime.jetstream.server.users import CONFIGURATION, Users, UsersFailed
+from apportion.runtime.process.cpu_policy import children_that_interrupt_nobody
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.reach import Reach
 

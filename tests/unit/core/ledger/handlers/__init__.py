@@ -1,0 +1,1 @@
+"""Unit tests of what the fold makes of events, by concern."""

@@ -1,0 +1,1 @@
+"""Unit tests of the users and the monitoring of the ledger's server."""
