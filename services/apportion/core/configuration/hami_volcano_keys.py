@@ -7,14 +7,15 @@ Invariant: what is taken out says what is so here anyhow, or is about something 
 does for any value. Anything else is refused by its key, with what to do instead.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from apportion.core.configuration.errors import ConfigurationError
-from apportion.core.devices.catalogue import FAMILIES, mig_profiles
-from apportion.core.workloads.dialects import ascend, cambricon
+from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.workloads.dialects import chart
+from apportion.core.workloads.dialects.listing import sections
 from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
-from apportion.core.workloads.document import below, shown
+from apportion.core.workloads.document import ManifestError, below
 
 
 class Key(NamedTuple):
@@ -60,27 +61,13 @@ _NODE: Final = {
     "libcudaloglevel": _LOG,
     "enablegetpreferredallocation": Key("the scheduler chooses the devices"),
 }
+_NOT_KNOWN: Final = "such devices are not known here, and pods that ask for one get none"
 _GEOMETRIES: Final = "knownMigGeometries"
 _ALLOWLIST: Final = "migProfileAllowlist"
 _UNKNOWN: Final = (
     "hygon", "metax", "enflame", "mthreads", "iluvatar", "iluvatars", "kunlun", "awsneuron", "amd",
     "vastai", "biren",
 )  # fmt: skip
-_NPU_NODE: Final = {
-    "name": Key("it says which node the entry is about"),
-    "hami-vnpu-core": Key(
-        "off is how it is here",
-        (False,),
-        "remove it: which NPUs are split softly, their agent says",
-    ),
-    "vDeviceCount": Key("a node reports itself how many pods share an NPU"),
-    "filterDevices": Key(
-        "it leaves out no device",
-        ({}, {"uuid": [], "index": []}, {"uuid": []}, {"index": []}, None),
-        "write it in nodeconfig: {name: NODE, filterdevices: {index: [0]}}",
-    ),
-}
-"""`nodes` of the file of HAMi's plugin for NPUs, the ConfigMap `hami-device-node-config`."""
 
 
 def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Passed, ...]]:
@@ -89,6 +76,13 @@ def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Pas
     Raises:
         ConfigurationError: a key asks for something that is not done here.
     """
+    try:
+        return _without_foreign(document)
+    except ManifestError as error:  # of a section that a dialect checks
+        raise ConfigurationError(error.field, error.value, error.problem, error.fix) from None
+
+
+def _without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Passed, ...]]:
     left, passed = dict(document), list[Passed]()
     nvidia = document.get("nvidia")
     if isinstance(nvidia, dict):
@@ -103,9 +97,13 @@ def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Pas
             _taken(node, _NODE, f"nodeconfig[{at}]", passed) if isinstance(node, dict) else node
             for at, node in enumerate(nodes)
         ]
-    for section, check in _SECTIONS.items():
+    for section, check in sections().items():
         if section in left:
             passed.append(Passed(section, check(left.pop(section), section)))
+    for section in _UNKNOWN:
+        if section in left:
+            del left[section]
+            passed.append(Passed(section, _NOT_KNOWN))
     return left, tuple(passed)
 
 
@@ -116,15 +114,9 @@ def _taken(
     for name, key in keys.items():
         if name not in part:
             continue
-        _expect(part[name], key.nothing, below(path, name), key.fix)
+        chart.expect(part[name], key.nothing, below(path, name), key.fix)
         passed.append(Passed(below(path, name), key.why))
     return {name: value for name, value in part.items() if name not in keys}
-
-
-def _expect(value: object, nothing: tuple[object, ...], path: str, fix: str) -> None:
-    """Refuse a value that is none of these, if there are any; `true` is no 1."""
-    if nothing and not any(value == each and type(value) is type(each) for each in nothing):
-        raise ConfigurationError(path, value, "is not obeyed here", fix)
 
 
 def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
@@ -133,7 +125,7 @@ def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
     if entries is None:
         return
     path = f"nvidia.{_ALLOWLIST}"
-    for at, entry in enumerate(_list(entries, path)):
+    for at, entry in enumerate(chart.a_list(entries, path)):
         here = f"{path}[{at}]"
         allowed = {_slices(name) for name in _texts(entry, "profiles", here)}
         for model in _texts(entry, "models", here):
@@ -170,115 +162,8 @@ def _slices(profile: str) -> str:
     return profile.partition(".")[0]
 
 
-def _check_cambricon(section: object, path: str) -> str:
-    names = {
-        "resourceCountName": cambricon.COUNT,
-        "resourceMemoryName": cambricon.MEMORY,
-        "resourceCoreName": cambricon.CORES,
-    }
-    _same(_dict(section, path), names, path)
-    return "these names are fixed here"
-
-
-def _check_vnpus(section: object, path: str) -> str:
-    """HAMi's section is an object with `configs`; older files have the list itself."""
-    if isinstance(section, dict):
-        soft = section.get("hamiVnpuCore", False)
-        at = below(path, "hamiVnpuCore")
-        _expect(soft, (False,), at, "remove it: which NPUs are split softly, their agent says")
-        section, path = section.get("configs", []), f"{path}.configs"
-    known = {npu.word: npu for npu in ascend.NPUS}
-    for position, each in enumerate(_list(section, path)):
-        here = f"{path}[{position}]"
-        chip = _dict(each, here)
-        by_chip = known.get(f"Ascend{chip.get('chipName')}")
-        word = chip.get("commonWord", by_chip.word if by_chip else None)
-        npu = known.get(str(word))
-        if npu is not None:
-            _check_npu(chip, npu, here)
-        elif by_chip is not None:
-            fix = f"write {by_chip.word}, and {by_chip.count} in pods; or remove this entry"
-            raise ConfigurationError(f"{here}.commonWord", word, "is not obeyed here", fix)
-    return "names, templates and pairs of dies are those of the catalogue"
-
-
-def _check_npu(chip: dict[str, Any], npu: ascend.Npu, path: str) -> None:
-    names = {
-        "resourceName": npu.count,
-        "resourceMemoryName": npu.memory,
-        "resourceCoreName": npu.cores,
-        "memoryFactor": 1,
-        "overwriteEnv": False,
-        "runtimeClassName": "",
-        "superPod": npu.paired,
-    }
-    _same(chip, names, path)
-    templates = [
-        {"name": each.name, "memory": each.memory_mib, "aiCore": each.cores, "aiCPU": each.cpu}
-        for each in FAMILIES[npu.family].templates
-    ]
-    listed = _list(chip.get("templates", templates), f"{path}.templates")
-    written = [{"aiCPU": 0} | _dict(each, f"{path}.templates") for each in listed]
-    if sorted(map(_sorted, written)) != sorted(map(_sorted, templates)):
-        raise ConfigurationError(
-            f"{path}.templates", _templates(written),
-            f"are not the templates of {npu.word}, {_templates(templates)}",
-            "remove templates: the catalogue has them",
-        )  # fmt: skip
-
-
-def _templates(listed: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{each.get('name')} ({each.get('memory')} MiB)" for each in listed)
-
-
-def _sorted(template: dict[str, Any]) -> list[tuple[str, str]]:
-    return sorted((str(key), str(value)) for key, value in template.items())
-
-
-def _same(section: dict[str, Any], expected: dict[str, Any], path: str) -> None:
-    for key, value in expected.items():
-        fix = f"remove it; here it is {shown(value)}"
-        _expect(section.get(key, value), (value,), below(path, key), fix)
-
-
-def _check_npu_nodes(section: object, path: str) -> str:
-    for position, each in enumerate(_list(section, path)):
-        here = f"{path}[{position}]"
-        left = _taken(_dict(each, here), _NPU_NODE, here, [])
-        for key, value in left.items():
-            fix = "write the keys of a node in nodeconfig"
-            raise ConfigurationError(
-                below(here, key), value, "is under a key that is not known", fix
-            )
-    return "a node reports itself which NPUs it has, and how they are split"
-
-
-def _check_unknown(_section: object, _path: str) -> str:
-    return "such devices are not known here, and pods that ask for one get none"
-
-
-def _dict(value: object, path: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigurationError(path, value, "is not an object", "write it as in the chart")
-    return value
-
-
-def _list(value: object, path: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ConfigurationError(path, value, "is not a list", "write it as in the chart")
-    return value
-
-
 def _texts(entry: object, key: str, path: str) -> Iterator[str]:
-    for text in _list(_dict(entry, path).get(key), f"{path}.{key}"):
+    for text in chart.a_list(chart.an_object(entry, path).get(key), f"{path}.{key}"):
         if not isinstance(text, str):
             raise ConfigurationError(f"{path}.{key}", text, "is not text", "write names")
         yield text
-
-
-_SECTIONS: Final[dict[str, Callable[[object, str], str]]] = {
-    "cambricon": _check_cambricon,
-    "vnpus": _check_vnpus,
-    "nodes": _check_npu_nodes,
-    **dict.fromkeys(_UNKNOWN, _check_unknown),
-}

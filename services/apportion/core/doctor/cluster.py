@@ -7,6 +7,8 @@ from apportion.core.devices.cordons import cordon_words
 from apportion.core.doctor.facts import ClusterFacts, Cordoned, FailedDevices, SilentAgent
 from apportion.core.explain.health import failure, pods_on
 from apportion.core.ledger.state import DRAINED, NodeState, State
+from apportion.core.workloads.dialects.listing import domains
+from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
@@ -16,8 +18,6 @@ from apportion_schemas import (
     SharesAllocated,
 )
 
-DEVICE_RESOURCES = ("nvidia.com/", "huawei.com/", "cambricon.com/", "volcano.sh/", "tencent.com/")
-"""How the names of extended resources begin by which a node of Kubernetes offers devices."""
 WORDS_OF_PLACES: Final = (SharesAllocated, AllocationFailed, ShareBreached, PodBound, BindFailed)
 """What an agent and a binder say of a pod's place, which they do while the pod may end."""
 
@@ -105,4 +105,5 @@ def _cordoned(node: NodeState) -> Iterator[Cordoned]:
 def _offers(node: NodeState) -> bool:
     """Whether Kubernetes says that it has devices."""
     extended = node.observed.extended if node.observed else {}
-    return any(count and name.startswith(DEVICE_RESOURCES) for name, count in extended.items())
+    known = domains(DialectConfig())
+    return any(count and name.startswith(known) for name, count in extended.items())

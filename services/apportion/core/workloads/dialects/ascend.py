@@ -10,13 +10,14 @@ memory and by percent of their cores, of as many devices as it says. It gets NPU
 reports in the mode `hami-core`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec import structs
 
 from apportion.core.devices.catalogue import FAMILIES, module_of
-from apportion.core.workloads.dialects import hami
+from apportion.core.workloads.dialects import chart, hami
 from apportion.core.workloads.dialects.amounts import Amount, Amounts, Container
 from apportion.core.workloads.dialects.dialect import (
     Dialect,
@@ -31,7 +32,7 @@ from apportion.core.workloads.dialects.dialect import (
     some_left,
 )
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion.core.workloads.document import ManifestError
+from apportion.core.workloads.document import ManifestError, below
 from apportion_schemas import Ask, DeviceConstraints, Mode, Share
 from apportion_schemas.quantities import WHOLE
 
@@ -110,7 +111,7 @@ NPUS = (
 def _resources(_: DialectConfig) -> Resources:
     found: dict[str, Resource] = {MINDCLUSTER: Resource(tuple(npu.family for npu in NPUS))}
     for npu in NPUS:
-        own = of_family(npu.family, count=npu.count, memory=npu.memory, cores=npu.cores)
+        own = of_family(npu.family, (npu.count, npu.memory, npu.cores), clamps=False)
         found |= own | {name.lower(): resource for name, resource in own.items()}
     return found
 
@@ -282,6 +283,90 @@ def _part(share: Share) -> dict[str, str | int]:
     return {"UUID": share.device, **{name: much for name, much in amounts.items() if much}}
 
 
+def _check_section(section: object, path: str) -> str:
+    """HAMi's section is an object with `configs`; older files have the list itself."""
+    if isinstance(section, dict):
+        soft = section.get("hamiVnpuCore", False)
+        at = below(path, "hamiVnpuCore")
+        chart.expect(soft, (False,), at, "remove it: which NPUs are split softly, their agent says")
+        section, path = section.get("configs", []), f"{path}.configs"
+    known = {npu.word: npu for npu in NPUS}
+    for position, each in enumerate(chart.a_list(section, path)):
+        here = f"{path}[{position}]"
+        chip = chart.an_object(each, here)
+        by_chip = known.get(f"Ascend{chip.get('chipName')}")
+        word = chip.get("commonWord", by_chip.word if by_chip else None)
+        npu = known.get(str(word))
+        if npu is not None:
+            _check_npu(chip, npu, here)
+        elif by_chip is not None:
+            fix = f"write {by_chip.word}, and {by_chip.count} in pods; or remove this entry"
+            raise ManifestError(f"{here}.commonWord", word, "is not obeyed here", fix)
+    return "names, templates and pairs of dies are those of the catalogue"
+
+
+def _check_npu(chip: dict[str, Any], npu: Npu, path: str) -> None:
+    names = {
+        "resourceName": npu.count,
+        "resourceMemoryName": npu.memory,
+        "resourceCoreName": npu.cores,
+        "memoryFactor": 1,
+        "overwriteEnv": False,
+        "runtimeClassName": "",
+        "superPod": npu.paired,
+    }
+    chart.same(chip, names, path)
+    templates = [
+        {"name": each.name, "memory": each.memory_mib, "aiCore": each.cores, "aiCPU": each.cpu}
+        for each in FAMILIES[npu.family].templates
+    ]
+    listed = chart.a_list(chip.get("templates", templates), f"{path}.templates")
+    written = [{"aiCPU": 0} | chart.an_object(each, f"{path}.templates") for each in listed]
+    if sorted(map(_sorted, written)) != sorted(map(_sorted, templates)):
+        raise ManifestError(
+            f"{path}.templates", _templates(written),
+            f"are not the templates of {npu.word}, {_templates(templates)}",
+            "remove templates: the catalogue has them",
+        )  # fmt: skip
+
+
+def _templates(listed: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{each.get('name')} ({each.get('memory')} MiB)" for each in listed)
+
+
+def _sorted(template: dict[str, Any]) -> list[tuple[str, str]]:
+    return sorted((str(key), str(value)) for key, value in template.items())
+
+
+_NODE_KEYS: Mapping[str, tuple[tuple[object, ...], str]] = {
+    "name": ((), ""),
+    "hami-vnpu-core": ((False,), "remove it: which NPUs are split softly, their agent says"),
+    "vDeviceCount": ((), ""),  # a node reports itself how many pods share an NPU
+    "filterDevices": (
+        ({}, {"uuid": [], "index": []}, {"uuid": []}, {"index": []}, None),  # it leaves out none
+        "write it in nodeconfig: {name: NODE, filterdevices: {index: [0]}}",
+    ),
+}
+"""Keys that are nothing here, for which values, and what to do about others."""
+
+
+def _check_nodes(section: object, path: str) -> str:
+    """`nodes` of the file of HAMi's plugin for NPUs, the ConfigMap `hami-device-node-config`."""
+    for position, each in enumerate(chart.a_list(section, path)):
+        here = f"{path}[{position}]"
+        node = chart.an_object(each, here)
+        for key, (nothing, fix) in _NODE_KEYS.items():
+            if key in node:
+                chart.expect(node[key], nothing, below(here, key), fix)
+        for key, value in node.items():
+            if key not in _NODE_KEYS:
+                fix = "write the keys of a node in nodeconfig"
+                raise ManifestError(
+                    below(here, key), value, "is under a key that is not known", fix
+                )
+    return "a node reports itself which NPUs it has, and how they are split"
+
+
 DIALECT = Dialect(
     name="ascend",
     devices="NPUs",
@@ -299,4 +384,5 @@ DIALECT = Dialect(
         for npu in NPUS
         for key in (npu.allocated, npu.to_allocate)
     },
+    sections={"vnpus": _check_section, "nodes": _check_nodes},
 )

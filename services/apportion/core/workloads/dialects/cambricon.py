@@ -5,7 +5,7 @@ cores are of each MLU, and one of them alone asks for one. Whoever names no core
 and so the MLU alone. Their names carry `smlu`, the share that the vendor's own plugin makes.
 """
 
-from apportion.core.workloads.dialects import hami
+from apportion.core.workloads.dialects import chart, hami
 from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.dialect import (
     Dialect,
@@ -29,6 +29,7 @@ MEMORY = "cambricon.com/mlu.smlu.vmemory"
 CORES = "cambricon.com/mlu.smlu.vcore"
 TO_ALLOCATE = "hami.io/cambricon-mlu-devices-to-allocate"
 ALLOCATED = "hami.io/cambricon-mlu-devices-allocated"
+_NO_COUNT = f"asks for one MLU here, where HAMi gives none; write {COUNT}: 1"
 SELECTING = Selecting(
     use_types="cambricon.com/use-mlutype",
     nouse_types="cambricon.com/nouse-mlutype",
@@ -38,7 +39,7 @@ SELECTING = Selecting(
 
 
 def _resources(_: DialectConfig) -> Resources:
-    return of_family(FAMILY, count=COUNT, memory=MEMORY, cores=CORES, unit_mib=UNIT_MIB)
+    return of_family(FAMILY, (COUNT, MEMORY, CORES), unit_mib=UNIT_MIB, clamps=True)
 
 
 def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
@@ -78,6 +79,13 @@ def _render(it: PlacedPod) -> dict[str, str]:
     }
 
 
+def _check_section(section: object, path: str) -> str:
+    """`cambricon` of HAMi's file."""
+    names = {"resourceCountName": COUNT, "resourceMemoryName": MEMORY, "resourceCoreName": CORES}
+    chart.same(chart.an_object(section, path), names, path)
+    return "these names are fixed here"
+
+
 DIALECT = Dialect(
     name="cambricon",
     devices="MLUs",
@@ -87,4 +95,6 @@ DIALECT = Dialect(
     reserved=dict.fromkeys(SELECTING, "selects MLUs in a pod that asks for {devices}"),
     render=_render,
     recover={ALLOCATED: hami.segments_of(FAMILY)},
+    needs=dict.fromkeys((MEMORY, CORES), (COUNT, _NO_COUNT)),
+    sections={"cambricon": _check_section},
 )

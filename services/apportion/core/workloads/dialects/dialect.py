@@ -68,11 +68,14 @@ class Bound(NamedTuple):
 class Resource(NamedTuple):
     """The families of devices that a name is about, and what a limit of it counts.
 
-    `bound` is None where a limit has no meaning, as of a priority.
+    `bound` is None where a limit has no meaning, as of a priority. `clamps`: more percent of a
+    device than 100 counts as 100. `caps`: more memory than a device has counts as all of it.
     """
 
     families: tuple[str, ...]
     bound: Bound | None = None
+    clamps: bool = False
+    caps: bool = False
 
 
 Resources = Mapping[str, Resource]
@@ -80,13 +83,14 @@ Resources = Mapping[str, Resource]
 
 
 def of_family(
-    family: str, *, count: str, memory: str, cores: str, unit_mib: int = 1
+    family: str, names: tuple[str, str, str], *, unit_mib: int = 1, clamps: bool, caps: bool = False
 ) -> dict[str, Resource]:
     """The usual three names of a family: devices, memory in units of so many MiB, and cores."""
+    count, memory, cores = names
     return {
         count: Resource((family,), Bound(SHARES, family)),
-        memory: Resource((family,), Bound(DEVICE_MEMORY, family, unit_mib)),
-        cores: Resource((family,), Bound(CORES, family)),
+        memory: Resource((family,), Bound(DEVICE_MEMORY, family, unit_mib), caps=caps),
+        cores: Resource((family,), Bound(CORES, family), clamps=clamps),
     }
 
 
@@ -376,6 +380,14 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     they are looked at.
     `priority` is the resource that gives a container's tasks their priority on a shared device
     under a configuration, empty where there is none.
+
+    What follows is for those that look for what is probably not meant, and for the configuration.
+    `needs` are resources that are of use only beside another, with that one and the reason.
+    `idle` are two resources of which the first says nothing beside the second under a
+    configuration, and the system that has it so. `writes` is how annotations begin that its own
+    scheduler and plugin write on pods. `sections` are those of HAMi's and Volcano's configuration
+    files that are about it: each is checked, by the path to it, and the answer is why it is taken;
+    it raises `ManifestError` (`chart`).
     """
 
     name: str
@@ -391,3 +403,7 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     variant: Callable[["Dialect", Notes], "Dialect"] | None = None
     device_choice: tuple[str, DeviceWeights | None] = ("", None)
     instances_alike: bool = False
+    needs: Mapping[str, tuple[str, str]] = {}
+    idle: Callable[[DialectConfig], tuple[str, str, str]] | None = None
+    writes: tuple[str, ...] = ()
+    sections: Mapping[str, Callable[[object, str], str]] = {}

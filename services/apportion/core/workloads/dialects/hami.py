@@ -47,7 +47,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _resources(config: DialectConfig) -> Resources:
-    return nvidia.resources(config.hami, config)
+    return nvidia.resources(config.hami, config, MANNER)
+
+
+def _idle(config: DialectConfig) -> tuple[str, str, str]:
+    return (*nvidia.idle_memory(config.hami, MANNER), "HAMi")
 
 
 def _priority(config: DialectConfig) -> str:
@@ -175,4 +179,6 @@ DIALECT = Dialect(
     recover=dict.fromkeys((ALLOCATED, TO_ALLOCATE), segments_of(nvidia.FAMILY)),
     priority=_priority,
     instances_alike=True,
+    idle=_idle,
+    writes=("hami.io/",),
 )

@@ -4,7 +4,7 @@ To add one: a module beside this one that makes a `DIALECT`, and its row here. I
 dialects that claim one name under a configuration, the one that is listed first is preferred.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 
 from apportion.core.devices.catalogue import FAMILIES
@@ -80,6 +80,21 @@ def resources(config: DialectConfig) -> Mapping[str, Resource]:
 
 
 @lru_cache(maxsize=8)
+def meanings(config: DialectConfig) -> Mapping[str, tuple[Resource, ...]]:
+    """What every resource name means to each dialect that claims it, in order."""
+    return {
+        name: tuple(dialect.resources(config)[name] for dialect in dialects)
+        for name, dialects in claims(config).items()
+    }
+
+
+@lru_cache(maxsize=8)
+def domains(config: DialectConfig) -> tuple[str, ...]:
+    """How the names of extended resources begin by which a node of Kubernetes offers devices."""
+    return tuple(sorted({f"{name.partition('/')[0]}/" for name in claims(config)}))
+
+
+@lru_cache(maxsize=8)
 def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
     """The names that count devices, each with its families, and that of a slot, which is of all: a
     device plugin registers these.
@@ -101,6 +116,24 @@ def reserved() -> Mapping[str, str]:
 def recovers() -> Mapping[str, Recover]:
     """How what a bound pod holds is read, by annotation, in the order in which they are tried."""
     return {key: read for dialect in DIALECTS for key, read in dialect.recover.items()}
+
+
+@lru_cache(maxsize=1)
+def needs() -> Mapping[str, tuple[str, str]]:
+    """Resources that are of use only beside another: that one, and why."""
+    return {name: need for dialect in DIALECTS for name, need in dialect.needs.items()}
+
+
+@lru_cache(maxsize=1)
+def writes() -> tuple[str, ...]:
+    """How annotations begin that some system's scheduler and plugin write on pods."""
+    return tuple(prefix for dialect in DIALECTS for prefix in dialect.writes)
+
+
+@lru_cache(maxsize=1)
+def sections() -> Mapping[str, Callable[[object, str], str]]:
+    """The sections of HAMi's and Volcano's configuration files that dialects check."""
+    return {name: check for dialect in DIALECTS for name, check in dialect.sections.items()}
 
 
 def families_of(names: Collection[str], config: DialectConfig) -> tuple[str, ...]:

@@ -130,15 +130,21 @@ def read(
     )
 
 
-def resources(names: VgpuNames, config: DialectConfig) -> dict[str, Resource]:
+def resources(names: VgpuNames, config: DialectConfig, manner: Manner) -> dict[str, Resource]:
     """What each of the names means; a part of a card and a priority mean nothing in a limit."""
     return dict.fromkeys(names.every, Resource((FAMILY,))) | of_family(
         FAMILY,
-        count=names.count,
-        memory=names.memory,
-        cores=names.cores,
+        (names.count, names.memory, names.cores),
         unit_mib=config.memory_factor,
+        clamps=manner.clamp_cores,
+        caps=manner.cap_memory,
     )
+
+
+def idle_memory(names: VgpuNames, manner: Manner) -> tuple[str, str]:
+    """Of memory as an amount and as a part, the one that says nothing, and the one that counts."""
+    both = (names.memory, names.memory_percent)
+    return both if manner.percentage_first else (both[1], both[0])
 
 
 def _wanted(amounts: Amounts, names: VgpuNames) -> bool:

@@ -34,7 +34,9 @@ FULLEST = ("binpack", DeviceWeights(slots=0, cores=1000, memory=1))
 card (`NewShareMode`), and fails a pod for which another was chosen ("Nvidia node mismatch"). A
 percent of the cores weighs more than all memory.
 """
-PREFIXES = ("docker.com", "tencent.com")
+WRITER = "tencent.com"
+"""Under it gpu-admission writes on pods what is no resource of theirs, too."""
+PREFIXES = ("docker.com", WRITER)
 UNIT_MIB = 256
 CARD = 100
 CONTAINERS_MAX: Final = 16
@@ -179,6 +181,7 @@ def _dialect(vcuda: Vcuda) -> Dialect:
             vcuda.recover,
         ),
         device_choice=FULLEST,
+        writes=(f"{vcuda.prefix}/",) if vcuda.prefix == WRITER else (),
     )
 
 

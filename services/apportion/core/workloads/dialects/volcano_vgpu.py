@@ -43,7 +43,11 @@ MANNER = nvidia.Manner(
 
 
 def _resources(config: DialectConfig) -> Resources:
-    return nvidia.resources(config.volcano_vgpu, config)
+    return nvidia.resources(config.volcano_vgpu, config, MANNER)
+
+
+def _idle(config: DialectConfig) -> tuple[str, str, str]:
+    return (*nvidia.idle_memory(config.volcano_vgpu, MANNER), "Volcano")
 
 
 def _priority(config: DialectConfig) -> str:
@@ -125,4 +129,6 @@ DIALECT = Dialect(
     render=render,
     recover={IDS: _recover},
     priority=_priority,
+    idle=_idle,
+    writes=("volcano.sh/vgpu-",),
 )

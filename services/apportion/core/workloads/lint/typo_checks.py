@@ -30,12 +30,9 @@ from apportion.core.grants.controls import HIGH, PRIORITY, ends_hold
 from apportion.core.workloads import kube
 from apportion.core.workloads.dialects import (
     ManifestError,
-    cambricon,
-    hami,
     listing,
     nvidia,
     plain,
-    volcano_vgpu,
 )
 from apportion.core.workloads.dialects import reading as preferences
 from apportion.core.workloads.dialects.amounts import AMOUNT_MAX, Container, whole
@@ -65,7 +62,6 @@ _OF_HAMI: Final = (
     "is asked of the node, as an extended resource of the vendor's plugin; HAMi's plugin of this "
     "name rejects a pod that HAMi's scheduler did not bind"
 )
-_NO_COUNT: Final = f"asks for one MLU here, where HAMi gives none; write {cambricon.COUNT}: 1"
 _NO_PROFILE: Final = f"is a MIG profile of no model known here: {_OF_THE_NODE}"
 _RIGHT: Final = "over pods of other namespaces, unless the node's agent has --priority-namespace"
 _HELD: Final = "unless the node's agent has --unheld-namespace, the container is held to its share"
@@ -85,8 +81,6 @@ OWN: Final = frozenset(
         "volcano.sh/task-spec",
     )
 )
-WRITTEN: Final = ("hami.io/", "volcano.sh/vgpu-", "apportion.dev/", "tencent.com/")
-"""How names begin that schedulers and plugins write on pods that they have placed."""
 OF_NODES: Final = ("cpu", "memory", "pods", "ephemeral-storage")
 """What a queue limits of nodes, beside huge pages and what has a domain."""
 
@@ -332,7 +326,11 @@ def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator
     known = _known_annotations()
     yield from of_annotations(found, at)
     for key in found:
-        if not isinstance(key, str) or key in known or (placed and key.startswith(WRITTEN)):
+        if (
+            not isinstance(key, str)
+            or key in known
+            or (placed and key.startswith(("apportion.dev/", *listing.writes())))
+        ):
             continue
         hint = _hint(key, known)
         if hint or _domain(key) in _domains(known):
@@ -341,10 +339,9 @@ def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator
 
 def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
     known = listing.claimed(config)
-    if cambricon.COUNT not in found:
-        for key in (cambricon.MEMORY, cambricon.CORES):
-            if found.get(key) not in (None, 0, "0"):
-                yield Suspect(within(at, key), _NO_COUNT)
+    for key, (other, why) in listing.needs().items():
+        if other not in found and found.get(key) not in (None, 0, "0"):
+            yield Suspect(within(at, key), why)
     for key in found:
         if not isinstance(key, str) or "/" not in key or key in known:
             continue
@@ -437,7 +434,8 @@ def doubtful_amounts(
     """The amounts of a container's `resources` that are probably not meant so, each with why."""
     asked = _asked(resources, config)
     for each in asked.values():
-        if each.name in (config.hami.cores, cambricon.CORES) and each.value > WHOLE:
+        meanings = listing.meanings(config).get(each.name, ())
+        if each.value > WHOLE and any(meaning.clamps for meaning in meanings):
             yield each, _CLAMPED.format(each.value)
         elif why := _too_much(each, config):
             yield each, why
@@ -472,7 +470,7 @@ def _too_much(asked: Asked, config: DialectConfig) -> str:
         return ""
     of = f" ({asked.value:,} units of {bound.unit} MiB)" if bound.unit > 1 else ""
     said = f"is {mib:,} MiB{of}, and the largest device known here has {most_mib:,} MiB"
-    if asked.name == config.volcano_vgpu.memory != config.hami.memory:
+    if all(meaning.caps for meaning in listing.meanings(config)[asked.name]):
         return f"{said}: it counts as all memory of whichever card it gets, as in Volcano; {_LESS}"
     if bound.unit > 1 and asked.value <= most_mib:
         return f"{said}; write {-(-asked.value // bound.unit)} if MiB were meant"
@@ -488,14 +486,13 @@ def _largest_mib(family: str) -> int:
 
 def _beside(asked: Mapping[str, Asked], config: DialectConfig) -> Iterator[tuple[Asked, str]]:
     """Where memory is asked for as an amount and as a part, that of the two which says nothing."""
-    for names, manner, system in (
-        (config.hami, hami.MANNER, "HAMi"),
-        (config.volcano_vgpu, volcano_vgpu.MANNER, "Volcano"),
-    ):
-        amount, part = asked.get(names.memory), asked.get(names.memory_percent)
-        if not (amount and part and amount.value and part.value):
+    for dialect in listing.DIALECTS:
+        if dialect.idle is None:
             continue
-        idle, counting = (amount, part) if manner.percentage_first else (part, amount)
+        *both, system = dialect.idle(config)
+        idle, counting = (asked.get(name) for name in both)
+        if not (idle and counting and idle.value and counting.value):
+            continue
         yield (
             idle,
             (
