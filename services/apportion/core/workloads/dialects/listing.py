@@ -124,6 +124,12 @@ def needs() -> Mapping[str, tuple[str, str]]:
     return {name: need for dialect in DIALECTS for name, need in dialect.needs.items()}
 
 
+@lru_cache(maxsize=8)
+def idle(config: DialectConfig) -> tuple[tuple[str, str, str], ...]:
+    """Resources that say nothing beside another: which, beside which, and in which system."""
+    return tuple(dialect.idle(config) for dialect in DIALECTS if dialect.idle is not None)
+
+
 @lru_cache(maxsize=1)
 def writes() -> tuple[str, ...]:
     """How annotations begin that some system's scheduler and plugin write on pods."""

@@ -433,9 +433,9 @@ def doubtful_amounts(
 ) -> Iterator[tuple[Asked, str]]:
     """The amounts of a container's `resources` that are probably not meant so, each with why."""
     asked = _asked(resources, config)
+    meanings = listing.meanings(config) if asked else {}
     for each in asked.values():
-        meanings = listing.meanings(config).get(each.name, ())
-        if each.value > WHOLE and any(meaning.clamps for meaning in meanings):
+        if each.value > WHOLE and any(meaning.clamps for meaning in meanings[each.name]):
             yield each, _CLAMPED.format(each.value)
         elif why := _too_much(each, config):
             yield each, why
@@ -443,8 +443,8 @@ def doubtful_amounts(
 
 
 def _asked(resources: Mapping[Any, Any], config: DialectConfig) -> dict[str, Asked]:
-    """What is no amount is passed over: whoever reads the pod refuses it."""
-    known = listing.claimed(config)
+    """What is no amount is passed over: reading the pod refuses it. A slot is no amount of any."""
+    known = listing.claims(config)
     found: dict[str, Asked] = {}
     kinds: tuple[Kind, Kind] = ("limits", "requests")
     for kind in kinds:
@@ -486,11 +486,8 @@ def _largest_mib(family: str) -> int:
 
 def _beside(asked: Mapping[str, Asked], config: DialectConfig) -> Iterator[tuple[Asked, str]]:
     """Where memory is asked for as an amount and as a part, that of the two which says nothing."""
-    for dialect in listing.DIALECTS:
-        if dialect.idle is None:
-            continue
-        *both, system = dialect.idle(config)
-        idle, counting = (asked.get(name) for name in both)
+    for idle_name, counting_name, system in listing.idle(config):
+        idle, counting = asked.get(idle_name), asked.get(counting_name)
         if not (idle and counting and idle.value and counting.value):
             continue
         yield (
@@ -543,7 +540,8 @@ def _entries(
     elif isinstance(value, dict):
         for key, each in value.items():
             if key != skip:
-                at = below(field, str(key))
+                plain_key = bool(field) and isinstance(key, str) and key.isalnum() and key.isascii()
+                at = f"{field}.{key}" if plain_key else below(field, str(key))
                 yield at, key, each
                 yield from _entries(each, at, depth + 1, skip=skip)
 

@@ -449,3 +449,10 @@ def test_a_priority_among_limits_needs_the_same_right() -> None:
     assert NAMESPACES in said.why
     limits["nvidia.com/priority"] = "5"
     assert found(document) == []
+
+
+def test_a_slot_is_no_amount() -> None:
+    """The webhook writes one beside amounts that no kubelet counts."""
+    limits = {"tencent.com__vcuda_core": 10, "tencent.com__vcuda_memory": 4}
+    limits["apportion.dev__slot"] = 1
+    assert not found(pod(None, **limits))
