@@ -118,7 +118,7 @@ async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[
     ledger = Ledger()
     reader = ObjectReader(frozenset(("default-scheduler",)), ManifestConfig())
     view = ClusterView(reader, ledger.state)
-    facts = Facts(view, ledger.state, Revisions())
+    facts = Facts(view, ledger.state, Revisions(ledger.state))
     for kind in KINDS:
         for document in json.loads(await plane.user("get", kind, "-A", "-o", "json"))["items"]:
             view.audiences[kind].seen(msgspec.json.encode(document))

@@ -473,8 +473,8 @@ UNHEARD = {"unheard member": 1.0}
 def _fences_upon_what_was_dropped(patch: Patch) -> None:
     """A scheduler never looks where the ledger begins."""
 
-    async def refused(self: Fences, refusal: FenceRefused) -> None:
-        del self, refusal
+    async def refused(self: Fences, refusal: FenceRefused, ledger: object) -> None:
+        del self, refusal, ledger
 
     patch.setattr(Fences, "refused", refused)
 

@@ -191,17 +191,20 @@ def _spent_ids_believed(patch: Patch) -> None:
     """The id of an older event is taken for the answer: nothing changes after a restart."""
 
     class Unasked:
+        def __init__(self, ledger: Any) -> None:
+            self.first_revision = ledger.first_revision
+
         async def last_on_subject(self, _subject: str) -> int:
             return -1
 
     real, real_write = FactWriting._overtaken, FactWriting._write
 
-    def overtaken(self: FactWriting, data: Any, refused: Any) -> None:
+    async def overtaken(self: FactWriting, data: Any, refused: Any, ledger: Any) -> None:
         if refused.found != -1:
-            real(self, data, refused)
+            await real(self, data, refused, ledger)
 
-    async def write(self: FactWriting, _ledger: Any, fact: Any, basis: int) -> int:
-        unasked: Any = Unasked()
+    async def write(self: FactWriting, ledger: Any, fact: Any, basis: int) -> int:
+        unasked: Any = Unasked(ledger)
         return await real_write(self, unasked, fact, basis)
 
     patch.setattr(FactWriting, "_write", write)

@@ -137,7 +137,7 @@ class Cycle:
         self._failures = 0
         self._refusals = 0
         self._contention = Contention()
-        self._fences = Fences(ledger)
+        self._fences = Fences()
         self.engine = Engine(state, now=_micros(clock))
         self._chosen = Chosen(state, self.engine.columns)
 
@@ -240,7 +240,7 @@ class Cycle:
     async def _count_refusal(self, refusal: FenceRefused | DuplicateRefused) -> None:
         """One more in a row. Raises DecisionsRefused if that is too many."""
         if isinstance(refusal, FenceRefused):
-            await self._fences.refused(refusal)
+            await self._fences.refused(refusal, self._ledger)
         self._contention.refused()
         self._refusals += 1
         if self._refusals > REFUSALS_MAX:

@@ -43,7 +43,7 @@ class Learning:
         self._ledger = ledger
         self._publisher = publisher
         self._histogram = ShapeHistogram(state)
-        self._fences = Fences(ledger)
+        self._fences = Fences()
         self._due = asyncio.Event()
 
     def observe(self, change: Change) -> None:
@@ -78,7 +78,7 @@ class Learning:
             await self._ledger.append([structs.replace(draft, expect=expect)])
         except FenceRefused as refusal:
             _log.info("another scheduler has learnt prices")
-            await self._fences.refused(refusal)
+            await self._fences.refused(refusal, self._ledger)
         except DuplicateRefused:
             _log.info("another scheduler has learnt prices")
         except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:

@@ -69,7 +69,7 @@ class Presence:
         self._publisher = publisher
         self._leads = leads
         self._grace_s = GRACE_S
-        self._fences = Fences(ledger)
+        self._fences = Fences()
         self._heard: dict[str, float] = {}
         self._counted_s = 0.0
         self._since_s = 0.0
@@ -162,7 +162,7 @@ class Presence:
                 try:
                     await reader.reached(await self._append(node, grace_s))
                 except FenceRefused as refusal:
-                    await self._fences.refused(refusal)
+                    await self._fences.refused(refusal, self._ledger)
                 except DuplicateRefused:
                     continue
                 except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:

@@ -32,14 +32,14 @@ async def test_a_fence_upon_what_was_dropped_is_refused_and_then_expects_nothing
     (placed, *_) = await ledger.append([draft("workload.a"), draft("workload.b")])
     await place.drop(2)
     assert await ledger.last_on_subject("apportion.v1.workload.a") == 0
-    fences = Fences(ledger)
+    fences = Fences()
     expect = fences.expected(placed, folded=2)
     with pytest.raises(FenceRefused):
         await ledger.append([draft("workload.a", expect=expect), draft("workload.c")])
     with pytest.raises(FenceRefused) as refused:
         await ledger.append([draft("workload.a", expect=expect)])
     assert refused.value.found == 0
-    await fences.refused(refused.value)
+    await fences.refused(refused.value, ledger)
     assert fences.expected(placed, folded=1) == placed, "it has not folded all that was dropped"
     expect = fences.expected(placed, folded=2)
     (revision,) = await ledger.append([draft("workload.a", expect=expect)])
@@ -52,11 +52,11 @@ async def test_a_fence_upon_what_the_state_forgot_learns_it_from_the_server(plac
     """A writer that has folded the record expects it then; one that has not still waits for it."""
     ledger = await place.connect()
     (placed,) = await ledger.append([draft("workload.n1")])
-    fences, subject = Fences(ledger), "apportion.v1.workload.n1"
+    fences, subject = Fences(), "apportion.v1.workload.n1"
     assert fences.expected(0, folded=placed, subject=subject) == 0
     with pytest.raises(FenceRefused) as refused:
         await ledger.append([draft("workload.n1", expect=0)])
-    await fences.refused(refused.value)
+    await fences.refused(refused.value, ledger)
     assert fences.expected(0, folded=placed - 1, subject=subject) == 0
     expect = fences.expected(0, folded=placed, subject=subject)
     assert expect == placed

@@ -12,8 +12,6 @@ from apportion.scheduler.fencing import _id, fence
 from apportion_schemas import PlacementVoided, PodAdopted, PodEvicted, PodPlaced, decode
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
-from tests.support.memory_ledger import MemoryLedger
-from tests.support.memory_server import MemoryServer
 from tests.support.pods import ask, placed, pod, share
 
 VOID = PlacementVoided(pod="p1", node="n1", attempt=1, reason="no such card")
@@ -84,7 +82,7 @@ def test_what_is_decided_together_is_told_with_one_time_and_fenced_once() -> Non
         [each for each in ledger.decide() if isinstance(each, PodPlaced)],
         ledger.state,
         publisher,
-        Fences(MemoryLedger(MemoryServer(), role="scheduler")),
+        Fences(),
     )
     first, second = (decode(each.payload, subject=each.subject) for each in drafts)
     assert first.time == second.time

@@ -19,6 +19,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.workloads.adoption.placement_annotations import shares_text
 from apportion.core.workloads.document import ManifestError, shown
 from apportion.core.workloads.kinds.drafts import claims_of, submitted
+from apportion.runtime.ledger.fences import Fences
 from apportion.watcher.kubernetes.objects import NodeView, PodView
 from apportion.watcher.kubernetes.view import ClusterView, change_of, placed_on, says_otherwise
 from apportion_schemas import (
@@ -75,9 +76,10 @@ class Revisions:
     adopted, or the ledger's beginning was dropped. Their ends are fenced like anything else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, state: State) -> None:
+        self._state = state
         self._newest: dict[str, int] = {}
-        self._dropped = 0
+        self.fences = Fences()
         self.adopted: set[str] = set()
 
     def note(self, subject: str, revision: int) -> None:
@@ -88,17 +90,9 @@ class Revisions:
         """Nothing will be written there any more."""
         self._newest.pop(subject, None)
 
-    def drop(self, revision: int) -> None:
-        """The server no longer has the ledger's records up to this one."""
-        self._dropped = max(self._dropped, revision)
-
-    def keep(self, revision: int) -> None:
-        """The server has this record, so it dropped none after it: one was missing alone."""
-        self._dropped = min(self._dropped, revision - 1)
-
     def expected(self, newest: int) -> int:
         """What to expect of a subject whose newest record is `newest`: 0 where it was dropped."""
-        return newest if newest > self._dropped else 0
+        return self.fences.expected(newest, folded=self._state.revision)
 
     def of(self, data: Payload) -> int:
         """What the next event with this payload must expect."""

@@ -127,7 +127,7 @@ class KubernetesWatching:
         self._view = view
         self._clock = clock
         self._state = state
-        self._revisions = Revisions()
+        self._revisions = Revisions(state)
         self._writing = FactWriting(state, view, self._revisions, publisher, append)
         self._facts = Facts(view, state, self._revisions)
         self._discovery = Discovery(api, clock, VERSIONS)

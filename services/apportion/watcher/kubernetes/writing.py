@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from contextlib import suppress
 
 from msgspec import structs
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.runtime.ledger.port import FenceRefused, Ledger
+from apportion.runtime.ledger.port import FenceRefused, Ledger, LedgerUnavailable
 from apportion.runtime.ledger.publisher import Append, Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.watcher.kubernetes.facts import Fact, Revisions
@@ -70,24 +71,23 @@ class FactWriting:
         try:
             done = await self._append_one(structs.replace(draft, expect=fact.expect))
         except FenceRefused as refused:
-            self._overtaken(fact.data, refused)
+            await self._overtaken(fact.data, refused, ledger)
             return 0
         if done.already_there and (done.revision or 0) <= basis:
             # Of an older event: this watcher began with a snapshot, which has no revisions.
             found = await ledger.last_on_subject(draft.subject)
             if found != fact.expect:  # else the id is free again once the server forgets it
-                self._overtaken(fact.data, FenceRefused(draft.subject, fact.expect, found))
+                late = FenceRefused(draft.subject, fact.expect, found)
+                await self._overtaken(fact.data, late, ledger)
             return 0
         self.written[type(fact.data).__name__] += 1
         return done.revision or 0
 
-    def _overtaken(self, data: Payload, refused: FenceRefused) -> None:
+    async def _overtaken(self, data: Payload, refused: FenceRefused, ledger: Ledger) -> None:
         """Another watcher was there first, or the subject has an event that no fold takes."""
         uid = getattr(data, "uid", "")
-        if refused.found == 0:
-            self._revisions.drop(refused.expected)
-        elif refused.found is not None:
-            self._revisions.keep(refused.found)
+        with suppress(LedgerUnavailable):  # the next refusal asks again
+            await self._revisions.fences.refused(refused, ledger)
         if isinstance(data, PodSubmitted) and uid not in self._state.rejected:
             self.final.add(uid)  # it had its time in the ledger, or has it now
         elif isinstance(data, PodGone | PodChanged) and refused.found is not None:

@@ -43,7 +43,7 @@ class Cluster:
             frozenset({"apportion"}), ManifestConfig(), knows=lambda uid: uid in pods
         )
         self.view = self.ledger.view = ClusterView(self.reader, self.ledger.state)
-        self.revisions = Revisions()
+        self.revisions = Revisions(self.ledger.state)
         self.facts = Facts(self.view, self.ledger.state, self.revisions)
 
     def see(self, kind: str, document: dict[str, Any], version: int = 1, uid: str = "") -> None:

@@ -1,0 +1,56 @@
+"""What a writer expects of a subject whose newest record the server no longer has."""
+
+import asyncio
+
+import pytest
+
+from apportion.runtime.ledger.fences import Fences
+from apportion.runtime.ledger.port import FenceRefused
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+from tests.support.nats import draft
+
+A, B = "apportion.v1.workload.a", "apportion.v1.workload.b"
+
+
+class Counting(MemoryLedger):
+    """Counts how often it was asked where the ledger begins."""
+
+    asked = 0
+
+    async def first_revision(self) -> int:
+        """See Ledger.first_revision."""
+        self.asked += 1
+        await asyncio.sleep(0)
+        return await super().first_revision()
+
+
+async def test_a_record_that_is_missing_alone_says_nothing_of_others() -> None:
+    """The subject is expected to be empty; one with an older record that is there is not."""
+    server = MemoryServer()
+    ledger = MemoryLedger(server, role="watcher")
+    older, newer = await ledger.append([draft("workload.a"), draft("workload.b")])
+    server.lose_subject(B)
+    fences = Fences()
+    with pytest.raises(FenceRefused) as refused:
+        await ledger.append([draft("workload.b", expect=fences.expected(newer, folded=newer))])
+    assert refused.value.found == 0
+    await fences.refused(refused.value, ledger)
+    assert fences.expected(newer, folded=newer) == 0
+    assert fences.expected(older, folded=newer) == older
+    for subject in ("workload.b", "workload.a"):
+        expect = fences.expected(older if subject == "workload.a" else newer, folded=newer)
+        await ledger.append([draft(subject, expect=expect)])
+
+
+async def test_many_refusals_ask_once_where_the_ledger_begins() -> None:
+    """A watcher writes hundreds of facts at once, each upon a record that was trimmed."""
+    server = MemoryServer()
+    ledger = Counting(server, role="watcher")
+    revisions = await ledger.append([draft(f"workload.{number}") for number in range(8)])
+    server.drop(revisions[-1])
+    fences = Fences()
+    refusals = [FenceRefused(A, revision, 0) for revision in revisions]
+    await asyncio.gather(*(fences.refused(refusal, ledger) for refusal in refusals))
+    assert ledger.asked == 1
+    assert {fences.expected(revision, folded=revisions[-1]) for revision in revisions} == {0}
