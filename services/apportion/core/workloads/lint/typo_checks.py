@@ -501,9 +501,7 @@ def _beside(asked: Mapping[str, Asked], config: DialectConfig) -> Iterator[tuple
 
 def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]:
     """Each name of another scheduler, wherever in the document its pods stand."""
-    for field, key, name in _entries(document, skip="metadata"):
-        if key != _SCHEDULER_FIELD or not isinstance(name, str) or not name:
-            continue
+    for field, name in _fields(document, (_SCHEDULER_FIELD,), skip="metadata"):
         if names.chooser(name) in {Chooser.OTHERS, Chooser.NOBODY}:
             yield Suspect(field, _why_elsewhere(name, names))
 
@@ -522,28 +520,26 @@ def queues_named(document: object, manifest: Manifest) -> Iterator[tuple[str, st
     queues = {pod.queue for pod in manifest.pods}
     queues |= {manifest.group.queue} if manifest.group is not None else set()
     for queue in sorted(queues - {"", DEFAULT_QUEUE}):
-        named = (
-            at for at, key, value in _entries(document) if key in _QUEUE_KEYS and value == queue
-        )
+        named = (at for at, value in _fields(document, _QUEUE_KEYS) if value == queue)
         yield queue, next(named, "")
 
 
-def _entries(
-    value: object, field: str = "", depth: int = 0, *, skip: str = ""
-) -> Iterator[tuple[str, str, object]]:
-    """Every field of a document: its path, its key and its value; none below a key `skip`."""
+def _fields(
+    value: object, keys: Collection[str], field: str = "", depth: int = 0, *, skip: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Path and text of each field under one of these keys; none below a key `skip`."""
     if depth > DEPTH_MAX:
         return
     if isinstance(value, list):
         for place, each in enumerate(value):
-            yield from _entries(each, f"{field}[{place}]", depth + 1, skip=skip)
+            yield from _fields(each, keys, f"{field}[{place}]", depth + 1, skip=skip)
     elif isinstance(value, dict):
         for key, each in value.items():
-            if key != skip:
-                plain_key = bool(field) and isinstance(key, str) and key.isalnum() and key.isascii()
-                at = f"{field}.{key}" if plain_key else below(field, str(key))
-                yield at, key, each
-                yield from _entries(each, at, depth + 1, skip=skip)
+            if isinstance(each, str):
+                if each and key in keys:
+                    yield below(field, str(key)), each
+            elif isinstance(each, dict | list) and key != skip:
+                yield from _fields(each, keys, below(field, str(key)), depth + 1, skip=skip)
 
 
 def meant(name: str, known: Collection[str], cutoff: float) -> str:
