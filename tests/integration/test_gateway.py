@@ -127,7 +127,7 @@ async def test_answers(gateway: Gateway, facts: Facts) -> None:
     assert (await gateway.ok("/api/v1/summary"))["phases"] == {"placed": 1, "pending": 1}
     assert (await gateway.ok("/api/v1/pods/default/b"))["pod"]["uid"] == "b"
     why = await gateway.ok("/api/v1/pods/default/b/why")
-    assert why["waiting"] == {"position": 1, "pending": 1}
+    assert why["waiting"] == {"position": 1, "pending": 1, "gang": ""}
 
 
 async def test_what_shares_use_is_in_the_fleet(gateway: Gateway, bus: Bus, facts: Facts) -> None:

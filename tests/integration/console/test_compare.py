@@ -185,7 +185,7 @@ def test_each_list_of_the_answer_has_its_place_on_the_page(browser: Browser, bas
         assert lists == set(headings)
         assert answer["waiting"], "somebody waits in this cluster"
         waits = page.locator(".dg", has_text="Waiting pods").locator("li").first
-        expect(waits).to_contain_text(re.compile(r"\S waits written by \S"))
+        expect(waits).to_contain_text(re.compile(r"\S\s+waits written by \S"))
         for name, heading in headings.items():
             there = page.locator(".dg h2", has_text=heading)
             expect(there).to_have_count(1 if answer[name] else 0)

@@ -283,7 +283,7 @@ def test_a_node_has_a_panel_with_its_cards(
         panel.get_by_role("link", name="card 0").click()
         expect(panel.locator(".hc-h")).to_contain_text("h100-1 card 0")
         assert page.url.endswith("card=h100-1:0")
-        panel.get_by_role("link", name="h100-1", exact=True).click()
+        panel.locator('a[data-choose="h100-1"]').click()
         expect(panel.locator(".hc-h")).to_contain_text("h100-1 node")
         page.keyboard.press("Escape")
         visit(page, "#/fleet")
