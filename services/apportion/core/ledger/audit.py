@@ -210,8 +210,8 @@ class Auditor:
             least, most = 1, lives
         else:
             return False
-        numbers = event_id.removeprefix(f"{once}/").split("/")
-        return least <= len(numbers) <= most and all(map(str.isdecimal, numbers))
+        begins, numbers = event_id.startswith(f"{once}/"), event_id[len(once) + 1 :].split("/")
+        return begins and least <= len(numbers) <= most and all(map(str.isdecimal, numbers))
 
     # -------------------------------------------------------------- after the fold took it
 

@@ -226,6 +226,7 @@ def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
         ("p1/1/evicted/p2", [(5, "identity")]),
         ("p1/2/evicted/p2/1", [(5, "identity")]),
         ("p1/1/evicted/p2/1/3", [(5, "identity")]),  # it was placed, not adopted
+        ("1", [(5, "identity")]),
     ],
 )
 def test_an_eviction_is_told_once_for_each_attempt_of_whom_it_is_for(
