@@ -55,6 +55,7 @@ BUILD_ARGS ?=
 release: $(DEV) ## wheel, image, their bill of materials, and signed provenance (KEY=FILE DIST=dist; needs podman)
 	@test -f "$(KEY)" || { echo "make release needs KEY=FILE, a key of: apportion receipt key FILE" >&2; exit 1; }
 	@[ -z "$$(ls -A $(DIST) 2>/dev/null)" ] || { echo "$(DIST) is not empty: name another folder by DIST=" >&2; exit 1; }
+	@[ -z "$$(git status --porcelain)" ] || { echo "commit first: make release signs what a commit has" >&2; exit 1; }
 	@$(MAKE) --no-print-directory wheel
 	podman build --tag apportion:release --file deploy/docker/Dockerfile $(BUILD_ARGS) .
 	podman save --quiet --format oci-archive --output $(DIST)/apportion.oci.tar apportion:release

@@ -189,9 +189,11 @@ def sign(key: Path, folder: Path) -> None:
     """Sign where the files of FOLDER come from."""
     try:
         private = read_signing_key(key)
-    except (KeyInvalid, OSError) as error:
+        statement = provenance(
+            folder, commit=_commit(), key_id=private.id, finished=datetime.now(UTC)
+        )
+    except (Untrusted, KeyInvalid, OSError, ValueError, tarfile.TarError) as error:
         raise click.ClickException(str(error)) from error
-    statement = provenance(folder, commit=_commit(), key_id=private.id, finished=datetime.now(UTC))
     text = json.dumps(signed(statement, private), indent=1)
     (folder / PROVENANCE).write_text(text + "\n", "utf-8")
     click.echo(f"{folder / PROVENANCE}: {len(statement['subject'])} digests, key {private.id}")
