@@ -5,6 +5,7 @@ Invariant: an id with its starting time names one process of this boot, and no o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,12 @@ PROC: Final = Path("/proc")
 _PARENT, _STARTED = 1, 19
 """Of the fields of `/proc/PID/stat` after the name, which may have anything in it; see proc(5)."""
 _STATE, _DEAD = 0, ("Z", "X", "x")
+_FLAGS, _OF_KERNEL, _EXITS = 6, 0x0020_0000, 0x4
+"""`PF_KTHREAD` and `PF_EXITING` of the kernel's sched.h: these have no environment to come."""
+_FROM, _TO = 47, 48
+"""Where the environment starts and ends in memory; both are 0 while `execve` lays it out."""
+_EXEC_S: Final = 10.0
+"""The longest wait for one process to become its new program, which takes microseconds."""
 
 
 class Life(Struct, frozen=True):
@@ -47,19 +54,37 @@ def marked(variable: str, proc: Path = PROC) -> Iterator[tuple[int, str]]:
     """The processes that have this variable in their environment, each with its value.
 
     Those of other users only root sees. A process that has emptied its environment is not among
-    them.
+    them; one that is just becoming another program is waited for.
     """
     before = f"{variable}=".encode()
     for folder in proc.iterdir():
         if not folder.name.isdecimal():
             continue
         try:
-            environment = (folder / "environ").read_bytes()
+            environment = _environment(int(folder.name), proc)
         except OSError:
             continue  # another user's, or it has ended
         for line in environment.split(b"\0"):
             if line.startswith(before):
                 yield int(folder.name), line[len(before) :].decode(errors="replace")
+
+
+def _environment(pid: int, proc: Path) -> bytes:
+    """Raises OSError where there is no such process, or it is another user's.
+
+    The kernel shows an empty one from the moment that `execve` drops the old program until it has
+    laid out the new one, so an empty one is believed only where it is empty in memory as well.
+    """
+    until_s = time.monotonic() + _EXEC_S
+    while not (environment := (proc / str(pid) / "environ").read_bytes()):
+        fields = _fields(pid, proc)
+        if len(fields) <= _TO or fields[_STATE] in _DEAD:
+            break
+        without = int(fields[_FLAGS]) & (_OF_KERNEL | _EXITS)
+        if without or fields[_FROM] == fields[_TO] != "0" or time.monotonic() > until_s:
+            break
+        time.sleep(0.001)
+    return environment
 
 
 def _fields(pid: int, proc: Path) -> list[str]:

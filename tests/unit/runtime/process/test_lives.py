@@ -53,3 +53,17 @@ def test_a_mark_is_found_in_the_environment_of_whoever_inherits_it() -> None:
         assert emptied.pid not in found
         kept.communicate()
         emptied.communicate()
+
+
+def test_a_process_that_becomes_another_program_keeps_its_mark(tmp_path: Path) -> None:
+    """The kernel shows it without an environment now and then, in about one look of 300."""
+    itself = tmp_path / "itself"
+    itself.write_text('#!/bin/sh\nexec "$0"\n')
+    itself.chmod(0o755)
+    with subprocess.Popen([itself], env={"A_MARK_OF_THIS_TEST": "x"}) as process:
+        proc = tmp_path / "proc"
+        proc.mkdir()
+        (proc / str(process.pid)).symlink_to(f"/proc/{process.pid}")
+        looks = [list(marked("A_MARK_OF_THIS_TEST", proc)) for _ in range(10_000)]
+        process.kill()
+    assert all(found == [(process.pid, "x")] for found in looks)
