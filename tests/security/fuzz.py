@@ -76,7 +76,7 @@ NOISE_MS: Final = 20.0
 SERVER_MIB_MAX: Final = 3_400
 """What the chart lets nats-server use before it collects garbage at any price."""
 KEPT: Final = 0.8
-"""So much of the reserve at least: what is under way when an intake looks may still go in."""
+"""So much of the reserve at least: what the other intake appends until this one looks may go in."""
 ROOM_BYTES: Final = 8 << 20
 """What is above the reserve for a stolen key to take."""
 WANTS: Final = shape(ask(1000, cores=1), devices=DeviceConstraints(use_types=("H100",)))

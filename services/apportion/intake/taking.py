@@ -78,10 +78,12 @@ class Taking:
         *,
         clock: Clock,
         metrics: Metrics,
-        free: Callable[[], float] = lambda: 1.0,
+        free: Callable[[int], float] = lambda _bytes: 1.0,
         spend: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
-        """`free` is the part of the ledger's room that is; `spend` notes what is to be appended."""
+        """`free` is the part of the ledger's room that is once so many bytes are appended; `spend`
+        notes what is to be.
+        """
         self._state = state
         self._free = free
         self._spend = spend
@@ -203,13 +205,14 @@ class Taking:
         """
         of_usage = draft.subject.startswith(_USAGE)
         reserve = RESERVE_OF_USAGE if of_usage else RESERVE
-        if self._free() < reserve:
+        size_bytes = len(draft.payload)
+        if self._free(size_bytes) < reserve:
             return self._again(
                 f"the ledger has less than {reserve:.0%} of its room left, which is not for agents",
                 LATER_S if of_usage else AGAIN_S,
             )
-        if lane.may_append(len(draft.payload), self._clock.monotonic()):
-            self._spend(len(draft.payload))
+        if lane.may_append(size_bytes, self._clock.monotonic()):
+            self._spend(size_bytes)
             return draft
         why = f"more than {RECORDS_AN_HOUR:,} records or {BYTES_AN_HOUR >> 20} MiB in an hour"
         self._note(lane.node, Refusal("too-many", why))

@@ -117,5 +117,30 @@ async def test_what_is_appended_makes_the_next_look_due(ledger: JetStreamLedger)
         watching.cancel()
 
 
+async def test_what_is_under_way_while_it_looks_is_not_free(ledger: JetStreamLedger) -> None:
+    """The look that an append made due is as a rule answered before the server has that append."""
+    await resize(ledger.wire, max_bytes=ROOM_BYTES)
+    await ledger.append([draft()])
+    soundness = Soundness(Metrics(), SystemClock(), get_logger("test"))
+    looks: list[Look] = []
+
+    class Counted:
+        hold = staticmethod(ledger.hold)
+
+        async def look(self) -> Look:
+            looks.append(await ledger.look())
+            return looks[-1]
+
+    watching = asyncio.create_task(soundness.watch(Counted()))
+    try:
+        await until(lambda: _true(looks), "the first look", timeout_s=10)
+        soundness.spend(ROOM_BYTES // 2)
+        await until(lambda: _true(len(looks) == 2), "the next look", timeout_s=10)
+        assert soundness.free() == pytest.approx(0.5, abs=0.05)
+        assert soundness.free(ROOM_BYTES // 4) == pytest.approx(0.25, abs=0.05)
+    finally:
+        watching.cancel()
+
+
 async def _true(value: object) -> object:
     return value

@@ -21,8 +21,10 @@ from apportion.runtime.process.metrics import Metrics
 LOOK_S: Final = 40.0
 """A pause is half of it to all of it: every 30 s, and all services at different times."""
 LOOK_AGAIN_S: Final = 4.0
-STEP: Final = 0.01
-"""Of the ledger's room: once a service has appended so much it looks again at once."""
+STEP: Final = 0.0025
+"""Of the ledger's room: once a service has appended so much it looks again at once. What others
+append until then is not known to it.
+"""
 FULL: Final = (
     "the ledger is full, so nothing is placed: archive and trim it, or raise the stream's "
     "max_bytes (apportion ledger resize)"
@@ -49,7 +51,7 @@ class Soundness:
         self._lost = 0
         self._free = 1.0
         self._room_bytes = 0
-        self._spent_bytes = 0
+        self._spent_bytes = self._spent_before_bytes = 0
         self._due = asyncio.Event()
         self._sound = asyncio.Event()
         self._sound.set()
@@ -75,12 +77,16 @@ class Soundness:
         """Whether the last look found a setting that is not as it must be."""
         return bool(self._drifted)
 
-    def free(self) -> float:
+    def free(self, after_bytes: int = 0) -> float:
         """The part of the stream's `max_bytes` that is free; 1 without one.
 
-        As of the last look, less what this service has appended since.
+        As of the last look, less what this service was about to append since the one before: that
+        was perhaps under way still. `after_bytes` is what is to be appended as well.
         """
-        return self._free - self._spent_bytes / self._room_bytes if self._room_bytes else 1.0
+        if not self._room_bytes:
+            return 1.0
+        spent_bytes = self._spent_before_bytes + self._spent_bytes + after_bytes
+        return self._free - spent_bytes / self._room_bytes
 
     def spend(self, size_bytes: int) -> None:
         """Note what this service is about to append, so that what is free is not long out of date.
@@ -100,10 +106,12 @@ class Soundness:
         self._note((), ledger)
         while True:
             self._due.clear()
-            self._spent_bytes = 0
+            before_bytes = self._spent_bytes
             with contextlib.suppress(LedgerUnavailable):
                 look = await ledger.look()
                 self._free, self._room_bytes = look.free, look.room_bytes
+                self._spent_before_bytes = before_bytes
+                self._spent_bytes -= before_bytes
                 self._note(look.drifted, ledger)
                 self._note_lost(look.lost)
             await self._pause()
