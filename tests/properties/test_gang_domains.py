@@ -1,7 +1,8 @@
 """A gang bound by required affinity is placed wherever any choice of domains could hold it."""
 
-from itertools import product
+from itertools import permutations, product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -10,7 +11,7 @@ from apportion_schemas import LabelExpression, PodConstraints, PodSelector, PodS
 from tests.properties.core_histories import trying
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import cards, gang, member, shape
+from tests.support.pods import cards, gang, member, pod, shape
 
 RACK = "example.com/rack"
 SETTINGS = trying(100)
@@ -48,6 +49,20 @@ def placed_whole(ledger: Ledger, pods: list[PodSubmitted]) -> bool:
     where = [ledger.where(pod.uid) for pod in pods]
     assert all(where) or not any(where)
     return all(where)
+
+
+@pytest.mark.parametrize("racks", sorted(set(permutations((8, 16, 16)))))
+def test_a_gang_of_16_is_placed_in_a_rack_of_16(racks: tuple[int, ...]) -> None:
+    """Its first pod alone would go to the rack of 8, whose nodes have the fewest cards left."""
+    small = "abc"[racks.index(8)]
+    nodes = [(name, room // 4) for name, room in zip("abc", racks, strict=True)] * 4
+    alone = fleet(nodes).submit(pod("alone", cards(1))).settle()
+    assert alone.node(alone.where("alone")).host.labels[RACK] == small
+    pods = [member_of(f"w{n}", "w", "w", 1) for n in range(16)]
+    ledger = fleet(nodes)
+    assert placed_whole(ledger, pods)
+    (used,) = {ledger.node(ledger.where(pod.uid)).host.labels[RACK] for pod in pods}
+    assert used != small
 
 
 nodes = st.lists(
