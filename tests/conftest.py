@@ -1,4 +1,4 @@
-"""What holds for every test: examples that are the same in every run, and logs put back after it.
+"""What holds for every test: examples that are the same in every run, logs put back, golden files.
 
 By itself Hypothesis draws other examples in every run, and takes one that was slow for a fault, as
 it is where the machine was busy elsewhere: a change would fail by chance for what is none of it.
@@ -7,11 +7,14 @@ More of them, and so others, are drawn with `PROPERTIES_EFFORT=10`, or by
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+
+from tests.support import golden as golden_files
+from tests.support.golden import Golden
 
 settings.register_profile(
     "the same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -31,3 +34,25 @@ def _logs_put_back() -> Iterator[None]:
     structlog.reset_defaults()
     if before is not None:
         structlog.configure(**before)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes golden files."""
+    parser.addoption("--write-golden", action="store_true", help="write golden files again")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares what the product says with the golden file beside the test's module."""
+    name = request.node.name
+
+    def compare(texts: Mapping[str, str]) -> None:
+        text = golden_files.rendered(texts)
+        if "tmp_path" in request.fixturenames:
+            text = text.replace(f"{request.getfixturevalue('tmp_path')}", "FOLDER")
+        if request.config.getoption("--write-golden"):
+            golden_files.write(request.path, name, text)
+        recorded = golden_files.sections(request.path.with_suffix(golden_files.SUFFIX))
+        assert text == recorded.get(name), "pytest --write-golden writes it; read the difference"
+
+    return compare

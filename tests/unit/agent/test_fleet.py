@@ -6,6 +6,7 @@ import pytest
 
 from apportion.cli.up.main import misnamed
 from apportion.runtime.files.fleets import FleetInvalid, numbered_nodes, read_fleet
+from tests.support.golden import Golden
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -129,7 +130,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, named: str
     ],
 )
 def test_a_new_fleet_has_names_that_nodes_may_have(
-    tmp_path: Path, file: str, text: str, lines: tuple[int, int]
+    golden: Golden, tmp_path: Path, file: str, text: str, lines: tuple[int, int]
 ) -> None:
     """Each that is none is told with its line and the fix, beside what else is wrong with it; a
     ledger that was begun with such names goes on with them.
@@ -140,8 +141,9 @@ def test_a_new_fleet_has_names_that_nodes_may_have(
     first, second, model = str(caught.value).splitlines()
     for said, line, name in ((first, lines[0], "g 3"), (second, lines[1], "UPPER_x")):
         assert said.startswith(f"{path}: line {line}: ")
-        assert f"node: {name!r} is no DNS name; write at most 253 of a-z, 0-9, '-' and '.'" in said
+        assert f"node: {name!r} " in said
     assert "model 'X99'" in model
+    golden({text: str(caught.value)})
     path.write_text(text.replace("X99", "T4"))
     assert [node.name for node in read_fleet(path)][:2] == ["g 3", "UPPER_x"]
 
@@ -161,7 +163,7 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 2
 
 
-def test_a_field_of_a_node_that_there_is_not(tmp_path: Path) -> None:
+def test_a_field_of_a_node_that_there_is_not(golden: Golden, tmp_path: Path) -> None:
     """With its own line, the node's name and what to write; a name that comes twice is told of
     beside it, also where what is wrong is the first of the two.
     """
@@ -172,17 +174,9 @@ def test_a_field_of_a_node_that_there_is_not(tmp_path: Path) -> None:
     path = written(tmp_path, "f.yaml", text)
     with pytest.raises(FleetInvalid) as caught:
         read_fleet(path)
-    cpu, twice, devices, zone, model, again, pods = (
-        line.removeprefix(f"{path}: ") for line in str(caught.value).splitlines()
-    )
-    assert cpu == "line 3: nodes[0]: node 'a': 'cpu' is no field of a node; did you mean cpu_milli?"
-    assert twice == "line 4: nodes[1]: node 'a' comes twice; name each node once"
-    assert devices.endswith("node 'b': 'devics' is no field of a node; did you mean devices?")
-    fields = "node, devices, cpu_milli, memory_mib, pods, labels"
-    assert zone.endswith(f"node 'c': 'zone' is no field of a node; a node has {fields}")
-    assert model.startswith("line 7: nodes[4]: node 'd': devices: model 'X99'")
-    assert again == "line 8: nodes[5]: node 'd' comes twice; name each node once"
-    assert pods.startswith("line 10: nodes[6]: node 'e': Expected `int`, got `str`")
+    lines = [line.removeprefix(f"{path}: line ") for line in str(caught.value).splitlines()]
+    assert [int(line.partition(":")[0]) for line in lines] == [3, 4, 5, 6, 7, 8, 10]
+    golden({text: str(caught.value)})
 
 
 def test_files_that_are_not_text_or_not_there(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from apportion_schemas import (
     PodSubmitted,
     RefusalCode,
 )
+from tests.support.golden import Golden
 from tests.support.pods import gang, shape
 
 
@@ -128,7 +129,7 @@ def test_what_was_done_is_counted(report: Report, said: str) -> None:
     assert counted(report) == said
 
 
-def test_a_changed_workload_is_changed_whole_or_not_at_all() -> None:
+def test_a_changed_workload_is_changed_whole_or_not_at_all(golden: Golden) -> None:
     """Else what runs would go although the change was refused; what others have goes on."""
     changed, new, other = (owned(name, "web") for name in ("web-0", "web-2", "api-0"))
     other = structs.replace(other, owner="Deployment/api", group="")
@@ -146,8 +147,7 @@ def test_a_changed_workload_is_changed_whole_or_not_at_all() -> None:
     assert names(found.new) == ["api-0", "!g2", "alone"]
     assert found.surplus == [theirs]
     report = Report(changed={"default/web-0": ["x"]}, held=found.held)
-    assert of_replace(report) == "--replace submits 1 anew, submits 1 more, ends 1 more"
-    assert counted(report) == "1 changed and not replaced, 2 held back"
+    golden({"--replace": of_replace(report), "counted": counted(report)})
 
 
 def test_a_changed_gang_of_bare_pods_is_changed_whole_or_not_at_all() -> None:
@@ -201,10 +201,10 @@ def test_nobody_waits_for_those_at_which_no_scheduler_looks() -> None:
     settled: list[int] = []
     pods = [Submitted("default", uid, uid, 1) for uid in "abc"]
     awaited = Awaited(pods, lambda: settled.append(1))
-    awaited.set_aside({"a": "until its gates are taken away: x"})
+    awaited.set_aside({"a": (gated := "gated: x")})
     awaited.set_aside({})
     assert (awaited.undecided, awaited.settled, len(settled)) == (["b", "c"], False, 1)
-    assert causes(awaited, "a", {}) == {"until its gates are taken away: x": 1}
+    assert causes(awaited, "a", {}) == {gated: 1}
     awaited.set_aside(dict.fromkeys("bc", "x"))
     assert (awaited.undecided, awaited.settled, len(settled)) == ([], True, 3)
 
@@ -214,10 +214,11 @@ def test_the_cause_of_many_names_the_labels_that_no_node_has() -> None:
     awaited = Awaited([], lambda: None)
     awaited.decided["a"] = Decided(1, refused=refused(RefusalCode.NODE_LABELS_MISMATCH, nodes=4))
     wants = shape(node=NodeConstraints(selector={"pool": "tain"}))
-    assert causes(awaited, "a", {"a": wants}) == {"no labels of the node meet pool=tain": 1}
+    (cause,) = causes(awaited, "a", {"a": wants})
+    assert "pool=tain" in cause
 
 
-def test_the_cause_of_many_says_what_can_never_fit() -> None:
+def test_the_cause_of_many_says_what_can_never_fit(golden: Golden) -> None:
     """As `get pods` does, by which it is known; nobody is to wait for these."""
     memory = RefusalCode.MEMORY_INSUFFICIENT
     awaited = Awaited([], lambda: None)
@@ -227,13 +228,12 @@ def test_the_cause_of_many_says_what_can_never_fit() -> None:
         for pod in live("x").values()
         for uid, never in {"a": True, "b": False}.items()
     ]
-    assert causes(awaited, "abc", {}, never_of(listed)) == {
-        phrase(memory): 2,
-        "can never fit: not enough memory on the device": 1,
-    }
+    (often, two), (never, one) = causes(awaited, "abc", {}, never_of(listed)).items()
+    assert (often, two, one) == (phrase(memory), 2, 1)
+    golden({"can never fit": never})
 
 
-def test_of_many_that_wait_the_causes_are_counted() -> None:
+def test_of_many_that_wait_the_causes_are_counted(golden: Golden) -> None:
     """The most first, alike for other counts of nodes; with who names them."""
     memory, cpu = RefusalCode.MEMORY_INSUFFICIENT, RefusalCode.CPU_INSUFFICIENT
     awaited = Awaited([], lambda: None)
@@ -243,11 +243,10 @@ def test_of_many_that_wait_the_causes_are_counted() -> None:
     }.items():  # fmt: skip
         awaited.decided[uid] = Decided(1, refused=why)
     found = causes(awaited, awaited.decided, {})
-    assert found == {phrase(memory): 2, phrase(cpu): 1, "there is no node yet": 1}
+    assert (found[phrase(memory)], found[phrase(cpu)], sum(found.values())) == (2, 1, 4)
     said = list(of_waiting(Report(causes=found)))
     assert said[0] == f"2 waiting: {phrase(memory)}"
-    assert "`apportion get pods --phase waiting`" in said[-1]
     many = list(of_waiting(Report(causes={str(number): 1 for number in range(7)})))
     assert len(many) == 5 + 2
-    assert many[5] == "and for 2 more causes"
+    golden({"four pods, three causes": "\n".join(said), "seven causes": "\n".join(many)})
     assert not list(of_waiting(Report()))

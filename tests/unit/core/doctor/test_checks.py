@@ -41,6 +41,7 @@ from apportion_schemas import (
     ReportRefused,
 )
 from tests.support.fleet import A100_80, T4, gpu, observed, rack
+from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
 
@@ -226,29 +227,27 @@ def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts,
     assert [each.id for each in examined(facts) if each.state in {"soon", "broken"}] == [name]
 
 
-def test_what_a_mute_server_hides_is_not_known() -> None:
+def test_what_a_mute_server_hides_is_not_known(golden: Golden) -> None:
     """Beats come over it: who is not heard then need not be away, and who was heard may be."""
     mute = others(ledger=None, ledger_problem="no answer within 5 s", schedulers=SchedulerFacts())
     checks = {check.id: check for check in examined(mute)}
     unknown = {name for name, check in checks.items() if check.state == "unknown"}
     assert unknown == {"folds", "placements", "schedulers", "agents"}
-    assert checks["schedulers"].words == "not known: the ledger's server does not answer"
-    assert "up to revision 500" in checks["folds"].words
+    assert "500" in checks["folds"].words
     assert not any(checks[name].fix or checks[name].link for name in unknown)
-    assert "one that runs and does not answer is stopped" in checks["ledger"].fix
+    golden({name: checks[name].words for name in sorted(unknown)} | {"fix": checks["ledger"].fix})
 
 
-def test_a_fix_names_the_device_that_it_is_for() -> None:
+def test_a_fix_names_the_device_that_it_is_for(golden: Golden) -> None:
     """A command can be copied, and the whole node is not drained for one card of it."""
     failed = (FailedDevices("n1", 2, 0), FailedDevices("n2", 2, 3, ("n2-g0", "n2-g5")))
     fix = found(cluster(devices=9, failed=failed), "devices").fix
     for verb in ("get devices --node n2", "who n2-g0", "drain n2-g0 --reason WHY"):
         assert f"`apportion {verb}`" in fix
-    assert "shows which, and why, and so for n1;" in fix
-    assert fix.endswith(" moves them, and so for n2-g5")
-    many = tuple(FailedDevices(f"n{number}", 1, 0) for number in range(9))
-    assert ", and so for n1, n2, n3" in found(cluster(devices=9, failed=many), "devices").fix
-    assert "n8" not in found(cluster(devices=9, failed=many), "devices").fix, "it is bounded"
+    assert {"n1", "n2-g5"} <= set(re.findall(r"[\w-]+", fix))
+    nine = tuple(FailedDevices(f"n{number}", 1, 0) for number in range(9))
+    many = found(cluster(devices=9, failed=nine), "devices").fix
+    assert ("n3" in many, "n8" in many) == (True, False), "it is bounded"
     idle = found(cluster(devices=9, failed=failed[:1]), "devices").fix
     assert "`apportion get devices --node n1`" in idle
     assert "drain" not in idle
@@ -256,39 +255,44 @@ def test_a_fix_names_the_device_that_it_is_for() -> None:
     lost = found(
         cluster(silent=(SilentAgent("s1", since),), simulated=("s1",), simulated_nodes=3), "agents"
     ).fix
-    assert lost.startswith("`apportion simulate return s1`, if")
-    assert "else start the agent there again" in lost, "the agent may have ended as well"
+    assert "`apportion simulate return s1`" in lost
     silent = (SilentAgent("s1", since), SilentAgent("s2", since, 2))
     four = cluster(nodes=4, silent=silent, simulated=("s1", "s2"), simulated_nodes=3)
     both = found(four, "agents").fix
-    assert "`apportion simulate return s1`, and so for s2" in both
-    assert both.endswith("`apportion drain s2 --reason WHY` moves what is on it")
+    assert "`apportion simulate return s1`" in both
+    assert "`apportion drain s2 --reason WHY`" in both
     assert "drain" not in lost, "nobody is on it"
     assert "simulate" not in found(cluster(silent=silent[:1]), "agents").fix
+    golden({
+        "cards of n1 and n2 failed": fix,
+        "cards of nine nodes failed": many,
+        "cards of n1 failed, none held": idle,
+        "s1, simulated, is silent": lost,
+        "s1 and s2, simulated, are silent, with pods on s2": both,
+    })  # fmt: skip
 
 
-def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first() -> None:
+def test_one_agent_of_many_nodes_that_is_stopped_is_looked_at_first(golden: Golden) -> None:
     """None of its nodes is heard, and nobody loses all of them by order; few are named."""
     names = tuple(f"s{number}" for number in range(8))
     silent = tuple(
         SilentAgent(name, f"2026-03-01T09:30:0{9 - at}.1Z", at) for at, name in enumerate(names)
     )
     check = found(cluster(silent=silent, simulated=names, simulated_nodes=8, nodes=8), "agents")
-    assert check.words == (
-        "not heard: 8 agents: s0, s1, s2, s3 and 4 more, the first was s7, found silent at "
-        "2026-03-01T09:30:02Z, with 28 pods"
-    )
-    assert check.fix.startswith("look at the process of the agent that simulates, ")
-    assert check.fix.endswith("`apportion simulate return s0`, and so for the other 7")
+    assert "`apportion simulate return s0`" in check.fix
     assert "drain" not in check.fix, "nothing is left to take so many pods"
     others_there = cluster(silent=silent, simulated=names, simulated_nodes=8, nodes=16)
     moved = found(others_there, "agents").fix
-    assert moved.endswith("`apportion drain s1 --reason WHY` moves what is on it, and so for the "
-                          "other 6")  # fmt: skip
+    assert "`apportion drain s1 --reason WHY`" in moved
     real = (*silent, SilentAgent("r1", silent[0].time))
     mixed = found(cluster(silent=real, simulated=names, simulated_nodes=8), "agents").fix
-    assert "else start the agent there again" in mixed, "of the real one"
     assert not {"s4", "s5", "s6"} & set(re.findall(r"s\d", check.words + check.fix))
+    golden({
+        "eight of eight, all simulated": check.words,
+        "fix": check.fix,
+        "fix where eight others are heard": moved,
+        "fix where a real one is silent too": mixed,
+    })  # fmt: skip
 
 
 @pytest.mark.parametrize("bytes_seen", [{}, {"size_bytes": 20, "max_bytes": 100}])
@@ -299,16 +303,14 @@ def test_a_full_ledger_is_broken_whatever_is_seen_of_its_size(bytes_seen: dict[s
     assert (states["placements"], states["disk"]) == ("broken", "broken")
 
 
-def test_what_the_ledger_takes_is_told_apart_from_what_its_disk_has() -> None:
+def test_what_the_ledger_takes_is_told_apart_from_what_its_disk_has(golden: Golden) -> None:
     """`ledger check` says the one, in the same unit; the other has all that is there."""
     kib = 1024
     words = found(
         ledger(size_bytes=216 * kib, store_bytes=420 * kib, store_max_bytes=1 << 33), "disk"
     ).words
-    assert words.startswith("the ledger takes 216.0 KiB; with all that is there ")
-    assert "420.0 KiB of 8.0 GiB of its server's disk" in words
     full = found(ledger(size_bytes=97 * kib, max_bytes=100 * kib), "disk").words
-    assert full == "the ledger takes 97.0 KiB; it may take 100.0 KiB (97%)"
+    golden({"its server's disk bounds it": words, "its own limit bounds it": full})
 
 
 def test_every_check_has_a_case() -> None:
@@ -316,7 +318,7 @@ def test_every_check_has_a_case() -> None:
     assert {case[0] for case in CASES} | {"cordons", "server"} == {check.id for check in CHECKS}
 
 
-def test_what_is_cordoned_is_told_and_alarms_nobody() -> None:
+def test_what_is_cordoned_is_told_and_alarms_nobody(golden: Golden) -> None:
     """Who, when and why, of nodes and of devices; a person meant it, so nothing is wrong."""
     ledger = Ledger(
         *(observed(name, version=1, unschedulable=name == "n3") for name in ("n1", "n2", "n3")),
@@ -327,14 +329,11 @@ def test_what_is_cordoned_is_told_and_alarms_nobody() -> None:
     )
     check = found(others(cluster=cluster_facts(ledger.state)), "cordons")
     assert (check.state, check.fix) == ("ok", "")
-    assert re.fullmatch(
-        r"cordoned: n1: fan \(ada, \d.*\);\nn2-g0: hot \(bob, \d.*\);\n"
-        r"n3: in Kubernetes \(kubectl cordon\)", check.words,
-    ), "each is a line"  # fmt: skip
+    golden({"two cordons of ours and one of Kubernetes": check.words})
     many = tuple(Cordoned(f"n{number}", "fan") for number in range(9))
     lines = found(cluster(cordoned=many), "cordons").words.split(";\n")
     assert len(lines) == LISTED + 1
-    assert lines[-1].startswith("and 5 more, which ")
+    assert "5" in lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -344,16 +343,17 @@ def test_what_is_cordoned_is_told_and_alarms_nobody() -> None:
         (NodeCordoned(node="n1", by="ada", reason="fan"), "uncordon n1`"),
         (DeviceCordoned(device="n1-g1", by="ada", reason="another card"), ""),
     ],
+    ids=["its card", "its node", "another card"],
 )
 def test_a_failed_card_that_is_cordoned_takes_no_pods_by_itself(
-    cordon: DeviceCordoned | NodeCordoned, opens: str
+    golden: Golden, cordon: DeviceCordoned | NodeCordoned, opens: str
 ) -> None:
     """After a `drain` of it: to repair it is not enough. A cordon of another card is none of it."""
     ledger = Ledger(rack("n1", 2), cordon)
     ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"))
     fix = found(others(cluster=cluster_facts(ledger.state)), "devices").fix
-    assert "repair them: they take pods by themselves then" in fix
     assert ("uncordon" in fix, opens in fix) == (bool(opens), True)
+    golden({"fix": fix})
 
 
 def test_nothing_is_said_of_what_nobody_gathered() -> None:
@@ -386,13 +386,13 @@ def test_what_a_fold_says_of_nodes_and_agents() -> None:
     assert facts.nodes == 3
 
 
-def test_a_refused_report_is_told_with_what_to_do_until_one_is_taken() -> None:
+def test_a_refused_report_is_told_with_what_to_do_until_one_is_taken(golden: Golden) -> None:
     """Of a node that nobody knows as well; what to do depends on the cause."""
     refused = ReportRefused(node="n7", cause="device-of-another-node", message="it is on n1")
     ledger = Ledger(rack("n1", 1), refused)
     told = found(others(cluster=cluster_facts(ledger.state)), "reports")
-    assert "1 node: n7 (device-of-another-node)" in told.words
-    assert "start the agent of the node that had the card" in told.fix
+    assert "n7 (device-of-another-node)" in told.words
+    golden({"refused": told.words, "fix": told.fix})
     ledger.play(rack("n7", 1))
     assert found(others(cluster=cluster_facts(ledger.state)), "reports").state == "ok"
 
@@ -452,7 +452,7 @@ def test_a_word_that_came_while_the_pod_ended_is_ordinary() -> None:
     assert not late(basis=5, gone=8, data=PodGone(uid="p", reason="test"))
 
 
-def test_late_words_alone_alarm_nobody() -> None:
+def test_late_words_alone_alarm_nobody(golden: Golden) -> None:
     """The line stays ok and counts them; beside them the newest that is wrong is named."""
     ledger = Ledger()
     for name in ("p", "q"):
@@ -460,10 +460,7 @@ def test_late_words_alone_alarm_nobody() -> None:
     calm = structs.replace(WELL, cluster=cluster_facts(ledger.state, late={1, 2}))
     check = found(calm, "refused-events")
     assert (check.state, check.fix) == ("ok", "")
-    assert check.words.endswith("applied, but for 2 words that came while the pod ended")
     one = structs.replace(WELL, cluster=cluster_facts(ledger.state, late={2}))
-    check = found(one, "refused-events")
-    assert check.state == "soon"
-    assert check.words.startswith(
-        "1 event that no reader applies; the last is at revision 1: pod p"
-    )
+    wrong = found(one, "refused-events")
+    assert wrong.state == "soon"
+    golden({"two late": check.words, "one late, one wrong": wrong.words})

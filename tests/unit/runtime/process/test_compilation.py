@@ -9,6 +9,7 @@ import pytest
 import hatch_build
 from apportion.core.placement.index import packed
 from apportion.runtime.process.compilation import SUFFIX, compiled, outdated
+from tests.support.golden import Golden
 
 REQUIRED = "APPORTION_REQUIRE_COMPILED"
 
@@ -31,7 +32,7 @@ def test_what_is_to_be_compiled_is_there(module: str) -> None:
     ]
 
 
-def test_an_expression_is_copied_to_whoever_calls_it() -> None:
+def test_an_expression_is_copied_to_whoever_calls_it(golden: Golden) -> None:
     """So that C writes it out there; the lines stand where they stood, for tracebacks."""
     source = """
 from apportion.core.placement.index.packed import (
@@ -50,12 +51,10 @@ def fits(free, need):
     exec(copied, space)  # noqa: S102 - our own text
     assert space["fits"](packed.GUARDS | 5, 5)
     assert not space["fits"](packed.GUARDS | 5, 6)
-    declared = list(hatch_build.declared(source, ()))
-    assert "cdef long long lacking(long long free, long long need) except? -1" in declared
-    assert "from apportion.core.placement.index.packed cimport mean_load" in declared
+    golden({"declared": "\n".join(hatch_build.declared(source, ()))})
 
 
-def test_every_attribute_and_method_of_a_fixed_class_is_declared() -> None:
+def test_every_attribute_and_method_of_a_fixed_class_is_declared(golden: Golden) -> None:
     """Wherever a method gives it to itself; what it gives to others, or into others, is theirs."""
     source = """
 class Row:
@@ -80,19 +79,10 @@ class Row:
 
     def among(self, *, rows): ...
 """
-    assert list(hatch_build.declared(source, ("Row",))) == [
-        "cdef class Row:",
-        "    cdef public object count",
-        "    cdef public Row first",
-        "    cdef public object last",
-        "    cdef public dict left",
-        "    cdef public object names",
-        "    cpdef object add(self, Row row, often=*)",
-        "    pass",
-    ]
+    golden({"declared": "\n".join(hatch_build.declared(source, ("Row",)))})
 
 
-def test_functions_of_listed_modules_are_called_directly() -> None:
+def test_functions_of_listed_modules_are_called_directly(golden: Golden) -> None:
     """One that is given away as a value stays Python's, and so does what no listed module has."""
     source = """
 from apportion.core.ledger.host_usage import charge_host
@@ -105,15 +95,10 @@ CHECKS = (amounts.health,)
 def take(columns: Columns, rows: Rows):
     charge_host(packed.amounts(1, 2, 3), columns, rows)
 """
-    assert list(hatch_build.declared(source, ())) == [
-        "from apportion.core.ledger.host_usage cimport charge_host",
-        "from apportion.core.placement.index cimport packed",
-        "from apportion.core.placement.index.columns cimport Columns as _Columns",
-        "cpdef object take(_Columns columns, rows)",
-    ]
+    golden({"declared": "\n".join(hatch_build.declared(source, ()))})
 
 
-def test_what_is_called_a_number_is_one() -> None:
+def test_what_is_called_a_number_is_one(golden: Golden) -> None:
     """Of 64 bits: given, answered, kept, and on the way; an array of such is seen as one."""
     source = """
 class Row:
@@ -125,17 +110,10 @@ class Row:
         begin: Int64 = self.width * place
         return begin
 """
-    assert list(hatch_build.declared(source, ("Row",))) == [
-        "cdef class Row:",
-        "    cdef public long long[::1] cells",
-        "    cdef public long long width",
-        '    @cython.locals(begin="long long")',
-        "    cpdef long long at(self, long long place, name) except? -1",
-        "    pass",
-    ]
+    golden({"declared": "\n".join(hatch_build.declared(source, ("Row",)))})
 
 
-def test_loops_are_called_directly_with_their_arrays_as_values() -> None:
+def test_loops_are_called_directly_with_their_arrays_as_values(golden: Golden) -> None:
     """And with what they keep of classes that are listed."""
     source = """
 from apportion.core.placement.index.board_loops import write
@@ -145,12 +123,7 @@ def fill(rows: Int64s, marks: UInt8s, columns) -> Int64:
     look: ScoreInput = ScoreInput(columns)
     return len(rows)
 """
-    assert list(hatch_build.declared(source, ())) == [
-        "from apportion.core.placement.index.board_loops cimport write",
-        "from apportion.core.placement.index.score_input cimport ScoreInput as _ScoreInput",
-        '@cython.locals(look="_ScoreInput")',
-        "cpdef long long fill(long long[::1] rows, unsigned char[::1] marks, columns) except? -1",
-    ]
+    golden({"declared": "\n".join(hatch_build.declared(source, ()))})
 
 
 def test_only_modules_of_loops_do_not_look_where_their_arrays_end() -> None:

@@ -10,6 +10,7 @@ from apportion.cli.verbs.see.diff import FROM_THE_FIRST, LISTS, command, rows_of
 from apportion.core.explain.differences import SHOWN
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
 from tests.support.answering import answering
+from tests.support.golden import Golden
 
 CARDS = "GPU-1a2b3c4d+GPU-2b3c4d5e+GPU-3c4d5e6f+GPU-4d5e6f70 32,768 MiB 100 % each"
 
@@ -49,43 +50,35 @@ def moved(before: tuple[str, str], after: tuple[str, str]) -> DiffRow:
                    node_after=after[0], held_after=after[1])  # fmt: skip
 
 
-def test_a_pod_that_moved_is_one_line_at_80_columns() -> None:
+def test_a_pod_that_moved_is_one_line_at_80_columns(golden: Golden) -> None:
     """From node to node, with its revision; what it held and holds where there is room."""
     row = moved(("v100-1", CARDS), ("a100-1", CARDS))
-    assert shown("placements", row, width=80) == [
-        "PLACEMENTS WAS IS REVISION",
-        f"{row.name} v100-1 a100-1 129",
-    ]
-    wide = shown("placements", row, width=300)
-    assert wide == [
-        "PLACEMENTS WAS IS HELD HOLDS REVISION TIME BY",
-        f"{row.name} v100-1 a100-1 {CARDS} {CARDS} 129 2026-01-02T03:04:05Z scheduler/one",
-    ]
+    narrow, wide = (shown("placements", row, width=width) for width in (80, 300))
+    assert [len(narrow), len(wide)] == [2, 2]
+    golden({"80 columns": "\n".join(narrow), "300 columns": "\n".join(wide)})
 
 
 def test_a_column_of_nothing_is_left_out() -> None:
     """Where all came, nobody held anything before."""
     lines = shown("placements", moved(NOWHERE, ("n1", CARDS)), width=300)
-    assert lines[0] == "PLACEMENTS WAS IS HOLDS REVISION TIME BY"
+    assert ("HELD" in lines[0], "HOLDS" in lines[0]) == (False, True)
 
 
-def test_a_pod_that_came_went_or_holds_something_else_where_it_is() -> None:
+def test_a_pod_that_came_went_or_holds_something_else_where_it_is(golden: Golden) -> None:
     """The node alone would tell nothing of the last."""
     lines = shown(
         "placements", moved(NOWHERE, HELD), moved(HELD, NOWHERE), moved(HELD, ("n1", "g0 2 MiB")),
         width=80,
     )  # fmt: skip
-    assert [line.partition(" ")[2] for line in lines[1:]] == [
-        "- n1 129", "n1 - 129", "n1: g0 1 MiB n1: g0 2 MiB 129",
-    ]  # fmt: skip
+    golden({"came, went, holds more": "\n".join(lines)})
 
 
 def test_what_a_resized_pod_holds_is_said_once() -> None:
     """In WAS and IS: beside it HELD and HOLDS said the same again."""
     resized = moved(HELD, ("n1", "g0 2 MiB"))
     [head, line] = shown("placements", resized, width=300)
-    assert head == "PLACEMENTS WAS IS REVISION TIME BY"
-    assert line.partition(" ")[2].startswith("n1: g0 1 MiB n1: g0 2 MiB 129 2026")
+    assert ("HELD" in head, "HOLDS" in head) == (False, False)
+    assert line.count("g0 1 MiB") == line.count("g0 2 MiB") == 1
     [_, again, _] = shown("placements", resized, moved(HELD, ("n2", "g1 1 MiB")), width=300)
     assert again == line
 
@@ -93,14 +86,13 @@ def test_what_a_resized_pod_holds_is_said_once() -> None:
 def test_why_a_pod_had_to_go_stands_for_who_placed_it_elsewhere() -> None:
     """The name of a service tells nobody who drained the node, nor for whom it was."""
     drained = structs.replace(moved(HELD, ("n2", "g0 1 MiB")), cause="drained by ann: fan")
-    assert shown("placements", drained, width=300)[1].endswith("Z drained by ann: fan")
+    assert shown("placements", drained, width=300)[1].endswith(f"Z {drained.cause}")
 
 
-def test_pods_that_wait_and_limits_are_lists_of_their_own() -> None:
+def test_pods_that_wait_and_limits_are_lists_of_their_own(golden: Golden) -> None:
     """A limit has sides, and a pod that waits has none."""
     waits = DiffRow(name="default/a", what="waiting", before="", after="waits", by="agent")
     assert shown("waiting", waits, width=80)[1].split() == ["default/a", "-", "waits", "agent"]
     limit = DiffRow(name="queue ml", what="weight", before="1", after="2", by="watcher")
-    assert shown("limits", limit, width=80) == ["LIMITS WHAT WAS IS REVISION TIME BY",
-                                                "queue ml weight 1 2 watcher"]  # fmt: skip
+    golden({"limits": "\n".join(shown("limits", limit, width=80))})
     assert set(LISTS) == set(SHOWN), "whatever is compared is shown"
