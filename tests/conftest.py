@@ -8,18 +8,35 @@ More of them, and so others, are drawn with `PROPERTIES_EFFORT=10`, or by
 
 import logging
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support import golden as golden_files
+from tests.support import starts
 from tests.support.golden import Golden
 
 settings.register_profile(
     "the same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("the same")
+
+FORKED = {"contracts", "e2e", "integration"}
+"""Folders whose services and verbs are forks of a process that has imported them."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fork or execute what this test starts, and its fixtures with it."""
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    starts.use(folder in FORKED and item.get_closest_marker("executes") is None)
+
+
+def pytest_unconfigure() -> None:
+    """End the process that was forked."""
+    starts.end()
 
 
 @pytest.fixture(autouse=True)

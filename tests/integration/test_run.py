@@ -316,7 +316,7 @@ def test_everything_is_killed_and_the_next_command_says_so(
         before = up.kill_service("agent")
         first.kill_everything()
         first.ended()
-        up.started_again("agent", before)
+        up.ready_again("agent", before)
         assert len(pods(up)) == 1
         with Command(up, "--memory", "9000", "--", "echo", "in its place") as second:
             second.said("in its place")
@@ -333,7 +333,7 @@ def test_a_command_ends_while_its_agent_is_away(up: Standalone, driver: FakeDriv
         command.process.kill()
         command.ended()
         ended(up)
-        up.started_again("agent", before)
+        up.ready_again("agent", before)
 
 
 def test_an_agent_that_restarts_knows_what_runs(up: Standalone, driver: FakeDriver) -> None:
@@ -341,7 +341,7 @@ def test_an_agent_that_restarts_knows_what_runs(up: Standalone, driver: FakeDriv
     with Command(up, "--memory", "1000", "--", str(driver.probe), "alloc:500", "hold") as command:
         command.said("holding")
         before = up.kill_service("agent")
-        up.started_again("agent", before)
+        up.ready_again("agent", before)
         (pod,) = pods(up)
         state = up.data / "state" if up.data else Path()
         assert pod.uid in (state / "runs.json").read_text()

@@ -16,7 +16,7 @@ from tests.support.ports import free_port
 from tests.support.standalone import APPORTION, Standalone
 from tests.support.tokens import people
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.executes]
 SMALL = ("--no-samples", "--fleet", "1xT4")
 ANY = ("--nats-port", "0", "--port", "0")
 """Any free ports: what `up` itself finds."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 import uuid
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
@@ -131,6 +134,22 @@ class Standalone:
             lambda: self.processes().get(name, before) != before,
             f"{name} to be started again", timeout_s=60,
         )  # fmt: skip
+
+    def ready_again(self, name: str, before: int) -> None:
+        """Wait until that service runs as another process, and says that it is ready."""
+        self.started_again(name, before)
+        assert self.data is not None
+        log = self.data / "logs" / f"{name}.log"
+
+        def ready() -> bool:
+            *_, health = re.findall(r" health=(\S+)", log.read_text())
+            try:
+                with urllib.request.urlopen(health, timeout=30) as answer:  # noqa: S310 - our own
+                    return bool(answer.status == HTTPStatus.OK)
+            except OSError:
+                return False
+
+        wait_until(ready, f"{name} to be ready", timeout_s=60)
 
     def left(self, *, itself: bool = False) -> list[int]:
         """Every process on this machine that comes from this run; `up` too only with `itself`."""
