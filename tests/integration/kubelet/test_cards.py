@@ -4,8 +4,10 @@ Pods with MIG instances come and go 120 times by chance; `APPORTION_MIG_ROUNDS=5
 """
 
 import asyncio
+import fcntl
 import os
 import random
+import signal
 from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ from click import echo
 from msgspec import structs
 
 from apportion.agent.nvidia import mig as nvml_mig
+from apportion.agent.shares.share_lifecycle import DAEMON_DIED, DAEMON_STAYS_AWAY
 from apportion.core.configuration.offering import NO_MPS
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.dra.names import container_of
@@ -25,6 +28,7 @@ from apportion_schemas import (
     Configuration,
     ConfigurationChanged,
     Device,
+    DeviceHealthChanged,
     MigInstance,
     NodeReported,
     PodGone,
@@ -321,6 +325,7 @@ async def test_C3_a_card_under_mps_has_a_daemon_while_it_has_pods(
     await agent.kill()
     await agent.start()
     await agent.ready()
+    assert facts.of(DeviceHealthChanged) == []
     with holding(driver, "alloc:8800", **large):
         said = probe(driver, "alloc:5800", "alloc:400", **small)
         assert said[1:] == ["alloc:5800 CUDA_SUCCESS", "alloc:400 CUDA_ERROR_OUT_OF_MEMORY"]
@@ -331,6 +336,40 @@ async def test_C3_a_card_under_mps_has_a_daemon_while_it_has_pods(
         lambda: pynvml.nvmlDeviceGetComputeMode(handle) == pynvml.NVML_COMPUTEMODE_DEFAULT,
         "the card to be given back",
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a mount of its own needs root")
+@pytest.mark.parametrize("driver", ["1xT4"], indirect=True)
+async def test_C3_a_card_whose_daemon_died_is_reported(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> None:
+    """As failed, which its pods' events tell, and as healthy once the daemon runs again."""
+    assert driver.ids
+    mps = NodeConfiguration(name=NODE, operating_mode="mps")
+    await facts.write(
+        ConfigurationChanged(by="test", configuration=Configuration(nodeconfig=(mps,)))
+    )
+    await facts.until(lambda: cards(facts)[0].mode == "mps", "the card to be offered under MPS")
+    (card,) = cards(facts)
+    await facts.hold("a", NODE, Share("main", card.id, 9_216, 60))
+    await kubelet.admit("a", "a", GPU, {"main": 1})
+    pipes = Path((await inside(kubelet, "a"))["CUDA_MPS_PIPE_DIRECTORY"])
+    told = [(False, DAEMON_DIED), (True, "")]
+    _kill_daemon(pipes)
+    events = await facts.count(DeviceHealthChanged, 2)
+    assert [(event.healthy, event.reason) for event in events] == told
+    _kill_daemon(pipes)
+    with (pipes / "control_lock").open("a") as lock:  # no daemon starts while another holds it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (pipes / "threads").unlink()
+        (*_, event) = await facts.count(DeviceHealthChanged, 3)
+        assert (event.healthy, event.reason) == (False, DAEMON_STAYS_AWAY)
+    (*_, event) = await facts.count(DeviceHealthChanged, 4)
+    assert (event.device, event.healthy) == (card.id, True)
+
+
+def _kill_daemon(pipes: Path) -> None:
+    os.kill(int((pipes / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("driver", ["1xT4"], indirect=True)

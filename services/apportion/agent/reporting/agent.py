@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec import structs
+
 from apportion.agent.backend import DeviceBackend
 from apportion.agent.reporting.commands import command_subject, obey
 from apportion.agent.reporting.intake_client import HeldBack
@@ -72,7 +74,8 @@ _log = logging.getLogger(__name__)
 class Node:
     """One node of this agent and its devices as last seen; `written` are our inventory events, and
     `refused` is set while an intake did not take the last of them. `closed` are modes in which this
-    agent cannot hand out a device, with the reason.
+    agent cannot hand out a device, with the reason. `failed` are devices to report as unhealthy,
+    with the reason, though their driver calls them healthy; a container of theirs may start.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Node:
     host: Host
     publisher: Publisher
     closed: tuple[tuple[tuple[Mode, ...], str], ...] = ()
+    failed: dict[str, str] = field(default_factory=dict)
     devices: dict[str, Device] = field(default_factory=dict)
     report: NodeReported | None = None
     written: deque[str] = field(default_factory=lambda: deque(maxlen=OWN_IDS_KEPT))
@@ -243,33 +247,34 @@ class Agent:
         if said is not None and isinstance(node.backend, SimulatedBackend):
             ill = (d for d in said.devices if not d.health_reason.startswith(MISCONFIGURED))
             node.backend.restore(ill)
-        await self._report(node)
+        await self.report(node)
         self._unreported -= 1
         if self._unreported == 0:
             self._reported.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_devices(node))
-            group.create_task(_after(node.overtaken, partial(self._report, node)))
-            group.create_task(_after(node.refused, partial(self._report, node), pause_s=REPEAT_S))
+            group.create_task(_after(node.overtaken, partial(self.report, node)))
+            group.create_task(_after(node.refused, partial(self.report, node), pause_s=REPEAT_S))
             group.create_task(_every(RESAY_S, partial(self._say_again, node)))
 
     async def _watch_devices(self, node: Node) -> None:
         while True:
             await node.backend.changed()
-            await self._report(node)
+            await self.report(node)
 
     async def _say_again(self, node: Node) -> None:
         if self._view.nodes[node.name].said == node.report:  # else another agent has its name
-            await self._report(node, whole=True)
+            await self.report(node, whole=True)
 
     async def _watch_configuration(self) -> None:
         await self._reported.wait()
         while True:
             await self._view.configured.wait()
             self._view.configured.clear()
-            await asyncio.gather(*(self._report(node) for node in self._nodes.values()))
+            await asyncio.gather(*(self.report(node) for node in self._nodes.values()))
 
-    async def _report(self, node: Node, *, whole: bool = False) -> None:
+    async def report(self, node: Node, *, whole: bool = False) -> None:
+        """Look at the node's devices, and append what the ledger does not say of them yet."""
         async with node.reporting:
             while True:
                 try:
@@ -291,7 +296,7 @@ class Agent:
         node.devices = {device.id: device for device in devices}
         node.report = NodeReported(
             node=node.name,
-            devices=devices,
+            devices=tuple(_as_failed(device, node.failed.get(device.id)) for device in devices),
             host=node.host,
             driver=node.backend.driver,
             simulated=node.backend.simulated,
@@ -426,6 +431,12 @@ async def _every(pause_s: float, report: Callable[[], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(pause_s)
         await report()
+
+
+def _as_failed(device: Device, reason: str | None) -> Device:
+    if reason is None or not device.healthy:
+        return device
+    return structs.replace(device, healthy=False, health_reason=reason)
 
 
 def trouble_of(node: str, devices: Mapping[str, Device], claim: Claim) -> str:

@@ -53,20 +53,26 @@ class Daemons:
                 await self._start(card)
             await self._limit(card, memory_mib)
 
-    async def keep(self, needed: Mapping[str, int]) -> None:
-        """End those of cards that nobody needs, and start again what died of those needed.
+    async def keep(self, needed: Mapping[str, int]) -> dict[str, bool]:
+        """End the daemons that no pod needs, and restart those of `needed` that died.
 
-        `needed` has by card the memory of its largest share, in MiB.
+        `needed` has by card the memory of its largest share, in MiB. Return the cards whose daemon
+        had died, and whether it runs again.
         """
+        died: dict[str, bool] = {}
         for card in sorted(path.name for path in self._folder.glob("*")):
-            if card not in needed:
-                await self._end(card)
-            elif not await self._lives(card):
-                _log.error("the MPS daemon of card %s is gone, and its clients with it", card)
-                try:
+            try:
+                if card not in needed:
+                    await self._end(card)
+                elif not await self._lives(card):
+                    _log.error("the MPS daemon of card %s is gone, and its clients with it", card)
                     await self.ensure(card, needed[card])
-                except NotMade as problem:
-                    _log.error("%s", problem)
+                    died[card] = True
+            except NotMade as problem:  # it hangs, or its program is being replaced
+                _log.error("%s", problem)
+                if card in needed:
+                    died[card] = False
+        return died
 
     async def _start(self, card: str) -> None:
         """Raises NotMade."""

@@ -40,6 +40,8 @@ RECENT_S: Final = 2 * ADVISE_S
 """A kernel of so long ago still counts as use."""
 TIDY_S: Final = 10.0
 _HANDED: Final = "handed.json"
+DAEMON_DIED: Final = "its MPS daemon died, and the processes of its pods with it"
+DAEMON_STAYS_AWAY: Final = "its MPS daemon died and does not start again; see the agent's log"
 _PRELOAD: Final = b"/usr/local/vgpu/libvgpu.so\n"
 
 Adapt = Callable[[str, Grant], Grant]
@@ -72,6 +74,9 @@ class Keeping:
         self._books = books
         self._clock = clock
         self._view = view = agent.view_of(node.name)
+        self._daemons_died: set[str] = set()
+        self._daemons_away: set[str] = set()
+        self._daemons_seen = asyncio.Event()
         self._handed = BootBook(places.state / _HANDED, places.proc, str, outlives_boot=True)
         self._hands = hands = Hands(
             Regions(places.state / "shares", places.priority_namespaces),
@@ -111,7 +116,9 @@ class Keeping:
 
     def loops(self) -> list[Callable[[], Coroutine[None, None, None]]]:
         """What goes on until cancelled."""
-        return [self._advise, self._tidy, self._resize, self.breaches.report]
+        return [
+            self._advise, self._tidy, self._resize, self._report_daemons, self.breaches.report,
+        ]  # fmt: skip
 
     def _grants_node(self) -> grants.Node:
         """Where this node has what containers get, as it is configured now."""
@@ -168,7 +175,26 @@ class Keeping:
         modes = {device.id: device.mode for device in self._node.devices.values()}
         await hands.instances.keep([card for card in modes if modes[card] == "mig"], needed)
         served = largest(share for share in needed if modes.get(share.device) == "mps")
-        await hands.daemons.keep(served)
+        died = await hands.daemons.keep(served)
+        self._daemons_died |= died.keys()
+        self._daemons_away = {card for card, runs in died.items() if not runs}
+        self._daemons_seen.set()
+
+    async def _report_daemons(self) -> None:
+        """Report each card whose MPS daemon died as failed, and as healthy once that runs again.
+
+        A loop of its own: no container's start waits until the ledger has it.
+        """
+        node = self._node
+        while True:
+            await self._daemons_seen.wait()
+            self._daemons_seen.clear()
+            died, self._daemons_died = self._daemons_died, set()
+            away = dict.fromkeys(self._daemons_away, DAEMON_STAYS_AWAY)
+            for failed in (dict.fromkeys(died, DAEMON_DIED) | away | node.failed, away):
+                if failed != node.failed:
+                    node.failed = failed
+                    await self._agent.report(node)
 
     def _make_places(self) -> None:
         (self._places.state / "shares").mkdir(parents=True, exist_ok=True)

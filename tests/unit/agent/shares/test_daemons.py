@@ -129,10 +129,24 @@ async def test_a_daemon_that_died_is_started_again(
 ) -> None:
     """Where somebody needs it; it has its limit again."""
     await daemons.ensure(card.id, 4_000)
+    assert await daemons.keep({card.id: 4_000}) == {}
     os.kill(process_of(folder, card.id), signal.SIGKILL)
-    await daemons.keep({card.id: 4_000})
+    assert await daemons.keep({card.id: 4_000}) == {card.id: True}
+    assert await daemons.keep({card.id: 4_000}) == {}
     said = probe(driver, "alloc:5000", **variables(folder, card, 5_000, 50))
     assert said == ["context CUDA_SUCCESS", "alloc:5000 CUDA_ERROR_OUT_OF_MEMORY"]
+
+
+async def test_a_daemon_that_cannot_be_asked_ends_no_round(
+    daemons: Daemons, card: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its program is gone, as while a driver is replaced: no daemon is known to run."""
+    await daemons.ensure(card.id, 4_000)
+    with monkeypatch.context() as gone:
+        gone.setenv("PATH", "/nowhere")
+        assert await daemons.keep({card.id: 4_000}) == {card.id: False}
+        assert await daemons.keep({}) == {}
+    assert await daemons.keep({card.id: 4_000}) == {}
 
 
 async def test_a_program_that_is_not_here_is_named(
