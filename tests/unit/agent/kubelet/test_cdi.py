@@ -106,6 +106,18 @@ def test_a_card_that_is_named_by_index_is_found_by_its_device_node(tmp_path: Pat
     )
 
 
+def test_network_devices_of_a_card_reach_the_container(tmp_path: Path) -> None:
+    """Of the card's edits and of those for all, in the version of CDI that has them."""
+    interfaces = [{"hostInterfaceName": f"ib{at}", "name": f"net{at}"} for at in range(2)]
+    common = {**COMMON, "netDevices": interfaces[:1]}
+    card = {"name": "GPU-1", "containerEdits": {"netDevices": interfaces[1:]}}
+    said = NVIDIAS | {"cdiVersion": "1.1.0", "devices": [card], "containerEdits": common}
+    (tmp_path / "nvidia.json").write_text(json.dumps(said))
+    Specifications(tmp_path).write(["s1"], Edits({"A": "1"}, cards=("GPU-1",)))
+    assert edits_of(tmp_path, "s1")["netDevices"] == interfaces
+    assert json.loads((tmp_path / "apportion-s1.json").read_bytes())["cdiVersion"] == "1.1.0"
+
+
 def test_a_card_that_no_specification_has_stays_visible_by_its_id(
     specifications: Specifications, tmp_path: Path
 ) -> None:
