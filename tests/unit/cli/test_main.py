@@ -15,6 +15,7 @@ from apportion.cli.exits import INTERNAL, USAGE
 from apportion.cli.main import RUN, VERBS, root
 from apportion.core.explain.device_names import RULE
 from apportion_schemas import Policy
+from tests.support.golden import Golden
 
 WITHOUT_JSON = {"up", "token", *RUN}
 """A service logs, `up` talks to a person, and `token` writes a row of a file."""
@@ -75,7 +76,8 @@ def test_every_policy_is_told_apart() -> None:
     shown = CliRunner().invoke(root, ["policy", "set", "--help"]).output
     for policy in get_args(Policy):
         assert re.search(rf"^  {policy} +\w", shown, re.MULTILINE), policy
-    assert "apportion policy set --help" in CliRunner().invoke(root, ["why", "--help"]).output
+    shown = CliRunner().invoke(root, ["why", "--help"]).output
+    assert "policy set --help" in shown
 
 
 def test_help_imports_nothing_of_weight() -> None:
@@ -114,13 +116,12 @@ def test_a_service_of_up_imports_no_client_of_kubernetes(name: str) -> None:
     assert not imported(f"apportion.{name}.main") & {"kubernetes_asyncio", "cryptography"}
 
 
-def test_mistyped_verb_is_met_with_the_nearest() -> None:
+def test_mistyped_verb_is_met_with_the_nearest(golden: Golden) -> None:
     """A person who types `sumbit` is told `submit`."""
     shown = CliRunner().invoke(root, ["sumbit"])
     assert shown.exit_code == USAGE
-    assert "No such command 'sumbit'. Did you mean 'submit'?" in shown.output
-    inner = CliRunner().invoke(root, ["get", "podz"]).output
-    assert "No such command 'podz'. Did you mean 'pods'?" in inner, "in the same words"
+    inner = CliRunner().invoke(root, ["get", "podz"])
+    golden({"sumbit": shown.output, "get podz": inner.output})
 
 
 def test_internal_error_is_one_line(

@@ -69,7 +69,8 @@ def test_another_fleet_takes_the_place_of_all_nodes() -> None:
     answer = replay(recorded, Otherwise(fleet=fleet))
     assert answer.replayed.gpu_hours_waited == pytest.approx(1)
     assert answer.replayed.devices == 2
-    assert answer.changes == ("on a fleet of 2 nodes with 2 devices",)
+    [change] = answer.changes
+    assert ("2 nodes" in change, "2 devices" in change) == (True, True)
 
 
 def test_who_ran_before_goes_on_for_as_long_as_it_had_left() -> None:
@@ -161,7 +162,7 @@ def test_a_lost_device_is_as_if_it_had_failed(*, began: bool) -> None:
     assert (answer.happened.devices_peak, answer.replayed.devices_peak) == (2, 1)
     assert answer.replayed.gpu_hours_waited == pytest.approx(1)
     assert not [each for each in one.placed if "n1-g1" in each.devices]
-    assert answer.changes == ("without n1-g1 of n1",)
+    assert ["n1-g1" in change for change in answer.changes] == [True]
 
 
 def test_what_is_lost_must_be_there_at_some_time() -> None:

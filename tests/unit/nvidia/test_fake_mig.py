@@ -156,7 +156,7 @@ def test_a_mig_device_is_a_compute_instance(driver: FakeDriver, card: Any) -> No
     device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0)
     name = pynvml.nvmlDeviceGetUUID(device)
     assert name.startswith("MIG-")
-    assert pynvml.nvmlDeviceGetName(device) == "NVIDIA A100-SXM4-40GB MIG 2g.10gb"
+    assert pynvml.nvmlDeviceGetName(device) == f"{pynvml.nvmlDeviceGetName(card)} MIG 2g.10gb"
     assert pynvml.nvmlDeviceGetMemoryInfo(device).total >> 20 == 9_984
     assert pynvml.nvmlDeviceGetAttributes(device).gpuInstanceSliceCount == 2
     found = pynvml.nvmlDeviceGetHandleByUUID(name.encode())

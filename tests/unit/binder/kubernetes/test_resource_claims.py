@@ -224,7 +224,7 @@ def test_a_claim_that_was_made_anew_is_not_that_of_the_pod() -> None:
         world.ask("DELETE", f"{CLAIMS}/mine")
         outcome = await world.bind()
         assert isinstance(outcome, Failed)
-        assert "is not there any more" in outcome.message
+        assert "mine" in outcome.message
         world.ask("POST", CLAIMS, resource_claim("mine", request(memory="1Gi")))
         outcome = await world.bind()
         assert isinstance(outcome, Failed)

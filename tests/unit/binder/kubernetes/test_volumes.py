@@ -18,6 +18,7 @@ from apportion_schemas import NodeExpression, PodPlaced, VolumeClaimObserved
 from tests.simulation.clocks import EPOCH, SkewedClock
 from tests.simulation.loop import rest, run_virtually
 from tests.support.fleet import gpu, node, observed
+from tests.support.golden import Golden
 from tests.support.kube_objects import kube_pod
 from tests.support.kube_volumes import HOST, kube_claim, kube_class, kube_volume
 from tests.support.ledger_of import Ledger
@@ -136,14 +137,16 @@ def test_the_smallest_volume_there_is_kept_and_the_pod_is_bound_with_it() -> Non
     world(check)
 
 
-def test_a_provisioner_is_told_the_node_and_waited_for() -> None:
+def test_a_provisioner_is_told_the_node_and_waited_for(golden: Golden) -> None:
     """A try that ends before the volume is there says that it waits; the next one goes on."""
 
     async def check() -> None:
         of = World()
         began = asyncio.get_running_loop().time()
         outcome = await of.bind()
-        assert outcome == Failed("claim data has no volume yet", final=False, waits=True)
+        assert isinstance(outcome, Failed)
+        assert (outcome.final, outcome.waits) == (False, True)
+        golden({"not made yet": outcome.message})
         assert asyncio.get_running_loop().time() - began < 2 * WAIT_S
         assert (of.chosen(), of.node_of_pod()) == ("n1", "")
         of.add("made", "n1")
@@ -152,17 +155,19 @@ def test_a_provisioner_is_told_the_node_and_waited_for() -> None:
     world(check)
 
 
-def test_a_provisioner_that_gives_up_ends_the_placement() -> None:
+def test_a_provisioner_that_gives_up_ends_the_placement(golden: Golden) -> None:
     """Also where it does so between two tries; a new placement asks it again."""
 
     async def check() -> None:
         of = World()
-        message = "no volume could be made for claim data on n1"
-        assert await of.binding(of.unchoose) == Failed(message, final=True)
+        outcome = await of.binding(of.unchoose)
+        assert isinstance(outcome, Failed)
+        assert outcome.final
         await of.bind()
         of.unchoose()
-        assert await of.bind() == Failed(message, final=True)
+        assert await of.bind() == outcome
         assert of.chosen() == ""
+        golden({"the provisioner gave up": outcome.message})
 
     world(check)
 
@@ -175,7 +180,9 @@ def test_what_takes_too_long_is_decided_anew() -> None:
         found = of.ledger.pod(of.uid)
         late = EPOCH - timedelta(seconds=PATIENCE_S)
         found.placed_time = late.isoformat()
-        assert await of.bind() == Failed("claim data has no volume yet", final=True)
+        outcome = await of.bind()
+        assert isinstance(outcome, Failed)
+        assert (outcome.final, outcome.waits) == (True, False)
 
     world(check)
 
@@ -192,44 +199,44 @@ def test_a_pod_is_bound_at_once_where_its_claim_has_its_volume() -> None:
     world(check)
 
 
-def test_a_pod_is_not_bound_where_its_volume_cannot_be_reached() -> None:
+def test_a_pod_is_not_bound_where_its_volume_cannot_be_reached(golden: Golden) -> None:
     """By what the ledger says, or what the API server does."""
 
     async def check() -> None:
-        said = "the volume of claim data cannot be reached from n1"
         of = World()
         of.told("bound", "n2")
-        assert await of.bind() == Failed(said, final=True)
+        outcome = await of.bind()
+        assert isinstance(outcome, Failed)
+        assert outcome.final
         of = World()
         of.add("far", "n2")
         of.complete("far")
-        assert await of.bind() == Failed(said, final=True)
+        assert await of.bind() == outcome
         assert of.node_of_pod() == ""
+        golden({"on n2": outcome.message})
 
     world(check)
 
 
-def test_what_cannot_be_ends_the_placement_and_says_why() -> None:
+def test_what_cannot_be_ends_the_placement_and_says_why(golden: Golden) -> None:
     """Each from another object of the API server."""
 
     async def check() -> None:
         of = World(STATIC)
-        said = "no volume for claim data is free on n1"
-        assert await of.bind() == Failed(said, final=True)
+        outcomes = {"no volume is free": await of.bind()}
         of.ask("PATCH", CLAIM, {"metadata": {"annotations": {SELECTED_NODE: "n2"}}})
-        assert await of.bind() == Failed(
-            "the volume of claim data is being made for n2", final=True
-        )
+        outcomes["n2 is chosen"] = await of.bind()
         of.ask("DELETE", CLAIM)
-        assert await of.bind() == Failed("claim data is not there any more", final=True)
+        outcomes["the claim is deleted"] = await of.bind()
         of = World(state="unbound")
-        assert await of.bind() == Failed(
-            "claim data has no volume, and waits for no pod", final=True
-        )
+        outcomes["the claim is unbound"] = await of.bind()
         of = World()
         of.add("kept", "n2", claimRef={"name": "data", "namespace": "default"})
-        said = "the volume that is kept for claim data is on other nodes"
-        assert await of.bind() == Failed(said, final=True)
+        outcomes["one on n2 is kept for it"] = await of.bind()
+        failures = {name: each for name, each in outcomes.items() if isinstance(each, Failed)}
+        assert failures == outcomes
+        assert all(each.final for each in failures.values())
+        golden({name: each.message for name, each in failures.items()})
 
     world(check)
 

@@ -7,6 +7,7 @@ import pytest
 
 from apportion.cli.client.ledger import say_troubles, to_its_end
 from apportion.runtime.process.logs import get_logger
+from tests.support.golden import Golden
 
 
 async def test_ctrl_c_comes_after_a_step() -> None:
@@ -27,7 +28,9 @@ async def test_ctrl_c_comes_after_a_step() -> None:
     assert noted == ["a"]
 
 
-def test_a_warning_is_said_without_the_form_of_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_warning_is_said_without_the_form_of_a_log(
+    golden: Golden, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In the words of who logged it, with what it is about and no password; less is not said, nor
     the same of two connections.
     """
@@ -41,8 +44,5 @@ def test_a_warning_is_said_without_the_form_of_a_log(capsys: pytest.CaptureFixtu
     logging.getLogger("nats").error("of another library")
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.splitlines() == [
-        f"connection lost, reconnecting: server {url.replace('secret', '***')}, error no answer",
-        "appending waits: no answer",
-        "of another library",
-    ]
+    assert "secret" not in said.err
+    golden({"twice lost, one wait, one of another library": said.err})

@@ -10,6 +10,7 @@ from apportion.cli.client.moments import FORMS, MOMENT, both, head
 from apportion.cli.main import root
 from apportion.cli.render.times import clock
 from apportion.core.explain.past_answers import MomentAnswer
+from tests.support.golden import Golden
 
 NOW = datetime(2026, 11, 25, 0, 5, tzinfo=UTC)
 
@@ -63,12 +64,11 @@ def test_both_ends_of_a_difference_say_which_day_they_meant() -> None:
     assert both("", meant, NOW) == both("7", meant, NOW) == event
 
 
-def test_a_time_before_the_ledger_says_that_it_is() -> None:
+def test_a_time_before_the_ledger_says_that_it_is(golden: Golden) -> None:
     """What is compared is younger than what was asked for, and looks like that otherwise."""
     first = MomentAnswer(revision=1, time="2026-11-24T23:40:03.456Z")
     event = "revision 1 (2026-11-24T23:40:03Z)"
-    said = both("-30m", first, NOW)
-    assert said == f"yesterday, 2026-11-24T23:35:00Z, before the ledger began: {event}"
+    golden({"-30m": both("-30m", first, NOW)})
     assert both("1", first, NOW) == event
     assert both("23:50", first, NOW) == f"yesterday, 2026-11-24T23:50:00Z: {event}"
 

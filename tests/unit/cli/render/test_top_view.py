@@ -13,6 +13,7 @@ from apportion.cli.verbs.see.top import _headline
 from apportion.core.explain.answers import DeviceAnswer
 from apportion.core.explain.views import device_answers, summary_answer
 from tests.support.fleet import rack
+from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
 
@@ -26,11 +27,11 @@ def devices() -> list[DeviceAnswer]:
     return [each for node in ledger.state.nodes.values() for each in device_answers(node)]
 
 
-def test_what_is_counted_by_phase_is_named() -> None:
+def test_what_is_counted_by_phase_is_named(golden: Golden) -> None:
     """Allocated are so many GiB, and so many pods."""
     state = Ledger(rack("n1", 2)).submit(pod("a", ask(9_000)), pod("b", ask(90_000))).settle().state
     said = _headline(summary_answer(state)).plain
-    assert said.endswith(" GiB allocated   pods: 1 placed  1 waiting")
+    golden({"one placed, one waiting": said})
 
 
 def names(view: View) -> list[str]:

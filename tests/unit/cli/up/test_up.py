@@ -14,21 +14,23 @@ from apportion.cli.up.options import Wanted
 from apportion.cli.up.standalone import PRICES_ENV, Up, check_ports
 from apportion.cli.up.supervisor import UpFailed
 from apportion.runtime.files.fleets import read_fleet
+from tests.support.golden import Golden
 
 
-def test_nodes_alone_are_nodes_of_nothing() -> None:
+def test_nodes_alone_are_nodes_of_nothing(golden: Golden) -> None:
     """Nobody gave a file, so it is not one that is spoken of: a spec is asked for, with this N."""
     tried = CliRunner().invoke(command, ["--nodes", "20"])
     assert tried.exit_code == 2
-    assert "give that too, as in --fleet 8xH100-80GB --nodes 20" in tried.output
     assert "file" not in tried.output
+    golden({"--nodes 20": tried.output})
 
 
 def test_a_description_may_be_longer_than_the_name_of_a_file() -> None:
     """It is judged as a description, and what is wrong with it is said."""
     tried = CliRunner().invoke(command, ["--ephemeral", "--fleet", "+".join(["1xT4"] * 60 + ["7"])])
     assert tried.exit_code == 2
-    assert "devices: '7' cannot be read; write COUNTxMODEL" in tried.output
+    assert "'7'" in tried.output
+    assert "COUNTxMODEL" in tried.output
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
@@ -37,7 +39,7 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     data = str(tmp_path / "file" / "data")
     tried = CliRunner().invoke(command, ["--gpus", "local", "--data", data])
     assert tried.exit_code == 3
-    assert f"Error: cannot start: [Errno 20] Not a directory: '{data}'" in tried.output
+    assert f"[Errno 20] Not a directory: '{data}'" in tried.output
 
 
 def test_a_remark_about_prices_ends_nothing(
@@ -57,9 +59,9 @@ def test_help_says_what_is_simulated_by_default() -> None:
     """As many nodes as there are, and of each model."""
     fleet = read_fleet(FLEET)
     said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
-    assert (
-        f"of a new one {len(fleet)} nodes, with H100, A100, V100, T4, L40S and Ascend310P]" in said
-    )
+    assert f" {len(fleet)} nodes" in said
+    for model in ("H100", "A100", "V100", "T4", "L40S", "Ascend310P"):
+        assert model in said
     models = {device.model for node in fleet for device in node.devices}
     assert len(models) == 6
 
@@ -75,7 +77,8 @@ def test_ports_that_are_taken_are_told_at_once() -> None:
             check_ports(f"127.0.0.1:{first}", second)
         with pytest.raises(UpFailed) as alone:
             check_ports("127.0.0.1:0", second)
-    for part in (f":{first} (", f":{second} (", "choose free ports with --port and --nats-port"):
+    for part in (f":{first} (", f":{second} (", "--port", "--nats-port"):
         assert part in str(both.value)
-    assert str(alone.value).endswith("choose a free port with --nats-port")
+    assert "--nats-port" in str(alone.value)
+    assert "--port" not in str(alone.value)
     check_ports("127.0.0.1:0", 0)

@@ -181,4 +181,4 @@ def test_a_foreign_writer_s_nonsense_is_refused_by_every_fold() -> None:
     """The event decodes, and still contradicts itself: nothing changes, and it is said."""
     nonsense = changed(nvidia=NvidiaConfiguration(resource_memory_name="nvidia.com/gpu"))
     said = Ledger().contradict(nonsense)
-    assert said.startswith("nvidia.resourceMemoryName: 'nvidia.com/gpu' is given to")
+    assert said.startswith("nvidia.resourceMemoryName: 'nvidia.com/gpu' ")

@@ -11,6 +11,7 @@ from apportion.core.intake.inventory import implausible, jump, memory_most_mib
 from apportion_schemas import Configuration, Device, MigSize
 from apportion_schemas.configuration import NodeConfiguration, NvidiaConfiguration
 from tests.support.fleet import A100_40, T4, gpu, node, rack
+from tests.support.golden import Golden
 
 PLAIN = Configuration()
 
@@ -23,11 +24,11 @@ def test_every_card_of_the_catalogue_is_plausible_in_every_mode(name: str) -> No
         assert implausible(report, PLAIN) == ""
 
 
-def test_a_card_has_no_more_memory_than_its_model() -> None:
+def test_a_card_has_no_more_memory_than_its_model(golden: Golden) -> None:
     """A tenth more is a driver that counts otherwise; more than that is made up."""
     assert implausible(node("n1", gpu("g0", model=T4, memory_mib=16_000)), PLAIN) == ""
     found = implausible(node("n1", gpu("g0", model=T4, memory_mib=1 << 24)), PLAIN)
-    assert "device g0: 16,777,216 MiB, and a Tesla T4 has at most 16,896" in found
+    golden({"16 TiB of a T4": found})
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_no_more_is_offered_than_there_is(device: Device, said: str) -> None:
     assert said in implausible(node("n1", device), PLAIN)
 
 
-def test_an_instance_has_no_more_memory_than_its_slices() -> None:
+def test_an_instance_has_no_more_memory_than_its_slices(golden: Golden) -> None:
     """One of 1g.5gb with the memory of the card would get the pods that need a card."""
 
     def said(memory_mib: int) -> str:
@@ -66,7 +67,7 @@ def test_an_instance_has_no_more_memory_than_its_slices() -> None:
         return implausible(node("n1", gpu("g0", model=A100_40, mode="mig", mig_sizes=sizes)), PLAIN)
 
     assert said(5_500) == ""
-    assert "MIG profile 1g.5gb has 40,000 MiB" in said(40_000)
+    golden({"40000 MiB of 1g.5gb": said(40_000)})
 
 
 def test_more_is_offered_where_the_configuration_says_so() -> None:
@@ -96,11 +97,13 @@ def test_a_reboot_and_a_screwdriver_are_no_jump() -> None:
     assert jump(rack("n1", 1), node("n1")) == jump(node("n1"), rack("n1", 1)) == ""
 
 
-def test_most_cards_at_once_and_another_model_are_jumps() -> None:
+def test_most_cards_at_once_and_another_model_are_jumps(golden: Golden) -> None:
     """They are looked at once more."""
     eight = rack("n1", 8)
-    assert jump(eight, node("n1")) == "8 devices vanished at once, where 8 were"
-    assert jump(rack("n1", 2), eight) == "6 devices appeared at once, where 2 were"
     other = structs.replace(eight.devices[3], model=T4)
     changed = structs.replace(eight, devices=(*eight.devices[:3], other, *eight.devices[4:]))
-    assert "device n1-g3 is a Tesla T4 now" in jump(eight, changed)
+    golden({
+        "eight, then none": jump(eight, node("n1")),
+        "two, then eight": jump(rack("n1", 2), eight),
+        "n1-g3 becomes a T4": jump(eight, changed),
+    })  # fmt: skip

@@ -8,6 +8,7 @@ from apportion.core.ledger.invariants import violations
 from apportion.core.ledger.state import Phase, State
 from apportion_schemas import BindFailed, NodeConstraints
 from tests.support.fleet import A100_40, gpu, node, npu, rack
+from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, instance, member, pod, shape, share
 from tests.support.pods import placed as placement
@@ -87,7 +88,7 @@ def test_damage_is_seen(said: str, damage: Callable[[State], object]) -> None:
     assert any(said in line for line in violations(state)), violations(state)
 
 
-def test_oversold_is_a_placement_beyond_the_offer() -> None:
+def test_oversold_is_a_placement_beyond_the_offer(golden: Golden) -> None:
     """A report that shrinks under its holders is not; a share that was charged beyond it is."""
     ledger = Ledger(
         rack("n1", 1), pod("p1", ask(9000)), placement("p1", shares=[share("n1-g0", 9000)])
@@ -95,4 +96,4 @@ def test_oversold_is_a_placement_beyond_the_offer() -> None:
     ledger.report(rack("n1", 1, memory_mib=8000))
     assert not violations(ledger.state)
     ledger.node().reported_revision = 0
-    assert violations(ledger.state) == ["device n1-g0 of node n1: memory oversold, 9000 of 8000"]
+    golden({"9000 MiB of 8000": "\n".join(violations(ledger.state))})

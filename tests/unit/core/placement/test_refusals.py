@@ -208,7 +208,7 @@ def test_gang_that_is_too_large() -> None:
     assert ledger.where("p") == "n1"
     refused = ledger.refusal("m0")
     assert refused.reasons == {C.GANG_TOO_LARGE: 0}
-    assert words.refusal(refused).endswith("than one decision holds: 901 pods")
+    assert "901 pods" in words.refusal(refused)
 
 
 def test_nodes_are_counted_by_the_filter_that_stopped_them() -> None:

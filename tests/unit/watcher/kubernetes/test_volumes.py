@@ -76,7 +76,8 @@ def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
     )
     cluster.see("persistentvolumeclaims", kube_claim(**COMPLETED))
     assert volume_facts(cluster) == []
-    assert "Like" in cluster.view.problems["the volumes of PersistentVolumeClaim default/data"]
+    ((name, problem),) = cluster.view.problems.items()
+    assert (name.split()[-1], "Like" in problem) == ("default/data", True)
     cluster.see("persistentvolumes", {"metadata": {"name": "v"}, "spec": {}}, version=5)
     (told,) = volume_facts(cluster)
     assert (told.state, cluster.view.problems) == ("bound", {})

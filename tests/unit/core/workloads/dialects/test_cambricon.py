@@ -11,6 +11,7 @@ from apportion.core.workloads.dialects.dialect import PlacedPod
 from apportion.core.workloads.dialects.listing import render
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion_schemas import Ask, DeviceConstraints, Host, NodeReported, RefusalCode
+from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
 from tests.support.manifests import asks, container, draft, pod, refused
 from tests.support.pods import pod as submitted
@@ -87,12 +88,15 @@ def test_F15_who_names_no_cores_has_the_mlu_alone() -> None:
     assert held[0].device != held[1].device
 
 
-def test_not_beside_another_vendor() -> None:
+def test_not_beside_another_vendor(golden: Golden) -> None:
     """One pod, one dialect; and NVIDIA's annotations choose no MLU."""
     both = pod(containers=[container("a", {COUNT: 1}), container("b", {"nvidia.com/gpu": 1})])
-    assert f"is of another dialect than {COUNT}" in str(refused(both))
+    beside = refused(both)
+    assert beside.field == 'spec.containers[1].resources.limits["nvidia.com/gpu"]'
+    assert COUNT in beside.problem
     error = refused(pod({COUNT: 1}, {"nvidia.com/use-gputype": "A100"}))
-    assert "selects GPUs in a pod that asks for MLUs" in str(error)
+    assert error.field == 'metadata.annotations["nvidia.com/use-gputype"]'
+    golden({"a container of another vendor": str(beside), "an annotation of it": str(error)})
 
 
 def test_the_sample_from_manifest_to_annotations() -> None:

@@ -3,6 +3,7 @@
 The rows are those of the section of differences in docs/compatibility.md.
 """
 
+import re
 from typing import Any
 
 import pytest
@@ -189,7 +190,7 @@ def test_F11_what_is_wanted_and_ruled_out_is_ruled_out_and_the_rest_serves() -> 
     notes = {"nvidia.com/use-gpuuuid": "n1-g0,n1-g1", "nvidia.com/nouse-gpuuuid": "n1-g0"}
     assert placed(pod(GPU, notes), rack("n1", 3)).devices("p") == ["n1-g1"]
     error = refused(pod(GPU, notes | {"nvidia.com/nouse-gpuuuid": "n1-g1,n1-g0"}))
-    assert "which is asked for as well" in str(error)
+    assert error.field == 'metadata.annotations["nvidia.com/nouse-gpuuuid"]'
 
 
 @pytest.mark.parametrize(("policy", "devices"), [("spread", 2), ("binpack", 1)])
@@ -531,7 +532,8 @@ def test_G4_a_pod_that_is_not_preemptable_is_evicted_for_nobody(
     """`volcano.sh/preemptable`; without it pods of lower priority may be evicted."""
     assert draft(pod(GPU, {"volcano.sh/preemptable": value})).evictable is evictable
     assert draft(pod(GPU)).evictable
-    assert "is no truth value" in refused(pod(GPU, {"volcano.sh/preemptable": "x"})).problem
+    error = refused(pod(GPU, {"volcano.sh/preemptable": "x"}))
+    assert error.field == 'metadata.annotations["volcano.sh/preemptable"]'
 
 
 @pytest.mark.parametrize(
@@ -585,7 +587,7 @@ def test_G9_what_the_others_pass_over_is_refused(document: dict[str, Any]) -> No
 def test_G9_an_unknown_policy_is_refused() -> None:
     """HAMi and Volcano fall back on their own choice, and nobody hears of the slip of the pen."""
     error = refused(pod(GPU, {"hami.io/gpu-scheduler-policy": "bestfit"}))
-    assert "write one of binpack, spread" in error.fix
+    assert {"binpack", "spread"} <= set(re.findall(r"\w+", error.fix))
 
 
 @pytest.mark.parametrize(

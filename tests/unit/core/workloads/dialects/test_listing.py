@@ -35,6 +35,7 @@ from apportion.core.workloads.dialects.listing import (
 )
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion_schemas import Ask, Configuration, DeviceConstraints, QuotaObserved, Share
+from tests.support.golden import Golden
 from tests.support.manifests import draft, pod, refused
 from tests.support.pods import placed, shape
 from tests.support.pods import pod as submitted
@@ -131,12 +132,13 @@ def test_a_limit_in_a_listed_dialect_binds() -> None:
 
 
 @pytest.mark.usefixtures("listed")
-def test_annotations_of_a_listed_dialect_are_for_its_own_pods() -> None:
+def test_annotations_of_a_listed_dialect_are_for_its_own_pods(golden: Golden) -> None:
     """Nobody named the two to one another."""
-    said = str(refused(pod({"nvidia.com/gpu": 1}, {"tpu.example/type": "v5e"})))
-    assert "selects TPUs in a pod that asks for GPUs" in said
-    said = str(refused(pod({COUNT: 1}, {"nvidia.com/use-gputype": "A100"})))
-    assert "selects GPUs in a pod that asks for TPUs" in said
+    theirs = refused(pod({"nvidia.com/gpu": 1}, {"tpu.example/type": "v5e"}))
+    assert theirs.field == 'metadata.annotations["tpu.example/type"]'
+    ours = refused(pod({COUNT: 1}, {"nvidia.com/use-gputype": "A100"}))
+    assert ours.field == 'metadata.annotations["nvidia.com/use-gputype"]'
+    golden({"TPU's on a pod of GPUs": str(theirs), "GPU's on a pod of TPUs": str(ours)})
 
 
 def test_each_vendors_annotations_are_for_its_own_pods() -> None:
@@ -149,7 +151,8 @@ def test_each_vendors_annotations_are_for_its_own_pods() -> None:
     for resource, own in keys.items():
         assert draft(pod({resource: 1}, {own: "a"})).shape.asks
         for other in set(keys.values()) - {own}:
-            assert "in a pod that asks for" in str(refused(pod({resource: 1}, {other: "a"})))
+            error = refused(pod({resource: 1}, {other: "a"}))
+            assert error.field == f'metadata.annotations["{other}"]'
 
 
 def test_every_name_has_a_family_and_counts_something_known() -> None:
@@ -187,7 +190,8 @@ def test_a_slot_is_of_a_container_whose_names_count_no_devices() -> None:
     """It changes nothing of what is asked; where it would do harm it is refused by name."""
     vcuda = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
     assert draft(pod(vcuda | {SLOT: 1})).shape == draft(pod(vcuda)).shape
-    assert "in a container without a device" in str(refused(pod({SLOT: 1})))
-    assert "beside nvidia.com/gpu" in str(refused(pod({"nvidia.com/gpu": 1, SLOT: 1})))
+    for limits in ({SLOT: 1}, {"nvidia.com/gpu": 1, SLOT: 1}):
+        assert refused(pod(limits)).field == f'spec.containers[0].resources.limits["{SLOT}"]'
+    assert "nvidia.com/gpu" in refused(pod({"nvidia.com/gpu": 1, SLOT: 1})).problem
     assert SLOT in count_names(CONFIG)
     assert SLOT in claimed(CONFIG)

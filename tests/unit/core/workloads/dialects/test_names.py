@@ -55,4 +55,4 @@ def test_every_known_name_is_claimed() -> None:
 def test_values_are_shown_short(value: object, said: str) -> None:
     """An error is one line, whatever somebody sent."""
     assert shown(value) == said
-    assert str(ManifestError("a", value, "is bad", "mend it")) == f"a: {said} is bad: mend it"
+    assert str(ManifestError("a", value, "bad", "mend")) == f"a: {said} bad: mend"
