@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.explain.room import Room
-from apportion.core.ledger.state import DEVICE_PLUGIN
+from apportion.core.ledger.state import DEVICE_PLUGIN, HANDS_OUT
 from apportion.core.placement.feasibility.evaluator import Rules, feasibility, rules_of
 from apportion.core.placement.feasibility.occupancy import (
     Occupancy,
@@ -18,6 +18,7 @@ from apportion.lab.fitting import EmptyFleet
 from apportion_schemas import (
     Ask,
     NodeCordoned,
+    NodeHeard,
     NodeSilent,
     PodRefused,
     PolicyChanged,
@@ -106,6 +107,20 @@ def test_a_plugin_of_another_system_can_be_removed() -> None:
     assert ledger.reasons("p") == {_C.DEVICE_PLUGIN_FOREIGN: 1}
     assert Room(ledger.state).holds(shape(ask(1)), ledger.node())
     assert EmptyFleet(ledger.state).lasting(ledger.pod("p")) is None
+
+
+def test_a_node_that_is_given_back_to_a_plugin_takes_no_device_pods() -> None:
+    """Our agent's last report says that it hands out shares; the other plugin registers again."""
+    ours = rack("n1", 1)
+    ours = structs.replace(ours, host=structs.replace(ours.host, labels={HANDS_OUT: "start"}))
+    ledger = Ledger(observed("n1", labels={DEVICE_PLUGIN: "hami"}), ours)
+    assert code_of(ledger, shape(ask(1))) is None
+    ledger.play(NodeSilent(node="n1", grace_s=40))
+    assert code_of(ledger, shape(ask(1))) is _C.AGENT_SILENT
+    assert code_of(ledger, shape()) is None
+    ledger.play(NodeHeard(node="n1"))
+    ledger.report(rack("n1", 1))
+    assert code_of(ledger, shape(ask(1))) is _C.DEVICE_PLUGIN_FOREIGN
 
 
 def test_a_policy_that_wants_idle_devices_counts_everywhere() -> None:
