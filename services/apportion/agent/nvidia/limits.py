@@ -16,7 +16,13 @@ import pynvml as nvml
 _ABSENT: Final = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
 """What a card, or a driver older than R615, says."""
 _NO_PROMISE: Final = 0
-"""The soft limit is what a cgroup keeps when memory is short; left as it is without limits."""
+"""The soft limit is what a cgroup keeps when an MPS server evicts; left as it is without limits.
+
+The driver adds it to the cgroups above (`dmem.min`), and takes it off there only where it is set to
+0 before the cgroup is removed. No runtime does that, so each container would leave its share
+reserved.
+Source: NVIDIA, "MPS v3 Memory Partitioning", Ancestor reservation propagation.
+"""
 
 
 def hold(card: Any, cgroup: Path, memory: int) -> bool:
