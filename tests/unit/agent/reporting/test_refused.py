@@ -98,7 +98,7 @@ def test_use_is_sent_again_as_late_as_an_intake_of_a_full_ledger_says(
 ) -> None:
     """The back-off alone ends at five seconds; once there is room, the record is taken."""
     room = [0.07]
-    monkeypatch.setattr(Soundness, "free", lambda _soundness: room[0])
+    monkeypatch.setattr(Soundness, "free", lambda _soundness, _after_bytes=0: room[0])
 
     async def full() -> None:
         services, clock = Services(), SkewedClock(random.Random(0), skew_s=0.0)
