@@ -228,9 +228,9 @@ class Cluster:
 
     def heed(self, stored: Stored) -> None:
         """A kubelet fails a pod for which its plugin has no devices; give this to the ledger."""
-        if ".allocation." not in stored.records[0].subject:
-            return
         for record in stored.records:
+            if ".allocation." not in record.subject:
+                continue
             data = msgspec.json.decode(record.payload)
             if str(data.get("type", "")).endswith("AllocationFailed"):
                 uid = data["data"]["pod"]
