@@ -1,0 +1,132 @@
+"""The tests that a change can break: `make test-changed`, for while you develop.
+
+A test file is chosen if its imports lead to a changed file, through any number of other files. With
+`--processes` also if it starts services or verbs, which may run any module of the product. A
+changed file that is not Python belongs to the Python files that name it. `.ci/run` runs everything
+whatever this says.
+
+    python -m tools.changed main            of this branch, and of what is uncommitted, against main
+    python -m tools.changed --list main     only print the files
+"""
+
+import argparse
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
+
+from click import echo
+
+from tests.tidy.tree import ROOT, parsed, python_files
+
+ROOTS = ("services/", "schemas/", "")
+"""Where Python looks for modules, below the root of the repository."""
+PRODUCT = "services/apportion/"
+STARTS = ("apportion.cli.main", "from apportion.{", ".venv/bin/apportion")
+"""Text of a file that starts services or verbs as processes."""
+STARTED_BY_OTHERS = "tests/support/starts.py"
+"""It forks what the others start, and every test imports it."""
+ALWAYS = ("tests/tidy",)
+
+
+def changed_since(base: str) -> set[str]:
+    """Paths that differ from where this branch left `base`; also deleted and untracked ones."""
+
+    def git(*words: str) -> str:
+        command = ["git", *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    left = git("merge-base", "HEAD", base)
+    listed = git("diff", "--name-only", "--no-renames", left)
+    untracked = git("ls-files", "--others", "--exclude-standard")
+    return set(f"{listed}\n{untracked}".split())
+
+
+def chosen(
+    changed: Iterable[str], sources: Mapping[str, str], *, processes: bool = False
+) -> list[str]:
+    """The test files among `sources` (path to text) that depend on a changed file."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for path, source in sources.items():
+        for module in _imported(path, source):
+            users[module].add(path)
+    starters = {path for path in sources if processes and _starts(path, sources[path])}
+    reached: set[str] = set()
+    new = set(changed)
+    while new:
+        reached |= new
+        new = {user for path in new for user in _users_of(path, users, starters, sources)} - reached
+    return sorted(path for path in reached & set(sources) if _is_test(path))
+
+
+def _users_of(
+    path: str, users: Mapping[str, set[str]], starters: set[str], sources: Mapping[str, str]
+) -> set[str]:
+    """The files that a change of `path` reaches in one step."""
+    if not path.endswith(".py"):
+        name = PurePath(path).name
+        return {user for user, source in sources.items() if name in source}
+    found = {user for module in _modules(path) for user in users.get(module, ())}
+    if path.startswith(PRODUCT):
+        found |= starters
+    if path.endswith("/conftest.py"):
+        found |= {user for user in sources if user.startswith(path.removesuffix("conftest.py"))}
+    return found
+
+
+def _starts(path: str, source: str) -> bool:
+    other = path != STARTED_BY_OTHERS and path.startswith("tests/")
+    return other and any(text in source for text in STARTS)
+
+
+def _is_test(path: str) -> bool:
+    return path.startswith("tests/") and PurePath(path).name.startswith("test_")
+
+
+def _modules(path: str) -> Iterator[str]:
+    """The names under which a file is imported."""
+    for root in ROOTS:
+        if path.startswith(root):
+            name = path.removeprefix(root).removesuffix(".py").removesuffix("/__init__")
+            yield name.replace("/", ".")
+            return
+
+
+def _imported(path: str, source: str) -> Iterator[str]:
+    """Every module that a file may import; a name imported from one may be a module as well."""
+    folders = PurePath(next(_modules(path)).replace(".", "/"))
+    for node in ast.walk(parsed(source)):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:
+                above = folders.parents[node.level - 1].as_posix().replace("/", ".")
+                module = f"{above}.{module}".rstrip(".")
+            yield module
+            yield from (f"{module}.{each.name}" for each in node.names)
+
+
+def main() -> int:
+    """The exit status of pytest, or 0 where the files are only listed."""
+    parser = argparse.ArgumentParser(prog="python -m tools.changed", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("base", nargs="?", default="main", help="what the change is made to")
+    what = "also the tests that start services or verbs as processes"
+    parser.add_argument("--processes", action="store_true", help=what)
+    parser.add_argument("--list", action="store_true", help="only print the files")
+    given = parser.parse_args()
+    found = chosen(changed_since(given.base), python_files(), processes=given.processes)
+    tests = [*ALWAYS, *(path for path in found if not path.startswith(ALWAYS))]
+    if given.list:
+        echo("\n".join(tests))
+        return 0
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not nightly", *tests]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
