@@ -27,7 +27,7 @@ UP_ARGS ?=
 TEST_ARGS ?=
 LANE ?=
 
-.PHONY: help up test compile wheel sbom audit sim faults mutants check format lock generate digests oldest clean
+.PHONY: help up test nightly compile wheel sbom audit sim faults mutants check format lock generate digests oldest clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -37,6 +37,18 @@ up: $(RUNTIME) ## install what running needs, start everything, place the sample
 
 test: $(DEV) $(COMPILED) ## every check that this machine can run, in lanes (LANE=core; TEST_ARGS="-k ledger")
 	@$(VENV)/bin/python -m $(if $(TEST_ARGS),pytest $(TEST_ARGS),tools.lanes $(LANE))
+
+BASE ?= main
+CHANGED_ARGS ?=
+.PHONY: test-changed
+test-changed: $(DEV) $(COMPILED) ## the tests that the changes since BASE can break, for while you develop (BASE=main; CHANGED_ARGS=--processes)
+	@$(VENV)/bin/python -m tools.changed $(CHANGED_ARGS) $(BASE)
+
+EFFORT ?= 3
+nightly: $(DEV) $(COMPILED) ## what takes long and rarely fails, and what needs other versions of Kubernetes
+	@PROPERTIES_EFFORT=$(EFFORT) $(VENV)/bin/python -m tools.lanes --nightly
+	@$(MAKE) oldest
+	@$(MAKE) controllers
 
 compile: $(DEV) $(COMPILED) ## the hot path, to machine code; without a C compiler it runs as it is
 

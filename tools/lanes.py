@@ -1,12 +1,14 @@
 """Every check of this repository, in lanes that run beside each other: `make test`.
 
-What waits for servers and what computes take turns on a processor, so one lane more than there are
-processors keeps them busy; a lane that only computes gives way to those whose services have to
-answer in time. Invariants: every test is in one lane; a lane that fails, also without a word, fails
-the whole; the last line counts the tests of all lanes.
+Most lanes wait for servers half of the time, so three lanes more than there are processors keep
+these busy. A lane that only computes gives way to those whose services have to answer in time.
+Tests with the mark `nightly`, which take long and rarely fail, have a lane of their own.
+Invariants: every test is in one lane; a lane that fails, also without a word, fails the whole; the
+last line counts the tests of all lanes.
 
-    python -m tools.lanes                    all of them
+    python -m tools.lanes                    all of them, but those of --nightly
     python -m tools.lanes nats simulation    these
+    python -m tools.lanes --nightly          what takes long and rarely fails
 """
 
 import argparse
@@ -41,10 +43,12 @@ class Lane(NamedTuple):
 
 
 LANES = (
-    Lane("kubernetes", ("tests/contracts/kube", "tests/e2e", "tests/integration/kube")),
     Lane("nats", ("tests/contracts", "tests/faults", "tests/gpu", "tests/integration")),
+    Lane("kubernetes", ("tests/contracts/kube", "tests/e2e", "tests/integration/kube")),
+    Lane("console", ("tests/integration/console",)),
     Lane("security", ("tests/security",)),
     Lane("simulation", ("tests/simulation",), computes=True),
+    Lane("nodes", ("tests/integration/kubelet", "tests/integration/ledger")),
     Lane(
         "containers",
         (
@@ -70,6 +74,9 @@ INTERPRETED = Lane(
     computes=True,
 )
 """Some of the tests once more, on sources that nobody compiled."""
+SELDOM = Lane("seldom", ("tests",))
+"""The tests with the mark `nightly`."""
+NIGHTLY = (SELDOM, INTERPRETED)
 
 
 class Ended(NamedTuple):
@@ -100,7 +107,10 @@ def commands(lane: Lane) -> Iterator[Sequence[str]]:
     if lane.name == "static":
         yield ["make", "check"]
         return
-    if lane.name in {"kubernetes", "containers", "security"} and os.environ.get(REQUIRED) == "1":
+    if (
+        lane.name in {"kubernetes", "containers", "security", "seldom"}
+        and os.environ.get(REQUIRED) == "1"
+    ):
         # Each returns at once where there is one, and waits for a build under way.
         yield [str(BUILD)]
         yield [str(BUILD), "--helm"]
@@ -114,11 +124,15 @@ def commands(lane: Lane) -> Iterator[Sequence[str]]:
             *lane.paths,
         ]
         return
+    if lane is SELDOM:
+        yield [*PYTEST, "-m", "nightly", "-o", f"cache_dir=.pytest_cache/{lane.name}", *lane.paths]
+        return
     others = [path for other in LANES if other is not lane for path in other.paths]
     beneath = [path for path in others if any(path.startswith(f"{own}/") for own in lane.paths)]
     cache = f"cache_dir=.pytest_cache/{lane.name}"
     patience = ["--timeout=300"] if lane.computes else []
-    yield [*PYTEST, *patience, "-o", cache, *(f"--ignore={path}" for path in beneath), *lane.paths]
+    ignored = [f"--ignore={path}" for path in beneath]
+    yield [*PYTEST, *patience, "-m", "not nightly", "-o", cache, *ignored, *lane.paths]
 
 
 def run(lane: Lane) -> Ended:
@@ -160,11 +174,12 @@ def counts(ended: Ended) -> Counter[str]:
 
 def main() -> int:
     """Exit status 0 if every lane is well."""
-    every = {lane.name: lane for lane in (*LANES, INTERPRETED)}
+    every = {lane.name: lane for lane in (*LANES, *NIGHTLY)}
     parser = argparse.ArgumentParser(prog="python -m tools.lanes", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("lanes", nargs="*", metavar="LANE", help=f"of {', '.join(every)}")
-    beside = (os.cpu_count() or 1) + 1
+    parser.add_argument("--nightly", action="store_true", help="what takes long and rarely fails")
+    beside = (os.cpu_count() or 1) + 3
     parser.add_argument("--beside", type=int, default=beside, help="how many at once")
     given = parser.parse_args()
     if unknown := set(given.lanes) - set(every):
@@ -172,7 +187,8 @@ def main() -> int:
     began_s = time.monotonic()
     ended: list[Ended] = []
     with ThreadPoolExecutor(given.beside) as pool:
-        lanes = [every[name] for name in given.lanes or every]
+        chosen = NIGHTLY if given.nightly else LANES
+        lanes = [every[name] for name in given.lanes] or chosen
         for future in as_completed([pool.submit(run, lane) for lane in lanes]):
             ended.append(future.result())
             echo(f"\n=== lane {ended[-1].name} ({ended[-1].took_s:.0f} s)\n{ended[-1].output}")

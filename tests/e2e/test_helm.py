@@ -180,6 +180,7 @@ async def test_D8_one_command_installs_it_and_a_pod_outlives_it(
     assert len(node.created("train", "main")) == 1
 
 
+@pytest.mark.nightly  # the test above is the smoke test of Helm
 async def test_one_command_shows_a_placement_where_no_gpu_is(
     plane: ControlPlane, bus: Bus, node: RealKubelet, driver: FakeDriver, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from tests.support.newcomer import placements
 skip_unless_here()
 pytestmark = [
     pytest.mark.containers,
+    pytest.mark.nightly,
     pytest.mark.slow,
     pytest.mark.timeout(600),
 ]

@@ -1,4 +1,4 @@
-"""Twenty seconds of stolen keys and a container that try everything; CI has no hour."""
+"""Twenty seconds of stolen keys and a container that try everything, at night; CI has no hour."""
 
 import json
 import subprocess
@@ -11,6 +11,7 @@ from tests.security.fuzz import ENOUGH, SLOWER_THAN
 SECONDS = "20"
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_whoever_tries_everything_harms_nobody() -> None:
     """No limit is broken but the one on time, which is for a machine that does nothing else."""

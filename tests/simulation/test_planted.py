@@ -10,9 +10,26 @@ from tests.simulation.planted_cluster import PLANTED_IN_A_CLUSTER
 from tests.simulation.played import played
 from tests.simulation.world import run
 
+ALL = (*PLANTED, *PLANTED_IN_A_CLUSTER)
+SMOKE = (PLANTED[0], PLANTED_IN_A_CLUSTER[0])
+"""The others say how sharp the simulation is, which changes seldom: they are tried at night."""
+
+
+@pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.name)
+def test_a_fault_can_be_planted(fault: Planted) -> None:
+    """What it replaces is where it was."""
+    with planted(fault):
+        pass
+
 
 @pytest.mark.timeout(900)  # this lane gives way to all others
-@pytest.mark.parametrize("fault", [*PLANTED, *PLANTED_IN_A_CLUSTER], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=() if fault in SMOKE else pytest.mark.nightly, id=fault.name)
+        for fault in ALL
+    ],
+)
 def test_a_planted_fault_is_caught(fault: Planted) -> None:
     """Some seed in the range sees it and tells what it saw; without it that seed is right."""
     seed = caught(fault)

@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from tests.tidy.tree import ROOT, files
-from tools.lanes import INTERPRETED, LANES, Ended, Lane, commands, counts, environment, ran, report
+from tools.lanes import (
+    LANES,
+    NIGHTLY,
+    SELDOM,
+    Ended,
+    Lane,
+    commands,
+    counts,
+    environment,
+    ran,
+    report,
+)
 
 TESTS = [path for path in files() if path.startswith("tests/") and "/test_" in path]
 
@@ -29,10 +40,20 @@ def test_every_test_is_in_one_lane() -> None:
     assert times == dict.fromkeys(TESTS, 1)
 
 
-@pytest.mark.parametrize("lane", [*LANES, INTERPRETED], ids=lambda lane: lane.name)
+@pytest.mark.parametrize("lane", [*LANES, *NIGHTLY], ids=lambda lane: lane.name)
 def test_the_paths_of_a_lane_are_there(lane: Lane) -> None:
     """A folder that was renamed would take its tests out of CI without a word."""
     assert [path for path in lane.paths if not Path(ROOT, path).exists()] == []
+
+
+def test_what_is_marked_is_run_at_night_and_nothing_else() -> None:
+    """No lane of `make test` runs it, and the one of `make nightly` runs it in every folder."""
+    for lane in LANES:
+        words = [word for command in commands(lane) for word in command]
+        assert lane.name == "static" or words[words.index("-m", 3) + 1] == "not nightly"
+    *_, command = commands(SELDOM)
+    words = list(command)
+    assert (words[words.index("-m", 3) + 1], words[-1]) == ("nightly", "tests")
 
 
 WELL = Ended("a", ok=True, took_s=1.0, output="....\n==== 3 passed, 1 skipped in 0.12s ====\n")
