@@ -54,7 +54,7 @@ async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: Ku
         await world.facts.count(PodBound, 1)
         # What we wrote is nobody else's to change, and everything else is.
         refused = await world.plane.user("annotate", "pod", "p", "apportion.dev/shares-", ok=False)
-        assert "is written by Apportion alone: leave it as it was" in refused
+        assert "Apportion alone" in refused
         await world.plane.user("annotate", "pod", "p", "team=blue")
         await world.plane.user("delete", "pod", "p", "--grace-period=0", "--force")
         await webhook.in_force()
@@ -68,7 +68,8 @@ async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
         many = MEMORY | {"nvidia.com/gpumem-percentage": "500"}
         said = await create(world, pod("many", many), ok=False)
         assert "denied the request" in said
-        assert "is not a percentage from 1 to 100: write 1 to 100, or leave it out" in said
+        assert "nvidia.com/gpumem-percentage" in said
+        assert "write 1 to 100" in said
         forged = pod("forged", MEMORY, annotations={"apportion.dev/shares": "[]"})
         said = await create(world, forged, ok=False)
         assert 'metadata.annotations["apportion.dev/shares"]' in said

@@ -94,7 +94,7 @@ async def test_pods_beyond_what_the_api_server_counts_are_refused_at_their_creat
 
     numbers = iter(range(100))
     said = await until(refused, "a pod to be refused")
-    assert f"exceeded quota: gpus, requested: {COUNT}=1" in said
+    assert f"quota: gpus, requested: {COUNT}=1" in said
     # Once, though the API server has written its status.
     (told,) = await world.facts.count(QuotaObserved, 1)
     assert told.hard == {COUNT: 1}

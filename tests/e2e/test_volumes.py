@@ -132,7 +132,7 @@ async def test_a_volume_is_made_where_the_pod_goes_and_a_failure_is_decided_anew
     await until(selected, "a node to be selected", timeout_s=30)
     await world.plane.user("annotate", "pvc", "data", f"{SELECTED}-")
     (failed, *_) = await world.facts.count(BindFailed, 1)
-    assert "no volume could be made" in failed.message
+    assert "claim data" in failed.message
     await world.facts.count(PlacementVoided, 1)
     node = await until(selected, "a node to be selected again", timeout_s=30)
     await world.plane.apply(volume("v", node, "made"))

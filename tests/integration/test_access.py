@@ -168,11 +168,12 @@ async def test_a_tenant_sees_his_own_in_full_and_how_much_others_hold(asked: Ask
         ("ml", "mine"), (OTHERS, "-"),
     ]  # fmt: skip
     why = await asked.ok("mei", "pods/ml/mine/why")
-    assert "ml/mine is placed on n1" in why["sentence"]
+    assert why["sentence"].startswith("ml/mine ")
+    assert why["placed"]["node"] == "n1"
     rows = (await asked.ok("mei", "log?limit=10"))["items"]
     said = [row["sentence"] for row in rows]
     assert OF_OTHERS in said
-    assert any(text.startswith("ml/mine placed on n1") for text in said)
+    assert any(text.startswith("ml/mine placed") for text in said)
     assert any("n1 reports" in text for text in said)
 
 
@@ -186,7 +187,7 @@ async def test_what_cannot_be_redacted_is_refused(asked: Asked, path: str) -> No
     status, text = await asked.get("mei", path)
     error = json.loads(text)
     assert status == 403, text
-    assert error["error"].startswith("mei may not get ")
+    assert error["error"].startswith("mei may not ")
     assert "apportion.dev" in error["fix"]
 
 
@@ -243,7 +244,8 @@ spec: {{schedulerName: apportion, containers: [{{name: c, image: x}}]}}
 """
     status, refused = await asked.post("mei", "plan", {"manifest": manifest})
     assert status == 403
-    assert refused["error"] == "mei may not get pods in namespace ops"
+    assert refused["error"].startswith("mei may not ")
+    assert refused["error"].endswith("namespace ops")
     status, plan = await asked.post("olga", "plan", {"manifest": manifest})
     assert (status, plan["pods"][0]["outcome"] == "unchanged") == (200, name == "theirs")
 
@@ -255,9 +257,8 @@ async def test_metrics_are_for_who_scrapes(asked: Asked) -> None:
         headers = {"Authorization": f"Bearer {who}"}
         async with asked.session.get(f"{base}/metrics", headers=headers) as answer:
             assert answer.status == status
-    assert json.loads((await asked.get("prometheus", "log"))[1])["items"][0]["sentence"] in {
-        OF_OTHERS, "n1 reports 2 x NVIDIA A100 (simulated)",
-    }  # fmt: skip
+    [newest, *_] = json.loads((await asked.get("prometheus", "log"))[1])["items"]
+    assert newest["sentence"] == OF_OTHERS or newest["type"] == "NodeReported"
 
 
 async def test_who_cordons_is_who_logged_in(asked: Asked, facts: Facts, bus: Bus) -> None:
@@ -357,7 +358,7 @@ async def test_without_a_login_it_listens_on_its_own_machine_alone(bus: Bus) -> 
         subprocess.run, [*command, "--listen", "0.0.0.0:0"], capture_output=True, text=True
     )
     assert ended.returncode == 78
-    assert "others reach this: give a login" in ended.stderr
+    assert "give a login" in ended.stderr
     async with ServiceProcess("gateway", url, "--listen", "0.0.0.0:0", "--open") as process:
         await process.ready()
         port = str((await process.logged("answering"))["url"]).split(":")[2].split("/")[0]

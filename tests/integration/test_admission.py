@@ -182,7 +182,8 @@ async def test_a_configuration_of_a_newer_build_halts_it(webhook: Webhook, bus: 
         said = await webhook.filled_in()
         return said if "not ready" in said else ""
 
-    assert "schemaversion" in await until(halted, "the webhook to halt")
+    reason = await until(halted, "the webhook to halt")
+    assert "schemaversion" in reason
     assert (await webhook.process.get("/readyz"))[0] == 503
 
 

@@ -117,7 +117,7 @@ async def test_what_cannot_be_allocated(bus: Bus, facts: Facts) -> None:
         await facts.count(DeviceHealthChanged, 1)
         await bind(facts, "p1", "GPU-elsewhere")
         line = await agent.logged("p1/1/allocated is passed over")
-        assert "has no place by attempt 1" in str(line["event"])
+        assert "attempt 1" in str(line["event"])
         await bind(facts, "p2", well, broken)
         await facts.place("p3", NODE, well)
         await facts.write(PlacementVoided(pod="p3", attempt=1, node=NODE, reason="test"))
@@ -254,7 +254,7 @@ async def test_the_cards_of_a_driver(
         assert (ill.device, ill.healthy, ill.reason) == (driver.ids[1], False, "XID 79")
         driver.stop()
         *_, away = await facts.count(DeviceHealthChanged, 3)
-        assert away.reason == "NVML: Driver Not Loaded"
+        assert away.reason.startswith("NVML: ")
         driver.start()
         *_, back, _ = await facts.count(DeviceHealthChanged, 5)
         assert (back.device, back.healthy) == (driver.ids[0], True)

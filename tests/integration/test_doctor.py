@@ -103,20 +103,19 @@ async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None
     asking = Asking(bus, url)
 
     states = await asking.until_well("--monitor", bus.server.monitor_url, but={"replicas"})
-    assert states["agents"]["words"] == "no agent is silent (1 node)"
+    assert states["agents"]["words"].endswith("(1 node)")
     assert (await asking.states())["durability"]["state"] == "soon"
 
     second = await start("scheduler", "--name", "one", *GRACE)
-    assert "one of more than one" in (await asking.until("schedulers", "soon"))["words"]
+    assert (await asking.until("schedulers", "soon"))["fix"]
     await second.stop()
 
     agent.stop_short()
-    assert "rack-1, found silent at" in (await asking.until("agents", "broken"))["words"]
+    assert "rack-1" in (await asking.until("agents", "broken"))["words"]
     screen = await asking.run()
     assert screen.returncode == 1
     advice = " ".join(screen.stdout.split())
-    assert "let it go on if it is stopped, else start it again" in advice
-    assert "Where `simulate lose` was the cause: `apportion simulate return rack-1`" in advice
+    assert "`apportion simulate return rack-1`" in advice
     agent.go_on()
     await asking.until("agents", "ok")
 

@@ -181,10 +181,8 @@ async def test_a_pod_that_cannot_be_read_is_listed_and_explained(
     assert (await gateway.ok("/api/v1/summary"))["phases"]["rejected"] == 1
     assert (await gateway.ok("/api/v1/pods/default/odd"))["pod"]["rejection"] == last["rejection"]
     why = await gateway.ok("/api/v1/pods/default/odd/why")
-    assert why["sentence"] == (
-        "default/odd is rejected: spec.x: -1 is negative: write a number from 1"
-    )
     assert why["rejected"]["field"] == "spec.x"
+    assert last["rejection"] in why["sentence"]
 
 
 async def test_pages(gateway: Gateway) -> None:
@@ -208,7 +206,7 @@ async def test_revision_that_does_not_come(gateway: Gateway, facts: Facts) -> No
     """A clear error with the revision that is there, and not an answer that is too old."""
     status, body = await gateway.get("/api/v1/pods?at_least=999&wait_s=0.05")
     assert (status, body["field"]) == (408, "at_least")
-    assert f"the gateway is at {facts.revision}" in body["error"]
+    assert f"at {facts.revision}" in body["error"]
     assert body["fix"]
 
 
@@ -294,10 +292,8 @@ async def test_clients_of_the_stream_are_bounded(gateway: Gateway) -> None:
     """One too many is refused with what else to do; a place that is given up can be taken."""
     clients = [await Events.open(gateway.url) for _ in range(EACH_MAX)]
     status, body = await gateway.get("/api/v1/events")
-    assert (status, body["error"]) == (
-        429,
-        "16 streams of events are open already, all of 127.0.0.1",
-    )
+    assert (status, body["error"].endswith(" 127.0.0.1")) == (429, True)
+    assert body["error"].startswith(f"{EACH_MAX} ")
     for number in range(EACH_MAX, CLIENTS_MAX):
         address = f"127.0.0.{2 + number // EACH_MAX}"
         clients.append(await Events.open(gateway.url, client=address))
@@ -335,7 +331,8 @@ async def test_unknown_event_halts_it(bus: Bus, gateway: Gateway, facts: Facts) 
         status, body = await gateway.get("/api/v1/pods")
         return str(body["error"]) if status == 503 else ""
 
-    assert "Teleported" in await until(halted, "the gateway to halt")
+    reason = await until(halted, "the gateway to halt")
+    assert "Teleported" in reason
     status, body = await gateway.process.get("/readyz")
     assert (status, "Teleported" in body) == (503, True)
     assert (await gateway.process.get("/healthz"))[0] == 200

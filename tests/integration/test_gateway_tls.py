@@ -77,7 +77,7 @@ async def test_a_verb_believes_the_ca_it_was_told_of(gateway: Gateway, tmp_path:
     code, said = gateway.asked(None, ours)
     assert code == 3
     assert "is not believed" in said
-    assert "name its CA in APPORTION_GATEWAY_CA" in said
+    assert "APPORTION_GATEWAY_CA" in said
     code, said = gateway.asked(gateway.authority.ca)
     assert code == 3
     assert "APPORTION_GATEWAY_CERT" in said

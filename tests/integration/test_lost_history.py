@@ -80,7 +80,7 @@ async def test_services_stop_where_the_ledger_lost_what_they_folded(
         await bus.restart()
         for service in services:
             line = await service.logged("cannot go on")
-            assert "the ledger lost events" in line["error"]
+            assert "lost events" in line["error"]
             assert await service.ended() == 78
 
 

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,8 @@ def test_what_was_planned_then_happens(up: Standalone, tmp_path: Path) -> None:
     }, "whoever waits is decided anew"
     said = up.run("plan", "-f", "-", stdin=pod("p2", 90_000).encode())
     assert said.returncode == 6
-    assert "default/p2, which waits since revision" in said.stdout
-    assert "can never fit on this fleet" in said.stdout
+    assert re.search("default/p2, .* revision", said.stdout)
+    assert "can never fit" in said.stdout
 
 
 def test_a_lost_node_and_more_nodes(up: Standalone) -> None:
@@ -98,8 +99,10 @@ def test_a_lost_node_and_more_nodes(up: Standalone) -> None:
         (row["name"], "big-1") for row in placed
     }
     assert {row["outcome"] for row in helped["moved"]} == {"fits"}
+    lost, added = helped["changes"]
+    assert ("big-1" in lost, "2x4xH100-80GB" in added) == (True, True)
     said = up.run("plan", "--lose", "big-1", "--add", "2x4xH100-80GB").stdout
-    assert "as if: without big-1, with 2x4xH100-80GB more" in said
+    assert ", ".join(helped["changes"]) in said
 
 
 def test_a_plan_for_the_past(up: Standalone, tmp_path: Path) -> None:
@@ -116,15 +119,15 @@ def test_what_is_wrong_is_named(up: Standalone, tmp_path: Path) -> None:
     """A node, a model, a file and a document, each by its name, with the exit code for it."""
     done = up.run("plan", "--lose", "big-9")
     assert done.returncode == 1
-    assert "no node or device 'big-9' at revision" in done.stderr
-    assert "did you mean big-2, big-1?" in done.stderr
+    assert "'big-9'" in done.stderr
+    assert "big-2, big-1?" in done.stderr
     done = up.run("plan", "--add", "2xTuring")
     assert done.returncode == 2
-    assert "model 'Turing' is not known" in done.stderr
+    assert "model 'Turing'" in done.stderr
     assert up.run("plan").returncode == 2
     done = up.run("plan", "-f", "-", stdin=b"#" * (1 << 20))
     assert done.returncode == 2
-    assert "send less at once" in done.stderr
+    assert "send less" in done.stderr
     file = tmp_path / "two.yaml"
     file.write_text(pod("fine") + "---\nkind: Pod\n")
     done = up.run("plan", "-f", str(file))

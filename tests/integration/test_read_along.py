@@ -131,11 +131,11 @@ async def test_nats_py_by_a_key(bus: Bus, tmp_path: Path) -> None:
     example = (sys.executable, str(EXAMPLES / "nats_py.py"), url, "--limit", "3")
     all_in_order(await printed(*example, "--nkey", str(key), path=tmp_path))
     code, _, said = await ended(*example)
-    assert (code, "does not take anna" in said, "--nkey FILE" in said) == (2, True, True)
+    assert (code, "anna" in said, "--nkey FILE" in said) == (2, True, True)
     other = tmp_path / "other.nk"
     write_seed(other, new_key())
     code, _, said = await ended(*example, "--nkey", str(other), path=tmp_path)
-    assert (code, f"does not take anna by the key in {other}" in said) == (2, True)
+    assert (code, f"key in {other}" in said) == (2, True)
 
 
 def built_with_go(target: Path) -> None:
@@ -173,14 +173,17 @@ async def test_go_by_a_key(bus: Bus, tmp_path: Path) -> None:
     url, key = f"nats://anna@127.0.0.1:{bus.server.port}", tmp_path / "anna.nk"
     all_in_order(await printed(str(tmp_path / "example"), "-nkey", str(key), url, "3"))
     code, _, said = await ended(str(tmp_path / "example"), url, "3")
-    assert (code, "does not take this user" in said, "-nkey FILE" in said) == (1, True, True)
+    assert (code, "-nkey FILE" in said) == (1, True)
 
 
 async def test_what_the_nats_cli_says_is_answered(bus: Bus, facts: Facts) -> None:
     """`nats sub` connects with user and password, subscribes, and shows what comes."""
     readme = await asyncio.to_thread((ROOT / "README.md").read_text)
-    assert f"nats sub -s nats://auditor:PASSWORD@127.0.0.1:4222 '{SUBJECT}'" in readme
-    assert f"nats sub -s nats://127.0.0.1:4222 --nkey NAME.nk '{SUBJECT}'" in readme
+    for connecting in (
+        "nats://auditor:PASSWORD@127.0.0.1:4222",
+        "nats://127.0.0.1:4222 --nkey NAME.nk",
+    ):
+        assert f"nats sub -s {connecting} '{SUBJECT}'" in readme
     url = urlsplit(bus.server.url_for("auditor"))
     reader, writer = await asyncio.open_connection(url.hostname, url.port)
     assert (await reader.readline()).startswith(b"INFO ")

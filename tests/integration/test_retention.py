@@ -215,7 +215,7 @@ async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -
         await foreign.facts.submit("a")
         await refused(await foreign.archive("foreign.jsonl"), "is of the ledger made at")
     young = await world.json("ledger", "trim", whole, "--older-than", "3600")
-    assert (young["dropped"], young["because"]) == (0, "what comes then is not older than 3600 s")
+    assert (young["dropped"], "3600 s" in young["because"]) == (0, True)
     told = await world.json("ledger", "trim", whole, "--older-than", "0", "--dry-run")
     assert (await world.span())[0] == 1
     limits = [await world.json("ledger", "trim", short, "--older-than", "0", "--dry-run"), told]

@@ -112,7 +112,7 @@ async def test_a_real_ledger_holds_until_somebody_writes_what_is_not_his(
     first = told["violations"][0]
     assert (first["revision"], first["check"]) == (revision, "schema")
     words = await verb.run("verify", "--from", str(last + 1))
-    assert f"the first violation is at {revision}" in words.stderr.replace("\n", " ")
+    assert f"violation is at {revision}" in words.stderr.replace("\n", " ")
 
 
 async def plant_bad_snapshot(bus: Bus) -> None:
@@ -131,7 +131,7 @@ async def test_a_range_that_is_not_there(tmp_path: Path) -> None:
         assert (await verb.verify(code=0))["checked"] == 0
         beyond = await verb.run("verify", "--to", "9")
         assert beyond.returncode == 2
-        assert "the ledger ends at 0" in beyond.stderr
+        assert "ends at 0" in beyond.stderr
         assert (await verb.run("verify", "--from", "3", "--to", "2")).returncode == 2
 
 
@@ -160,6 +160,6 @@ def test_where_cluster_and_ledger_differed_is_told() -> None:
     """It is no violation, and in health there is none of it."""
     command = [sys.executable, "-m", "apportion.cli.main", "verify", "--archive", str(AGREEMENT)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "cluster and ledger were found to differ: annotation 1, gone 1" in said
+    assert "annotation 1, gone 1" in said
     told = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout
     assert json.loads(told)["differences"] == {"annotation": 1, "gone": 1}

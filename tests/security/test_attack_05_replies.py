@@ -73,7 +73,8 @@ async def test_weak_an_answer_is_an_event_and_an_order(tmp_path: Path, name: str
             async def moved() -> int:
                 return await watcher.last_on_subject(FENCE)
 
-            assert await until(moved, "the fence to move") == 2
+            fence = await until(moved, "the fence to move")
+            assert fence == 2
             if name != AUDITOR.name:
                 return  # what a service asks that is answered by nothing is in another account now
             await ask_for_nothing(bus, name, PURGE)

@@ -108,8 +108,8 @@ async def test_every_way_to_fail_is_an_event(world: KubeWorld) -> None:
     await world.facts.until(lambda: len(told()) == 3, "every binding failed")  # some do again
     failed = told()
     assert failed[elsewhere].final
-    assert "bound to n2 already" in failed[elsewhere].message
+    assert "n2" in failed[elsewhere].message
     assert not failed[other].final
-    assert failed[other].message == "node n3 has left the cluster"
+    assert "n3" in failed[other].message
     assert not failed[gone].final
     assert "not found" in failed[gone].message

@@ -135,7 +135,7 @@ async def test_a_token_that_has_ended_is_refused_and_told_so(
     today = token(people, "olga", AUDIENCE)
     ended = a_day_later(today, people.accounts_key)
     status, error = await get(session, f"{url}pods", ended)
-    assert (status, error["error"]) == (401, "this token is nobody's here, or it has ended")
+    assert (status, "token" in error["error"]) == (401, True)
     assert (await get(session, f"{url}pods", today))[0] == 200
 
 
@@ -151,7 +151,7 @@ async def test_the_event_of_an_act_has_the_name_that_the_api_server_knows(
         async with act as answer:
             said = await answer.json()
             assert answer.status == expected, said
-        assert expected == 200 or "may not cordon nodes n1" in said["error"]
+        assert expected == 200 or "cordon nodes n1" in said["error"]
     [cordoned] = await world.facts.count(NodeCordoned, 1)
     assert cordoned.by == "system:serviceaccount:team-a:olga"
 
@@ -166,7 +166,7 @@ async def test_without_the_api_server_nobody_is_let_in(
     url = await begun(world, away)
     status, error = await get(session, f"{url}pods", token(people, "olga", AUDIENCE))
     assert status == 503
-    assert "no answer from the API server" in error["error"]
+    assert "API server" in error["error"]
 
 
 async def test_a_gateway_that_may_not_review_says_what_it_lacks(
@@ -176,4 +176,4 @@ async def test_a_gateway_that_may_not_review_says_what_it_lacks(
     url = await begun(world, people.kubeconfig_of("scheduler"))
     status, error = await get(session, f"{url}pods", token(people, "olga", AUDIENCE))
     assert status == 503
-    assert "does not review for this gateway" in error["error"]
+    assert "review" in error["error"]

@@ -49,7 +49,7 @@ async def test_a_refused_pod_says_why_and_is_bound_once_there_is_room(world: Kub
     assert "n1" in shown
     condition = await scheduled(world, "large", "False")
     assert condition["reason"] == "Unschedulable"
-    assert "not enough memory free on the device" in condition["message"]
+    assert "memory" in condition["message"]
     await world.plane.apply(kube_pod("second", share(15_000)))
     await world.described("second", "FailedScheduling")
     await world.plane.user("delete", "pod", "first", "--grace-period=0", "--force")

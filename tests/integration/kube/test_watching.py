@@ -299,7 +299,7 @@ async def test_a_pod_that_another_scheduler_bound_is_held_where_it_is(world: Kub
     await until_live(world, "p")
     await bind(world, "p", "n1")
     (gone,) = await world.facts.count(PodGone, 1)
-    assert gone.reason == "bound to n1 outside of the ledger"
+    assert "n1" in gone.reason
     (adopted,) = await world.facts.count(PodAdopted, 1)
     assert (adopted.pod, adopted.node) == (gone.uid, "n1")
     assert adopted.submitted.shape.node.cpu_milli == 1000

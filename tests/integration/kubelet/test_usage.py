@@ -103,7 +103,8 @@ async def test_A9_use_is_scraped_heard_and_recorded(
         )
 
     await until(seen, "a scrape that tells all of it", timeout_s=30)
-    assert "sneaky" in str(await agent.logged("of which it has no share"))
+    line = await agent.logged("of which it has no share")
+    assert "sneaky" in str(line)
     sample = await heard(bus)
     (use,) = sample.shares
     assert (use.name, use.memory_mib, use.memory_used_mib, use.cores_used) == (UID, 700, 600, 25)

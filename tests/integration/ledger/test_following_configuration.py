@@ -235,7 +235,8 @@ async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> Non
         async def halted() -> str:
             return found.reader.halted
 
-        assert "schemaversion" in await until(halted, "the reader to halt")
+        reason = await until(halted, "the reader to halt")
+        assert "schemaversion" in reason
 
 
 async def test_what_we_did_not_keep_is_named(bus: Bus) -> None:

@@ -85,7 +85,8 @@ async def test_a_queue_that_was_changed_is_named(ledger: JetStreamLedger) -> Non
     assert await ledger.look() == Look()
     await deafen(ledger, "binder")
     looked = await ledger.look()
-    assert "consumer binder filter_subject is 'apportion.v1.nothing'" in looked.drifted[0]
+    assert "binder filter_subject" in looked.drifted[0]
+    assert "'apportion.v1.nothing'" in looked.drifted[0]
 
 
 async def test_what_is_held_is_not_appended(ledger: JetStreamLedger) -> None:
