@@ -422,7 +422,7 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "holds what was asked": holds_what_was_asked,
     "limits each client": limits_each_client,
     "limits of the extender": functools.partial(limits_of, "apportion.extender.main"),
-    "limits of the webhook": functools.partial(limits_of, "apportion.admission.webhook"),
+    "limits of the webhook": functools.partial(limits_of, "apportion.admission.main"),
     "looks at the ledger": looks_at_the_ledger,
     "looks for what is set aside": looks_for_what_is_set_aside,
     "reads the past by turns": reads_the_past_by_turns,

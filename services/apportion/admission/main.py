@@ -3,18 +3,20 @@
 It writes nothing to the ledger, and reads one subject of it: the configuration. Invariant: once it
 has read a configuration it judges pods by the newest one that has come, also while the ledger is
 out of reach.
+
+The webhook as a part of the process: its certificate, and the server that answers with it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Any, Final
 
 import click
 
 from apportion.admission.choices import AdmissionChoice, admission_choice, webhook_options
-from apportion.admission.reviews import Reviews
-from apportion.admission.webhook import Webhook
+from apportion.admission.reviews import LIMITS, Reviews
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.following_configuration import (
@@ -23,9 +25,11 @@ from apportion.runtime.jetstream.following_configuration import (
 )
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import ConfigError, ServiceConfig
+from apportion.runtime.service.http import HttpServer, listening
 from apportion.runtime.service.kube_options import dra_option
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
+from apportion.runtime.service.serving_tls import given_tls
 
 LOOK_S: Final = 1.0
 
@@ -114,3 +118,40 @@ class _Known:
                     "the ledger is out of reach; pods are judged by the last configuration",
                     configuration=revision,
                 )
+
+
+class Webhook:
+    """The webhook of one life of the service."""
+
+    def __init__(self, choice: AdmissionChoice, reviews: Reviews, service: Service) -> None:
+        self._choice = choice
+        self._reviews = reviews
+        self._service = service
+        self._listening = False
+
+    def not_ready(self) -> list[str]:
+        """Why the API server gets no answer yet; empty once the server listens."""
+        return [] if self._listening else ["starting to listen"]
+
+    async def run(self) -> None:
+        """Serve, and follow changes of the certificate's files, until cancelled.
+
+        Raises:
+            ConfigError: the certificate cannot be used, or the address is taken.
+        """
+        tls, certificates = given_tls(self._choice.files, self._service.clock)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(certificates.run(), name="certificates")
+            server = HttpServer(
+                self._choice.listen,
+                metrics=None,
+                not_ready=self._service.reasons_against_ready,
+                routes=self._reviews.routes(),
+                key="--listen",
+                tls=tls.context,
+                limits=LIMITS,
+            )
+            async with listening(server) as address:
+                self._service.log.info("admitting", url=f"https://{address}/")
+                self._listening = True
+                await asyncio.Event().wait()
