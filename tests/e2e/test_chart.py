@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import pytest
 import yaml
 
-from apportion.callout.issuer import issuer
+from apportion.callout.main import issuer
 from apportion.core.identity import roles as identities
 from apportion.runtime.jetstream.client import connect
 from apportion.runtime.jetstream.server.embedded import ROLES, find_binary

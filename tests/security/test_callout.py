@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from apportion.callout.issuer import VARIABLE
+from apportion.callout.main import VARIABLE
 from apportion.callout.tokens import OPENED_BURST
 from apportion.core.identity.configuration import WITH_CALLOUT, configuration
 from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream

@@ -1,23 +1,29 @@
-"""`apportion callout`: the process around `answering`, and what a server needs to believe it."""
+"""`apportion callout`: the process around `answering`, and what a server needs to believe it.
+
+The key by which nats-server believes us, made of a secret that a chart can make.
+
+A template can make random letters and no key of NATS. So the key is the SHA-256 of the letters:
+whoever has the secret has the key, and nats-server is told the public half alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from msgspec import Struct
 
-from apportion.callout.issuer import VARIABLE, issuer
 from apportion.core.identity.bearers import Accounts, accounts_of
 from apportion.core.identity.identity import InvalidIdentity
 from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.process.config import ConfigError, ServiceConfig
-from apportion.runtime.process.nkeys import KeyPair
+from apportion.runtime.process.nkeys import ACCOUNT, KeyPair
 from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
@@ -26,6 +32,20 @@ AUDIENCE = "apportion-nats"
 NAMESPACE = "apportion"
 QUESTIONS = "$SYS.REQ.USER.AUTH"
 LIFE_S = 3_600.0
+
+
+VARIABLE: Final = "APPORTION_CALLOUT_ISSUER"
+_LETTERS_MIN: Final = 32
+
+
+def issuer(secret: str) -> KeyPair:
+    """The account's key. Raises ConfigError."""
+    if len(secret) < _LETTERS_MIN:
+        fix = (
+            f"set it to {_LETTERS_MIN} or more random letters and digits, the same for all replicas"
+        )
+        raise ConfigError(VARIABLE, "too short" if secret else "", fix)
+    return KeyPair(ACCOUNT, hashlib.sha256(b"apportion callout\n" + secret.encode()).digest())
 
 
 class Choice(Struct, frozen=True, kw_only=True):

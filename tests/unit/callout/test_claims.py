@@ -15,7 +15,7 @@ from apportion.callout.claims import (
     signed,
     user_claims,
 )
-from apportion.callout.issuer import issuer
+from apportion.callout.main import issuer
 from apportion.core.identity.permissions import Permissions
 from apportion.runtime.process.config import ConfigError
 
