@@ -5,6 +5,12 @@ bound, which is a record in the ledger and nothing more, for there is no contain
 share could be put. Where there is one (`kubelet`), a claim with shares is answered when its first
 container is about to start. Invariant: every claim that is bound gets at most one answer,
 SharesAllocated or AllocationFailed, whatever dies in between.
+
+Which events bring the ledger from what it says of a node to what is so.
+
+Pure, so that a restart, a second agent and a repetition come to the same events with the same ids.
+Invariant: nothing differs, nothing is written; and an event's id is a digest of its content and of
+the revision it follows, so writing it twice is writing it once.
 """
 
 from __future__ import annotations
@@ -18,12 +24,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 from msgspec import structs
 
 from apportion.agent.backend import DeviceBackend
 from apportion.agent.reporting.commands import command_subject, obey
 from apportion.agent.reporting.intake_client import HeldBack
-from apportion.agent.reporting.inventory import event_id, news
 from apportion.agent.reporting.view import Claim, FleetView, NodeView
 from apportion.agent.simulated import SimulatedBackend
 from apportion.core.configuration.offering import MISCONFIGURED, closed, offered
@@ -40,12 +46,14 @@ from apportion_schemas import (
     AllocationFailed,
     Configuration,
     Device,
+    DeviceHealthChanged,
     Host,
     NodeReported,
     SharesAllocated,
 )
 from apportion_schemas.catalogue import SUBJECTS
 from apportion_schemas.inventory import Mode
+from apportion_schemas.quantities import Payload
 
 SUBJECTS_MAX = 32
 """With more subjects than this an agent follows the whole channels and filters for itself."""
@@ -448,3 +456,42 @@ def trouble_of(node: str, devices: Mapping[str, Device], claim: Claim) -> str:
         if not device.healthy:
             return f"device {device_id} is unhealthy: {device.health_reason}"
     return ""
+
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+def news(view: NodeView, now: NodeReported) -> list[Payload]:
+    """What to append: nothing, the health changes if nothing else differs, or a whole report.
+
+    It is whole, too, where people are told that one was refused: it ends that.
+    """
+    said = view.said
+    if said == now and not view.refused:
+        return []
+    if view.refused or said is None or _as_if_well(said) != _as_if_well(now):
+        return [now]
+    return [
+        DeviceHealthChanged(
+            node=now.node,
+            device=device.id,
+            healthy=device.healthy,
+            reason=device.health_reason,
+        )
+        for device, before in zip(now.devices, said.devices, strict=True)
+        if device != before
+    ]
+
+
+def event_id(data: Payload, follows: int) -> str:
+    """The id of an inventory event that comes after revision `follows` of its subject."""
+    digest = hashlib.sha256(_encode(data)).hexdigest()[:32]
+    return f"{type(data).__name__}/{follows}/{digest}"
+
+
+def _as_if_well(report: NodeReported) -> NodeReported:
+    return msgspec.structs.replace(report, devices=tuple(_well(d) for d in report.devices))
+
+
+def _well(device: Device) -> Device:
+    return msgspec.structs.replace(device, healthy=True, health_reason="")

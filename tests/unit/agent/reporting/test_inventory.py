@@ -2,7 +2,7 @@
 
 import msgspec
 
-from apportion.agent.reporting.inventory import event_id, news
+from apportion.agent.reporting.agent import event_id, news
 from apportion.agent.reporting.view import NodeView
 from apportion.core.devices.simulating import simulated_devices
 from apportion_schemas import DeviceHealthChanged, Host, NodeReported
