@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from apportion.agent.reporting.commands import command_subject
+from apportion.agent.simulated import command_subject
 from apportion.core.ledger.state import Phase
 from apportion.runtime.ledger.port import Draft, LedgerError
 from apportion_schemas import (

@@ -28,10 +28,9 @@ import msgspec
 from msgspec import structs
 
 from apportion.agent.backend import DeviceBackend
-from apportion.agent.reporting.commands import command_subject, obey
 from apportion.agent.reporting.intake_client import HeldBack
 from apportion.agent.reporting.view import Claim, FleetView, NodeView
-from apportion.agent.simulated import SimulatedBackend
+from apportion.agent.simulated import SimulatedBackend, command_subject, obey
 from apportion.core.configuration.offering import MISCONFIGURED, closed, offered
 from apportion.core.intake.sight import ADOPTIONS, CHANNELS, FOR_ALL, subjects_of_node
 from apportion.core.ledger.rules import Rules
