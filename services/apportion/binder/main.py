@@ -77,10 +77,10 @@ async def body(service: Service, target: Target | None = None) -> None:
 async def kube_body(service: Service, kube: KubeChoice, beside: Beside) -> None:
     """One life of the binder of a Kubernetes cluster, until cancelled."""
     from apportion.binder.kubernetes.allocatable import Allocatable  # noqa: PLC0415
-    from apportion.binder.kubernetes.dra import Dra  # noqa: PLC0415
     from apportion.binder.kubernetes.gangs import Gangs  # noqa: PLC0415 - see kube_options
     from apportion.binder.kubernetes.pace import Pace  # noqa: PLC0415
     from apportion.binder.kubernetes.pod_events import Telling  # noqa: PLC0415
+    from apportion.binder.kubernetes.slices import Dra  # noqa: PLC0415
     from apportion.binder.kubernetes.target import KubernetesTarget  # noqa: PLC0415
     from apportion.runtime.kube.reach import Reach  # noqa: PLC0415
 
