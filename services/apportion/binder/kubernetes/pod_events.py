@@ -8,6 +8,12 @@ an hour by default, so the event of a pod that waits is counted up every `RENEW_
 Invariants: events give way to bindings; every bound pod that is still there gets its event in the
 end; an event that the API server keeps failing delays no other; and what waits in memory has a
 limit: bindings beyond it are read from the state again.
+
+Devices that fail under the pods that hold them, and recover: whose owners are to hear of it.
+
+A device fails by an event of its agent, by a mark on its node, or because its agent no longer
+reports it; so what failed is compared with what had, whatever the event was. Invariant: each
+failure is named once, and a recovery only where the failure was seen.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from hashlib import sha256
 from typing import Literal
@@ -24,11 +30,11 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from apportion.binder.kubernetes.health import HEALTH, FailedDevices
 from apportion.binder.kubernetes.pace import Pace
 from apportion.binder.kubernetes.undeclared import UndeclaredGangs
 from apportion.core.explain import lines, words
-from apportion.core.explain.health import failed_devices, failed_words
+from apportion.core.explain.answers import FailedDevice
+from apportion.core.explain.health import failed_devices, failed_words, failure, pods_on
 from apportion.core.explain.why import event_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import NodeState, Phase, PodState, State
@@ -40,6 +46,9 @@ from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
+    DeviceHealthChanged,
+    NodeObserved,
+    NodeReported,
     PodBound,
     PodEvicted,
     PodRefused,
@@ -531,3 +540,35 @@ def _cut(message: str) -> str:
     if len(encoded) <= MESSAGE_MAX:
         return message
     return encoded[: MESSAGE_MAX - 3].decode(errors="ignore") + "…"
+
+
+HEALTH = (DeviceHealthChanged, NodeObserved, NodeReported)
+"""The events by which a device may fail or recover."""
+
+
+class FailedDevices:
+    """The devices that are no good, by node, as of the last look."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._failed: dict[str, dict[str, FailedDevice]] = {}
+
+    def at_first(self) -> Iterator[PodState]:
+        """Every pod that holds a failed device; from here on `news` tells what changed."""
+        for node in self._state.nodes.values():
+            for pod, _ in self.news(node):
+                yield pod
+
+    def news(self, node: NodeState) -> Iterator[tuple[PodState, str]]:
+        """The pods whose devices failed or recovered since the last look.
+
+        With the device that recovered, or nothing where one failed.
+        """
+        before = self._failed.pop(node.name, {})
+        now = {each.device: each for each in map(failure, node.devices) if each is not None}
+        if now:
+            self._failed[node.name] = now
+        for device in sorted(now.keys() | before.keys()):
+            if now.get(device) != before.get(device):
+                for pod in pods_on(node, device):
+                    yield pod, "" if device in now else device
