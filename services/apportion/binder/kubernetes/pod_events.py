@@ -14,6 +14,12 @@ Devices that fail under the pods that hold them, and recover: whose owners are t
 A device fails by an event of its agent, by a mark on its node, or because its agent no longer
 reports it; so what failed is compared with what had, whatever the event was. Invariant: each
 failure is named once, and a recovery only where the failure was seen.
+
+Gangs that nobody declares: their pods wait, and no decision says so.
+
+A scheduler is silent about a gang whose PodGroup it has not seen, for as a rule that comes a moment
+after the pods. When it does not come, their owner has to be told. Invariant: each pod is named
+once, and none whose gang was declared before the second look.
 """
 
 from __future__ import annotations
@@ -31,13 +37,12 @@ import msgspec
 from msgspec import Struct
 
 from apportion.binder.kubernetes.pace import Pace
-from apportion.binder.kubernetes.undeclared import UndeclaredGangs
 from apportion.core.explain import lines, words
 from apportion.core.explain.answers import FailedDevice
 from apportion.core.explain.health import failed_devices, failed_words, failure, pods_on
 from apportion.core.explain.why import event_words
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.state import NodeState, Phase, PodState, State
+from apportion.core.ledger.state import PENDING, NodeState, Phase, PodState, State
 from apportion.core.workloads.adoption.placement_annotations import PREFIX
 from apportion.runtime.kube.client import MERGE_PATCH, Answer, KubeApi, KubeUnavailable, pod_path
 from apportion.runtime.ledger.reader import Reader
@@ -572,3 +577,34 @@ class FailedDevices:
             if now.get(device) != before.get(device):
                 for pod in pods_on(node, device):
                     yield pod, "" if device in now else device
+
+
+class UndeclaredGangs:
+    """The gangs without a declaration, as of the last look."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._before: frozenset[str] = frozenset()
+        self._named: set[str] = set()
+
+    def look(self) -> Iterator[PodState]:
+        """Pods that wait for a declaration that was missing at the last look already."""
+        groups = {
+            name: group for name, group in self._state.groups.items() if group.observed is None
+        }
+        self._named.intersection_update(self._state.pods)
+        for name in sorted(groups.keys() & self._before):
+            for pod in groups[name].pods.values():
+                if pod.phase is PENDING and pod.uid not in self._named:
+                    self._named.add(pod.uid)
+                    yield pod
+        self._before = frozenset(groups)
+
+    def named(self) -> Iterator[PodState]:
+        """Pods that were named and wait for the same still."""
+        for uid in self._named:
+            pod = self._state.pods.get(uid)
+            if pod is not None and pod.phase is PENDING:
+                group = self._state.groups.get(pod.submitted.group)
+                if group is not None and group.observed is None:
+                    yield pod
