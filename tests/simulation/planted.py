@@ -37,7 +37,7 @@ from apportion.core.placement.queueing import hints
 from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.reservations import Reservations
-from apportion.intake import attesting, reading, taking
+from apportion.intake import attesting, taking
 from apportion.intake.lanes import Lane
 from apportion.runtime.jetstream.object_store import BadObject
 from apportion.runtime.jetstream.snapshots import Snapshots
@@ -494,7 +494,7 @@ def _intake_takes_any_node(patch: Patch) -> None:
     def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
         with suppress(ValueError, RecursionError, LookupError, TypeError):
             node = str(msgspec.json.decode(payload)["data"]["node"])
-        return reading.read(node, payload, now)
+        return taking.read(node, payload, now)
 
     patch.setattr(taking, "read", read)
 
