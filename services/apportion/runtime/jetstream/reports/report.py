@@ -1,12 +1,16 @@
 """One report, from what somebody asks to the answer: shared by gateway and command line.
 
 Invariant: what is asked is checked before the ledger is read.
+
+Rows as CSV (RFC 4180, UTF-8), for spreadsheets and for whoever adds up bills.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -19,7 +23,6 @@ from apportion.core.reports.focus import COLUMNS, focus_rows
 from apportion.core.reports.prices import PRICES_BYTES_MAX, PriceError, Prices, prices_of
 from apportion.core.reports.report import DIGITS, Reading, idle_answer, report_answer
 from apportion.core.reports.rows import By
-from apportion.runtime.files.csv_rows import csv_of
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.reports.accounting import Progress, read_account
 from apportion.runtime.jetstream.reports.periods import period_of
@@ -106,3 +109,20 @@ def as_focus(asked: Asked, reading: Reading) -> str:
 def _csv(kind: type[Struct], rows: Sequence[Struct]) -> str:
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     return csv_of(names, map(msgspec.to_builtins, rows))
+
+
+def csv_of(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+    """The rows under their columns; None is an empty cell."""
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, columns, lineterminator="\r\n", extrasaction="ignore")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _cell(row.get(name)) for name in columns})
+    return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    """A float without an exponent: spreadsheets read 1e-06 as they like."""
+    if isinstance(value, float):
+        return f"{value:.6f}"
+    return "" if value is None else value
