@@ -16,8 +16,8 @@ from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.lines import limit_name
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.reports.accounting import history
 from apportion.runtime.ledger.batching import GroupCommit
-from apportion.runtime.ledger.history import history
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock

@@ -3,6 +3,8 @@
 The ledger is read in chunks, and each is folded off the event loop, so whoever serves beside it
 goes on serving; what is held is one state, one account and one chunk. Invariant: a report that
 cannot be whole, because the ledger has dropped what it needs, is refused.
+
+Reading a piece of the ledger's past: what stands behind a revision, up to so many records.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.moments import micros_of
@@ -25,8 +28,7 @@ from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.reports.periods import micros_since
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.archive import read_archive, read_said
-from apportion.runtime.ledger.history import Dated, history
-from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.port import Readable, Record, Subscription
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import Event
 
@@ -146,3 +148,37 @@ def _chunks(archives: Sequence[Path]) -> Iterator[list[Dated]]:
     records = itertools.chain.from_iterable(map(read_archive, archives))
     while chunk := [Dated(record, 0) for record in itertools.islice(records, CHUNK)]:
         yield chunk
+
+
+class Dated(NamedTuple):
+    """A record, and when the server stored it, in ns since 1970; 0 where nobody knows."""
+
+    record: Record
+    stored_ns: int
+
+
+class _Enough(Exception):
+    """As many records as were asked for have come."""
+
+
+async def history(ledger: Readable, after: int, limit: int) -> list[Dated]:
+    """Up to `limit` records behind `after`, fewer where the ledger ends. Raises LedgerError."""
+    records: list[Dated] = []
+    subscription: Subscription | None = None
+
+    def take(record: Record) -> None:
+        if len(records) == limit:
+            raise _Enough
+        records.append(Dated(record, subscription.stored_ns if subscription else 0))
+
+    try:
+        subscription = await ledger.follow(take, start=after + 1)
+        try:
+            await subscription.caught_up()
+        finally:
+            await subscription.stop()
+    except _Enough:
+        pass
+    found = records.copy()
+    records.clear()  # the ledger keeps its followers, and with them what they deliver to
+    return found
