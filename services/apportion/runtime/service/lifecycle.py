@@ -42,8 +42,12 @@ from apportion.runtime.process.cpu_policy import interrupt_nobody
 from apportion.runtime.process.logs import Logger, configure_logs, get_logger
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.http import Guard, HttpServer
-from apportion.runtime.service.own_machine import both, is_own_machine, own_machine_only
-from apportion.runtime.service.scraping import scrapers_only
+from apportion.runtime.service.own_machine import (
+    both,
+    is_own_machine,
+    own_machine_only,
+    scrapers_only,
+)
 from apportion.runtime.service.soundness import Examined, Soundness
 
 EXIT_OK = 0
