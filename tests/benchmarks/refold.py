@@ -38,7 +38,7 @@ from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.port import ALL_SUBJECTS, Draft, Record
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.clock import SystemClock
-from apportion.runtime.process.collecting import seldom_look_for_cycles
+from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
 from apportion.runtime.process.metrics import Metrics
 from apportion.scheduler.snapshotting import Snapshotting
 from apportion_schemas import (

@@ -16,7 +16,7 @@ import click
 
 from apportion.cli.exits import INTERNAL, INTERRUPTED
 from apportion.core.explain.printable import escaped
-from apportion.runtime.process.collecting import seldom_look_for_cycles
+from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
 
 
 class Verb(NamedTuple):

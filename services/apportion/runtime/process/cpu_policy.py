@@ -4,14 +4,21 @@ A pod passes through half a dozen processes, and each wakes the next. Where ther
 enough nothing changes. Where there are not, every event would stop somebody in the middle of work,
 who finds the caches cold when it goes on; as it is, events gather meanwhile and are taken together.
 Invariants: nobody gets more or less of the processor than before; what an operator has set stays.
+
+How often a process looks for cycles of garbage.
+
+Nearly all that one of ours allocates is kept, or dropped without a cycle. Looking after every 700
+objects, as the interpreter does, took a tenth to a fifth of the processor time of a service.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Iterator
+from typing import Final
 
 
 def interrupt_nobody() -> None:
@@ -38,3 +45,11 @@ def children_that_interrupt_nobody() -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, before, os.sched_param(0))
+
+
+_THRESHOLDS: Final = (50_000, 20, 100)
+
+
+def seldom_look_for_cycles() -> None:
+    """Look after many objects only, from now on."""
+    gc.set_threshold(*_THRESHOLDS)

@@ -35,10 +35,9 @@ from apportion.runtime.ledger.port import (
 from apportion.runtime.process import huge_pages
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock, SystemClock
-from apportion.runtime.process.collecting import seldom_look_for_cycles
 from apportion.runtime.process.compilation import outdated
 from apportion.runtime.process.config import ConfigError, ServiceConfig
-from apportion.runtime.process.cpu_policy import interrupt_nobody
+from apportion.runtime.process.cpu_policy import interrupt_nobody, seldom_look_for_cycles
 from apportion.runtime.process.logs import Logger, configure_logs, get_logger
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.http import Guard, HttpServer
