@@ -21,7 +21,7 @@ from msgspec import Struct
 from apportion.core.explain.answers import ErrorAnswer
 from apportion.gateway.api.endpoint import JSON, PREFIX, Audience, Endpoint
 from apportion.gateway.api.query import REVISION_MAX, Query
-from apportion.gateway.endpoints import ENDPOINTS
+from apportion.gateway.main import ENDPOINTS
 from apportion_schemas.placement import CODE_PATTERN
 
 ROOT = Path(__file__).resolve().parents[1]

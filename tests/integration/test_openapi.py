@@ -11,7 +11,7 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from apportion.gateway.api.endpoint import JSON, PREFIX, Endpoint
-from apportion.gateway.endpoints import ENDPOINTS
+from apportion.gateway.main import ENDPOINTS
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus

@@ -3,7 +3,7 @@
 import re
 
 from apportion.gateway.api.endpoint import Endpoint
-from apportion.gateway.endpoints import ENDPOINTS
+from apportion.gateway.main import ENDPOINTS
 
 
 def endpoint_at(path: str) -> Endpoint:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from apportion.gateway.endpoints import ENDPOINTS
+from apportion.gateway.main import ENDPOINTS
 from tests.tidy.tree import ROOT
 from tools.openapi import document, files
 

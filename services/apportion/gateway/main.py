@@ -1,4 +1,7 @@
-"""`apportion gateway`: the process around the read API."""
+"""`apportion gateway`: the process around the read API.
+
+Every endpoint of the gateway, for its gate, its refusals, the OpenAPI document and the docs.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import click
 from aiohttp import web
@@ -15,6 +18,7 @@ from msgspec import Struct
 
 from apportion.core.ledger.fold import Change
 from apportion.core.reports.prices import PriceError
+from apportion.gateway.access import acts, session
 from apportion.gateway.access.acts import Acts
 from apportion.gateway.access.cursors import Cursors
 from apportion.gateway.access.gate import Gate, own_pages_only
@@ -25,16 +29,18 @@ from apportion.gateway.access.options import (
     login_options,
 )
 from apportion.gateway.access.session import Sessions
+from apportion.gateway.api import diff, history, log
 from apportion.gateway.api.answering import by_turns, guarded, unknown_path
 from apportion.gateway.api.api import Api
 from apportion.gateway.api.doctor import DOCTOR, Doctor, Seen
-from apportion.gateway.api.endpoint import PREFIX
+from apportion.gateway.api.endpoint import PREFIX, Endpoint
 from apportion.gateway.api.live import EVENTS, EventStream
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.past_client import LONG_EVENTS, PastClient, PastOptions
 from apportion.gateway.api.plans import AT_ONCE, PLAN, Plans
+from apportion.gateway.api.reads import READS
+from apportion.gateway.api.reports import REPORTS
 from apportion.gateway.console.console import console_routes
-from apportion.gateway.endpoints import ENDPOINTS
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
 from apportion.gateway.fleet_sums import FleetSums
@@ -79,6 +85,20 @@ class Places(Struct, frozen=True, kw_only=True):
     login: LoginChoice
     files: ServedFiles | None = None
     seen: Seen = Seen()
+
+
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (
+    *READS,
+    *log.ENDPOINTS,
+    *history.ENDPOINTS,
+    diff.DIFF,
+    *REPORTS,
+    DOCTOR,
+    EVENTS,
+    PLAN,
+    *acts.ENDPOINTS,
+    *session.ENDPOINTS,
+)
 
 
 @click.command(

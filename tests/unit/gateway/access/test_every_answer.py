@@ -13,7 +13,7 @@ from apportion.core.explain.tenant_redaction import marks_of, redacted
 from apportion.core.explain.visibility import NOT_TOLD, Everyone, Namespace, Rule, Seen
 from apportion.gateway.access.redaction_rules import OF_ERRORS, Look, look_at
 from apportion.gateway.api.endpoint import Audience
-from apportion.gateway.endpoints import ENDPOINTS
+from apportion.gateway.main import ENDPOINTS
 
 LOOKS = {
     each.path: look_at(each)

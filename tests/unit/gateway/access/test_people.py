@@ -24,7 +24,7 @@ from apportion.gateway.access.session import ME
 from apportion.gateway.access.token_file import TokenFile
 from apportion.gateway.api.endpoint import PREFIX
 from apportion.gateway.api.query import RequestRefused
-from apportion.gateway.endpoints import ENDPOINTS
+from apportion.gateway.main import ENDPOINTS
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.http import CLIENT, HttpServer, listening

@@ -20,8 +20,8 @@ from apportion.gateway.api import live
 from apportion.gateway.api.endpoint import Handler
 from apportion.gateway.api.live import EventStream, encoded
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.endpoints import ENDPOINTS
 from apportion.gateway.feed import Feed
+from apportion.gateway.main import ENDPOINTS
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import encode
