@@ -25,7 +25,7 @@ from apportion.core.placement.engine import Engine
 from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
-from apportion.runtime.process.huge_pages import gather
+from apportion.runtime.process.memory import gather
 from apportion.runtime.solving.learning import learn
 from apportion_schemas import (
     Ask,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from apportion.callout.main import VARIABLE
+from apportion.callout.main import ISSUER_VARIABLE
 from apportion.callout.tokens import OPENED_BURST
 from apportion.core.identity.configuration import WITH_CALLOUT, configuration
 from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream
@@ -164,7 +164,7 @@ async def bus(
 ) -> AsyncIterator[Bus]:
     """A ledger whose users are said by the callout, without the guard that a parameter names."""
     first = without(getattr(request, "param", ""))
-    monkeypatch.setenv(VARIABLE, SECRET)
+    monkeypatch.setenv(ISSUER_VARIABLE, SECRET)
     cluster = Cluster(control_plane)
     await cluster.prepare()
     server = NatsServer(tmp_path / "nats", configuration(WITH_CALLOUT), PASSWORDS)

@@ -44,12 +44,14 @@ def takes_the_sender_for_the_node() -> Iterator[None]:
     from datetime import datetime  # noqa: PLC0415
 
     from apportion.core.intake.judging import Refusal  # noqa: PLC0415
-    from apportion.intake import taking
+    from apportion.intake import taking  # noqa: PLC0415
     from apportion_schemas import Event  # noqa: PLC0415
+
+    real = taking.read
 
     def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
         named = msgspec.json.decode(payload)["data"].get("node", node)
-        return taking.read(named, payload, now)
+        return real(named, payload, now)
 
     with mock.patch.object(taking, "read", read):
         yield

@@ -490,11 +490,12 @@ def _agents_begin_with_nothing(patch: Patch) -> None:
 
 def _intake_takes_any_node(patch: Patch) -> None:
     """Whoever asks is taken for the node that the event speaks of."""
+    real = taking.read
 
     def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
         with suppress(ValueError, RecursionError, LookupError, TypeError):
             node = str(msgspec.json.decode(payload)["data"]["node"])
-        return taking.read(node, payload, now)
+        return real(node, payload, now)
 
     patch.setattr(taking, "read", read)
 

@@ -3,8 +3,6 @@
 It writes nothing to the ledger, and reads one subject of it: the configuration. Invariant: once it
 has read a configuration it judges pods by the newest one that has come, also while the ledger is
 out of reach.
-
-The webhook as a part of the process: its certificate, and the server that answers with it.
 """
 
 from __future__ import annotations
@@ -121,7 +119,7 @@ class _Known:
 
 
 class Webhook:
-    """The webhook of one life of the service."""
+    """The HTTPS server of the webhook, for one life of the service."""
 
     def __init__(self, choice: AdmissionChoice, reviews: Reviews, service: Service) -> None:
         self._choice = choice

@@ -27,7 +27,7 @@ from apportion.core.ledger.handlers.turns import AT_ALLOCATE, AT_START, handing_
 from apportion.runtime.files.fleets import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.config import ConfigError, ServiceConfig
-from apportion.runtime.process.huge_pages import give_back, share_one_heap
+from apportion.runtime.process.memory import give_back, share_one_heap
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import Session, open_session

@@ -3,12 +3,10 @@
 What they are is told by `core.devices.simulating`. Invariant: a simulated failure lives in the
 ledger alone, and outlives this process.
 
-Orders to an agent, over plain request and reply: a simulated device fails or recovers, or the
-whole node is lost or returns.
-
-Only simulated devices take orders: a real card's health is what the driver says. Invariant: an
-order changes the device, never the ledger; the fact follows as for any device, from the agent's own
-look at its inventory, or, of a node that is lost, from the scheduler that does not hear it.
+Orders come over plain request and reply: a device fails or recovers, or the whole node is lost or
+returns. Only simulated devices take orders: a real card's health is what the driver reports.
+Invariant: an order changes the device, never the ledger; the fact follows as for any device, from
+the agent's own look at its inventory, or, for a lost node, from the scheduler that does not hear it.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ import msgspec
 from msgspec import Meta
 
 from apportion.agent.backend import InTheWay, Kept, Load, NotMade
-from apportion.agent.simulated import DeviceUnknown, SimulatedBackend
 from apportion.core.grants import MadeInstance
 from apportion.core.grants.mig import named, overlap
 from apportion.runtime.ledger.port import Handler

@@ -1,9 +1,8 @@
-"""`apportion callout`: the process around `answering`, and what a server needs to believe it.
+"""`apportion callout`: the process around `answering`, and the key that nats-server believes.
 
-The key by which nats-server believes us, made of a secret that a chart can make.
-
-A template can make random letters and no key of NATS. So the key is the SHA-256 of the letters:
-whoever has the secret has the key, and nats-server is told the public half alone.
+The key is made from a secret that a chart can make: a template can make random letters, but no key
+of NATS. So the key is the SHA-256 of the letters. A client that has the secret has the key;
+nats-server has the public half alone.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ QUESTIONS = "$SYS.REQ.USER.AUTH"
 LIFE_S = 3_600.0
 
 
-VARIABLE: Final = "APPORTION_CALLOUT_ISSUER"
+ISSUER_VARIABLE: Final = "APPORTION_CALLOUT_ISSUER"
 _LETTERS_MIN: Final = 32
 
 
@@ -44,7 +43,7 @@ def issuer(secret: str) -> KeyPair:
         fix = (
             f"set it to {_LETTERS_MIN} or more random letters and digits, the same for all replicas"
         )
-        raise ConfigError(VARIABLE, "too short" if secret else "", fix)
+        raise ConfigError(ISSUER_VARIABLE, "too short" if secret else "", fix)
     return KeyPair(ACCOUNT, hashlib.sha256(b"apportion callout\n" + secret.encode()).digest())
 
 
@@ -62,7 +61,7 @@ def _write_issuer(context: click.Context, _: click.Parameter, path: Path | None)
     if path is None:
         return
     try:
-        key = issuer(os.environ.get(VARIABLE, ""))
+        key = issuer(os.environ.get(ISSUER_VARIABLE, ""))
         write_whole(path, f"issuer: {key.public}\n".encode())
     except ConfigError as error:
         stop_with(str(error))
@@ -129,7 +128,7 @@ def command(*, config: ServiceConfig, **given: Any) -> None:
         **{name: given.pop(name) for name in ("kubernetes", "kubeconfig", "context")}
     )
     try:
-        key = issuer(os.environ.get(VARIABLE, ""))
+        key = issuer(os.environ.get(ISSUER_VARIABLE, ""))
         if not kube.wanted:
             raise ConfigError("--kubernetes", "not given", "give it, or --kubeconfig: it is asked")
         choice = Choice(

@@ -1,7 +1,4 @@
-"""`apportion gateway`: the process around the read API.
-
-Every endpoint of the gateway, for its gate, its refusals, the OpenAPI document and the docs.
-"""
+"""`apportion gateway`: the process around the read API."""
 
 from __future__ import annotations
 

@@ -3,10 +3,8 @@
 Invariant: each request is answered once, or not at all where nobody may be answered, its lane is
 full, or this life of the process ends; its sender asks again then.
 
-Bytes that an agent sent to an event of its node, or to the name of what is wrong with them.
-
-Invariant: what comes out is of a type that an agent may write, about the node that asked, and is
-written anew by this build: nothing of the sender's spelling reaches the ledger.
+What `read` makes of a request's bytes is of a type that an agent may write, about the node that
+asked, and this build encodes it again: nothing of the sender's spelling reaches the ledger.
 """
 
 from __future__ import annotations

@@ -6,11 +6,10 @@ share could be put. Where there is one (`kubelet`), a claim with shares is answe
 container is about to start. Invariant: every claim that is bound gets at most one answer,
 SharesAllocated or AllocationFailed, whatever dies in between.
 
-Which events bring the ledger from what it says of a node to what is so.
-
-Pure, so that a restart, a second agent and a repetition come to the same events with the same ids.
-Invariant: nothing differs, nothing is written; and an event's id is a digest of its content and of
-the revision it follows, so writing it twice is writing it once.
+Which inventory events to write follows from the ledger and the devices alone (`news`), so that a
+restart, a second agent and a repetition write the same events with the same ids. Invariant: while
+nothing differs, nothing is written; and an event's id is a digest of its content and of the
+revision that it follows, so writing it twice is writing it once.
 """
 
 from __future__ import annotations

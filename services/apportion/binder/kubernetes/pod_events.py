@@ -8,18 +8,6 @@ an hour by default, so the event of a pod that waits is counted up every `RENEW_
 Invariants: events give way to bindings; every bound pod that is still there gets its event in the
 end; an event that the API server keeps failing delays no other; and what waits in memory has a
 limit: bindings beyond it are read from the state again.
-
-Devices that fail under the pods that hold them, and recover: whose owners are to hear of it.
-
-A device fails by an event of its agent, by a mark on its node, or because its agent no longer
-reports it; so what failed is compared with what had, whatever the event was. Invariant: each
-failure is named once, and a recovery only where the failure was seen.
-
-Gangs that nobody declares: their pods wait, and no decision says so.
-
-A scheduler is silent about a gang whose PodGroup it has not seen, for as a rule that comes a moment
-after the pods. When it does not come, their owner has to be told. Invariant: each pod is named
-once, and none whose gang was declared before the second look.
 """
 
 from __future__ import annotations
@@ -552,7 +540,12 @@ HEALTH = (DeviceHealthChanged, NodeObserved, NodeReported)
 
 
 class FailedDevices:
-    """The devices that are no good, by node, as of the last look."""
+    """The failed devices of each node, as of the last look.
+
+    A device fails by an event of its agent, by a mark on its node, or because its agent no longer
+    reports it; so this compares the failed devices of before and now, whatever the event was.
+    Invariant: each failure is named once, and a recovery only where the failure was seen.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -580,7 +573,13 @@ class FailedDevices:
 
 
 class UndeclaredGangs:
-    """The gangs without a declaration, as of the last look."""
+    """The gangs without a declaration, as of the last look.
+
+    A scheduler is silent about a gang whose PodGroup it has not seen, because that usually comes a
+    moment after the pods. When it does not come, the pods wait and no decision says why, so their
+    owner has to hear it. Invariant: each pod is named once, and none whose gang was declared before
+    the second look.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -4,10 +4,6 @@ Kubernetes' own parts read them; nothing here depends on it. A kubelet deletes t
 when it starts, or when it misses the node's plugin: so they are watched, and made again.
 Invariants: all slices of a pool have one generation, and a change of any of them is a new one; a
 slice of ours that no device stands behind is deleted.
-
-What the binder does for DRA beside the claims of pods that it binds, as one thing to start.
-
-Invariant: it starts only on an API server that has all of it.
 """
 
 from __future__ import annotations
@@ -24,7 +20,6 @@ import msgspec
 from msgspec import Struct
 
 from apportion.binder.kubernetes.resource_claims import ClaimRelease
-from apportion.binder.kubernetes.slices import Slices
 from apportion.core.devices.shares import DeviceState
 from apportion.core.dra.names import DRIVER, FAMILY
 from apportion.core.dra.slices import pool
@@ -259,7 +254,9 @@ def _sample() -> list[Json]:
 
 
 class Dra:
-    """The devices that are published, and the claims that are let go of; nothing unless `on`."""
+    """All of DRA but the claims of pods that the binder binds: it publishes devices and releases
+    claims, and does nothing unless `on`. Starts only on an API server that has all of DRA.
+    """
 
     def __init__(self, api: KubeApi, state: State, clock: Clock, *, on: bool) -> None:
         self._on = on

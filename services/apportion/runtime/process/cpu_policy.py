@@ -4,11 +4,6 @@ A pod passes through half a dozen processes, and each wakes the next. Where ther
 enough nothing changes. Where there are not, every event would stop somebody in the middle of work,
 who finds the caches cold when it goes on; as it is, events gather meanwhile and are taken together.
 Invariants: nobody gets more or less of the processor than before; what an operator has set stays.
-
-How often a process looks for cycles of garbage.
-
-Nearly all that one of ours allocates is kept, or dropped without a cycle. Looking after every 700
-objects, as the interpreter does, took a tenth to a fifth of the processor time of a service.
 """
 
 from __future__ import annotations
@@ -51,5 +46,10 @@ _THRESHOLDS: Final = (50_000, 20, 100)
 
 
 def seldom_look_for_cycles() -> None:
-    """Look after many objects only, from now on."""
+    """Collect garbage after many objects only, from now on.
+
+    Nearly all that a process of ours allocates is kept, or dropped without a cycle. Looking after
+    every 700 objects, as the interpreter does, took a tenth to a fifth of the processor time of a
+    service.
+    """
     gc.set_threshold(*_THRESHOLDS)

@@ -32,7 +32,7 @@ from apportion.runtime.ledger.port import (
     NotPermitted,
     ServerTooOld,
 )
-from apportion.runtime.process import huge_pages
+from apportion.runtime.process import memory
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock, SystemClock
 from apportion.runtime.process.compilation import outdated
@@ -241,7 +241,7 @@ async def _serve(
     service.log.info("started", health=f"http://{address}/readyz")
     life = asyncio.create_task(_live(service, main), name="life")
     stopping = asyncio.create_task(service.stopping.wait(), name="signals")
-    gathering = asyncio.create_task(huge_pages.keep(service.clock), name="huge pages")
+    gathering = asyncio.create_task(memory.keep_in_huge_pages(service.clock), name="huge pages")
     try:
         await asyncio.wait({life, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not life.done():

@@ -2,10 +2,9 @@
 
 Invariant: a page of another site reads nothing there, whatever its name is said to mean.
 
-Which clients read the metrics of a service whose health port other machines reach.
-
-Invariant: without a token file, no client does. The file is read for each request, so a Secret that
-comes later, or changes, counts at once.
+And metrics on a port that other machines reach, for clients with a token: without a token file, no
+client reads them. The file is read for each request, so a Secret that comes later, or changes,
+counts at once.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The ledger is read in chunks, and each is folded off the event loop, so whoever serves beside it
 goes on serving; what is held is one state, one account and one chunk. Invariant: a report that
 cannot be whole, because the ledger has dropped what it needs, is refused.
-
-Reading a piece of the ledger's past: what stands behind a revision, up to so many records.
 """
 
 from __future__ import annotations

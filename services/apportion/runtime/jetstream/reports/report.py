@@ -1,8 +1,6 @@
 """One report, from what somebody asks to the answer: shared by gateway and command line.
 
 Invariant: what is asked is checked before the ledger is read.
-
-Rows as CSV (RFC 4180, UTF-8), for spreadsheets and for whoever adds up bills.
 """
 
 from __future__ import annotations
@@ -112,7 +110,7 @@ def _csv(kind: type[Struct], rows: Sequence[Struct]) -> str:
 
 
 def csv_of(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """The rows under their columns; None is an empty cell."""
+    """The rows under their columns as CSV (RFC 4180, UTF-8); None is an empty cell."""
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, columns, lineterminator="\r\n", extrasaction="ignore")
     writer.writeheader()

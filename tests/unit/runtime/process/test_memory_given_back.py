@@ -7,7 +7,7 @@ import sys
 CODE = """
 import asyncio, ctypes, hashlib, json, mmap, ssl, sys
 from apportion.runtime.process.clock import SystemClock
-from apportion.runtime.process.huge_pages import give_back, share_one_heap
+from apportion.runtime.process.memory import give_back, share_one_heap
 
 def kib(name):
     lines = dict(line.split(":", 1) for line in open("/proc/self/status"))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from apportion.runtime.process import huge_pages
+from apportion.runtime.process import memory
 
 GATHER = """
 from pathlib import Path
-from apportion.runtime.process.huge_pages import gather
+from apportion.runtime.process.memory import gather
 kept = [bytes(1000) for _ in range(COUNT)]
 sparse = bytearray(64 << 20)  # of which nothing is touched
 print(Path("/proc/self/smaps_rollup").read_text(), "then")
@@ -23,13 +23,13 @@ print(Path("/proc/self/smaps_rollup").read_text())
 
 def possible() -> bool:
     """Whether this kernel gathers pages when it is asked to, and is not told to give none."""
-    enabled = huge_pages._ENABLED
+    enabled = memory._ENABLED
     if not enabled.exists() or "[never]" in enabled.read_text():
         return False
-    with mmap.mmap(-1, 2 * huge_pages.PAGE, mmap.MAP_PRIVATE) as area:
+    with mmap.mmap(-1, 2 * memory.PAGE, mmap.MAP_PRIVATE) as area:
         area.write(b"x" * len(area))
         try:
-            area.madvise(huge_pages.MADV_COLLAPSE)
+            area.madvise(memory.MADV_COLLAPSE)
         except OSError:
             return False
     return True
@@ -82,13 +82,13 @@ def test_a_system_that_wants_none_is_left_alone(
     """Its areas are not even looked at."""
     enabled = tmp_path / "enabled"
     enabled.write_text("always madvise [never]\n")
-    monkeypatch.setattr(huge_pages, "WORTH", 0)
-    monkeypatch.setattr(huge_pages, "_ENABLED", enabled)
-    monkeypatch.setattr(huge_pages, "_AREAS", tmp_path / "none")
-    huge_pages.gather()
-    monkeypatch.setattr(huge_pages, "_ENABLED", tmp_path / "none")
-    huge_pages.gather()
+    monkeypatch.setattr(memory, "WORTH", 0)
+    monkeypatch.setattr(memory, "_ENABLED", enabled)
+    monkeypatch.setattr(memory, "_AREAS", tmp_path / "none")
+    memory.gather()
+    monkeypatch.setattr(memory, "_ENABLED", tmp_path / "none")
+    memory.gather()
     enabled.write_text("always [madvise] never\n")
-    monkeypatch.setattr(huge_pages, "_ENABLED", enabled)
+    monkeypatch.setattr(memory, "_ENABLED", enabled)
     with pytest.raises(FileNotFoundError):
-        huge_pages.gather()
+        memory.gather()

@@ -1,18 +1,17 @@
-"""The heap in huge pages.
+"""Where the memory of a process comes from: huge pages for a large heap, and a small heap for an
+agent, which runs on every node.
 
 A state of thousands of nodes is read at random, and to find where a page of 4 KiB is takes a
 processor longer than to read from it, most of all in a virtual machine; of 2 MiB there are so few
 that it knows them all. Python asks for none by itself.
 
-Invariant: an area of which a tenth is not in use stays as it is, so that is the most that this
-takes; and where the system has no huge pages, or is told to give none, nothing changes.
-
-A process that runs on every node is to be small.
-
 glibc gives threads heaps of their own, which never shrink, and keeps what was freed: some megabytes
 after imports, for the few files that our threads read, and after every burst of pods. The libraries
-that we load are large, and most of their code runs once, when they are loaded. Invariant: only
-where memory comes from changes, and only of this process.
+that we load are large, and most of their code runs once, when they are loaded.
+
+Invariants: an area of which a tenth is not in use stays as it is, so that is the most that huge
+pages take; where the system has no huge pages, or is configured to give none, nothing changes; and
+only where memory comes from changes, and only of this process.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ _AREA: Final = re.compile(
 )
 
 
-async def keep(clock: Clock) -> None:
+async def keep_in_huge_pages(clock: Clock) -> None:
     """Gather what has come to the heap, again and again; beside the event loop.
 
     Seldom: while pages are gathered, nobody may come to new memory.
