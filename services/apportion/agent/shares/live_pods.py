@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from apportion.agent.books import Books
 from apportion.agent.reporting.view import Claim, NodeView
+from apportion.agent.usage.owners import Books
 from apportion_schemas import Share
 
 

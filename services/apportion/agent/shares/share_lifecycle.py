@@ -14,7 +14,6 @@ from typing import Final
 
 from msgspec import structs
 
-from apportion.agent.books import Books
 from apportion.agent.boot_book import BootBook
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places, label_for_containers, needed_glibc
@@ -27,6 +26,7 @@ from apportion.agent.shares.live_pods import Needed, largest
 from apportion.agent.shares.preparing import Hands, SharePreparing
 from apportion.agent.shares.regions import Regions
 from apportion.agent.shares.rounds import Rounds
+from apportion.agent.usage.owners import Books
 from apportion.agent.usage.sampling import Sampling
 from apportion.core import grants
 from apportion.core.grants import Grant, Held

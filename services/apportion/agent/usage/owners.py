@@ -5,6 +5,10 @@ likes. The kubelet puts every container into a cgroup with the uid of its pod in
 mounts a file from that container's folder (`pods/UID/containers/NAME/…`) into it. Neither changes
 while a program runs, so both are read once for each. Invariant: a container is named only
 with a pod, and both by the same uid.
+
+What the agent asks of whoever knows the pods of its node: a kubelet, or our own list of runs.
+
+Invariant: a pod that is not in the books uses nothing on the node that could be taken away.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 _KNOWN_MAX: Final = 4_096
 """Processes that are remembered; a card has a few dozen."""
@@ -105,3 +109,13 @@ def _text(path: str) -> str:
     """Raises OSError."""
     with open(path, "rb") as file:  # noqa: PTH123 - a Path takes longer than the read
         return file.read(_BYTES_MAX).decode(errors="replace")
+
+
+class Books(Protocol):
+    """Who knows what pods there are on this node, and whose a process is."""
+
+    async def pods(self) -> set[str]:
+        """Their uids. Raises NotPrepared where nobody can tell now."""
+
+    def owner(self, pid: int) -> Owner | None:
+        """Whose a process is; None where it has ended."""

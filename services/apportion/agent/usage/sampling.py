@@ -18,7 +18,6 @@ from typing import Final
 
 import msgspec
 
-from apportion.agent.books import Books
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places
 from apportion.agent.reporting.agent import Agent, Node
@@ -26,6 +25,7 @@ from apportion.agent.shares.driver_limits import DriverLimits, limits_of
 from apportion.agent.shares.regions import Regions
 from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.names import Names, Seen, families, samples
+from apportion.agent.usage.owners import Books
 from apportion.agent.usage.regions import read, tell_pids, wrong_pids
 from apportion.agent.usage.uses import Counted, Look
 from apportion.runtime.files.atomic import write_whole
