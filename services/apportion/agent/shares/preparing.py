@@ -4,6 +4,12 @@ The kubelet asks before every start of a container. It may do so before the bind
 ledger, so the answer waits a while for it; and long after the pod was answered for, when a
 container is started again. Invariant: a container starts only with what the ledger says that it
 holds, all of which is there by then, and only after SharesAllocated is in the ledger.
+
+Preparing and tidying up do not meet: what somebody is about to use is not taken for left over.
+
+A round of tidying reads who is there and takes away what nobody has, with time in between. A pod
+that comes in that time may be given what lies there. Invariant: no preparation begins while a round
+goes on, and no round while a preparation does.
 """
 
 from __future__ import annotations
@@ -11,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,7 +33,6 @@ from apportion.agent.shares.daemons import Daemons
 from apportion.agent.shares.instances import Instances
 from apportion.agent.shares.live_pods import Needed, largest
 from apportion.agent.shares.regions import Kept, Regions, open_to_all
-from apportion.agent.shares.rounds import Rounds
 from apportion.core.grants import Edits, Grant, GrantRefused, Held, MadeInstance
 from apportion.core.grants.region import RegionInvalid
 from apportion_schemas import Device, Share
@@ -42,6 +48,30 @@ _OF_THE_CARD: Final = frozenset({"mig", "mps"})
 
 Answer = Callable[[Claim, str], Awaitable[bool]]
 """Tells the ledger that a claim is allocated, or why it cannot be."""
+
+
+class Rounds:
+    """The turns of one node: preparations go on beside each other, a round alone."""
+
+    def __init__(self) -> None:
+        self._round = asyncio.Lock()
+        self._preparing = 0
+
+    @asynccontextmanager
+    async def preparing(self) -> AsyncIterator[None]:
+        """A preparation; it waits for the end of a round."""
+        async with self._round:
+            self._preparing += 1
+        try:
+            yield
+        finally:
+            self._preparing -= 1
+
+    @asynccontextmanager
+    async def tidying(self) -> AsyncIterator[bool]:
+        """A round, or False where something is being prepared: there is a next round."""
+        async with self._round:
+            yield self._preparing == 0
 
 
 class Hands(NamedTuple):

@@ -23,9 +23,8 @@ from apportion.agent.shares.daemons import Daemons
 from apportion.agent.shares.driver_limits import DriverLimits
 from apportion.agent.shares.instances import Instances
 from apportion.agent.shares.live_pods import Needed, largest
-from apportion.agent.shares.preparing import Hands, SharePreparing
+from apportion.agent.shares.preparing import Hands, Rounds, SharePreparing
 from apportion.agent.shares.regions import Regions
-from apportion.agent.shares.rounds import Rounds
 from apportion.agent.usage.owners import Books
 from apportion.agent.usage.sampling import Sampling
 from apportion.core import grants

@@ -6,9 +6,8 @@ from apportion.agent.reporting.view import Claim, NodeView
 from apportion.agent.shares.daemons import Daemons
 from apportion.agent.shares.instances import Instances
 from apportion.agent.shares.live_pods import Needed
-from apportion.agent.shares.preparing import Hands, SharePreparing
+from apportion.agent.shares.preparing import Hands, Rounds, SharePreparing
 from apportion.agent.shares.regions import Kept, Regions
-from apportion.agent.shares.rounds import Rounds
 from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.standalone.runs import Runs
 from apportion.core import grants

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from apportion.agent.shares.rounds import Rounds
+from apportion.agent.shares.preparing import Rounds
 
 
 async def test_a_preparation_waits_for_the_end_of_a_round() -> None:
