@@ -10,6 +10,13 @@ Preparing and tidying up do not meet: what somebody is about to use is not taken
 A round of tidying reads who is there and takes away what nobody has, with time in between. A pod
 that comes in that time may be given what lies there. Invariant: no preparation begins while a round
 goes on, and no round while a preparation does.
+
+Which shares may be in use on this node: those of the pods that its kubelet knows.
+
+Nobody tells an agent that a pod is gone. The kubelet keeps a pod in its checkpoint until its
+containers have ended, and the ledger says what that pod holds. A pod that the ledger has not told
+of was given nothing by us. Invariant: once the ledger was read to its end, whatever is not named
+here is used by no container of ours.
 """
 
 from __future__ import annotations
@@ -31,8 +38,8 @@ from apportion.agent.reporting.agent import trouble_of
 from apportion.agent.reporting.view import Claim, NodeView
 from apportion.agent.shares.daemons import Daemons
 from apportion.agent.shares.instances import Instances
-from apportion.agent.shares.live_pods import Needed, largest
 from apportion.agent.shares.regions import Kept, Regions, open_to_all
+from apportion.agent.usage.owners import Books
 from apportion.core.grants import Edits, Grant, GrantRefused, Held, MadeInstance
 from apportion.core.grants.region import RegionInvalid
 from apportion_schemas import Device, Share
@@ -72,6 +79,37 @@ class Rounds:
         """A round, or False where something is being prepared: there is a next round."""
         async with self._round:
             yield self._preparing == 0
+
+
+class Needed:
+    """The node's books and the ledger, read together."""
+
+    def __init__(self, books: Books, view: NodeView) -> None:
+        self._books = books
+        self._view = view
+
+    async def shares(self, *, but: str = "") -> list[Share]:
+        """Of all pods but one, whose own containers make way for one another.
+
+        Raises:
+            NotPrepared: the books cannot be read.
+        """
+        pods = await self._books.pods()
+        return list(_shares(claim for pod, claim in self._view.held.items() if pod in pods - {but}))
+
+
+def largest(shares: Iterable[Share]) -> dict[str, int]:
+    """By card, the memory of its largest share, in MiB."""
+    most: dict[str, int] = {}
+    for share in shares:
+        most[share.device] = max(most.get(share.device, 0), share.memory_mib)
+    return most
+
+
+def _shares(claims: Iterable[Claim]) -> Iterable[Share]:
+    for claim in claims:
+        yield from claim.placed.shares
+        yield from claim.placed.borrowed
 
 
 class Hands(NamedTuple):

@@ -22,8 +22,7 @@ from apportion.agent.reporting.breaches import Breaches
 from apportion.agent.shares.daemons import Daemons
 from apportion.agent.shares.driver_limits import DriverLimits
 from apportion.agent.shares.instances import Instances
-from apportion.agent.shares.live_pods import Needed, largest
-from apportion.agent.shares.preparing import Hands, Rounds, SharePreparing
+from apportion.agent.shares.preparing import Hands, Needed, Rounds, SharePreparing, largest
 from apportion.agent.shares.regions import Regions
 from apportion.agent.usage.owners import Books
 from apportion.agent.usage.sampling import Sampling

@@ -5,8 +5,7 @@ from pathlib import Path
 from apportion.agent.reporting.view import Claim, NodeView
 from apportion.agent.shares.daemons import Daemons
 from apportion.agent.shares.instances import Instances
-from apportion.agent.shares.live_pods import Needed
-from apportion.agent.shares.preparing import Hands, Rounds, SharePreparing
+from apportion.agent.shares.preparing import Hands, Needed, Rounds, SharePreparing
 from apportion.agent.shares.regions import Kept, Regions
 from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.standalone.runs import Runs
