@@ -27,8 +27,8 @@ from msgspec import Struct
 
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.calls import OPTIONS, POD_RESOURCES
+from apportion.agent.kubelet.claims import Prepared, claim_slot
 from apportion.agent.kubelet.port import HANDED_TO, Handed, Holder, NotPrepared
-from apportion.agent.kubelet.prepared import Prepared, claim_slot
 from apportion.core.grants import Edits, Mount
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import Name

@@ -16,13 +16,12 @@ from typing import Final
 import msgspec
 
 from apportion.agent.kubelet.cdi import Specifications
-from apportion.agent.kubelet.claims import Behind, ClaimDoor
+from apportion.agent.kubelet.claims import Behind, ClaimDoor, Prepared
 from apportion.agent.kubelet.door import FrontDoor
 from apportion.agent.kubelet.handing import Handing
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.plugin import Plugin, slot_key
 from apportion.agent.kubelet.port import NotPrepared
-from apportion.agent.kubelet.prepared import Prepared
 from apportion.agent.places import Places
 from apportion.agent.reporting.agent import Agent, Node
 from apportion.agent.shares.regions import Breach

@@ -5,8 +5,8 @@ import os
 import time
 from pathlib import Path
 
+from apportion.agent.kubelet.claims import Prepared
 from apportion.agent.kubelet.holders import CHECKPOINT, Holders
-from apportion.agent.kubelet.prepared import Prepared
 
 
 def proc(folder: Path, boot: str) -> Path:
