@@ -34,8 +34,7 @@ from apportion.runtime.service.session import Session, open_session
 from apportion_schemas import HOSTNAME, Host, MigInstance
 
 if TYPE_CHECKING:
-    from apportion.agent.kubelet.door import FrontDoor
-    from apportion.agent.kubelet.node import KubeletNode
+    from apportion.agent.kubelet.node import FrontDoor, KubeletNode
     from apportion.agent.standalone.node import RunNode
 
 
