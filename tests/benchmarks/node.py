@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from apportion.agent.kubelet.calls import ALLOCATE, PRE_START, Call
-from apportion.agent.shares.files import SharedFile
+from apportion.agent.shares.regions import SharedFile
 from apportion.core.grants.region import Region
 from apportion_schemas import (
     Ask,

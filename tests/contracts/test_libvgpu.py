@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from apportion.agent.shares.files import SharedFile
-from apportion.agent.shares.regions import Kept, Regions
+from apportion.agent.shares.regions import Kept, Regions, SharedFile
 from apportion.core.grants import Grant, Held, Node, RegionPlan, grant
 from apportion.core.grants.region import Region
 from apportion_schemas import Device, Share

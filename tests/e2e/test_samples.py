@@ -13,7 +13,7 @@ import pynvml
 import pytest
 import yaml
 
-from apportion.agent.shares.files import SharedFile
+from apportion.agent.shares.regions import SharedFile
 from apportion.core.grants.mig import cut
 from apportion.core.grants.mps import PIPES
 from apportion.core.grants.region import Region

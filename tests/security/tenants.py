@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from click import echo
 
-from apportion.agent.shares.files import SharedFile
+from apportion.agent.shares.regions import SharedFile
 from apportion.core.grants.region import SIZE, Region
 from apportion.core.ledger.state import Phase
 from apportion.runtime.jetstream.client import JetStreamLedger, connect

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from apportion.agent.places import Places
-from apportion.agent.shares.files import SharedFile
-from apportion.agent.shares.regions import Kept, Regions
+from apportion.agent.shares.regions import Kept, Regions, SharedFile
 from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.owners import Owners
 from apportion.agent.usage.regions import read, tell_pids

@@ -3,7 +3,7 @@
 import struct
 from pathlib import Path
 
-from apportion.agent.shares.files import SharedFile
+from apportion.agent.shares.regions import SharedFile
 
 PROCESSES, COUNT = 1856, 2_008_896
 """Offsets of HAMi-core 1.2."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from apportion.agent.shares.files import SharedFile
+from apportion.agent.shares.regions import SharedFile
 from apportion.core.grants.region import Region
 from apportion_schemas import (
     AllocationFailed,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from apportion.agent.shares.files import SharedFile
+from apportion.agent.shares.regions import SharedFile
 from apportion.core.grants import RegionPlan
 from apportion.core.grants.region import Region
 from apportion_schemas import NodeReported, Share, ShareBreached, UsageRecorded, UsageSample

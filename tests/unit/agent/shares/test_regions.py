@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from apportion.agent.shares.files import SharedFile
-from apportion.agent.shares.regions import REMOVED_MAX, Breach, Kept, Regions, open_to_all
+from apportion.agent.shares.regions import (
+    REMOVED_MAX,
+    Breach,
+    Kept,
+    Regions,
+    SharedFile,
+    open_to_all,
+)
 from apportion.core.grants import RegionPlan
 from apportion.core.grants.region import BYTES_MAX, Region, RegionInvalid
 from tests.support.regions import run_process
