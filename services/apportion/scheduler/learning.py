@@ -28,8 +28,7 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
-from apportion.runtime.solving.learning import learn
-from apportion.runtime.solving.solver import NoPrices
+from apportion.runtime.solving.solver import NoPrices, learn
 from apportion_schemas import PodSubmitted
 
 _log = logging.getLogger(__name__)

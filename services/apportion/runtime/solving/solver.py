@@ -2,6 +2,8 @@
 
 It runs outside Python's lock, so that decisions go on meanwhile; one thread and the simplex method
 give the same prices for the same program.
+
+What pods are worth on the nodes that there are, from the shapes that were seen.
 """
 
 from typing import Final
@@ -9,7 +11,11 @@ from typing import Final
 import highspy
 import numpy as np
 
-from apportion.core.placement.pricing.program import Program, Solution
+from apportion.core.placement.pricing.appraisal import appraise
+from apportion.core.placement.pricing.fleet import NodeType
+from apportion.core.placement.pricing.program import Program, Solution, build
+from apportion.core.placement.pricing.shape_histogram import SeenShape
+from apportion_schemas import PricesLearnt
 
 TIME_LIMIT_S: Final = 60.0
 
@@ -53,3 +59,13 @@ def solve(program: Program) -> Solution:
         raise NoPrices(f"the solver ended with {solver.modelStatusToString(status)}")
     solution = solver.getSolution()
     return Solution(np.abs(np.array(solution.row_dual)), np.array(solution.row_value))
+
+
+def learn(shapes: list[SeenShape], types: list[NodeType], *, pods: int) -> PricesLearnt:
+    """What pods of these shapes are worth on these nodes; `pods` is how many have been seen.
+
+    Raises:
+        NoPrices: the solver gave up.
+    """
+    program = build(shapes, types)
+    return appraise(shapes, types, program, solve(program), pods=pods)
