@@ -24,12 +24,12 @@ from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.query import Query, parsed
 from apportion.gateway.feed import Feed
 from apportion.gateway.prices import price_facts
-from apportion.runtime.files.archives import archive_facts
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.examining import examine
 from apportion.runtime.jetstream.server.monitoring import server_says
 from apportion.runtime.jetstream.wire import Wire
+from apportion.runtime.ledger.archive import archive_facts
 from apportion.runtime.ledger.attendance import Attendance
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.process.clock import Clock, rfc3339

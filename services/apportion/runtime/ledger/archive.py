@@ -8,6 +8,8 @@ Each hash is the SHA-256 over the hash before it and the record, so a line that 
 moved is found, and the last line tells that nothing is missing at the end. A payload that is no
 text stands as `base64` instead. Invariant: a file under the wanted name is whole; what is being
 written has another name until then.
+
+How old the copies of the ledger in a folder are, for the doctor.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
 import msgspec
 
+from apportion.core.doctor.facts import ArchiveFacts
 from apportion.core.ledger.rules import Said, said_at
 from apportion.runtime.ledger.port import Record
 from apportion_schemas.decoding import from_outside
@@ -264,3 +268,13 @@ def _closing(line: bytes, path: Path, number: int) -> _Closing:
 def _check_end(closing: _Closing, before: str, revisions: int, where: str) -> None:
     if (closing.revisions, closing.hash) != (revisions, before):
         raise ArchiveError(f"{where}: the last line speaks of {closing.revisions} other records")
+
+
+def archive_facts(folder: Path, *, now: datetime) -> ArchiveFacts:
+    """The archives (`*.jsonl`) in it; one that nobody can look at counts as none."""
+    try:
+        made = [path.stat().st_mtime for path in folder.glob("*.jsonl")]
+    except OSError:
+        made = []
+    age_s = now.timestamp() - max(made) if made else 0.0
+    return ArchiveFacts(folder=str(folder), archives=len(made), newest_age_s=age_s)

@@ -18,10 +18,10 @@ from apportion.cli.render.output import console, plain, print_json, table
 from apportion.core.doctor.checks import CHECKS, examined
 from apportion.core.doctor.facts import Facts, KubeFacts, LedgerFacts
 from apportion.core.explain.doctor_answers import CheckAnswer, DoctorAnswer
-from apportion.runtime.files.archives import archive_facts
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.examining import examine
 from apportion.runtime.jetstream.server.monitoring import monitor_url, server_says
+from apportion.runtime.ledger.archive import archive_facts
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.receipts import receipt_facts
 from apportion.runtime.process.clock import SystemClock
