@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.render.output import console
-from apportion.cli.render.times import clock
+from apportion.cli.render.output import clock, console
 from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import MomentAnswer
 from apportion.runtime.ledger.moments import MomentError, parse_moment, shown_time

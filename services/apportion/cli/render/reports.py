@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from apportion.cli.render.output import console, plain, show, table
+from apportion.cli.render.output import clock, console, plain, show, table
 from apportion.cli.render.rows import Rows
-from apportion.cli.render.times import clock
 from apportion.core.explain.health import moment
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer, ReportRow
 from apportion.core.reports.prices import lacking_words

@@ -8,7 +8,7 @@ import pytest
 
 from apportion.cli.client.moments import FORMS, MOMENT, both, head
 from apportion.cli.main import root
-from apportion.cli.render.times import clock
+from apportion.cli.render.output import clock
 from apportion.core.explain.past_answers import MomentAnswer
 from tests.support.golden import Golden
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.cli.render.times import between
+from apportion.cli.render.output import between
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ import click
 from apportion.cli.client.connection import Where, asks_gateway
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.moments import FORMS, MOMENT, both
-from apportion.cli.render.output import console, plain, print_json, show, table
+from apportion.cli.render.output import clock, console, plain, print_json, show, table
 from apportion.cli.render.rows import Rows
-from apportion.cli.render.times import clock
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow
 from apportion.core.explain.words import device_words
 

@@ -14,8 +14,7 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.lookup import NothingLike, namespace_of, split_name, unknown
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import console, plain, print_json
-from apportion.cli.render.times import between
+from apportion.cli.render.output import between, console, plain, print_json
 from apportion.core.explain.answers import AMBIGUOUS_DEVICE, DeviceAnswer, NodeAnswer
 from apportion.core.explain.near import did_you_mean
 from apportion.core.explain.past_answers import HistoryPage, HistoryRow

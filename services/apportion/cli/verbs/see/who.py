@@ -16,10 +16,9 @@ from apportion.cli.client.listing import Listed
 from apportion.cli.client.lookup import is_pod
 from apportion.cli.client.moments import AT, FORMS, MOMENT, both, pinned
 from apportion.cli.exits import NotFound
-from apportion.cli.render.output import console, plain, print_json, show, table
+from apportion.cli.render.output import clock, console, plain, print_json, show, table
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, node_state
-from apportion.cli.render.times import clock
 from apportion.core.explain import device_names
 from apportion.core.explain.answers import UNKNOWN_DEVICE, DeviceAnswer, NodeAnswer, NodeDetail
 from apportion.core.explain.health import moving
