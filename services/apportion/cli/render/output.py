@@ -5,22 +5,25 @@ so) and nothing else; everything said beside it goes to standard error. In neith
 that a terminal would obey and that we did not mean.
 
 Times and lengths of time as people read them.
+
+Terminals that show ASCII alone, as with LANG=C: what is drawn is drawn with what they have.
+
+Invariant: nothing that a verb prints ends it because the terminal cannot show it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final, TextIO
 
 import click
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from apportion.cli.render.ascii import Ascii, ascii_only
 from apportion.cli.render.rows import Rows, clean
 from apportion.core.explain.health import moment
 from apportion.core.explain.printable import escaped, escaped_json
@@ -132,3 +135,41 @@ def between(seconds: float) -> str:
             smaller, name = _STEPS[place + 1] if place + 1 < len(_STEPS) else (1, "s")
             return f"+{whole // size}{unit}{whole % size // smaller:02}{name}"
     return f"+{whole}s"
+
+
+SHOWN: Final = str.maketrans(
+    {
+        "█": "#", "░": ".", "…": "~", "�": "?", "·": "-", "→": ">", "▲": "^", "▼": "v",
+        **dict.fromkeys("─━═╌", "-"),
+        **dict.fromkeys("│┃║", "|"),
+        **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯", "+"),
+        **{chr(dots): "*" for dots in range(0x2800, 0x2900)},
+    }
+)  # fmt: skip
+"""One cell for one cell, so that columns stay where they are."""
+
+
+def ascii_only(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether to draw in ASCII: the stream takes no UTF-8, or the locale names another encoding."""
+    if (stream.encoding or "utf-8").lower().replace("-", "") != "utf8":
+        return True
+    names = (environment.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    locale = next((name for name in names if name), "")
+    if locale in {"C", "POSIX"}:
+        return True
+    return "." in locale and "utf" not in locale.lower()
+
+
+class Ascii:
+    """A stream in front of another one, to which only ASCII goes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what stands for the text."""
+        shown = text.translate(SHOWN).encode("ascii", "replace").decode("ascii")
+        return self._stream.write(shown)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

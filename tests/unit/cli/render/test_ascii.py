@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from apportion.cli.render.ascii import Ascii, ascii_only
+from apportion.cli.render.output import Ascii, ascii_only
 from apportion.cli.verbs.see.top import bar
 
 

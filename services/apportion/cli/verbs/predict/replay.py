@@ -18,8 +18,7 @@ from apportion.cli.client.completion import TARGETS
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.moments import MOMENT, time_of
 from apportion.cli.exits import NotFound
-from apportion.cli.render.ascii import ascii_only
-from apportion.cli.render.output import between, console, plain, print_json, table
+from apportion.cli.render.output import ascii_only, between, console, plain, print_json, table
 from apportion.cli.usage import hinting
 from apportion.core.explain.device_names import RULE
 from apportion.core.explain.health import moment
