@@ -2,13 +2,17 @@
 
 The gateway is asked where there is one. What it does not have (somebody's own prices or archives)
 or does not print (CSV) is made here from the ledger itself; see `client.ledger_report`.
+
+A report that this process makes itself, from the ledger and its archives.
+
+Invariant: what is asked is checked before the ledger is read; long reading shows how far it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -17,13 +21,27 @@ import click
 
 from apportion.cli.client.connection import Command, Where, asks_both
 from apportion.cli.client.gateway_client import Gateway
+from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.client.moments import MOMENT
-from apportion.cli.exits import Unreachable
-from apportion.cli.render.output import print_json
-from apportion.cli.render.reports import show_idle, show_report
+from apportion.cli.exits import NotFound, Unreachable, Wrong
+from apportion.cli.render.output import console, print_json
+from apportion.cli.render.reports import idle_words, show_idle, show_report
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer
-from apportion.core.reports.prices import EXAMPLE
+from apportion.core.reports.meters import TooMuch
+from apportion.core.reports.prices import EXAMPLE, PriceError
 from apportion.core.reports.rows import WrongBy, by_of
+from apportion.runtime.jetstream.reports.accounting import TooEarly
+from apportion.runtime.jetstream.reports.periods import PeriodError
+from apportion.runtime.jetstream.reports.report import (
+    Asked,
+    answered,
+    as_csv,
+    as_focus,
+    read,
+    read_prices,
+)
+from apportion.runtime.ledger.archive import ArchiveError
+from apportion.runtime.process.clock import SystemClock
 
 FORMATS = ("table", "csv", "json", "focus")
 ACCOUNT = "apportion"
@@ -127,7 +145,6 @@ def _answer(
     if url and (form in {"table", "json"} or _of_its_prices(report, form, given)):
         return _asked(url, report, form, given)
     # The ledger's client alone is most of what it takes to ask a gateway.
-    from apportion.cli.client.ledger_report import read_report
 
     return read_report(where, report, form, given)
 
@@ -161,3 +178,57 @@ def _asked(
     if report == "idle":
         return gateway.ask("report", report, answer=IdleAnswer, query=query)
     return gateway.ask("report", report, answer=ReportAnswer, query=query)
+
+
+def read_report(
+    where: Where, report: str, form: str, given: Mapping[str, Any]
+) -> ReportAnswer | IdleAnswer | str:
+    """The answer, or the text of it where the form is csv or focus; `given` are the options.
+
+    Raises:
+        NotFound, Wrong, Unreachable, Outdated: as the verb ends.
+    """
+    prices: Path | None = given["prices"]
+    if prices is None and (report == "cost" or form == "focus"):
+        raise click.UsageError("give --prices FILE: what an hour of a card costs, by model")
+    try:
+        asked = Asked(
+            report=report,
+            by=given["by"],
+            start=given["start"],
+            end=given["end"],
+            step=given["step"],
+            prices=read_prices(prices) if prices else None,
+            archives=given["archives"],
+            account=given["account"],
+        )
+        return run(_made(where, asked, form))
+    except PeriodError as error:
+        raise Wrong(f"--{error}; {error.fix}") from None
+    except (TooEarly, TooMuch, ArchiveError, OSError) as error:
+        raise NotFound(str(error)) from None
+    except PriceError as error:
+        raise NotFound(f"--prices {prices}: {error}") from None
+
+
+async def _made(where: Where, asked: Asked, form: str) -> ReportAnswer | IdleAnswer | str:
+    async with open_ledger(where.reach()) as ledger:
+        reading = await read(ledger, asked, SystemClock().now(), _progress())
+    if form == "focus":
+        return as_focus(asked, reading)
+    answer = await answered(asked, reading)
+    if form == "csv" and isinstance(answer, IdleAnswer) and not answer.found:
+        click.echo(idle_words(answer), err=True)  # a table of no rows does not say why
+    return as_csv(answer) if form == "csv" else answer
+
+
+def _progress() -> Callable[[int, int], None]:
+    """How far the ledger has been read, on a terminal."""
+    out = console(stderr=True)
+
+    def tell(revision: int, last: int) -> None:
+        if out.is_terminal:
+            end = "\n" if revision >= last else "\r"
+            out.print(f"read {revision:,} of {last:,} events", end=end)
+
+    return tell
