@@ -5,6 +5,11 @@ and quotas know it. Once its share is there this process becomes the command, so
 and exit code are the command's own; while it waits, a signal ends it as it would the command.
 Invariant: what is submitted here is ended here, also when the command never starts, by the guardian
 that is there before anything is waited for.
+
+What `apportion run` submits: a command as the manifest of a pod, which is bound to this machine.
+
+Invariant: it is written in the names that the cluster's configuration has for shares of GPUs, so
+that a command never asks for nothing.
 """
 
 from __future__ import annotations
@@ -12,32 +17,44 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 import msgspec
+from msgspec import Struct
 
 from apportion.cli.client.configuration import manifest_config_now
 from apportion.cli.client.connection import Where, asks_both
 from apportion.cli.client.gateway_client import WAIT_S, Gateway
 from apportion.cli.client.ledger import open_ledger, person, run, user, write
-from apportion.cli.exits import NotFound, Unreachable
+from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.pods.append import Submitted, append
 from apportion.cli.pods.local_process import Run, ended, engine_of, unreachable, with_device
 from apportion.cli.run.guardian import Duty, leave_behind
-from apportion.cli.run.pod import Asked, document, draft_of, label, room_for
 from apportion.cli.run.wait import Telling, placed
 from apportion.cli.usage import MIB
 from apportion.core.explain.answers import NodeDetail, PodAnswer, PodDetail, Why
 from apportion.core.grants.on_host import PRELOAD
+from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.kinds.drafts import PodDraft
+from apportion.core.workloads.pods.template import ManifestConfig
+from apportion.core.workloads.reading import read_document
 from apportion.runtime.files.manifest_set import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import LedgerError
-from apportion.runtime.ledger.starting import MARK, End, Greet, Start, Started, subject_of
+from apportion.runtime.ledger.starting import (
+    CONTAINER,
+    MARK,
+    End,
+    Greet,
+    Start,
+    Started,
+    subject_of,
+)
 from apportion.runtime.process.lives import life_of
 from apportion_schemas import PodGone
 from apportion_schemas.quantities import WHOLE
@@ -262,3 +279,73 @@ async def _asked(ledger: JetStreamLedger, this: Run, wish: Greet | Start | End) 
     if answer.error:
         raise NotFound(answer.error)
     return answer
+
+
+_LABEL_MAX: Final = 63
+_FAMILY: Final = "nvidia"
+
+
+class Asked(Struct, frozen=True):
+    """So many devices, and of each MiB of memory and percent of compute; None is all of it."""
+
+    memory: int | None
+    cores: int | None
+    count: int
+
+
+def document(this: Run, program: str, asked: Asked, config: ManifestConfig) -> dict[str, Any]:
+    """The command as a manifest; amounts of memory are in MiB."""
+    names = config.dialects.hami
+    given = {names.count: asked.count, names.memory: asked.memory, names.cores: asked.cores}
+    limits = {name: str(value) for name, value in given.items() if value is not None}
+    own = {"key": "metadata.name", "operator": "In", "values": [this.node]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [own]}]}
+    name = label(f"{program.rpartition('/')[2]}-{this.life.pid}-{this.life.started}")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": label(user()),
+            "ownerReferences": [{"kind": this.kind, "name": this.name, "controller": True}],
+        },
+        "spec": {
+            "containers": [{"name": CONTAINER, "resources": {"limits": limits}}],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+        },
+    }
+
+
+def draft_of(manifest: dict[str, Any], config: ManifestConfig) -> PodDraft:
+    """Raises Wrong where it cannot be read as a pod that asks for devices."""
+    in_mib = msgspec.structs.replace(
+        config, dialects=msgspec.structs.replace(config.dialects, memory_factor=1)
+    )
+    try:
+        return read_document(manifest, in_mib).pods[0]
+    except ManifestError as error:
+        raise Wrong(str(error)) from None
+
+
+def room_for(asked: Asked, node: str, detail: NodeDetail) -> None:
+    """Raises NotFound where the machine would not have room if it were empty."""
+    cards = [card for card in detail.devices if card.present and card.family == _FAMILY]
+    if not cards:
+        raise NotFound(f"{node} has no GPU of NVIDIA; see `apportion get devices`")
+    largest = max(card.memory_mib for card in cards)
+    if (asked.memory or 0) > largest:
+        raise NotFound(
+            f"--memory {asked.memory}: the largest device of {node} has {largest} MiB; ask for less"
+        )
+    enough = [card for card in cards if card.memory_mib >= (asked.memory or 0)]
+    if asked.count > len(enough):
+        of_size = f" with {asked.memory} MiB or more" if asked.memory else ""
+        raise NotFound(
+            f"--count {asked.count}: {node} has {len(enough)} of them{of_size}; ask for fewer"
+        )
+
+
+def label(text: str) -> str:
+    """The text with what a name of Kubernetes may have in it (RFC 1123)."""
+    kept = re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")
+    return kept[-_LABEL_MAX:].strip("-") or "run"

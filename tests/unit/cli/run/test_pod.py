@@ -4,7 +4,7 @@ import pytest
 
 from apportion.cli.exits import NotFound
 from apportion.cli.pods.local_process import Run
-from apportion.cli.run.pod import Asked, document, draft_of, label, room_for
+from apportion.cli.run.main import Asked, document, draft_of, label, room_for
 from apportion.core.explain.answers import DeviceAnswer, NodeAnswer, NodeDetail
 from apportion.core.workloads.dialects.names import DialectConfig, VgpuNames
 from apportion.core.workloads.pods.template import ManifestConfig
