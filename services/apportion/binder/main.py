@@ -82,7 +82,7 @@ async def kube_body(service: Service, kube: KubeChoice, beside: Beside) -> None:
     from apportion.binder.kubernetes.pod_events import Telling  # noqa: PLC0415
     from apportion.binder.kubernetes.slices import Dra  # noqa: PLC0415
     from apportion.binder.kubernetes.target import KubernetesTarget  # noqa: PLC0415
-    from apportion.runtime.kube.reach import Reach  # noqa: PLC0415
+    from apportion.runtime.kube.client import Reach  # noqa: PLC0415
 
     async with open_session(service) as session, kube.open() as api:
         cluster = StateFold(await session.restored())

@@ -4,6 +4,10 @@ The only module that knows the client library. Its models are not used: they dec
 reads, and cost more than the API server's own answer. Invariants: a request ends, in an answer or
 in `KubeUnavailable`, within its time; an answer has a limit in bytes; a token is read anew when it
 is renewed, and is never part of a message.
+
+Whether the API server answers: for services that ask it only when there is something to do.
+
+A watch tells by itself when it breaks. Who only writes would not know before it is too late to say.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import msgspec
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.config import kube_config
 
+from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.config import ConfigError
 
 TIMEOUT_S = 30.0
@@ -375,3 +380,32 @@ def pod_path(namespace: str, name: str) -> str:
 def _retry_after_s(headers: Mapping[str, str]) -> float:
     value = headers.get("Retry-After", "")
     return float(value) if value.isdecimal() and len(value) < 5 else 0.0  # noqa: PLR2004
+
+
+EVERY_S = 5.0
+VERSION = "/version"
+"""What anybody with credentials may read (the ClusterRole `system:discovery`)."""
+
+
+class Reach:
+    """Asks now and then; `problem` is why the server is out of reach, or empty."""
+
+    def __init__(self, api: KubeApi, clock: Clock) -> None:
+        self._api = api
+        self._clock = clock
+        self.problem = "the API server has not answered yet"
+
+    def not_ready(self) -> list[str]:
+        """Why the service is not ready; empty in reach of the API server."""
+        return [self.problem] if self.problem else []
+
+    async def run(self) -> None:
+        """Ask the server for its version every few seconds, until cancelled."""
+        while True:
+            try:
+                await self._api.get(VERSION)
+            except (KubeUnavailable, KubeRefused) as error:
+                self.problem = f"the API server is out of reach: {error}"
+            else:
+                self.problem = ""
+            await self._clock.pause(EVERY_S)

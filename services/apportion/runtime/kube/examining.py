@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from apportion.core.doctor.facts import KubeFacts
-from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
-from apportion.runtime.kube.reach import VERSION
+from apportion.runtime.kube.client import VERSION, KubeApi, KubeRefused, KubeUnavailable
 
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 WEBHOOK: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/apportion"

@@ -9,8 +9,15 @@ import pytest
 import yaml
 from aiohttp import web
 
-from apportion.runtime.kube.client import Answer, KubeRefused, KubeUnavailable, open_kube
-from apportion.runtime.kube.reach import EVERY_S, VERSION, Reach
+from apportion.runtime.kube.client import (
+    EVERY_S,
+    VERSION,
+    Answer,
+    KubeRefused,
+    KubeUnavailable,
+    Reach,
+    open_kube,
+)
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest, run_virtually
 from tests.support.memory_kube import MemoryKube
