@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import hdrs, web
 
 from apportion.gateway.access.cursors import Cursors
+from apportion.gateway.access.options import PublicUrl
 from apportion.gateway.access.people import (
     READ_ALL,
     READ_DOCTOR,
@@ -26,7 +27,6 @@ from apportion.gateway.access.people import (
     Wish,
     read_namespace,
 )
-from apportion.gateway.access.public_url import PublicUrl
 from apportion.gateway.access.redaction_rules import (
     OF_ERRORS,
     Look,
