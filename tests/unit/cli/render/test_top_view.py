@@ -7,9 +7,8 @@ from msgspec import structs
 from rich.console import Console
 
 from apportion.cli.render.tables import devices as get_rows
-from apportion.cli.render.top_view import SORTS, View
+from apportion.cli.verbs.see.top import SORTS, View, _headline
 from apportion.cli.verbs.see.top import _devices as top_rows
-from apportion.cli.verbs.see.top import _headline
 from apportion.core.explain.answers import DeviceAnswer
 from apportion.core.explain.views import device_answers, summary_answer
 from tests.support.fleet import rack
