@@ -403,7 +403,7 @@ async def _through_kubernetes(
     Raises:
         NotFound, Unreachable: the API server does not let us, or does not answer.
     """
-    from apportion.cli.pods.resubmit import Evicting, evict_all
+    from apportion.cli.pods.evict import Evicting, evict_all
     from apportion.runtime.kube.client import KubeRefused
 
     evicted: dict[str, PodAnswer] = {}
