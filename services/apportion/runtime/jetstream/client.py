@@ -3,10 +3,6 @@
 It keeps the connection: reconnects for ever with jitter, ends every wait when the connection is
 lost or the server forbids a subject, and never shows a password. Invariant: nothing is sent while
 disconnected, so what cannot be sent is unavailable, and only what was sent can be unknown.
-
-Why a server is none for us, or lets us not do something: errors that name what to look at.
-
-Invariant: no message shows a password, a key or a token.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from apportion.core.identity.permissions import DELIVERIES
-from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream import refusals, stream
 from apportion.runtime.jetstream.appending import Appender
 from apportion.runtime.jetstream.ledger import AppendWatch, JetStreamLedger, unwatched
 from apportion.runtime.jetstream.nats_client import (
@@ -28,7 +24,6 @@ from apportion.runtime.jetstream.nats_client import (
     LeavingClient,
     Server,
     Subscription,
-    Unencrypted,
     errors,
 )
 from apportion.runtime.jetstream.wire import LostReply, Message, Receiver, Unsubscribe
@@ -43,7 +38,6 @@ from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.reach import CannotShow, Reach, reach_of
-from apportion.runtime.process.tls import NATS_TLS, ClientTls, explained, files_of
 
 __all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_stream"]
 
@@ -141,7 +135,7 @@ class Connection:
         """Connect. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
         try:
             self._reach.check()
-            secure(self._client, self._reach)
+            refusals.secure(self._client, self._reach)
         except (CannotShow, ConfigError) as failure:
             raise NotPermitted(str(failure)) from failure
         connecting = asyncio.ensure_future(self._connect(name))
@@ -151,7 +145,7 @@ class Connection:
                 {connecting, refused}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if self._refused.is_set():
-                raise refusal(self._reach, self._distrusted)
+                raise refusals.refusal(self._reach, self._distrusted)
             if not connecting.done():
                 raise LedgerUnavailable(
                     f"no connection to {self._url} within {timeout_s:g} s ({self._last_error}); "
@@ -311,7 +305,7 @@ class Connection:
             raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
         if subject.lower() in self._refused_subscriptions:
             await unsubscribe()
-            raise forbidden(self._reach, "listen on", subject)
+            raise refusals.forbidden(self._reach, "listen on", subject)
         return unsubscribe
 
     async def _answered(self) -> None:
@@ -346,7 +340,7 @@ class Connection:
             except LedgerUnavailable:
                 break
             await self._refused.wait()
-        return turned_away(self._reach, self._distrusted)
+        return refusals.turned_away(self._reach, self._distrusted)
 
     async def close(self) -> None:
         """Leave. Requests under way end as LostReply."""
@@ -384,10 +378,10 @@ class Connection:
         self._lose("closed")
 
     async def _error(self, failure: Exception) -> None:
-        distrust = distrust(failure)
+        distrust = refusals.distrust(failure)
         self._distrusted = distrust or self._distrusted
         self._last_error = distrust or str(failure) or type(failure).__name__
-        if distrust or refuses(failure):
+        if distrust or refusals.refuses(failure):
             self._refused.set()
             return
         violation = _VIOLATION.search(self._last_error)
@@ -397,7 +391,7 @@ class Connection:
         if verb == "subscription":
             self._refused_subscriptions.add(subject)
             return
-        self._asked.forbid(subject, lambda sent: forbidden(self._reach, "send to", sent))
+        self._asked.forbid(subject, lambda sent: refusals.forbidden(self._reach, "send to", sent))
 
 
 def _status(message: Message) -> str:
@@ -483,72 +477,3 @@ async def create_stream(
 async def check_stream(ledger: JetStreamLedger) -> stream.StreamInfo:
     """The stream's settings and state. Raises LedgerDrifted naming the first wrong setting."""
     return await stream.check(ledger.wire)
-
-
-def secure(client: LeavingClient, reach: Reach) -> None:
-    """Have the client hold servers to TLS, by the files that are named. Raises ConfigError."""
-    tls = ClientTls(files_of(NATS_TLS))
-    required = reach.encrypted or tls.files.named
-    if required:
-        tls.context()  # a file that cannot be used is told at once
-    client.secure(tls, required=required)
-
-
-def distrust(failure: Exception) -> str:
-    """Why the server is not believed, with what to do; empty where that is not the failure."""
-    if isinstance(failure, Unencrypted):
-        return str(failure)
-    return explained(failure, NATS_TLS)
-
-
-def refusal(reach: Reach, distrusted: str) -> LedgerError:
-    """Why it is no use to wait for this server; a newcomer with a token waits all the same."""
-    if distrusted:
-        return LedgerUnavailable(f"cannot connect to {reach.shown}: {distrusted}")
-    said = f"{reach.shown} refuses user {reach.user!r}: user or {_shows(reach)}"
-    return LedgerUnavailable(said) if reach.token else NotPermitted(said)
-
-
-def refuses(failure: Exception) -> bool:
-    """Whether we are nobody to the server; or have nothing to show: a revoked key is removed."""
-    nothing_to_show = isinstance(failure.__cause__, CannotShow)
-    return nothing_to_show or "authorization violation" in str(failure).lower()
-
-
-def turned_away(reach: Reach, distrusted: str) -> LedgerError:
-    """The server knew this user, and does so no more, or we do not believe it any more."""
-    if distrusted:
-        return refusal(reach, distrusted)
-    return NotPermitted(f"{reach.shown} lets user {reach.user!r} in no more: the {_ended(reach)}")
-
-
-def forbidden(reach: Reach, verb: str, subject: str) -> NotPermitted:
-    """The server does not let this user do that."""
-    return NotPermitted(
-        f"{reach.shown} forbids user {reach.user!r} to {verb} {subject}; "
-        "connect as the role that owns this subject (nats.conf lists the roles)"
-    )
-
-
-def _ended(reach: Reach) -> str:
-    """What is good no more, and where another comes from."""
-    if reach.key:
-        return (
-            f"key {reach.key} was revoked, or is gone; `apportion user list` tells who may "
-            "connect, and `apportion user add` makes another"
-        )
-    if reach.token:
-        return (
-            f"token {reach.token} was revoked or has expired; put a new one there, as `kubectl "
-            "create token` makes it, and begin again"
-        )
-    return "password was revoked or changed; see the user and password in APPORTION_NATS_URL"
-
-
-def _shows(reach: Reach) -> str:
-    """What he showed, and where it is looked up."""
-    if reach.key:
-        return f"key is wrong, or was revoked; check {reach.key}"
-    if reach.token:
-        return f"token {reach.token} is wrong, or nobody is there who knows: see the callout"
-    return "password is wrong; check the user and password in APPORTION_NATS_URL"
