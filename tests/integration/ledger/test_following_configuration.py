@@ -11,11 +11,10 @@ from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import connect
 from apportion.runtime.jetstream.following_configuration import (
-    CONFIGURATION,
     ConfigurationLedger,
-    KeptConfiguration,
     configuration_rules,
 )
+from apportion.runtime.jetstream.kept_configuration import CONFIGURATION, KeptConfiguration
 from apportion.runtime.jetstream.object_store import BadObject, Bucket
 from apportion.runtime.jetstream.snapshots import BEGINNING
 from apportion.runtime.jetstream.wire import STREAM, call_api

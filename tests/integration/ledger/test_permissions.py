@@ -9,7 +9,7 @@ import pytest
 
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.examining import USER_INFO
-from apportion.runtime.jetstream.following_configuration import CONFIGURATION
+from apportion.runtime.jetstream.kept_configuration import CONFIGURATION
 from apportion.runtime.jetstream.object_store import STORE_API
 from apportion.runtime.jetstream.server.embedded import ROLES
 from apportion.runtime.jetstream.snapshots import BEGINNING, BUCKET

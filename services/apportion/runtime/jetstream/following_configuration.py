@@ -10,29 +10,21 @@ What it cannot see is another record in the place of one that it has read, as in
 put back from a copy: the other readers see that, and stop. Nor does it see which formats operators
 have enabled, or what they have set aside: operators alone write where it reads, so a configuration
 of a newer version counts as enabled, and halts it until it is upgraded.
-
-The record of the configuration in force, kept where a trimmed ledger no longer has it.
-
-A reader of everything begins beyond the dropped beginning with a snapshot. The webhook folds the
-configuration alone, and its user may not read a snapshot, which holds every pod. So
-`apportion ledger trim` puts the record beside the snapshot that bootstrap keeps, as one message,
-which one permission names. Invariant: what is kept is a record of this ledger, word for word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from apportion.core.ledger.rules import Enabled, Rules
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.following import Follower
-from apportion.runtime.jetstream.object_store import BadObject, Bucket
+from apportion.runtime.jetstream.kept_configuration import CONFIGURATION, KeptConfiguration
+from apportion.runtime.jetstream.object_store import Bucket
 from apportion.runtime.jetstream.snapshots import BEGINNING
 from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.port import ALL_SUBJECTS, LedgerTrimmed, Record, Subscription
 from apportion_schemas import ConfigurationChanged
-from apportion_schemas.catalogue import SUBJECTS
 from apportion_schemas.formats import VERSION_MAX
 
 
@@ -106,39 +98,3 @@ class ConfigurationLedger:
         self._follower = ConfigurationFollower(self._wire, deliver)
         await self._follower.begin()
         return self._follower
-
-
-CONFIGURATION: Final = f"{SUBJECTS}.operator.configuration"
-NAME: Final = "configuration"
-_REVISION: Final = "Apportion-Revision"
-
-
-class KeptConfiguration:
-    """What one bucket keeps; see the module."""
-
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
-
-    async def keep(self, record: Record) -> None:
-        """Keep this record in place of the one before; for the bootstrap user.
-
-        Raises:
-            LedgerFull, LedgerUnavailable, NotPermitted: what was kept before is still there.
-        """
-        await self._bucket.put_alone(NAME, record.payload, {_REVISION: str(record.revision)})
-
-    async def read(self) -> Record | None:
-        """What is kept; None where nothing is.
-
-        Raises:
-            BadObject: it has no revision, so that we did not write it.
-            LedgerUnavailable, NotPermitted.
-        """
-        found = await self._bucket.get_alone(NAME)
-        if found is None:
-            return None
-        payload, headers = found
-        revision = headers.get(_REVISION, "")
-        if not (revision.isascii() and revision.isdecimal()):
-            raise BadObject(f"the configuration that is kept is of revision {revision!r}")
-        return Record(int(revision), CONFIGURATION, payload)

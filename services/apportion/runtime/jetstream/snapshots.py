@@ -27,7 +27,7 @@ from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.snapshot import FORMAT, SnapshotError, Taken
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
-from apportion.runtime.jetstream.following_configuration import KeptConfiguration
+from apportion.runtime.jetstream.kept_configuration import KeptConfiguration
 from apportion.runtime.jetstream.object_store import BadObject, Bucket, Entry
 from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, Record
