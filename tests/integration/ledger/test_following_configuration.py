@@ -14,9 +14,8 @@ from apportion.runtime.jetstream.following_configuration import (
     ConfigurationLedger,
     configuration_rules,
 )
-from apportion.runtime.jetstream.kept_configuration import CONFIGURATION, KeptConfiguration
 from apportion.runtime.jetstream.object_store import BadObject, Bucket
-from apportion.runtime.jetstream.snapshots import BEGINNING
+from apportion.runtime.jetstream.snapshots import BEGINNING, CONFIGURATION, KeptConfiguration
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.port import Draft, LedgerHole
 from apportion.runtime.ledger.reader import Reader, StateFold

@@ -9,10 +9,9 @@ import pytest
 
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.examining import USER_INFO
-from apportion.runtime.jetstream.kept_configuration import CONFIGURATION
 from apportion.runtime.jetstream.object_store import STORE_API
 from apportion.runtime.jetstream.server.embedded import ROLES
-from apportion.runtime.jetstream.snapshots import BEGINNING, BUCKET
+from apportion.runtime.jetstream.snapshots import BEGINNING, BUCKET, CONFIGURATION
 from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.choosing import SUBJECT as CHOICES
 from apportion.runtime.ledger.port import Draft, LedgerUnavailable, NotPermitted

@@ -19,9 +19,8 @@ from collections.abc import Callable, Sequence
 from apportion.core.ledger.rules import Enabled, Rules
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.following import Follower
-from apportion.runtime.jetstream.kept_configuration import CONFIGURATION, KeptConfiguration
 from apportion.runtime.jetstream.object_store import Bucket
-from apportion.runtime.jetstream.snapshots import BEGINNING
+from apportion.runtime.jetstream.snapshots import BEGINNING, CONFIGURATION, KeptConfiguration
 from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.port import ALL_SUBJECTS, LedgerTrimmed, Record, Subscription
 from apportion_schemas import ConfigurationChanged

@@ -8,6 +8,13 @@ older one is used, or the ledger from its first revision. So is one that holds w
 set aside since. That it is of this ledger is seen from the SHA-256 of the record at its revision,
 which it names. Invariant: what is restored is a state that the ledger, from its first revision to
 that one, folds to, by the rules that are in force now, which come with it.
+
+The record of the configuration in force, kept where a trimmed ledger no longer has it.
+
+A reader of everything begins beyond the dropped beginning with a snapshot. The webhook folds the
+configuration alone, and its user may not read a snapshot, which holds every pod. So
+`apportion ledger trim` puts the record beside the snapshot that bootstrap keeps, as one message,
+which one permission names. Invariant: what is kept is a record of this ledger, word for word.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
+from typing import Final
 
 import msgspec
 
@@ -27,11 +35,11 @@ from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.snapshot import FORMAT, SnapshotError, Taken
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
-from apportion.runtime.jetstream.kept_configuration import KeptConfiguration
 from apportion.runtime.jetstream.object_store import BadObject, Bucket, Entry
 from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, Record
 from apportion.runtime.process.logs import get_logger
+from apportion_schemas.catalogue import SUBJECTS
 from apportion_schemas.decoding import from_outside
 
 BUCKET = "APPORTION_SNAPSHOTS"
@@ -283,3 +291,39 @@ def _no_collection() -> Iterator[None]:
             gc.unfreeze()
         if was:
             gc.enable()
+
+
+CONFIGURATION: Final = f"{SUBJECTS}.operator.configuration"
+NAME: Final = "configuration"
+_REVISION: Final = "Apportion-Revision"
+
+
+class KeptConfiguration:
+    """What one bucket keeps; see the module."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    async def keep(self, record: Record) -> None:
+        """Keep this record in place of the one before; for the bootstrap user.
+
+        Raises:
+            LedgerFull, LedgerUnavailable, NotPermitted: what was kept before is still there.
+        """
+        await self._bucket.put_alone(NAME, record.payload, {_REVISION: str(record.revision)})
+
+    async def read(self) -> Record | None:
+        """What is kept; None where nothing is.
+
+        Raises:
+            BadObject: it has no revision, so that we did not write it.
+            LedgerUnavailable, NotPermitted.
+        """
+        found = await self._bucket.get_alone(NAME)
+        if found is None:
+            return None
+        payload, headers = found
+        revision = headers.get(_REVISION, "")
+        if not (revision.isascii() and revision.isdecimal()):
+            raise BadObject(f"the configuration that is kept is of revision {revision!r}")
+        return Record(int(revision), CONFIGURATION, payload)
