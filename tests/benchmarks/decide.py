@@ -26,7 +26,7 @@ from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
 from apportion.runtime.process.memory import gather
-from apportion.runtime.solving.solver import learn
+from apportion.runtime.solver import learn
 from apportion_schemas import (
     Ask,
     Device,

@@ -25,7 +25,7 @@ from apportion.core.configuration import read_configuration
 from apportion.core.placement.pricing.fleet import node_types
 from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
 from apportion.runtime.process.memory import gather
-from apportion.runtime.solving.solver import learn
+from apportion.runtime.solver import learn
 from apportion_schemas import (
     Ask,
     ConfigurationChanged,

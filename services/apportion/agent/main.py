@@ -35,7 +35,7 @@ from apportion_schemas import HOSTNAME, Host, MigInstance
 
 if TYPE_CHECKING:
     from apportion.agent.kubelet.node import FrontDoor, KubeletNode
-    from apportion.agent.standalone.node import RunNode
+    from apportion.agent.standalone import RunNode
 
 
 class Backends(NamedTuple):
@@ -197,7 +197,7 @@ async def _hand_out(
         door = served.door
         service.loop("kubelet", served.serve)
     else:
-        from apportion.agent.standalone.node import RunNode  # noqa: PLC0415
+        from apportion.agent.standalone import RunNode  # noqa: PLC0415
 
         served = runs = RunNode(agent, node, places, metrics=metrics, clock=clock)
         service.loop("runs", lambda: runs.serve(session.ledger))

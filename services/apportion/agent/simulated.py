@@ -6,7 +6,7 @@ ledger alone, and outlives this process.
 Orders come over plain request and reply: a device fails or recovers, or the whole node is lost or
 returns. Only simulated devices take orders: a real card's health is what the driver reports.
 Invariant: an order changes the device, never the ledger; the fact follows as for any device, from
-the agent's own look at its inventory, or, for a lost node, from the scheduler that does not hear it.
+the agent's own look at its inventory, or, for a lost node, from a scheduler that hears no beat.
 """
 
 from __future__ import annotations

@@ -19,12 +19,7 @@ from apportion.gateway.access import acts, session
 from apportion.gateway.access.acts import Acts
 from apportion.gateway.access.cursors import Cursors
 from apportion.gateway.access.gate import Gate, own_pages_only
-from apportion.gateway.access.options import (
-    LoginChoice,
-    LoginOptions,
-    login_choice,
-    login_options,
-)
+from apportion.gateway.access.options import LoginChoice, LoginOptions, login_choice, login_options
 from apportion.gateway.access.session import Sessions
 from apportion.gateway.api import diff, history, log
 from apportion.gateway.api.answering import by_turns, guarded, unknown_path

@@ -23,7 +23,7 @@ from apportion.core.placement.scores import WEIGH_SHAPES
 from apportion.lab.changes import known_policy
 from apportion.lab.course import Course
 from apportion.runtime.files.fleets import SimulatedNode
-from apportion.runtime.solving.solver import learn
+from apportion.runtime.solver import learn
 from apportion_schemas import (
     NodeReported,
     PodGone,

@@ -31,7 +31,7 @@ from apportion.lab.meter import Meter
 from apportion.lab.planning import comes_again
 from apportion.lab.recording import Fact, Recorded, time_of
 from apportion.runtime.files.fleets import SimulatedNode
-from apportion.runtime.solving.solver import NoPrices, learn
+from apportion.runtime.solver import NoPrices, learn
 from apportion_schemas import (
     ConfigurationChanged,
     DeviceCordoned,

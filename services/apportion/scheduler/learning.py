@@ -28,7 +28,7 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
-from apportion.runtime.solving.solver import NoPrices, learn
+from apportion.runtime.solver import NoPrices, learn
 from apportion_schemas import PodSubmitted
 
 _log = logging.getLogger(__name__)

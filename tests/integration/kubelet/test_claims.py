@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apportion.agent.kubelet.claims import Prepared
+from apportion.agent.kubelet.holders import Prepared
 from apportion.agent.simulated import command_subject
 from apportion.core.dra.names import DRIVER, container_of, share_id
 from apportion_schemas import (

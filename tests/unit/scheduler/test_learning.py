@@ -6,7 +6,7 @@ from apportion.core.placement.pricing.fleet import NodeType
 from apportion.core.placement.pricing.program import build
 from apportion.core.placement.pricing.shape_histogram import SeenShape
 from apportion.core.placement.pricing.sizes import sort_of
-from apportion.runtime.solving.solver import learn, solve
+from apportion.runtime.solver import learn, solve
 from apportion_schemas import Device, PricesLearnt
 from tests.support.fleet import A30, gpu, npu
 from tests.support.pods import ask, cards

@@ -4,12 +4,6 @@ Nothing is matched here: the ledger has what a claim holds under the claim's own
 is what stands behind the device plugins as well. Invariant: a claim that is answered without an
 error is in the book of prepared claims, and all that its containers need is there; whatever was
 done before may be done again.
-
-Which claims are prepared on this node, and whose they are.
-
-The kubelet's checkpoint of devices does not know pods that have devices by claims alone, so what
-they use is known from here. Invariant: a claim stands in the book from before anything is made for
-it until the kubelet has it taken back.
 """
 
 from __future__ import annotations
@@ -23,10 +17,10 @@ from typing import Any, Final, NamedTuple
 import grpc
 from prometheus_client import Histogram
 
-from apportion.agent.boot_book import BootBook
 from apportion.agent.kubelet import calls
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.cdi import Specifications, device_name
+from apportion.agent.kubelet.holders import Prepared, claim_slot
 from apportion.agent.kubelet.plugin import SOCKET_BYTES_MAX
 from apportion.agent.kubelet.port import Holder, NotPrepared, Preparing
 from apportion.agent.reporting.view import Claim, NodeView
@@ -240,34 +234,3 @@ class ClaimDoor:
                 except OSError as error:
                     answer.claims[claim.uid].error = str(error)
         return answer
-
-
-_SAVED: Final = "claims.json"
-
-
-def claim_slot(claim: str) -> str:
-    """The CDI name of a claim, by its uid."""
-    return f"claim-{claim}"
-
-
-class Prepared:
-    """The uid of each claim's pod by the claim's uid, in the folder that outlives a reboot."""
-
-    def __init__(self, folder: Path, proc: Path) -> None:
-        self._book = BootBook(folder / _SAVED, proc, str)
-
-    def pods(self) -> set[str]:
-        """The uids of pods that have a prepared claim."""
-        return set(self._book.entries.values())
-
-    def claims(self) -> set[str]:
-        """The uids of the prepared claims."""
-        return set(self._book.entries)
-
-    def note(self, claim: str, pod: str) -> None:
-        """Put the claim into the book. Raises OSError."""
-        self._book.note(claim, pod)
-
-    def strike(self, claim: str) -> None:
-        """Strike it out. Raises OSError."""
-        self._book.strike(claim)

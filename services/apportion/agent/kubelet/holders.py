@@ -25,9 +25,9 @@ import msgspec
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
+from apportion.agent.boot_book import BootBook
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.calls import OPTIONS, POD_RESOURCES
-from apportion.agent.kubelet.claims import Prepared, claim_slot
 from apportion.agent.kubelet.port import HANDED_TO, Handed, Holder, NotPrepared
 from apportion.core.grants import Edits, Mount
 from apportion_schemas.decoding import from_outside
@@ -291,3 +291,39 @@ def _handed(answer: bytes) -> Handed:
         Mount(each.host_path, each.container_path, read_only=each.read_only) for each in said.mounts
     )
     return Handed(said.annotations.get(HANDED_TO, ""), Edits(dict(said.env), mounts))
+
+
+_SAVED: Final = "claims.json"
+
+
+def claim_slot(claim: str) -> str:
+    """The CDI name of a claim, by its uid."""
+    return f"claim-{claim}"
+
+
+class Prepared:
+    """The uid of each claim's pod by the claim's uid, in the folder that outlives a reboot.
+
+    The kubelet's checkpoint of devices does not know pods that have devices by claims alone, so
+    what they use is known from here. Invariant: a claim is in the book from before anything is made
+    for it until the kubelet has it taken back.
+    """
+
+    def __init__(self, folder: Path, proc: Path) -> None:
+        self._book = BootBook(folder / _SAVED, proc, str)
+
+    def pods(self) -> set[str]:
+        """The uids of pods that have a prepared claim."""
+        return set(self._book.entries.values())
+
+    def claims(self) -> set[str]:
+        """The uids of the prepared claims."""
+        return set(self._book.entries)
+
+    def note(self, claim: str, pod: str) -> None:
+        """Put the claim into the book. Raises OSError."""
+        self._book.note(claim, pod)
+
+    def strike(self, claim: str) -> None:
+        """Strike it out. Raises OSError."""
+        self._book.strike(claim)

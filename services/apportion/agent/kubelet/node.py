@@ -2,13 +2,6 @@
 
 Invariant: a slot for every share that the node's cards can be cut into, whatever their health: who
 gets which card is the scheduler's to say, and a kubelet that counted would only be in its way.
-
-All plugins of a node, and the kubelet that comes and goes.
-
-A kubelet that starts takes every socket out of its folder, asks nobody, and waits to be told of
-plugins. So each plugin looks after its own socket, and registers whenever it had to make it anew.
-Invariant: once the kubelet answers, every count name is registered with it within a second or two,
-whichever of the two started first.
 """
 
 from __future__ import annotations
@@ -27,9 +20,9 @@ import msgspec
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.calls import REGISTER, VERSION
 from apportion.agent.kubelet.cdi import Specifications
-from apportion.agent.kubelet.claims import Behind, ClaimDoor, Prepared
+from apportion.agent.kubelet.claims import Behind, ClaimDoor
 from apportion.agent.kubelet.handing import Handing
-from apportion.agent.kubelet.holders import Holders
+from apportion.agent.kubelet.holders import Holders, Prepared
 from apportion.agent.kubelet.plugin import Plugin, slot_key
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places
@@ -46,6 +39,9 @@ from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import Device
 
 LOOK_S: Final = 5.0
+SOCKET_LOOK_S: Final = 0.5
+_TIMEOUT_S: Final = 2.0
+_KUBELET: Final = "kubelet.sock"
 ROOM: Final = 2
 """An amount is offered so often: pods may write more than they hold, and the ledger decides."""
 
@@ -261,13 +257,6 @@ def slots_of(devices: Iterable[Device], names: Mapping[str, tuple[str, ...]]) ->
     return {name: count for name, count in counts.items() if count}
 
 
-LOOK_S: Final = 0.5
-_TIMEOUT_S = 2.0
-_KUBELET: Final = "kubelet.sock"
-
-_log = logging.getLogger(__name__)
-
-
 class _Inodes(NamedTuple):
     """Which two files a registration was between: a new one means a new registration."""
 
@@ -276,7 +265,13 @@ class _Inodes(NamedTuple):
 
 
 class FrontDoor:
-    """The plugins of one node."""
+    """The plugins of one node, and the kubelet, which comes and goes.
+
+    A kubelet that starts removes every socket from its folder and waits for plugins to register. So
+    each plugin watches its own socket, and registers whenever it had to make the socket again.
+    Invariant: once the kubelet answers, every count name is registered with it within a second or
+    two, whichever of the two started first.
+    """
 
     def __init__(self, folder: Path, plugin: Callable[[str], Plugin]) -> None:
         """`plugin` makes that of a count name."""
@@ -312,7 +307,7 @@ class FrontDoor:
                     now = _Inodes(found.get(plugin.endpoint, 0), found.get(_KUBELET, 0))
                     if now.kubelet and now != known.get(resource):
                         known[resource] = await self._introduce(plugin)
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(SOCKET_LOOK_S)
         finally:
             for plugin in self._plugins.values():
                 await plugin.close()

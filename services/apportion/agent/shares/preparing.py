@@ -4,19 +4,6 @@ The kubelet asks before every start of a container. It may do so before the bind
 ledger, so the answer waits a while for it; and long after the pod was answered for, when a
 container is started again. Invariant: a container starts only with what the ledger says that it
 holds, all of which is there by then, and only after SharesAllocated is in the ledger.
-
-Preparing and tidying up do not meet: what somebody is about to use is not taken for left over.
-
-A round of tidying reads who is there and takes away what nobody has, with time in between. A pod
-that comes in that time may be given what lies there. Invariant: no preparation begins while a round
-goes on, and no round while a preparation does.
-
-Which shares may be in use on this node: those of the pods that its kubelet knows.
-
-Nobody tells an agent that a pod is gone. The kubelet keeps a pod in its checkpoint until its
-containers have ended, and the ledger says what that pod holds. A pod that the ledger has not told
-of was given nothing by us. Invariant: once the ledger was read to its end, whatever is not named
-here is used by no container of ours.
 """
 
 from __future__ import annotations
@@ -58,7 +45,12 @@ Answer = Callable[[Claim, str], Awaitable[bool]]
 
 
 class Rounds:
-    """The turns of one node: preparations go on beside each other, a round alone."""
+    """The turns of one node: preparations run concurrently, a round of tidying runs alone.
+
+    A round reads which pods are there and takes away what none of them has, with time in between. A
+    pod that comes in that time may be given what is left there. Invariant: no preparation begins
+    during a round, and no round during a preparation.
+    """
 
     def __init__(self) -> None:
         self._round = asyncio.Lock()
@@ -82,7 +74,13 @@ class Rounds:
 
 
 class Needed:
-    """The node's books and the ledger, read together."""
+    """The shares that may be in use on this node: those of the pods that its kubelet knows.
+
+    No event tells an agent that a pod is gone. The kubelet keeps a pod in its checkpoint until its
+    containers have ended, and the ledger says what that pod holds. A pod that is not in the ledger
+    was given nothing by us. Invariant: once the ledger was read to its end, no container of ours
+    uses a share that is not named here.
+    """
 
     def __init__(self, books: Books, view: NodeView) -> None:
         self._books = books

@@ -5,13 +5,6 @@ its sister for NPUs puts there. A container that is restarted finds its region a
 the processes of its earlier life. Invariants: a region that a container may have mapped is never
 replaced, only its numbers are, unless the container itself took it away; and nothing that a
 container puts into its folder ends a round, or makes one longer than its bounds.
-
-Files that a container can write to, opened so that it cannot lead us elsewhere.
-
-A container has its own folder, with its region in it, for writing; it may put there a link to a
-file of the node, a pipe that nobody reads, or a shorter file. We run as root. Invariant: what is
-opened here is a regular file of its own with one name, and no mapped memory of ours ends when its
-owner cuts it off.
 """
 
 from __future__ import annotations
@@ -235,7 +228,13 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SharedFile:
-    """The bytes of one file (`region.Stored`), by the descriptor that it was opened with."""
+    """The bytes of one file (`region.Stored`), opened so that a container cannot lead us elsewhere.
+
+    A container can write to its own folder, with its region in it: it may put there a link to a
+    file of the node, a pipe that no process reads, or a shorter file. We run as root. Invariant:
+    what is opened here is a regular file of its own with one name, and no mapped memory of ours
+    ends when its owner truncates it.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open it.

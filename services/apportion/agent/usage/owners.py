@@ -5,10 +5,6 @@ likes. The kubelet puts every container into a cgroup with the uid of its pod in
 mounts a file from that container's folder (`pods/UID/containers/NAME/…`) into it. Neither changes
 while a program runs, so both are read once for each. Invariant: a container is named only
 with a pod, and both by the same uid.
-
-What the agent asks of whoever knows the pods of its node: a kubelet, or our own list of runs.
-
-Invariant: a pod that is not in the books uses nothing on the node that could be taken away.
 """
 
 from __future__ import annotations
@@ -112,7 +108,10 @@ def _text(path: str) -> str:
 
 
 class Books(Protocol):
-    """Who knows what pods there are on this node, and whose a process is."""
+    """What knows the pods of this node and their processes: a kubelet, or our own list of runs.
+
+    Invariant: a pod that is not in the books uses nothing on the node that could be taken away.
+    """
 
     async def pods(self) -> set[str]:
         """Their uids. Raises NotPrepared where nobody can tell now."""

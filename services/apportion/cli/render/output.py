@@ -2,13 +2,8 @@
 
 Invariants: with `--json` standard output holds one JSON document (or one a line, where a verb says
 so) and nothing else; everything said beside it goes to standard error. In neither is a character
-that a terminal would obey and that we did not mean.
-
-Times and lengths of time as people read them.
-
-Terminals that show ASCII alone, as with LANG=C: what is drawn is drawn with what they have.
-
-Invariant: nothing that a verb prints ends it because the terminal cannot show it.
+that a terminal would obey and that we did not mean. Nothing that a verb prints ends it because
+the terminal cannot show it: on one that shows ASCII alone, as with LANG=C, ASCII is drawn.
 """
 
 from __future__ import annotations

@@ -4,12 +4,9 @@ The command is a pod of the ledger like any other: it waits its turn, is placed,
 and quotas know it. Once its share is there this process becomes the command, so signals, terminal
 and exit code are the command's own; while it waits, a signal ends it as it would the command.
 Invariant: what is submitted here is ended here, also when the command never starts, by the guardian
-that is there before anything is waited for.
-
-What `apportion run` submits: a command as the manifest of a pod, which is bound to this machine.
-
-Invariant: it is written in the names that the cluster's configuration has for shares of GPUs, so
-that a command never asks for nothing.
+that is there before anything is waited for. The manifest that is submitted
+is bound to this machine, and written in the names that the cluster's configuration has for shares
+of GPUs, so that a command never asks for nothing.
 """
 
 from __future__ import annotations

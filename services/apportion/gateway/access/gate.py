@@ -16,7 +16,6 @@ import msgspec
 from aiohttp import hdrs, web
 
 from apportion.gateway.access.cursors import Cursors
-from apportion.gateway.access.options import PublicUrl
 from apportion.gateway.access.people import (
     READ_ALL,
     READ_DOCTOR,
@@ -49,6 +48,7 @@ from apportion.gateway.api.endpoint import JSON, PREFIX, Audience, Endpoint
 from apportion.gateway.api.log import PAGE, narrowed
 from apportion.gateway.api.plans import LINES, PLAN
 from apportion.gateway.api.query import LIMIT_MAX, RequestRefused
+from apportion.runtime.process.config import ConfigError
 from apportion.runtime.service.http import CLIENT, Handle, address_of
 
 COOKIE = "apportion_token"
@@ -292,3 +292,40 @@ def token_of(request: web.BaseRequest) -> str:
 def _is_own(origin: str, public: PublicUrl | None, host: str) -> bool:
     """Whether a page of this origin is ours; where nobody told, by the host that was asked."""
     return urlsplit(origin).netloc == host if public is None else origin == public.origin
+
+
+PUBLIC_URL = "--public-url"
+_USUAL_PORTS = {"https": 443, "http": 80}
+_HOST = re.compile(r"[a-z0-9._:-]+")
+"""In the letters of ASCII, in which browsers name a host of others too (`xn--…`)."""
+_FIX = "write scheme, host and, if need be, port, as in https://apportion.example.com"
+
+
+class PublicUrl(msgspec.Struct, frozen=True):
+    """The origin of the console's pages, as a browser names it, so it can be compared as it is.
+
+    Behind a proxy that ends TLS nothing in a request tells the gateway its origin.
+    """
+
+    origin: str
+
+    @property
+    def secure(self) -> bool:
+        """Whether browsers come over HTTPS."""
+        return self.origin.startswith("https:")
+
+
+def parse_public_url(found: str) -> PublicUrl:
+    """The URL that somebody gave. Raises ConfigError."""
+    try:
+        url = urlsplit(found)
+        host, port = url.hostname or "", url.port
+    except ValueError as error:
+        raise ConfigError(PUBLIC_URL, found, f"{error}; {_FIX}") from None
+    if url.scheme not in _USUAL_PORTS or not _HOST.fullmatch(host) or port == 0:
+        raise ConfigError(PUBLIC_URL, found, _FIX)
+    if url.path not in {"", "/"} or url.query or url.fragment or "@" in url.netloc:
+        raise ConfigError(PUBLIC_URL, found, f"the console is at the root of its host; {_FIX}")
+    name = f"[{host}]" if ":" in host else host
+    written = "" if port in {None, _USUAL_PORTS[url.scheme]} else f":{port}"
+    return PublicUrl(f"{url.scheme}://{name}{written}")

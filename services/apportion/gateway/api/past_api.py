@@ -3,10 +3,6 @@
 It is served by the process that keeps the past, to the gateway alone. Invariants: an answer names
 the revision that the moment means; what is asked of a time that nobody knows is refused with what
 is known; a page is bounded, and so is what is read for it.
-
-The past in pieces, for those who read along from far back: each piece is read once for all.
-
-Invariants: however many read, one reads the ledger at a time; what is kept is bounded in bytes.
 """
 
 from __future__ import annotations
@@ -148,7 +144,11 @@ class Records(Protocol):
 
 
 class Pieces:
-    """The pieces that were read last, as far as nothing can be added to them."""
+    """The past in pieces, for clients that read along from far back: each is read once for all.
+
+    It keeps the pieces that were read last, if nothing can be added to them. Invariants: however
+    many clients read, one reads the ledger at a time; what is kept is bounded in bytes.
+    """
 
     def __init__(self, records: Records, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._records = records

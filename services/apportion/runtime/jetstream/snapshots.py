@@ -8,13 +8,6 @@ older one is used, or the ledger from its first revision. So is one that holds w
 set aside since. That it is of this ledger is seen from the SHA-256 of the record at its revision,
 which it names. Invariant: what is restored is a state that the ledger, from its first revision to
 that one, folds to, by the rules that are in force now, which come with it.
-
-The record of the configuration in force, kept where a trimmed ledger no longer has it.
-
-A reader of everything begins beyond the dropped beginning with a snapshot. The webhook folds the
-configuration alone, and its user may not read a snapshot, which holds every pod. So
-`apportion ledger trim` puts the record beside the snapshot that bootstrap keeps, as one message,
-which one permission names. Invariant: what is kept is a record of this ledger, word for word.
 """
 
 from __future__ import annotations
@@ -295,11 +288,18 @@ def _no_collection() -> Iterator[None]:
 
 CONFIGURATION: Final = f"{SUBJECTS}.operator.configuration"
 NAME: Final = "configuration"
-_REVISION: Final = "Apportion-Revision"
+_KEPT_REVISION: Final = "Apportion-Revision"
 
 
 class KeptConfiguration:
-    """What one bucket keeps; see the module."""
+    """The record of the configuration in force, kept where a trimmed ledger no longer has it.
+
+    A reader of everything begins beyond the dropped beginning with a snapshot. The webhook folds
+    the configuration alone, and its user may not read a snapshot, which holds every pod. So
+    `apportion ledger trim` puts the record beside the snapshot that bootstrap keeps, as one
+    message, which one permission names. Invariant: what is kept is a record of this ledger, word
+    for word.
+    """
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -310,7 +310,7 @@ class KeptConfiguration:
         Raises:
             LedgerFull, LedgerUnavailable, NotPermitted: what was kept before is still there.
         """
-        await self._bucket.put_alone(NAME, record.payload, {_REVISION: str(record.revision)})
+        await self._bucket.put_alone(NAME, record.payload, {_KEPT_REVISION: str(record.revision)})
 
     async def read(self) -> Record | None:
         """What is kept; None where nothing is.
@@ -323,7 +323,7 @@ class KeptConfiguration:
         if found is None:
             return None
         payload, headers = found
-        revision = headers.get(_REVISION, "")
+        revision = headers.get(_KEPT_REVISION, "")
         if not (revision.isascii() and revision.isdecimal()):
             raise BadObject(f"the configuration that is kept is of revision {revision!r}")
         return Record(int(revision), CONFIGURATION, payload)

@@ -4,10 +4,6 @@ The only module that knows the client library. Its models are not used: they dec
 reads, and cost more than the API server's own answer. Invariants: a request ends, in an answer or
 in `KubeUnavailable`, within its time; an answer has a limit in bytes; a token is read anew when it
 is renewed, and is never part of a message.
-
-Whether the API server answers: for services that ask it only when there is something to do.
-
-A watch tells by itself when it breaks. Who only writes would not know before it is too late to say.
 """
 
 from __future__ import annotations
@@ -388,7 +384,11 @@ VERSION = "/version"
 
 
 class Reach:
-    """Asks now and then; `problem` is why the server is out of reach, or empty."""
+    """Asks now and then; `problem` is why the server is out of reach, or empty.
+
+    For services that ask the API server only when there is something to do: a watch notices when it
+    breaks, but a service that only writes would notice too late.
+    """
 
     def __init__(self, api: KubeApi, clock: Clock) -> None:
         self._api = api

@@ -8,8 +8,6 @@ Each hash is the SHA-256 over the hash before it and the record, so a line that 
 moved is found, and the last line tells that nothing is missing at the end. A payload that is no
 text stands as `base64` instead. Invariant: a file under the wanted name is whole; what is being
 written has another name until then.
-
-How old the copies of the ledger in a folder are, for the doctor.
 """
 
 from __future__ import annotations
@@ -271,7 +269,7 @@ def _check_end(closing: _Closing, before: str, revisions: int, where: str) -> No
 
 
 def archive_facts(folder: Path, *, now: datetime) -> ArchiveFacts:
-    """The archives (`*.jsonl`) in it; one that nobody can look at counts as none."""
+    """The age of the newest archive (`*.jsonl`) in a folder; an unreadable folder has none."""
     try:
         made = [path.stat().st_mtime for path in folder.glob("*.jsonl")]
     except OSError:

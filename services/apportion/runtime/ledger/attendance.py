@@ -3,12 +3,6 @@
 Invariant: what is said of a member is its last word, and not older than `SILENT_S`; a life that was
 not heard again since another one of its name came is over, so a process that was killed and began
 anew is one.
-
-What an agent says over and over so that it is known to be there; nobody stores it.
-
-Each node has a subject of its own, on which the server lets its agent alone send. Invariants: a
-beat says of a node that whoever hands out its shares folds the ledger, and an agent that cannot
-does not beat; a beat is believed of the node of its subject and of no other.
 """
 
 from __future__ import annotations
@@ -101,14 +95,20 @@ AGENT_BEAT_S: Final = 6.0
 
 
 class AgentBeat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The node whose agent is there: a list of one. `leaves`: it is about to stop."""
+    """The node whose agent is there: a list of one. `leaves`: it is about to stop.
+
+    An agent sends it again and again, and no stream stores it. Each node has a subject of its own,
+    on which the server lets its agent alone send. Invariants: a beat says of a node that the agent
+    which hands out its shares folds the ledger, and an agent that cannot does not beat; a beat is
+    believed about the node of its subject and about no other.
+    """
 
     nodes: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=1)]
     leaves: bool = False
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = from_outside(msgspec.json.Decoder(AgentBeat).decode)
+_decode_agent = from_outside(msgspec.json.Decoder(AgentBeat).decode)
 
 
 def beat_of(node: str, *, leaves: bool = False) -> tuple[str, bytes]:
@@ -122,7 +122,7 @@ def read_beat(subject: str, payload: bytes) -> tuple[str, bool]:
 
     Raises msgspec.DecodeError; ValueError where it came on the subject of another node.
     """
-    beat = _decode(payload)
+    beat = _decode_agent(payload)
     (node,) = beat.nodes
     if subject != f"apportion.beat.agent.{token(node)}":
         raise ValueError(f"it speaks of node {node}")

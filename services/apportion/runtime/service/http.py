@@ -3,13 +3,6 @@
 Every surface has its limits here: the gateway's, the extender's, the webhook's, and those that
 probes ask. Invariants: /readyz is true only while nobody has a reason against it, and it gives the
 reasons; no client keeps others from being answered, and one that is refused is told why.
-
-Connections over TLS: each has its place among its client's before a word of TLS is spoken.
-
-asyncio tells a protocol of a connection once its handshake is done, so half a handshake would hold
-a socket that counts for nobody. Here a connection is counted when it is accepted. Invariants: one
-client's connections, with those that shake hands, are as many as its part; a place is given back
-however a handshake ends.
 """
 
 from __future__ import annotations
@@ -30,6 +23,8 @@ from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.metrics import CONTENT_TYPE, Metrics
 from apportion.runtime.service.connections import Connections, Watched
 from apportion.runtime.service.limits import AtOnce, Limits, Pace, TooMany, client_of
+
+_log = logging.getLogger(__name__)
 
 PROBES = ("/healthz", "/readyz")
 """What the machine that runs us asks, and nobody has to wait for."""
@@ -222,11 +217,16 @@ def _json(body: object, *, status: int = 200) -> web.Response:
 
 AGAIN_S = 1.0
 """After so long it is tried again, where the system has no more sockets for us."""
-_log = logging.getLogger(__name__)
 
 
 class TlsListener:
-    """Listens from `start` to `close`; `made` makes the protocol of each connection."""
+    """Listens from `start` to `close`; `made` makes the protocol of each connection.
+
+    A connection over TLS counts among its client's connections before its handshake. asyncio calls
+    a protocol once the handshake is done, so half a handshake would hold a socket that is not
+    counted. Here a connection is counted when it is accepted. Invariants: one client's connections,
+    handshakes included, are as many as its share; a place is given back however a handshake ends.
+    """
 
     def __init__(
         self, tls: SSLContext, connections: Connections, made: Callable[[], asyncio.Protocol]

@@ -3,10 +3,6 @@
 Whatever changes is marked, and only what is marked is looked at again, so that a change costs the
 same in a cluster of any size. Invariant: a pod is held for gone only when the server said so: by a
 deletion, by a list that began after the pod was in the ledger, or when asked for that very pod.
-
-The labels of namespaces, by which terms of affinity may mean pods (`namespaceSelector`).
-
-Invariant: the ledger is told of namespaces with labels of their own, and of no others.
 """
 
 from __future__ import annotations
@@ -427,7 +423,11 @@ _decode = from_outside(msgspec.json.Decoder(_Namespace).decode)
 
 
 class NamespaceView:
-    """Namespaces by name, with what is to be told of them; `stir` is called when any changes."""
+    """The labels of namespaces, by which terms of affinity may mean pods (`namespaceSelector`).
+
+    `stir` is called when any changes. Invariant: the ledger hears of namespaces with labels of
+    their own, and of no others.
+    """
 
     def __init__(self, state: State, stir: Callable[[], None]) -> None:
         self._state = state

@@ -5,8 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from apportion.agent.kubelet.claims import Prepared
-from apportion.agent.kubelet.holders import CHECKPOINT, Holders
+from apportion.agent.kubelet.holders import CHECKPOINT, Holders, Prepared
 
 
 def proc(folder: Path, boot: str) -> Path:

@@ -8,7 +8,7 @@ from apportion.agent.shares.instances import Instances
 from apportion.agent.shares.preparing import Hands, Needed, Rounds, SharePreparing
 from apportion.agent.shares.regions import Kept, Regions
 from apportion.agent.simulated import SimulatedBackend
-from apportion.agent.standalone.node import Runs
+from apportion.agent.standalone import Runs
 from apportion.core import grants
 from apportion_schemas import Configuration, Share
 from apportion_schemas.configuration import NvidiaConfiguration

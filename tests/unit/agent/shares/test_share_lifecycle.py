@@ -12,7 +12,7 @@ from apportion.agent.reporting.view import Claim
 from apportion.agent.shares import share_lifecycle
 from apportion.agent.shares.share_lifecycle import Keeping
 from apportion.agent.simulated import SimulatedBackend
-from apportion.agent.standalone.node import Runs
+from apportion.agent.standalone import Runs
 from apportion.core.devices.simulating import simulated_devices
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.publisher import Publisher

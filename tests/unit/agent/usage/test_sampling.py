@@ -10,7 +10,7 @@ from apportion.agent.places import Places
 from apportion.agent.reporting.agent import Agent, Node
 from apportion.agent.shares.regions import Regions
 from apportion.agent.simulated import SimulatedBackend
-from apportion.agent.standalone.node import Runs
+from apportion.agent.standalone import Runs
 from apportion.agent.usage.account import Account, restored, saved
 from apportion.agent.usage.sampling import Sampling
 from apportion.agent.usage.uses import Look

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.gateway.access.options import PublicUrl, parse_public_url
+from apportion.gateway.access.gate import PublicUrl, parse_public_url
 from apportion.runtime.process.config import ConfigError
 
 

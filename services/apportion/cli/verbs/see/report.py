@@ -1,11 +1,9 @@
 """`apportion report`: what was granted, used and worth.
 
 The gateway is asked where there is one. What it does not have (somebody's own prices or archives)
-or does not print (CSV) is made here from the ledger itself; see `client.ledger_report`.
-
-A report that this process makes itself, from the ledger and its archives.
-
-Invariant: what is asked is checked before the ledger is read; long reading shows how far it is.
+or does not print (CSV) is made here from the ledger itself
+and its archives. Invariant: what is asked is checked before the ledger is read; long reading shows
+how far it is.
 """
 
 from __future__ import annotations

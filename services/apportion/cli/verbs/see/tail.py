@@ -1,9 +1,7 @@
 """`apportion tail`: the ledger's events in words, straight from NATS.
 
-From where to where the ledger is told: what was asked for, as revisions of this ledger.
-
-Invariant: a time that means another day than today, or none of this ledger, is told as what it is:
-nobody takes the silence of a wrong time for that of a quiet one.
+Invariant: a time that means another day than today, or none of this ledger, is reported as such, so
+that a wrong time is not mistaken for a quiet one.
 """
 
 from __future__ import annotations

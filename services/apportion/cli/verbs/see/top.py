@@ -1,10 +1,4 @@
-"""`apportion top`: every device and who is on it, on one screen.
-
-What of all devices `top` shows: filtered, sorted and scrolled by keys.
-
-Pure, so that every key can be tried without a terminal. Invariant: what is shown is a window into
-what passes the filter, and never beyond its end.
-"""
+"""`apportion top`: every device and who is on it, on one screen."""
 
 from __future__ import annotations
 
@@ -300,7 +294,11 @@ SORTS: Final[tuple[tuple[str, Callable[[DeviceAnswer], Any]], ...]] = (
 
 @dataclass(slots=True)
 class View:
-    """Which devices are shown, from which on; `typing` is whether keys go to the filter."""
+    """Which devices are shown, from which on; `typing` is whether keys go to the filter.
+
+    Pure, so that every key can be tried without a terminal. Invariant: what is shown is a window
+    into what passes the filter, and never beyond its end.
+    """
 
     sort: int = 0
     filter: str = ""

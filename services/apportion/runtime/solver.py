@@ -2,8 +2,6 @@
 
 It runs outside Python's lock, so that decisions go on meanwhile; one thread and the simplex method
 give the same prices for the same program.
-
-What pods are worth on the nodes that there are, from the shapes that were seen.
 """
 
 from typing import Final

@@ -2,11 +2,9 @@
 
 Invariant: a command is answered only once all that its share needs is there.
 
-The books of a machine without a kubelet: which commands run inside of shares there.
-
 `apportion run` starts a command, which is a pod of the ledger and a process of the machine with all
-that it starts; or a container engine starts it. Invariant: a run stands in the books until all that
-can be seen of it has ended, whatever became of who started it, of this agent or of the machine.
+that it starts; or a container engine starts it. Invariant: a run is in the books (`Runs`) until all
+that can be seen of it has ended, whatever became of its parent, of this agent or of the machine.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from apportion.agent.kubelet.port import NotPrepared
-from apportion.agent.standalone.node import Runs
+from apportion.agent.standalone import Runs
 from apportion.runtime.process.lives import Life, life_of
 from tests.unit.agent.usage.processes import UID, cgroup
 

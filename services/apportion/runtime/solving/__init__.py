@@ -1,1 +1,0 @@
-"""Prices from a linear program: the one solver, for schedulers and for who tries what they do."""

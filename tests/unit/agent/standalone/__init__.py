@@ -1,1 +1,0 @@
-"""Unit tests of the agent on a machine without a kubelet."""
