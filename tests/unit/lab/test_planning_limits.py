@@ -7,12 +7,13 @@ from apportion.lab.planning import plan
 from apportion.lab.wishes import plan_of
 from apportion_schemas import NodeConstraints, PodGroupObserved, QueueObserved
 from tests.support.fleet import rack
+from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod, shape
 from tests.unit.lab.test_planning import draft, only, planned
 
 
-def test_a_queue_of_the_manifest_counts() -> None:
+def test_a_queue_of_the_manifest_counts(golden: Golden) -> None:
     """What it would allow is compared with what is allowed today, and nobody is told to submit."""
     ledger = Ledger(rack("n1", 4))
     small = """
@@ -30,16 +31,16 @@ spec:
 """
     answer = plan(ledger.state, plan_of(PlanRequest(manifest=small), ledger.state))
     assert answer.problems == ()
-    assert answer.changes == ("with queue ml as in the manifest",)
+    assert len(answer.changes) == 1
     assert (only(answer).outcome, only(answer).without) == ("never", "fits")
-    assert only(answer).sentence == (
-        "default/p can never have a place: its queue ml allows 1 of nvidia.com/gpu in all, and it "
-        "needs 2"
-    )
-    assert answer.sentence == "the pod can never fit within the limits"
+    golden({
+        "changes": answer.changes[0],
+        "p needs 2 of 1": only(answer).sentence,
+        "the plan": answer.sentence,
+    })  # fmt: skip
 
 
-def test_a_queue_that_nobody_declares_is_doubtful() -> None:
+def test_a_queue_that_nobody_declares_is_doubtful(golden: Golden) -> None:
     """By the line of its field, once; not `default`, nor what the manifest declares, nor where no
     queue is declared at all.
     """
@@ -55,11 +56,10 @@ def test_a_queue_that_nobody_declares_is_doubtful() -> None:
     ledger.play(QueueObserved(queue="train"))
     first, second = plan_of(request, ledger.state).warnings
     field = f'metadata.annotations["{key}"]'
-    why = "no queue trian is declared, so none limits it; declared are train; did you mean train?"
-    assert first == f"f, line 6: {field}: {why}"
-    assert second.startswith(f"f, line 22: {field}: no queue own is declared")
+    assert first.startswith(f"f, line 6: {field}: ")
+    assert second.startswith(f"f, line 22: {field}: ")
     (only_one,) = plan_of(PlanRequest(files={"f": text + own}), ledger.state).warnings
-    assert only_one.endswith("declared are own, train; did you mean train?")
+    golden({"trian": first, "own": second, "trian, and own is declared": only_one})
 
 
 def test_a_queue_of_a_gang_is_doubtful_too() -> None:
@@ -71,7 +71,7 @@ def test_a_queue_of_a_gang_is_doubtful_too() -> None:
         f"  queue: other\n  tasks: [{{name: work, template: {template}}}]\n"
     )
     (said,) = plan_of(PlanRequest(files={"f": job}), ledger.state).warnings
-    assert said.startswith("f, line 5: spec.queue: no queue other is declared")
+    assert said.startswith("f, line 5: spec.queue: ")
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,7 @@ def test_a_queue_of_a_gang_is_doubtful_too() -> None:
     ids=["cards", "memory", "CPU"],
 )
 def test_a_gang_that_its_queue_never_holds_is_no_fault_of_the_fleet(
+    golden: Golden,
     capability: dict[str, int],
 ) -> None:
     """The queue is named with what it allows in all; what could be held is not counted off."""
@@ -88,27 +89,25 @@ def test_a_gang_that_its_queue_never_holds_is_no_fault_of_the_fleet(
     wants = shape(ask(1000), node=NodeConstraints(cpu_milli=1000))
     pods = [draft(f"w{index}", shape=wants, group="default/job") for index in range(3)]
     answer = planned(ledger, *pods, groups=(told,))
-    assert answer.sentence == "of 3 pods, 3 can never fit within the limits"
-    said = answer.pods[0].sentence
-    assert said.startswith("default/w0 can never have a place: its queue ml allows ")
-    assert " in all, and its gang needs " in said
+    assert {each.outcome for each in answer.pods} == {"never"}
     assert "fleet" not in answer.pods[0].sentence
     refused = answer.pods[0].refused
     assert refused is not None
     assert not refused.never
-    assert [each.unblocked_by for each in refused.causes] == ["a greater capability of the queue"]
+    (cause,) = refused.causes
+    golden({"the plan": answer.sentence, "w0": answer.pods[0].sentence, "fix": cause.unblocked_by})
     larger = {name: most + 1 for name, most in capability.items()}
     ledger.play(QueueObserved(queue="ml", capability=larger))
     assert planned(ledger, *pods, groups=(told,)).outcome == "fits"
 
 
-def test_a_limit_that_depends_on_the_device_is_named_all_the_same() -> None:
+def test_a_limit_that_depends_on_the_device_is_named_all_the_same(golden: Golden) -> None:
     """What the engine found on an empty fleet is told of it."""
     cards_of = QueueObserved(queue="ml", cards={"H100": 1})
     ledger = Ledger(rack("n1", 4)).play(cards_of)
     answer = planned(ledger, draft("p", ask(1000), queue="ml"))
     assert only(answer).outcome == "never"
-    assert "can never have a place: its queue ml allows 0 of " in only(answer).sentence
+    golden({"p": only(answer).sentence})
     ledger.submit(pod("huge", ask(900_000)))
     both = planned(ledger, draft("p", ask(1000), queue="ml"), draft("q", ask(900_000)))
-    assert both.sentence == "of 2 pods, 2 can never fit"
+    assert [each.outcome for each in both.pods] == ["never", "never"]
