@@ -31,6 +31,7 @@ from apportion_schemas import (
 from apportion_schemas.allocation import BreachCode
 from apportion_schemas.catalogue import EventType
 from tests.support.fleet import observed, rack
+from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, instance, placed, pod, shape, share
 
@@ -117,26 +118,29 @@ def test_whose_cordon_is_lifted(by: str, said: str) -> None:
     assert Teller().line(card) == said.replace("node n1", "device g0")
 
 
-def test_names_are_remembered() -> None:
+def test_names_are_remembered(golden: Golden) -> None:
     """An event that has only a uid is told with the name that an earlier one gave."""
     teller = Teller()
     bound = PodBound(pod="u1", node="n1", attempt=1)
-    assert teller.line(bound) == "pod u1 bound to n1"
+    before = teller.line(bound)
     teller.line(pod("u1", name="trainer"))
-    assert teller.line(bound) == "default/trainer bound to n1"
-    assert teller.line(PodGone(uid="u1", reason="done")) == "default/trainer is gone: done"
+    golden({
+        "bound": before,
+        "bound, after it was submitted": teller.line(bound),
+        "gone": teller.line(PodGone(uid="u1", reason="done")),
+    })  # fmt: skip
 
 
-def test_a_pod_that_goes_after_its_successor_came_is_the_one_before() -> None:
+def test_a_pod_that_goes_after_its_successor_came_is_the_one_before(golden: Golden) -> None:
     """A drain submits anew and ends in one batch: the story must not say that the new one went."""
     teller = Teller()
     teller.line(pod("u1", name="a"))
     teller.line(pod("u2", name="a"))
-    assert teller.line(PodGone(uid="u1", reason="drained")) == (
-        "default/a: the one before is gone: drained"
-    )
-    assert teller.line(placed("u2", "n2", name="a")).startswith("default/a placed on n2")
-    assert teller.line(PodGone(uid="u2", reason="done")) == "default/a is gone: done"
+    golden({
+        "u1 is gone": teller.line(PodGone(uid="u1", reason="drained")),
+        "u2 is placed": teller.line(placed("u2", "n2", name="a")),
+        "u2 is gone": teller.line(PodGone(uid="u2", reason="done")),
+    })  # fmt: skip
 
 
 def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
@@ -149,12 +153,10 @@ def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
     assert "an extended resource" in teller.line(few)
     wants = shape(node=NodeConstraints(extended={"example.com/nic": 2}))
     teller.line(pod("u1", name="a", shape=wants))
-    assert teller.line(few) == (
-        "default/a waits: none of 1 node fits: not enough of example.com/nic on the node (1 node)"
-    )
+    assert "example.com/nic" in teller.line(few)
 
 
-def test_a_refusal_of_many_is_told_in_the_words_of_why() -> None:
+def test_a_refusal_of_many_is_told_in_the_words_of_why(golden: Golden) -> None:
     """As long as what the pod asks for is remembered, which is not for ever."""
     teller = Teller()
     held = PodRefused(
@@ -162,10 +164,10 @@ def test_a_refusal_of_many_is_told_in_the_words_of_why() -> None:
         reasons={RefusalCode.CORES_INSUFFICIENT: 1},
     )  # fmt: skip
     teller.line(pod("u0", ask(1000), name="a"))
-    assert "all cores of the device are held (1 node)" in teller.line(held)
+    known = teller.line(held)
     for number in range(SHAPES_MAX):
         teller.line(pod(f"u{number + 1}"))
-    assert "not enough cores free on the device (1 node)" in teller.line(held)
+    golden({"its request is known": known, "forgotten": teller.line(held)})
 
 
 @pytest.mark.parametrize(
@@ -200,15 +202,14 @@ def test_the_line_of_a_pod_names_the_devices_that_alone_will_do() -> None:
     assert Teller().line(pod("p", shape=shape(ask(profile="1g.5gb"), devices=but))) == said
 
 
-def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so() -> None:
+def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so(golden: Golden) -> None:
     """And its name is known from then on."""
     teller = Teller()
     held = (share("g0", 3000, 50),)
     data = PodAdopted(
         pod="u1", node="n1", submitted=pod("u1", name="a"), shares=held, evidence="hami.io/x"
     )
-    assert teller.line(data) == "default/a adopted on n1: g0 3,000 MiB 50 % (by hami.io/x)"
-    assert teller.line(PodGone(uid="u1")) == "default/a is gone"
+    golden({"adopted": teller.line(data), "gone": teller.line(PodGone(uid="u1"))})
 
 
 def test_a_difference_says_what_each_side_has() -> None:
@@ -223,8 +224,8 @@ def test_memory_of_names_is_bounded() -> None:
     teller = Teller()
     for number in range(NAMES_MAX + 1):
         teller.line(placed(f"u{number}"))
-    assert teller.line(PodGone(uid="u0")) == "pod u0 is gone"
-    assert teller.line(PodGone(uid="u1")) == "default/u1 is gone"
+    first, second = (teller.line(PodGone(uid=uid)) for uid in ("u0", "u1"))
+    assert ("default/" in first, "default/u1" in second) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -241,41 +242,38 @@ def test_shares_in_words(held: object, said: str) -> None:
     assert share_words(held) == said  # type: ignore[arg-type]
 
 
-def test_equal_shares_are_said_once() -> None:
+def test_equal_shares_are_said_once(golden: Golden) -> None:
     """Two whole cards are one thing twice; a pod without a device says so."""
     whole = [share(f"g{number}", 81_920, 100) for number in range(2)]
-    assert shares_words(whole) == "g0+g1 81,920 MiB 100 % each"
-    assert shares_words([*whole, share("g0", 5, 0)]) == "g0+g1 81,920 MiB 100 % each, g0 5 MiB"
-    assert (
-        shares_words([share(f"g{n}", 1, 0) for n in range(6)])
-        == "g0+g1+g2+g3 and 2 more: 1 MiB each"
-    )
-    assert shares_words([]) == "no device"
-    assert shares_words([share("NPU-1", 21_527, 8)]) == "NPU-1 21,527 MiB 8 cores"
+    golden({
+        "two whole cards": shares_words(whole),
+        "and 5 MiB": shares_words([*whole, share("g0", 5, 0)]),
+        "six of 1 MiB": shares_words([share(f"g{n}", 1, 0) for n in range(6)]),
+        "nothing": shares_words([]),
+        "8 cores of an NPU": shares_words([share("NPU-1", 21_527, 8)]),
+    })  # fmt: skip
 
 
-def test_asks_in_words() -> None:
+def test_asks_in_words(golden: Golden) -> None:
     """A slice by amount, by percent, and a whole card."""
-    assert ask_words(ask(3000, cores=30)) == "1 x nvidia 3,000 MiB 30 % cores"
-    assert ask_words(ask(memory_percent=50)) == "1 x nvidia 50 % memory"
-    assert ask_words(ask(cores=25)) == "1 x nvidia all memory 25 % cores"
-    assert ask_words(cards(2)) == "2 x nvidia whole"
+    golden({
+        "3000 MiB, 30 cores": ask_words(ask(3000, cores=30)),
+        "50 percent": ask_words(ask(memory_percent=50)),
+        "25 cores": ask_words(ask(cores=25)),
+        "two cards": ask_words(cards(2)),
+    })  # fmt: skip
 
 
-def test_long_lists_are_counted() -> None:
+def test_long_lists_are_counted(golden: Golden) -> None:
     """A pod of many shares still fits on a line."""
     assert listed(["a", "b"]) == "a, b"
-    assert listed(list("abcdefg")) == "a, b, c, d and 3 more"
+    golden({"seven": listed(list("abcdefg"))})
 
 
-def test_a_queue_is_told_with_what_it_limits() -> None:
+def test_a_queue_is_told_with_what_it_limits(golden: Golden) -> None:
     """Or nobody sees in the log what somebody changed there."""
     queue = QueueObserved(
         queue="ml", weight=3, open=False,
         capability={"cpu": 1500, "volcano.sh/vgpu-number": 4}, cards={"A100": 8},
     )  # fmt: skip
-    assert Teller().line(queue) == (
-        "queue ml: weight 3, closed, at most 1.5 CPU of cpu, 4 of volcano.sh/vgpu-number; "
-        "cards: at most 8 of A100"
-    )
-    assert Teller().line(QueueObserved(queue="ml")) == "queue ml: weight 1"
+    golden({"limited": Teller().line(queue), "plain": Teller().line(QueueObserved(queue="ml"))})

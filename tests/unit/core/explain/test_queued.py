@@ -19,6 +19,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import observed, rack
+from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, pod, shape, wants
 
@@ -47,12 +48,12 @@ def test_lines_stand_as_their_first_pods_in_the_queue() -> None:
     assert [[each.position for each in line.first] for line in lines] == [[1], [2, 3, 4]]
 
 
-def test_a_line_says_why_with_the_words_of_why() -> None:
+def test_a_line_says_why_with_the_words_of_why(golden: Golden) -> None:
     """The causes count the nodes, and the nearest says what is missing."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(60_000)), pod("b", ask(60_000))).settle()
     [line] = lines_answer(ledger.state).lines
     assert (line.pods, line.nodes) == (1, 1)
-    assert line.sentence.startswith("none of 1 node fits")
+    golden({"a": line.sentence})
     assert line.causes[0].nodes == 1
     assert line.first[0].nearest == "n1"
     assert line.first[0].missing.endswith("MiB")
@@ -79,8 +80,8 @@ def test_a_limit_is_told_of_those_alone_whom_it_keeps_out(limit: Payload) -> Non
     assert (limited.whose, by_nodes.whose) == ("theirs", "mine")
     assert limited.wants == by_nodes.wants
     assert " q " in limited.sentence == limited.first[0].sentence
-    assert by_nodes.sentence.startswith("none of 1 node fits")
-    assert by_nodes.first[0].sentence.startswith("none of 1 node fits")
+    for told in (by_nodes.sentence, by_nodes.first[0].sentence):
+        assert "1 node" in told
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_who_waits_for_another_reason_stands_in_another_line() -> None:
     lines = lines_answer(ledger.settle().state).lines
     said = {tuple(each.name for each in line.first): line.sentence for line in lines}
     assert said.keys() == {("half",), ("zone",), ("fpga",), ("later", "last")}
-    assert said["half",].startswith("its gang needs 2 pods together")
+    assert "2 pods" in said["half",]
     gangs = {line.gang and (line.gang.group, line.gang.min_available, line.gang.pods)
              for line in lines_answer(ledger.state).lines}  # fmt: skip
     assert gangs == {None, ("team/job", 2, 1)}, "the line names the gang that it waits for"
@@ -142,16 +143,17 @@ def cure_of_cordon(ledger: Ledger) -> str:
     return cures[RefusalCode.NODE_CORDONED]
 
 
-def test_a_cure_names_no_cordoned_node_that_could_not_hold_the_pod() -> None:
+def test_a_cure_names_no_cordoned_node_that_could_not_hold_the_pod(golden: Golden) -> None:
     """Of two the one that could; where none could, lifting a cordon is no cure."""
     small = rack("n2", 1, memory_mib=16_000)
     ledger = Ledger(rack("n1", 1), small, rack("n3", 1), pod("x", ask(60_000))).settle()
     ledger.play(NodeCordoned(node="n2", by="ann", reason="fan"))
     ledger.submit(pod("y", ask(60_000)), pod("a", ask(60_000))).settle()
-    assert "none of them could hold it" in cure_of_cordon(ledger)
+    nothing = cure_of_cordon(ledger)
     ledger.gone("y").play(NodeCordoned(node="n3", by="ann", reason="fan"))
     ledger.submit(pod("b", ask(60_000))).settle()
     assert cure_of_cordon(ledger).endswith(" uncordon n3")
+    golden({"n2, which is too small, is cordoned": nothing, "n3 as well": cure_of_cordon(ledger)})
 
 
 def test_what_no_node_has_is_told_apart_from_what_is_taken() -> None:
@@ -184,7 +186,7 @@ def test_namespaces_by_their_pods() -> None:
     assert found == [("y", 2), ("a", 1), ("x", 1)]
 
 
-def test_who_waits_says_that_room_is_made() -> None:
+def test_who_waits_says_that_room_is_made(golden: Golden) -> None:
     """On which node, and who has yet to leave; then that the node is kept; of others nothing."""
     ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
     ledger.submit(pod("high", cards(1), priority=9), pod("other", cards(1))).settle()
@@ -192,25 +194,21 @@ def test_who_waits_says_that_room_is_made() -> None:
     high, other = answer.lines[0].first
     assert answer.making_room == 1
     assert (high.name, high.nominated, high.leaving) == ("high", "n1", 1)
-    assert high.room == (
-        "room is made for it on n1, where it goes once these have left: default/low"
-    )
     assert (other.nominated, other.leaving, other.room) == ("", 0, "")
     ledger.gone("low")
     [line] = lines_answer(ledger.state).lines
     assert line.first[0].leaving == 0
-    assert line.first[0].room == "n1 is kept for it, for others have left"
+    golden({"low is leaving": high.room, "low has left": line.first[0].room})
 
 
-def test_whoever_wants_the_same_has_not_the_refusal_of_anothers_gang() -> None:
+def test_whoever_wants_the_same_has_not_the_refusal_of_anothers_gang(golden: Golden) -> None:
     """Two that want a card: one of a gang whose next pod finds no card 5, and one by itself."""
     ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
     ledger.submit(pod("other", cards())).settle()
     only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
     ledger.submit(member("c", shape=only), member("d", cards()), pod("lone", cards())).settle()
     by_pod = {line.first[0].name: line.sentence for line in lines_answer(ledger.state).lines}
-    assert by_pod["d"].startswith("for one pod of its gang, none of 1 node fits: no device has an")
-    assert by_pod["lone"].startswith("none of 1 node fits: device is in use")
+    golden({name: by_pod[name] for name in ("d", "lone")})
 
 
 def test_many_gangs_that_want_the_same_cost_one_look_at_the_nodes(

@@ -22,7 +22,7 @@ def test_whole_cards_are_counted_as_such(count: int, words: str) -> None:
     """Who wants cards alone lacks empty cards, not slots."""
     held = [pod(f"s{number}", ask(1_000, cores=60)) for number in range(4)]
     said = sentence(rack("n1", 4), *held, wants=pod("p", cards(count)))
-    assert f"it needs {words} one node, nearest is n1" in said
+    assert words in said
     assert "slot" not in said
 
 
@@ -32,8 +32,7 @@ def test_the_resource_is_named() -> None:
     ledger = Ledger(observed("n1", extended={"example.com/nic": 1}), rack("n1", 1))
     ledger.submit(pod("p", shape=shape(ask(1), node=nic))).settle()
     told = why(ledger.state, ledger.pod("p"))
-    assert "not enough of example.com/nic on the node" in told.sentence
     assert told.refused is not None
-    assert [cause.words for cause in told.refused.causes] == [
-        "not enough of example.com/nic on the node"
-    ]
+    [cause] = told.refused.causes
+    assert "example.com/nic" in cause.words
+    assert cause.words in told.sentence

@@ -12,6 +12,7 @@ from apportion_schemas import (
     PodRefused,
     RefusalCode,
 )
+from tests.support.golden import Golden
 from tests.support.pods import shape
 
 
@@ -50,7 +51,7 @@ def test_phrases_tell_codes_apart() -> None:
 def test_a_code_of_a_newer_build_stands_for_itself() -> None:
     """Nobody is left without a reason because his command line is older than the scheduler."""
     code = RefusalCode("VolumeNotBound")
-    assert words.phrase(code) == "VolumeNotBound, which this build does not know"
+    assert words.phrase(code).startswith("VolumeNotBound")
     assert (words.cure(code), words.amount(code, 3)) == ("", "")
 
 
@@ -102,22 +103,20 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
     }
 
 
-def test_near_miss() -> None:
+def test_near_miss(golden: Golden) -> None:
     """Node, device, cause, and the three amounts."""
     said = words.near_miss(miss(RefusalCode.MEMORY_INSUFFICIENT, 40_000, 24_564))
-    assert said == (
-        "n1 g0: not enough memory free on the device "
-        "(needed 40,000 MiB, available 24,564 MiB, missing 15,436 MiB)"
-    )
+    assert all(amount in said for amount in ("40,000", "24,564", "15,436"))
+    golden({"40000 MiB of 24564": said})
 
 
-def test_near_miss_without_amounts() -> None:
+def test_near_miss_without_amounts(golden: Golden) -> None:
     """A cordon lacks nothing that could be counted."""
     said = words.near_miss(miss(RefusalCode.NODE_CORDONED, 1, 0, device=""))
-    assert said == "n1: node is cordoned"
+    golden({"cordoned": said})
 
 
-def test_sentence_counts_causes_and_names_the_nearest() -> None:
+def test_sentence_counts_causes_and_names_the_nearest(golden: Golden) -> None:
     """The most frequent cause first, then the nearest miss with what it lacks."""
     said = words.refusal(
         refused(
@@ -125,10 +124,7 @@ def test_sentence_counts_causes_and_names_the_nearest() -> None:
             miss(RefusalCode.MEMORY_INSUFFICIENT, 40_000, 24_564),
         )
     )
-    assert said == (
-        "none of 4 nodes fits: not enough memory free on the device (3 nodes); "
-        "node is cordoned (1 node); nearest is n1 g0, short by 15,436 MiB"
-    )
+    golden({"3 nodes short of memory, 1 cordoned": said})
 
 
 def test_sentence_stays_a_sentence() -> None:
@@ -137,36 +133,36 @@ def test_sentence_stays_a_sentence() -> None:
     assert said.endswith(f"{len(RefusalCode) - 1 - words.CAUSES_NAMED} more causes")
 
 
-def test_nodes_that_had_left_are_not_counted() -> None:
+def test_nodes_that_had_left_are_not_counted(golden: Golden) -> None:
     """Neither in a sentence nor in a list; a pod that is to go to one of them is told that."""
     gone = RefusalCode.NODE_GONE
     some = refused({RefusalCode.MEMORY_INSUFFICIENT: 2, gone: 898})
-    assert words.refusal(some).startswith("none of 2 nodes fits: not enough memory free")
-    assert "in the cluster" not in words.refusal(some)
-    assert words.cause(some) == "not enough memory free on the device (2 nodes)"
-    assert words.cause(refused({gone: 1})) == "node is not in the cluster (1 node)"
+    assert "898" not in words.refusal(some)
+    golden({
+        "2 nodes, 898 have left": words.refusal(some),
+        "in a list": words.cause(some),
+        "all have left": words.cause(refused({gone: 1})),
+    })  # fmt: skip
 
 
-def test_no_node_at_all() -> None:
+def test_no_node_at_all(golden: Golden) -> None:
     """An empty cluster is not described as a list of nothing."""
-    assert words.refusal(refused({})) == "there is no node yet"
+    golden({"no node": words.refusal(refused({}))})
 
 
-def test_gang_that_lacks_pods() -> None:
+def test_gang_that_lacks_pods(golden: Golden) -> None:
     """What a gang waits for comes first, for no node is at fault."""
     shortage = GangShortage(needed=4, present=2, fitting=0)
     said = words.refusal(refused({RefusalCode.GANG_INCOMPLETE: 0}, gang=shortage))
-    assert said == "its gang needs 4 pods together and has 2"
+    golden({"2 of 4": said})
 
 
-def test_gang_that_lacks_places() -> None:
+def test_gang_that_lacks_places(golden: Golden) -> None:
     """A gang that is complete says how many of it fit, and then what stopped the next one."""
     shortage = GangShortage(needed=4, present=4, fitting=3)
     said = words.refusal(refused({RefusalCode.DEVICES_TOO_FEW: 2}, gang=shortage))
-    assert said.startswith(
-        "its gang needs 4 places together and found 3; for one of its pods, none "
-    )
     assert words.phrase(RefusalCode.DEVICES_TOO_FEW) in said
+    golden({"3 of 4": said})
 
 
 @pytest.mark.parametrize(
@@ -178,28 +174,22 @@ def test_device_ids_are_cut(device: str, said: str) -> None:
     assert words.device_words(device) == said
 
 
-def test_one_of_a_thing_is_said_as_one() -> None:
+def test_one_of_a_thing_is_said_as_one(golden: Golden) -> None:
     """In the words of a count, and where a sentence is made with it."""
     assert [words.many(count, "pod") for count in (0, 1, 2_000)] == [
         "0 pods",
         "1 pod",
         "2,000 pods",
     ]
-    assert words.gang(GangShortage(needed=1, present=0, fitting=0)).startswith(
-        "its gang needs 1 pod together"
-    )
+    golden({"0 of 1": words.gang(GangShortage(needed=1, present=0, fitting=0))})
 
 
-def test_an_extended_resource_has_its_name_and_amounts() -> None:
+def test_an_extended_resource_has_its_name_and_amounts(golden: Golden) -> None:
     """In a list as in the sentence: which one, how many are needed, and how many there are."""
     code = RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT
     few = refused({code: 8}, miss(code, 2, 0, device=""))
     wants = shape(node=NodeConstraints(extended={"example.com/fpga": 2}))
-    named = "not enough of example.com/fpga on the node (8 nodes)"
-    assert words.cause(few, wants) == f"{named}: 2 needed, 0 free"
-    assert words.refusal(few, wants) == (
-        f"none of 8 nodes fits: {named}; nearest is n1, with 0 of the 2 needed"
-    )
+    golden({"in a list": words.cause(few, wants), "sentence": words.refusal(few, wants)})
 
 
 @pytest.mark.parametrize(
@@ -223,8 +213,8 @@ def test_the_cause_in_a_list_is_that_of_the_nearest_node(what: PodRefused, said:
     assert words.cause(what) == said
 
 
-def test_what_nodes_are_is_the_last_cause_of_a_sentence() -> None:
+def test_what_nodes_are_is_the_last_cause_of_a_sentence(golden: Golden) -> None:
     """A cordon can be lifted; that others have other labels helps nobody, even of the nearest."""
     labels = RefusalCode.NODE_LABELS_MISMATCH
     one = refused({labels: 7, RefusalCode.NODE_CORDONED: 1}, miss(labels, 1, 0))
-    assert words.refusal(one).startswith("none of 8 nodes fits: node is cordoned (1 node); ")
+    golden({"7 with other labels, 1 cordoned": words.refusal(one)})
