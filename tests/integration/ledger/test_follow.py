@@ -1,9 +1,9 @@
-"""Following: every record once and in order, through crashes; and no hole passed over."""
+"""Following through crashes, and no hole passed over; `tests/contracts` has what is the rule."""
 
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -28,60 +28,6 @@ async def _at(following: Subscription, revision: int) -> None:
         return following.position >= revision
 
     await until(there, f"the reader to be at revision {revision}")
-
-
-async def test_a_reader_gets_all_that_was_and_all_that_comes_in_order(bus: Bus) -> None:
-    """History first, `caught_up` in between, then live, with the bytes that were appended."""
-    ledger = await bus.connect()
-    await ledger.append([draft(f"workload.{n}", payload=str(n).encode()) for n in range(300)])
-    seen: list[Record] = []
-    following = await ledger.follow(seen.append)
-    await following.caught_up()
-    assert (following.position, following.lag) == (300, 0)
-    await ledger.append([draft(f"workload.{n}", payload=str(n).encode()) for n in range(300, 310)])
-    await _at(following, 310)
-    assert [record.revision for record in seen] == list(range(1, 311))
-    assert [record.payload for record in seen] == [str(n).encode() for n in range(310)]
-    assert seen[5].subject == "apportion.v1.workload.5"
-
-
-async def test_a_reader_of_an_empty_ledger_has_caught_up_at_once(bus: Bus) -> None:
-    """Nothing to read is not something to wait for."""
-    ledger = await bus.connect()
-    following = await ledger.follow(ignore)
-    async with asyncio.timeout(20):
-        await following.caught_up()
-    assert following.position == 0
-
-
-async def test_a_reader_starts_at_the_revision_after_its_snapshot(bus: Bus) -> None:
-    """Restart is snapshot and tail."""
-    ledger = await bus.connect()
-    await ledger.append([draft() for _ in range(10)])
-    seen: list[Record] = []
-    following = await ledger.follow(seen.append, start=8)
-    await following.caught_up()
-    assert [record.revision for record in seen] == [8, 9, 10]
-
-
-@pytest.mark.parametrize(
-    "subjects",
-    [("apportion.v1.cluster.>",), ("apportion.v1.cluster.node.*", "apportion.v1.cluster.queue.*")],
-)
-async def test_a_reader_of_some_subjects_gets_those_and_catches_up(
-    bus: Bus, subjects: Sequence[str]
-) -> None:
-    """With one filter or several, other subjects are neither delivered nor taken for holes."""
-    ledger = await bus.connect()
-    for number in range(5):
-        await ledger.append([draft(f"workload.{number}"), draft(f"cluster.node.n{number}")])
-    await ledger.append([draft("workload.last")])
-    seen: list[Record] = []
-    following = await ledger.follow(seen.append, subjects=subjects)
-    await following.caught_up()
-    await ledger.append([draft("workload.x"), draft("cluster.queue.q")])
-    await _at(following, 13)
-    assert [record.revision for record in seen] == [2, 4, 6, 8, 10, 13]
 
 
 async def test_a_server_killed_while_read_from_and_written_to_costs_no_record(bus: Bus) -> None:
@@ -132,38 +78,6 @@ async def test_a_connection_cut_in_the_middle_costs_no_record(bus: Bus, proxy: P
     assert seen == list(range(1, 1201))
 
 
-async def test_an_error_of_the_reader_ends_its_following_and_is_handed_over(bus: Bus) -> None:
-    """A fold that halts is told to whoever joins, and gets nothing more."""
-    ledger = await bus.connect()
-    await ledger.append([draft() for _ in range(5)])
-    seen: list[int] = []
-
-    def deliver(record: Record) -> None:
-        if record.revision == 3:
-            raise ValueError("unknown type at revision 3")
-        seen.append(record.revision)
-
-    following = await ledger.follow(deliver)
-    with pytest.raises(ValueError, match="unknown type at revision 3"):
-        await following.join()
-    with pytest.raises(ValueError, match="unknown type at revision 3"):
-        await following.caught_up()
-    assert (seen, following.position) == ([1, 2], 2)
-
-
-async def test_nothing_is_delivered_after_stop(bus: Bus) -> None:
-    """A reader that was dropped is not called again."""
-    ledger = await bus.connect()
-    seen: list[Record] = []
-    following = await ledger.follow(seen.append)
-    await following.stop()
-    await ledger.append([draft()])
-    other = await ledger.follow(ignore)
-    await other.caught_up()
-    assert seen == []
-    await following.join()
-
-
 async def test_who_has_stopped_is_told_of_no_reconnection(bus: Bus) -> None:
     """A connection outlives many readers, and keeps none of them."""
     ledger = await bus.connect()
@@ -212,18 +126,6 @@ async def test_a_consumer_that_vanished_is_replaced(
     await ledger.append([draft()])
     await _at(following, 4)
     assert seen == [1, 2, 3, 4]
-    await ledger.close()
-
-
-async def test_a_record_missing_in_the_middle_is_a_hole(plain: PlainServer) -> None:
-    """A deleted event stops every reader of the whole ledger at the place where it was."""
-    ledger = await _stream_of(plain, 5)
-    await call_api(ledger.wire, f"STREAM.MSG.DELETE.{STREAM}", {"seq": 3})
-    seen: list[int] = []
-    following = await ledger.follow(lambda record: seen.append(record.revision))
-    with pytest.raises(LedgerHole) as hole:
-        await following.join()
-    assert (seen, hole.value.expected, hole.value.found) == ([1, 2], 3, 4)
     await ledger.close()
 
 
