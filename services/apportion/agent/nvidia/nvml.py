@@ -2,7 +2,7 @@
 
 A card is unhealthy when the driver has lost it, asks for its reset, or has reported a critical XID;
 unlike its peers it is healthy again by itself, once it answers well and has been quiet for a while.
-A critical XID of a MIG instance closes the place of that instance, and no other one of its card.
+`xids` listens to the driver's events.
 A driver that restarts under this process (an upgrade, a reload) is opened again at the next look.
 Invariants: the calls about a card are made one at a time, and one that does not return makes that
 card unhealthy and stops no other (`calls`); a card that the driver lost stays in the
@@ -12,8 +12,7 @@ inventory, unhealthy, for as long as this process lives; every card that answers
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from ctypes import byref, c_void_p, cast
@@ -26,26 +25,17 @@ import msgspec
 import pynvml as nvml
 
 from apportion.agent.backend import DevicesUnavailable, Kept, Load, NotMade
-from apportion.agent.nvidia import limits, mig
+from apportion.agent.nvidia import mig
 from apportion.agent.nvidia.calls import CALL_S, Hung, Lane, Threads, within
 from apportion.agent.nvidia.loads import Loads
 from apportion.agent.nvidia.our_instances import OurInstances
+from apportion.agent.nvidia.xids import IGNORED_XIDS, NO_INSTANCE, NOTICE_XIDS, QUIET_S, Xids
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.devices.models import SLOTS
 from apportion.core.grants import MadeInstance
-from apportion.core.grants.mig import named, overlap
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import Device, MigInstance, MigSize
 
-IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 94, 109})
-"""Faults of the program, not of the card: the list that HAMi and NVIDIA's own plugin ignore, and an
-error of memory that was contained (94), which ends the programs that have used that memory."""
-NOTICE_XIDS = frozenset({63, 154})
-"""A row of memory was remapped, the driver asks for another recovery: the next look asks for both,
-and is made at once. Source of both lists: NVIDIA's catalogue of XIDs."""
-XID_MAX = 9_999
-QUIET_S = 300.0
-"""A card that had a critical XID is offered again after this long without another."""
 PROBE_S = 10.0
 _WAIT_S = 1.0
 """For an XID at a time, which ends the wait: a look at the cards waits as long for its turn."""
@@ -54,10 +44,16 @@ _SLOW_S = 0.2
 _MIG_SLOTS = 7
 _MIB = 1 << 20
 _FAMILY = "nvidia"
-_NO_INSTANCE = 0xFFFF_FFFF
-"""What an event says where it is of the whole card."""
 _UNKNOWN = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
 """What a card, or a driver older than the question, says to something that it does not have."""
+_NO_PROMISE = 0
+"""The soft limit is what a cgroup keeps when an MPS server evicts; left as it is without limits.
+
+The driver adds it to the cgroups above (`dmem.min`), and takes it off there only where it is set to
+0 before the cgroup is removed. No runtime does that, so each container would leave its share
+reserved.
+Source: NVIDIA, "MPS v3 Memory Partitioning", Ancestor reservation propagation.
+"""
 _ACTIONS = {
     nvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the device",
     nvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the node",
@@ -66,7 +62,6 @@ _ACTIONS = {
 }
 
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
 
 
 class _Card(NamedTuple):
@@ -109,20 +104,14 @@ class NvmlBackend:
             DevicesUnavailable: there is no driver here, or it does not answer.
         """
         self._clock = clock
-        self._quiet_s = quiet_s
         self._probe_s = probe_s
         self._call_s = call_s
         self._ours = OurInstances() if ours is None else ours
         self._known: dict[str, Device] = {}
         self._cards: dict[str, tuple[Lane, _Card]] = {}
-        self._xids: dict[str, tuple[int, float]] = {}
-        self._ignored = ignored
-        self._faults: dict[tuple[str, MigInstance], tuple[int, float]] = {}
+        self._xids = Xids(clock, quiet_s=quiet_s, ignored=ignored, hung=self.hung)
         self._seen: tuple[Device, ...] = ()
-        self._watched: set[str] = set()
-        self._events: Any = None
         self._loads: dict[str, Loads] = {}
-        self._stumbled = False
         self._closed = False
         self._woken = False
         self._turn = asyncio.Lock()
@@ -171,7 +160,7 @@ class NvmlBackend:
         least_mib: int = 0,
     ) -> MadeInstance:
         """See `DeviceBackend`."""
-        self._check_place(device, wanted)
+        self._xids.check_place(device, wanted)
         return await self._of(
             device,
             lambda card: mig.ensure(
@@ -194,7 +183,7 @@ class NvmlBackend:
 
     async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
         """See `DeviceBackend`."""
-        return await self._of(device, lambda card: limits.hold(card, cgroup, memory))
+        return await self._of(device, lambda card: _hold_memory(card, cgroup, memory))
 
     async def loads(self) -> tuple[Load, ...]:
         """See `DeviceBackend`."""
@@ -260,11 +249,11 @@ class NvmlBackend:
         """Raises NVMLError."""
         nvml.nvmlInit()
         self.driver = str(nvml.nvmlSystemGetDriverVersion())
-        self._listen()
+        self._xids.listen()
 
     def _shut(self) -> None:
         """Give back what we have of the driver; one that is gone takes nothing back."""
-        self._stop_listening()
+        self._xids.stop_listening()
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
 
@@ -276,19 +265,6 @@ class NvmlBackend:
                 with suppress(Hung):
                     await self._cards[device][0].call(loads.forget)
 
-    def _listen(self) -> None:
-        """Make the set of events, to which `_watch` adds each card. Raises NVMLError."""
-        if self._events is None:
-            self._events = nvml.nvmlEventSetCreate()
-
-    def _stop_listening(self) -> None:
-        """Free the set of events, unless a call that hangs may be using it."""
-        events, self._events = self._events, None
-        self._watched.clear()
-        if events is not None and not self.hung():
-            with suppress(nvml.NVMLError):
-                nvml.nvmlEventSetFree(events)
-
     async def _count(self) -> int:
         """How many cards are listed; a driver that restarted is opened again.
 
@@ -297,7 +273,7 @@ class NvmlBackend:
 
         def count() -> int:
             listed = int(nvml.nvmlDeviceGetCount())
-            self._listen()
+            self._xids.listen()
             return listed
 
         def reopened() -> int:
@@ -346,7 +322,7 @@ class NvmlBackend:
             self._known[device] = looked.device
             self._cards[device] = lane, looked.card
             found[device] = looked
-        self._watched &= found.keys()  # the events of a card that was lost went with it
+        self._xids.keep_watching(found)
         self._renumber(found, count)
         return self._devices(found, lost)
 
@@ -355,27 +331,12 @@ class NvmlBackend:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         card = _Card(handle, _bus_id(nvml.nvmlDeviceGetPciInfo(handle).busId))
         device = _describe(card, index)
-        self._watch(device.id, handle)
+        self._xids.watch(device.id, handle)
         if device.mode == "mig":
             with suppress(nvml.NVMLError_NoPermission):  # the agent closes such a card by name
-                device = self._cut(device, handle)
+                device = _with_profiles(device, mig.Cut(device.id, handle, self._ours))
         trouble = _trouble(handle) or ("" if device.mode == "mig" else _fabric_trouble(handle))
         return _Looked(card, device, trouble, tuple(_nvlink_remotes(handle)))
-
-    def _cut(self, device: Device, handle: Any) -> Device:
-        """The card with the sizes of its MIG profiles and the slices of foreign instances.
-
-        Raises NVMLError; NVMLError_NoPermission without CAP_SYS_ADMIN.
-        """
-        known = mig.profiles(handle)
-        card = mig.Cut(device.id, handle, self._ours)
-        return msgspec.structs.replace(
-            device,
-            mig_sizes=tuple(
-                MigSize(profile=name, memory_mib=size.memory_mib) for name, size in known.items()
-            ),
-            closed_slices=mig.foreign_slices(card, known) if self._ours.kept else 0,
-        )
 
     def _renumber(self, cards: Mapping[str, object], count: int) -> None:
         """Keep indexes unique: a driver that lists a lost card no more counts without it."""
@@ -401,66 +362,18 @@ class NvmlBackend:
         if looked is None:
             reason = lost.get(device.index, "the driver no longer lists the device")
         else:
-            reason = looked.trouble or self._recent_xid(device.id)
-        faulty = (cut for card, cut, _ in self._recent_faults() if card == device.id)
+            reason = looked.trouble or self._xids.recent(device.id)
+        faulty = (cut for cut, _ in self._xids.faults(device.id))
         closed = reduce(or_, map(mig.slices, faulty), device.closed_slices)
         return msgspec.structs.replace(
             device, healthy=not reason, health_reason=reason, closed_slices=closed
         )
 
-    def _recent_xid(self, device: str) -> str:
-        xid, at_s = self._xids.get(device, (0, 0.0))
-        if xid and self._clock.monotonic() - at_s < self._quiet_s:
-            return f"XID {xid}"
-        self._xids.pop(device, None)
-        return ""
-
-    def _recent_faults(self) -> Iterator[tuple[str, MigInstance, int]]:
-        """Device, MIG instance and XID of each critical XID of the last `quiet_s` seconds."""
-        for (card, cut), (xid, at_s) in list(self._faults.items()):
-            if self._clock.monotonic() - at_s < self._quiet_s:
-                yield card, cut, xid
-            else:
-                del self._faults[card, cut]
-
-    def _note_fault(self, device: str, cut: MigInstance, xid: int) -> None:
-        """Keep the XID of a MIG instance in mind, and log it unless it is the same as before."""
-        before, _ = self._faults.get((device, cut), (0, 0.0))
-        self._faults[device, cut] = (xid, self._clock.monotonic())
-        if xid != before:
-            _log.error(
-                "device %s: XID %d on MIG instance %s; no pod is placed and no container is "
-                "started there for %g s. Other instances of the device are not affected",
-                *(device, xid, named(cut), self._quiet_s),
-            )
-
-    def _check_place(self, device: str, wanted: MigInstance) -> None:
-        """Raises NotMade where an instance had a critical XID a short time ago."""
-        for card, cut, xid in self._recent_faults():
-            if card == device and overlap(cut, wanted):
-                raise NotMade(
-                    f"MIG instance {named(cut)} had XID {xid}; its place is given to containers "
-                    f"again after {self._quiet_s:g} s without another"
-                )
-
-    def _watch(self, device: str, handle: Any) -> None:
-        """Ask for the card's critical XIDs. A card that has no such events is only probed.
-
-        Raises NVMLError.
-        """
-        if device in self._watched:
-            return
-        events = self._events
-        with suppress(*_UNKNOWN):
-            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-        if events is self._events:  # else the call hung for as long as that set was in use
-            self._watched.add(device)
-
     async def _heard(self, wait_s: float) -> bool:
         """Whether the inventory may differ by what came within that time."""
         async with self._turn:
             try:
-                heard = await self._call(self._listening, partial(self._wait_for_xid, wait_s))
+                heard = await self._call(self._listening, partial(self._xids.wait, wait_s))
             except Hung:
                 await asyncio.sleep(wait_s)  # cards are only probed for as long
                 heard = False
@@ -472,7 +385,7 @@ class NvmlBackend:
     async def _note(self, event: Any) -> bool:
         """Keep the card's XID in mind; its name is asked for where no look had its handle."""
         xid = int(event.eventData)
-        if xid in self._ignored:
+        if xid in self._xids.ignored:
             return xid in NOTICE_XIDS
         names = {_address(card.handle): name for name, (_, card) in self._cards.items()}
         device = names.get(_address(event.device), "")
@@ -482,36 +395,15 @@ class NvmlBackend:
             except (nvml.NVMLError, Hung):
                 return True  # lost already: the next inventory says so
         number = int(event.gpuInstanceId)
-        if number != _NO_INSTANCE and device in self._cards:
+        if number != NO_INSTANCE and device in self._cards:
             lane, card = self._cards[device]
             with suppress(nvml.NVMLError, Hung):
                 cut = await self._call(lane, partial(mig.numbered, card.handle, number))
                 if cut is not None:
-                    self._note_fault(device, cut, xid)
+                    self._xids.note_fault(device, cut, xid)
                     return True
-        self._xids[device] = (xid, self._clock.monotonic())
+        self._xids.note(device, xid)
         return True
-
-    def _wait_for_xid(self, wait_s: float) -> Any:
-        """A critical XID that came within that time; else whether to look at the cards."""
-        if self._events is None:
-            time.sleep(wait_s)  # the driver was away at the last look
-            return True
-        try:
-            event = nvml.nvmlEventSetWait_v2(self._events, max(1, int(wait_s * 1_000)))
-        except nvml.NVMLError_Timeout:
-            self._stumbled = False
-            return False
-        except nvml.NVMLError:
-            # A card fell off the bus, or the driver restarts. One lost card makes a set deaf to
-            # the others: the next look makes another, of those that answer.
-            if self._stumbled:
-                time.sleep(wait_s)
-            self._stumbled = True
-            self._stop_listening()
-            return True
-        self._stumbled = False
-        return event if event.eventType == nvml.nvmlEventTypeXidCriticalError else False
 
 
 def _said(error: Exception) -> str:
@@ -546,6 +438,21 @@ def _describe(card: _Card, index: int) -> Device:
         slots=mig_slots if in_mig_mode else SLOTS,
         mode="mig" if in_mig_mode else "hami-core",
         numa=_numa(card.bus_id),
+    )
+
+
+def _with_profiles(device: Device, card: mig.Cut) -> Device:
+    """The card with the sizes of its MIG profiles and the slices of foreign instances.
+
+    Raises NVMLError; NVMLError_NoPermission without CAP_SYS_ADMIN.
+    """
+    known = mig.profiles(card.handle)
+    return msgspec.structs.replace(
+        device,
+        mig_sizes=tuple(
+            MigSize(profile=name, memory_mib=size.memory_mib) for name, size in known.items()
+        ),
+        closed_slices=mig.foreign_slices(card, known) if card.ours.kept else 0,
     )
 
 
@@ -665,3 +572,28 @@ def _nvlink_remotes(handle: Any) -> Iterator[str]:
         except nvml.NVMLError:
             continue  # it went down just now, which says nothing of the others
         yield _bus_id(remote.busId)
+
+
+def _hold_memory(card: Any, cgroup: Path, memory: int) -> bool:
+    """Let the processes of a cgroup have so many bytes of the card; see `DeviceBackend`.
+
+    Drivers have such limits from R615 on, for root on Linux, and for whole cards alone. NVML opens
+    the folder of the cgroup, so its path is one of this process's own files. A limit ends with its
+    cgroup. The driver is asked what it holds before it is set, so nothing need be remembered here.
+
+    Raises NVMLError.
+    """
+    folder = os.fsencode(cgroup)
+    found = nvml.c_nvmlGetMemoryLimits_v1_t(folder)
+    try:
+        try:
+            nvml.nvmlDeviceGetMemoryLimits_v1(card, found)
+            held = int(found.hardLimit)
+        except (nvml.NVMLError_NotFound, *_UNKNOWN):  # no limit: the driver says so, or the largest
+            held = int(nvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
+        if held != memory:
+            wanted = nvml.c_nvmlSetMemoryLimits_v1_t(folder, _NO_PROMISE, memory)
+            nvml.nvmlDeviceSetMemoryLimits_v1(card, wanted)
+    except _UNKNOWN:
+        return False
+    return True
