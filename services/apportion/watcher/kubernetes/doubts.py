@@ -8,16 +8,27 @@ Invariant: no pod is taken back of which the server does not say, after it was l
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import msgspec
 
+from apportion.core.ledger.state import State
 from apportion.core.workloads.adoption.claims import ENDED
-from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
+from apportion.runtime.process.clock import Clock
+from apportion.watcher.kubernetes.facts import Revisions
 from apportion.watcher.kubernetes.objects import PodView
+from apportion.watcher.kubernetes.view import ClusterView
+from apportion_schemas import PodGone, subject_of
 from apportion_schemas.decoding import from_outside
 
 DOUBTED_MAX = 50_000
 """So many ends a watcher remembers; of older ones its watch has told by then."""
+
+DOUBT_PAUSE_S = 1.0
+AGAIN_S = 130.0
+"""A pod that ended waits that long before it is submitted again: its placement has the same id, and
+the ledger takes an id once in two minutes."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,16 +57,19 @@ _decode = from_outside(msgspec.json.Decoder(_Pod).decode)
 class Doubts:
     """The pods that were let go since this watcher began, and are to be asked for."""
 
-    def __init__(self, api: KubeApi) -> None:
+    def __init__(
+        self, api: KubeApi, view: ClusterView, state: State, revisions: Revisions, clock: Clock
+    ) -> None:
         self._api = api
+        self._view = view
+        self._state = state
+        self._revisions = revisions
+        self._clock = clock
+        self._later: dict[str, float] = {}
         self._uids: dict[str, int] = {}
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._uids
-
-    def revision(self, uid: str) -> int:
-        """The revision of the pod's end."""
-        return self._uids[uid]
 
     def note(self, uid: str, revision: int) -> None:
         """The ledger let go of the pod at that revision."""
@@ -64,13 +78,47 @@ class Doubts:
         if len(self._uids) > DOUBTED_MAX:
             del self._uids[next(iter(self._uids))]
 
-    async def ask(self, pod: PodView, path: str) -> bool:
+    async def resolve(self, uids: Iterable[str]) -> None:
+        """Ask for pods that are to be taken back, or to wait again."""
+        for uid in [uid for uid in uids if uid in self._uids and uid not in self._state.pods]:
+            pod = self._view.pods.get(uid)
+            if pod is None or pod.ended or not (pod.node or self._may_wait_again(pod)):
+                continue
+            ended = self._uids[uid]
+            if not await self._ask(pod):
+                await self._clock.pause(DOUBT_PAUSE_S)
+                self._view.mark_pod(uid)
+            elif uid not in self._uids:
+                self._revisions.note(subject_of(PodGone(uid=uid)), ended)
+
+    def _may_wait_again(self, pod: PodView) -> bool:
+        """Whether a pod without a node that ended may be submitted again; if not yet, later."""
+        if pod.deleting:
+            return False
+        due_s = self._later.setdefault(pod.uid, self._clock.monotonic() + AGAIN_S)
+        if due_s > self._clock.monotonic():
+            return False
+        del self._later[pod.uid]
+        return True
+
+    def mark_due(self) -> None:
+        """Compare pods again whose time to be submitted again has come."""
+        now_s = self._clock.monotonic()
+        for uid in [uid for uid, due_s in self._later.items() if due_s <= now_s]:
+            pod = self._view.pods.get(uid)
+            waits = pod is not None and not (pod.ended or pod.node or pod.deleting)
+            if waits and uid in self._uids and uid not in self._state.pods:
+                self._view.mark_pod(uid)
+            else:
+                del self._later[uid]
+
+    async def _ask(self, pod: PodView) -> bool:
         """Ask whether the pod runs on; False where nobody answers, so that it must be asked again.
 
         One that runs is doubted no longer, unless its watch has yet to tell of its node.
         """
         try:
-            found = _decode(await self._api.get(path))
+            found = _decode(await self._api.get(pod_path(pod.namespace, pod.name)))
         except KubeRefused as error:
             _log.info("pod %s/%s is not taken back: %s", pod.namespace, pod.name, error)
         except KubeUnavailable:

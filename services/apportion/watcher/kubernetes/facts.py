@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from apportion.core.devices.shares import Oversold
+from apportion.core.explain.lines import shares_words
 from apportion.core.ledger.handlers.adoption import charged
 from apportion.core.ledger.handlers.unattributed_devices import taken
 from apportion.core.ledger.state import Phase, PodState, State
@@ -170,6 +171,24 @@ class Facts:
                 yield Adoption(data, str(error))
             else:
                 yield Adoption(data)
+
+    def adoption(self, data: PodAdopted) -> Fact:
+        """That the ledger holds what the pod holds."""
+        expect = self._revisions.of(data)
+        return Fact(data, f"{data.pod}/adopted/{expect}", expect)
+
+    def conflict(self, data: PodAdopted, problem: str) -> Iterator[Fact]:
+        """That the ledger cannot account for what the pod holds."""
+        about = data.submitted
+        return self.difference(
+            DifferenceFound(
+                kind="conflict",
+                name=f"{about.namespace}/{about.name}"[:NAME_MAX],
+                pod=data.pod,
+                ledger=problem[:TEXT_MAX],
+                cluster=f"{data.node}: {shares_words(data.shares)}"[:TEXT_MAX],
+            )
+        )
 
     def difference(self, data: DifferenceFound) -> Iterator[Fact]:
         """That cluster and ledger differ, unless the ledger says so already."""

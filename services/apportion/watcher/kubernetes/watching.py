@@ -65,7 +65,7 @@ from apportion_schemas import (
     subject_of,
 )
 from apportion_schemas.decoding import from_outside
-from apportion_schemas.quantities import NAME_MAX, TEXT_MAX
+from apportion_schemas.quantities import NAME_MAX
 
 PATHS = {
     "pods": "/api/v1/pods",
@@ -88,12 +88,8 @@ ASKED_MAX = 500
 """Pods that one comparison of the whole asks the API server for by name."""
 MISSED_MAX = 100
 """Differences of one kind that one comparison tells one by one; of more it is enough to know."""
-DOUBT_PAUSE_S = 1.0
 PROBE_S = 10.0
 """How often the API server is asked for its revision: a dead connection may hide a restore."""
-AGAIN_S = 130.0
-"""A pod that ended waits that long before it is submitted again: its placement has the same id, and
-the ledger takes an id once in two minutes."""
 LISTED_S = 0.5
 """How often to look whether every kind was listed again since the API server was away."""
 UNBOUND = "the API server has lost its binding"
@@ -144,12 +140,11 @@ class KubernetesWatching:
             )
             for kind, path in paths.items()
         }
-        self._doubts = Doubts(api)
+        self._doubts = Doubts(api, view, state, self._revisions, clock)
         self._ineffective = Ineffective(api, clock)
         reader.ineffective = self._ineffective.note
         self._unsettled = "the cluster is not in the ledger yet"
         self._returns = 0
-        self._later: dict[str, float] = {}
         self._conflicts: dict[str, str] = {}
         self.repairs: Counter[str] = Counter()
 
@@ -228,7 +223,7 @@ class KubernetesWatching:
         """Notice an API server that went back behind connections that stay open."""
         while True:
             await self._clock.pause(PROBE_S)
-            self._mark_due()
+            self._doubts.mark_due()
             if self._unsettled:
                 continue
             known = max(kind.version for kind in self._view.audiences.values())
@@ -306,7 +301,7 @@ class KubernetesWatching:
         await reader.reached(await ledger.last_revision())
         final = self._writing.final
         final.difference_update(uid for uid in marked.pods if uid not in self._view.pods)
-        await self._resolve(marked.pods)
+        await self._doubts.resolve(marked.pods)
         pods = [uid for uid in marked.pods if uid not in final]
         written = 0
         for facts in self._steps(marked, pods):
@@ -347,40 +342,6 @@ class KubernetesWatching:
 
     # -------------------------------------------------------------- pods that run already
 
-    async def _resolve(self, uids: Iterable[str]) -> None:
-        """Ask for pods that are to be taken back, or to wait again."""
-        for uid in [uid for uid in uids if uid in self._doubts and uid not in self._state.pods]:
-            pod = self._view.pods.get(uid)
-            if pod is None or pod.ended or not (pod.node or self._may_wait_again(pod)):
-                continue
-            ended = self._doubts.revision(uid)
-            if not await self._doubts.ask(pod, pod_path(pod.namespace, pod.name)):
-                await self._clock.pause(DOUBT_PAUSE_S)
-                self._view.mark_pod(uid)
-            elif uid not in self._doubts:
-                self._revisions.note(subject_of(PodGone(uid=uid)), ended)
-
-    def _may_wait_again(self, pod: PodView) -> bool:
-        """Whether a pod without a node that ended may be submitted again; if not yet, later."""
-        if pod.deleting:
-            return False
-        due_s = self._later.setdefault(pod.uid, self._clock.monotonic() + AGAIN_S)
-        if due_s > self._clock.monotonic():
-            return False
-        del self._later[pod.uid]
-        return True
-
-    def _mark_due(self) -> None:
-        """Compare pods again whose time to be submitted again has come."""
-        now_s = self._clock.monotonic()
-        for uid in [uid for uid, due_s in self._later.items() if due_s <= now_s]:
-            pod = self._view.pods.get(uid)
-            waits = pod is not None and not (pod.ended or pod.node or pod.deleting)
-            if waits and uid in self._doubts and uid not in self._state.pods:
-                self._view.mark_pod(uid)
-            else:
-                del self._later[uid]
-
     def _adoptions(self, uids: Iterable[str]) -> Iterator[Fact]:
         """Pods to be held; what the ledger cannot account for is told once and counted."""
         certain = [uid for uid in uids if uid not in self._doubts]
@@ -391,20 +352,13 @@ class KubernetesWatching:
                     held = shares_words(data.shares)
                     name = _named(data.submitted)
                     _log.warning("pod %s holds %s (by %s)", name, held, data.evidence)
-                expect = self._revisions.of(data)
-                yield Fact(data, f"{data.pod}/adopted/{expect}", expect)
+                yield self._facts.adoption(data)
             elif self._conflicts.get(data.pod) != problem:
                 self._conflicts[data.pod] = problem
                 self.repairs["conflict"] += 1
-                difference = DifferenceFound(
-                    kind="conflict",
-                    name=_named(data.submitted),
-                    pod=data.pod,
-                    ledger=problem[:TEXT_MAX],
-                    cluster=f"{data.node}: {shares_words(data.shares)}"[:TEXT_MAX],
-                )
-                _log.error("pod %s cannot be accounted for: %s", difference.name, problem)
-                yield from self._facts.difference(difference)
+                name = _named(data.submitted)
+                _log.error("pod %s cannot be accounted for: %s", name, problem)
+                yield from self._facts.conflict(data, problem)
 
     async def _read_claims(self, uids: Iterable[str]) -> None:
         """Read what pods hold that the ledger had until now."""
@@ -428,9 +382,6 @@ class KubernetesWatching:
         await self._ask_for(reader, ledger, self._view.unseen()[:ASKED_MAX])
         await self._ask_for_unbound(self._view.unbound()[:ASKED_MAX])
         await self._settle(reader, ledger, self._view.take())
-        await self._repair(reader, ledger)
-
-    async def _repair(self, reader: Reader[Change], ledger: Ledger) -> None:
         found = await self._settle(reader, ledger, self._view.everything(), missed=True)
         if found:
             self.repairs["ledger"] += found

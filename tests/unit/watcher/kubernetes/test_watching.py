@@ -17,9 +17,10 @@ from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
+from apportion.watcher.kubernetes.doubts import AGAIN_S
 from apportion.watcher.kubernetes.ineffective import REASON
 from apportion.watcher.kubernetes.view import ClusterView
-from apportion.watcher.kubernetes.watching import AGAIN_S, PROBE_S, kubernetes_watching
+from apportion.watcher.kubernetes.watching import PROBE_S, kubernetes_watching
 from apportion_schemas import (
     PodAdopted,
     PodBound,
