@@ -21,7 +21,7 @@ from apportion.agent.nvidia.xids import IGNORED_XIDS, NOTICE_XIDS, QUIET_S, XID_
 from apportion.agent.options import places_options
 from apportion.agent.places import Places, may_administer
 from apportion.agent.reporting.agent import Agent, Node
-from apportion.agent.reporting.intake_client import HandingIn
+from apportion.agent.reporting.intake_client import IntakeClient
 from apportion.agent.simulated import SimulatedBackend
 from apportion.core.configuration.offering import NO_CDI, NO_MPS, NO_RIGHT
 from apportion.core.ledger.handlers.turns import AT_ALLOCATE, AT_START, handing_out
@@ -150,8 +150,8 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
     simulated = [each.name for each in backends.simulated]
     node = backends.node if not simulated else simulated[0] if len(simulated) == 1 else ""
     async with open_session(service, node=node) as session:
-        handing_in = HandingIn(session.ledger, service.clock)
-        nodes = _nodes(service, handing_in, backends, places)
+        intake = IntakeClient(session.ledger, service.clock)
+        nodes = _nodes(service, intake, backends, places)
         if places is not None:
             _note_handing_out(nodes[0], places)
         agent = Agent(
@@ -164,7 +164,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
             kubelet=places is not None and places.kubelet is not None,
         )
         service.ready_when(agent.not_ready)
-        service.ready_when(handing_in.not_ready)
+        service.ready_when(intake.not_ready)
         door = (
             None if places is None else await _hand_out(service, session, agent, nodes[0], places)
         )
@@ -203,18 +203,18 @@ async def _hand_out(
         served = runs = RunNode(agent, node, places, metrics=metrics, clock=clock)
         service.loop("runs", lambda: runs.serve(session.ledger))
     with contextlib.suppress(NotPrepared):  # a kubelet that is new here
-        await served.keeping.look()  # before the ledger is read, whose beginning tells of them
+        await served.lifecycle.look()  # before the ledger is read, whose beginning tells of them
     service.ready_when(served.not_ready)
-    service.loop("usage", lambda: served.keeping.sampling.run(session.ledger.publish))
+    service.loop("usage", lambda: served.lifecycle.sampling.run(session.ledger.publish))
     service.loop("memory", lambda: give_back(service.clock))
     return door
 
 
 def _nodes(
-    service: Service, handing_in: HandingIn, backends: Backends, places: Places | None
+    service: Service, intake: IntakeClient, backends: Backends, places: Places | None
 ) -> list[Node]:
     def publisher(name: str) -> Publisher:
-        return Publisher(f"agent/{name}", service.clock, handing_in.append)
+        return Publisher(f"agent/{name}", service.clock, intake.append)
 
     if not backends.simulated:
         try:

@@ -26,7 +26,7 @@ from apportion.agent.kubelet.cdi import VENDORS, Specifications, device_name
 from apportion.agent.kubelet.port import Holder, NotPrepared
 from apportion.agent.places import Places
 from apportion.agent.reporting.agent import Agent, Node
-from apportion.agent.shares.share_lifecycle import Keeping
+from apportion.agent.shares.share_lifecycle import ShareLifecycle
 from apportion.agent.usage.owners import Owner, Owners
 from apportion.core.grants import Edits, Grant
 from apportion.core.grants.on_host import on_host, unheld
@@ -69,7 +69,7 @@ class RunNode:
         self._places = places
         self._runs = runs = _books(places)
         self._specifications = Specifications(places.cdi, (places.static_cdi,), places.proc)
-        self.keeping = Keeping(
+        self.lifecycle = ShareLifecycle(
             agent, node, places, runs, metrics=metrics, clock=clock, adapt=self._adapt
         )
         self._serving = False
@@ -80,13 +80,13 @@ class RunNode:
 
     async def serve(self, ledger: Ledger) -> None:
         """Be there for `apportion run`, until cancelled. Raises OSError, LedgerError."""
-        await self.keeping.make_places()
+        await self.lifecycle.make_places()
         await asyncio.to_thread(self._open_places)
         await self._agent.reported(1)  # by then the ledger was read to its end
         await ledger.serve(subject_of(self._node.name), self._answer)
         self._serving = True
         async with asyncio.TaskGroup() as group:
-            for loop in self.keeping.loops():
+            for loop in self.lifecycle.loops():
                 group.create_task(loop())
 
     async def _answer(self, subject: str, payload: bytes) -> bytes:  # noqa: ARG002 - there is one
@@ -109,7 +109,7 @@ class RunNode:
         life = Life(asked.pid, asked.started)
         self._runs.begin(asked.pod, life, in_container=asked.in_container)
         try:
-            edits = await self.keeping.preparing.prepare(_holder(asked.pod))
+            edits = await self.lifecycle.preparing.prepare(_holder(asked.pod))
             return await asyncio.to_thread(self._handed, asked, edits)
         except BaseException:
             self._runs.end(asked.pod)

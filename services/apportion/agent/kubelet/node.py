@@ -28,7 +28,7 @@ from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places
 from apportion.agent.reporting.agent import Agent, Node
 from apportion.agent.shares.regions import Breach
-from apportion.agent.shares.share_lifecycle import Keeping
+from apportion.agent.shares.share_lifecycle import ShareLifecycle
 from apportion.agent.usage.owners import Owner, Owners
 from apportion.core.configuration import manifest_config
 from apportion.core.ledger.allocatable import names_of, of_devices
@@ -86,7 +86,9 @@ class KubeletNode:
             plugins, kubelet / "pod-resources" / "kubelet.sock", prepared
         )
         books = KubeletBooks(holders, Owners(places.proc))
-        self.keeping = keeping = Keeping(agent, node, places, books, metrics=metrics, clock=clock)
+        self.lifecycle = lifecycle = ShareLifecycle(
+            agent, node, places, books, metrics=metrics, clock=clock
+        )
         self._amounts: set[str] = set()
         self._amounts_before = places.state / "amounts.json"
         self._offered = None if places.no_cdi else places.state / "offered.json"
@@ -104,7 +106,7 @@ class KubeletNode:
             lambda name: Plugin(
                 name,
                 holders,
-                keeping.preparing,
+                lifecycle.preparing,
                 specifications,
                 seconds,
                 key=key,
@@ -117,14 +119,14 @@ class KubeletNode:
             kubelet,
             agent.view_of(node.name),
             devices=lambda: node.devices,
-            behind=Behind(keeping.preparing, specifications, prepared, seconds, clock),
+            behind=Behind(lifecycle.preparing, specifications, prepared, seconds, clock),
         )
 
     def _handing(self) -> Handing:
         return Handing(
             self._holders,
             self._agent.view_of(self._node.name),
-            self.keeping.preparing,
+            self.lifecycle.preparing,
             devices=lambda: self._node.devices,
             families=lambda resource: self._count_names().get(resource, ()),
         )
@@ -139,14 +141,14 @@ class KubeletNode:
 
     async def serve(self) -> None:
         """Be there for the kubelet, until cancelled."""
-        await self.keeping.make_places()
+        await self.lifecycle.make_places()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.door.serve())
             if self._dra:
                 group.create_task(self.claims.serve())
             group.create_task(self._offer())
             group.create_task(self._look())
-            for loop in self.keeping.loops():
+            for loop in self.lifecycle.loops():
                 group.create_task(loop())
 
     async def _look(self) -> None:
@@ -154,7 +156,7 @@ class KubeletNode:
         while True:
             try:
                 await self._holders.look()
-                self.keeping.breaches.note_again("kubelet", self._bare())
+                self.lifecycle.breaches.note_again("kubelet", self._bare())
                 await self._take_over()
                 await asyncio.to_thread(self._specifications.sweep, self._holders.slots)
             except (NotPrepared, OSError) as problem:

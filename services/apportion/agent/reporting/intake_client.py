@@ -35,7 +35,7 @@ class HeldBack(Exception):
         self.again_s = answer.again_s
 
 
-class HandingIn:
+class IntakeClient:
     """The way of all nodes of one agent."""
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:

@@ -1,7 +1,7 @@
 """MIG instances for the containers of this node: made before they start, destroyed when they ended.
 
 Which ones are needed is no record of ours: it follows from the kubelet's books and from the ledger
-(`Needed`), so an agent that was killed, or is new on the node, comes to the same. Which ones this
+(`LivePods`), so an agent that was killed, or is new on the node, comes to the same. Which ones this
 agent made is a record of ours (`OurInstances`). Invariant: an instance that a container of the
 ledger may be using, or that this agent did not make, is not destroyed.
 """

@@ -73,7 +73,7 @@ class Rounds:
             yield self._preparing == 0
 
 
-class Needed:
+class LivePods:
     """The shares that may be in use on this node: those of the pods that its kubelet knows.
 
     No event tells an agent that a pod is gone. The kubelet keeps a pod in its checkpoint until its
@@ -116,7 +116,7 @@ class Hands(NamedTuple):
     regions: Regions
     instances: Instances
     daemons: Daemons
-    needed: Needed
+    live_pods: LivePods
     rounds: Rounds
 
 
@@ -254,7 +254,7 @@ class SharePreparing:
         shares, container = self._shares(claim, holder)
         needed: list[Share] = []
         if any(device.mode in _OF_THE_CARD for device in self._devices().values()):
-            needed = await hands.needed.shares(but=claim.pod)
+            needed = await hands.live_pods.shares(but=claim.pod)
         instances = await hands.instances.ensure(shares, needed)
         prepared = self._granted(self._held(claim, container, shares, instances))
         if self._at_allocate:

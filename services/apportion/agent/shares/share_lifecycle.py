@@ -22,7 +22,7 @@ from apportion.agent.reporting.breaches import Breaches
 from apportion.agent.shares.daemons import Daemons
 from apportion.agent.shares.driver_limits import DriverLimits
 from apportion.agent.shares.instances import Instances
-from apportion.agent.shares.preparing import Hands, Needed, Rounds, SharePreparing, largest
+from apportion.agent.shares.preparing import Hands, LivePods, Rounds, SharePreparing, largest
 from apportion.agent.shares.regions import Regions
 from apportion.agent.usage.owners import Books
 from apportion.agent.usage.sampling import Sampling
@@ -51,7 +51,7 @@ def _as_made(pod: str, made: Grant) -> Grant:  # noqa: ARG001 - every pod's alik
     return made
 
 
-class Keeping:
+class ShareLifecycle:
     """What is kept of one node."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Keeping:
             Regions(places.state / "shares", places.priority_namespaces),
             Instances(node.backend),
             Daemons(places.mps, node.backend, places.mps_launcher),
-            Needed(books, view),
+            LivePods(books, view),
             Rounds(),
         )
 
@@ -169,7 +169,7 @@ class Keeping:
         doubtful = {pod for pod, claim in self._view.held.items() if claim.doubtful}
         over = self._handed.entries.keys() - pods - doubtful
         await asyncio.to_thread(self._handed.strike, *over)
-        needed = await hands.needed.shares()
+        needed = await hands.live_pods.shares()
         modes = {device.id: device.mode for device in self._node.devices.values()}
         await hands.instances.keep([card for card in modes if modes[card] == "mig"], needed)
         served = largest(share for share in needed if modes.get(share.device) == "mps")

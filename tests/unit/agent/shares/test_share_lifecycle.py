@@ -10,7 +10,7 @@ from apportion.agent.places import Places
 from apportion.agent.reporting.agent import Agent, Node
 from apportion.agent.reporting.view import Claim
 from apportion.agent.shares import share_lifecycle
-from apportion.agent.shares.share_lifecycle import Keeping
+from apportion.agent.shares.share_lifecycle import ShareLifecycle
 from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.standalone import Runs
 from apportion.core.devices.simulating import simulated_devices
@@ -49,7 +49,7 @@ async def test_what_cannot_be_written_is_tidied_up_at_the_next_time(
         agent = Agent([node], ledger, Metrics())
         agent.view_of("n1").hold(Claim(placed("adopted", "n1"), 1, adopted=True, doubtful=True))
         places = Places(cdi=tmp_path / "cdi", state=state, run=tmp_path / "run")
-        kept = Keeping(
+        kept = ShareLifecycle(
             agent, node, places, Runs(tmp_path, PROC), metrics=Metrics(), clock=SystemClock()
         )
         state.rename(away)
