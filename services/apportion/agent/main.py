@@ -15,8 +15,8 @@ import click
 from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.boot_book import BootBook
 from apportion.agent.kubelet.port import NotPrepared
+from apportion.agent.nvidia.mig import OurInstances
 from apportion.agent.nvidia.nvml import NvmlBackend
-from apportion.agent.nvidia.our_instances import OurInstances
 from apportion.agent.nvidia.xids import IGNORED_XIDS, NOTICE_XIDS, QUIET_S, XID_MAX
 from apportion.agent.options import places_options
 from apportion.agent.places import Places, may_administer

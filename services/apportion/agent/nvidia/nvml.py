@@ -28,7 +28,7 @@ from apportion.agent.backend import DevicesUnavailable, Kept, Load, NotMade
 from apportion.agent.nvidia import mig
 from apportion.agent.nvidia.calls import CALL_S, Hung, Lane, Threads, within
 from apportion.agent.nvidia.loads import Loads
-from apportion.agent.nvidia.our_instances import OurInstances
+from apportion.agent.nvidia.mig import OurInstances
 from apportion.agent.nvidia.xids import IGNORED_XIDS, NO_INSTANCE, NOTICE_XIDS, QUIET_S, Xids
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.devices.models import SLOTS

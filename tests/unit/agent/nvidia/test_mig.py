@@ -13,8 +13,8 @@ import pytest
 from apportion.agent.backend import InTheWay, NotMade
 from apportion.agent.boot_book import BootBook
 from apportion.agent.nvidia import mig as nvml_mig
+from apportion.agent.nvidia.mig import OurInstances
 from apportion.agent.nvidia.nvml import NvmlBackend
-from apportion.agent.nvidia.our_instances import OurInstances
 from apportion.agent.nvidia.xids import QUIET_S
 from apportion.agent.shares.instances import Instances
 from apportion.core.grants import DeviceNode
