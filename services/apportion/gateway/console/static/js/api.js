@@ -72,7 +72,10 @@ export const get = (path, parameters = {}, options = {}) =>
 export const getNow = (path, parameters = {}, options = {}) =>
   asked(address(path, parameters), options);
 
-/** Ask with a body; nothing is changed by it. `tell` hears how far the answer is, where that is told. Raises Problem. */
+/**
+ * Ask with a body; nothing is changed by it. `tell` hears how far the answer is, where that is
+ * told. Raises Problem.
+ */
 export async function post(path, body, tell, options = {}) {
   const url = address(path, pastParameters());
   const headers = { "Content-Type": "application/json", Accept: `${LINES}, application/json` };

@@ -231,7 +231,10 @@ function freeze(why) {
   $("#link").title = why ? `No pod is placed: ${words}. See Doctor.` : "";
 }
 
-/** It answers again: a page that could not be had is asked for anew, with its module, which a browser may have noted as lost. */
+/**
+ * It answers again: a page that could not be had is asked for anew, with its module, which a
+ * browser may have noted as lost.
+ */
 function answers(frozen) {
   freeze(frozen);
   if (!moment.silent) {
@@ -303,7 +306,12 @@ function openMore() {
     dialog,
     html`<h2>More</h2>
       <div class="more">
-        ${offered.map((each, at) => html`<button class="cmd" data-at="${at}">${each.getAttribute("aria-label") ?? each.textContent}</button>`)}
+        ${offered.map(
+          (each, at) =>
+            html`<button class="cmd" data-at="${at}">
+              ${each.getAttribute("aria-label") ?? each.textContent}
+            </button>`,
+        )}
       </div>`,
   );
   dialog.showModal();

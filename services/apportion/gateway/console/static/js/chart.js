@@ -1,4 +1,5 @@
-// A stack over time as SVG: what each of a few had, a line for what there was, and above it what was no use. Pure: text only.
+// A stack over time as SVG: what each of a few had, a line for what there was, and above it what
+// was no use. Pure: text only.
 //
 // The table beside a chart has the figures; the drawing says so to whoever cannot see it.
 import { midCut, num, when } from "./format.js";
@@ -29,8 +30,8 @@ const short = value =>
 
 /**
  * `times` are the beginnings of the steps in ms and `end` that of the last; `series` are
- * `{name, colour, values}` from the foot upwards; `line` is a value for each step, and so is `off`, of what lies above the line; `marks` are
- * `{ms, kind, words, look}`.
+ * `{name, colour, values}` from the foot upwards; `line` is a value for each step, and so is `off`,
+ * of what lies above the line; `marks` are `{ms, kind, words, look}`.
  */
 export function stackChart({ width, times, end, series, line, off, marks, label }) {
   const height = width < NARROW ? 190 : 236;
@@ -57,17 +58,56 @@ export function stackChart({ width, times, end, series, line, off, marks, label 
     role="img"
     aria-label="${label}"
   >
-    ${grid.map(value => html`<line class="gl" x1="${LEFT}" x2="${width - right}" y1="${y(value)}" y2="${y(value)}" /><text class="ax" x="${LEFT - 6}" y="${y(value) + 3}" text-anchor="end">${short(value)}</text>`)}
+    ${grid.map(
+      value =>
+        html`<line
+            class="gl"
+            x1="${LEFT}"
+            x2="${width - right}"
+            y1="${y(value)}"
+            y2="${y(value)}"
+          /><text class="ax" x="${LEFT - 6}" y="${y(value) + 3}" text-anchor="end"
+            >${short(value)}</text
+          >`,
+    )}
     ${areas(series, times, end, { x, y })}
     <path class="area off" d="${band(line, all, times, end, { x, y })}" />
     <path class="cap" d="${steps(line, times, end, { x, y })}" />
-    ${apart(inside, x, LINE_ROOM).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="${words.some(each => each.left <= x(mark.ms) && x(mark.ms) <= each.right) ? MARK_FOOT : 4}" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
-    ${words.map(each => html`<text class="ax mkw k-${each.mark.look}" x="${each.before ? each.right : each.left}" y="11" text-anchor="${each.before ? "end" : "start"}">${markWords(each)}${each.of.length > 1 ? html`<title>${sayings(each.of)}</title>` : ""}</text>`)}
+    ${apart(inside, x, LINE_ROOM).map(
+      mark =>
+        html`<line
+          class="mkl k-${mark.look}"
+          x1="${x(mark.ms)}"
+          x2="${x(mark.ms)}"
+          y1="${words.some(each => each.left <= x(mark.ms) && x(mark.ms) <= each.right) ? MARK_FOOT : 4}"
+          y2="${height - AXIS_FOOT}"
+          ><title>${when(mark.ms)} ${mark.words}</title></line
+        >`,
+    )}
+    ${words.map(
+      each =>
+        html`<text
+          class="ax mkw k-${each.mark.look}"
+          x="${each.before ? each.right : each.left}"
+          y="11"
+          text-anchor="${each.before ? "end" : "start"}"
+          >${markWords(each)}${each.of.length > 1 ? html`<title>${sayings(each.of)}</title>` : ""}</text
+        >`,
+    )}
     ${beginning(ticks, { from: times[0], end, x, foot: height - 6 })}
-    ${ticks.map(tick => html`<line class="gl" x1="${x(tick.ms)}" x2="${x(tick.ms)}" y1="${height - AXIS_FOOT}" y2="${height - AXIS_FOOT + 4}" /><text class="ax" x="${x(tick.ms)}" y="${height - 6}" text-anchor="middle">${tick.words}</text>`)}
+    ${ticks.map(tick => timeTick(tick, x(tick.ms), height))}
     ${right > 40 ? labels(series, times.length - 1, { y, x: width - right + 8, foot: height - AXIS_FOOT }) : ""}
   </svg>`;
 }
+
+const timeTick = ({ words }, x, height) =>
+  html`<line
+      class="gl"
+      x1="${x}"
+      x2="${x}"
+      y1="${height - AXIS_FOOT}"
+      y2="${height - AXIS_FOOT + 4}"
+    /><text class="ax" x="${x}" y="${height - 6}" text-anchor="middle">${words}</text>`;
 
 /** When it begins, where no tick near it says so. */
 function beginning(/** @type {any[]} */ [tick], { from, end, x, foot }) {
@@ -88,7 +128,19 @@ export function stackNotes({ width, times, end, series, marks }) {
     ${
       told.length
         ? html`<ul class="mini">
-            ${told.map(mark => html`<li><time>${when(mark.ms, end, true)}</time><span>${mark.words}</span></li>`)}${inside.length > told.length ? html`<li class="faint"><span>and ${num(inside.length - told.length)} more ${inside.length - told.length === 1 ? "mark" : "marks"}</span></li>` : ""}
+            ${told.map(
+              mark =>
+                html`<li><time>${when(mark.ms, end, true)}</time><span>${mark.words}</span></li>`,
+            )}${
+              inside.length > told.length
+                ? html`<li class="faint">
+                    <span
+                      >and ${num(inside.length - told.length)} more
+                      ${inside.length - told.length === 1 ? "mark" : "marks"}</span
+                    >
+                  </li>`
+                : ""
+            }
           </ul>`
         : ""
     }`;
@@ -173,7 +225,10 @@ function steps(values, times, end, { x, y }) {
   return `M${points.map(([ms, value]) => `${x(ms).toFixed(1)},${y(value).toFixed(1)}`).join("L")}`;
 }
 
-/** Names at the right of what they name, moved apart where they would meet: upwards, and down again where that is out of sight. */
+/**
+ * Names at the right of what they name, moved apart where they would meet: upwards, and down again
+ * where that is out of sight.
+ */
 function labels(series, last, { y, x, foot }) {
   let sum = 0;
   const places = series.map(each => {

@@ -5,7 +5,10 @@ const two = number => String(number).padStart(2, "0");
 /** 1,234: whole numbers with separators. */
 export const num = value => Math.round(value).toLocaleString("en-US");
 
-/** 1,234.50: hours and money, with as many digits wherever they stand; more for the very small, as reports of the command line. */
+/**
+ * 1,234.50: hours and money, with as many digits wherever they stand; more for the very small, as
+ * reports of the command line.
+ */
 export function decimal(value) {
   const digits = value >= 0.01 || !value ? 2 : 4;
   return value.toLocaleString("en-US", {
@@ -51,7 +54,8 @@ export function duration(seconds) {
 }
 
 /**
- * How far a score is behind the best, as whoever subtracts what is shown of both: −0.1, −<0.1 where only digits differ that
+ * How far a score is behind the best, as whoever subtracts what is shown of both: −0.1, −<0.1 where
+ * only digits differ that
  * are not shown, and a tie where none does.
  */
 export function behindWords(best, score) {

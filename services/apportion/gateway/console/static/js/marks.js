@@ -76,7 +76,10 @@ const partsOf = ({ marks }) =>
 /** How wide a count is drawn, in whatever font. */
 const countRoom = count => PILL_ENDS + DIGIT_ROOM * countWords(count).length;
 
-/** Half of what is seen of a mark: a count of many is wider than a finger, and one of each look stands beside the others. */
+/**
+ * Half of what is seen of a mark: a count of many is wider than a finger, and one of each look
+ * stands beside the others.
+ */
 const shapeOf = group =>
   (group.marks.length < 2
     ? DOT
@@ -140,7 +143,13 @@ function markButton(group, at, width) {
     aria-label="${groupWords(group)}"
     ${opens}
   >
-    <i>${shown}</i
-    >${side === undefined ? "" : html`<b data-s="${side || "right"}:auto;${side ? "right" : "left"}:${MARK_ROOM / 2 + shapeOf(group) + GAP}px">${groupLabel(group)}</b>`}
+    <i>${shown}</i>${
+      side === undefined
+        ? ""
+        : html`<b
+            data-s="${side || "right"}:auto;${side ? "right" : "left"}:${MARK_ROOM / 2 + shapeOf(group) + GAP}px"
+            >${groupLabel(group)}</b
+          >`
+    }
   </button>`;
 }

@@ -28,7 +28,10 @@ export async function namespacesOf(name) {
   return live.size ? [...live].sort() : ever;
 }
 
-/** Pods of that name in other namespaces, or else the live ones whose names are most like it; `past` where that was asked. */
+/**
+ * Pods of that name in other namespaces, or else the live ones whose names are most like it; `past`
+ * where that was asked.
+ */
 export async function mayBeMeant(name) {
   const [ever, live] = await Promise.all([namespacesEver(name), livePods()]);
   const past = ever !== null;

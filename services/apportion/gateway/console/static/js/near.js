@@ -31,7 +31,8 @@ const look = name => name.toLowerCase().replace(/[oil]/g, letter => DIGITS[lette
 
 function likeness(one, other) {
   const length = one.length + other.length;
-  if (2 * Math.min(one.length, other.length) < LIKE * length) return 0; // even if all of the shorter one is in the longer
+  // even if all of the shorter one is in the longer
+  if (2 * Math.min(one.length, other.length) < LIKE * length) return 0;
   return (2 * matching(one, other)) / length;
 }
 

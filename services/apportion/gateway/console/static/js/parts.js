@@ -36,7 +36,10 @@ export const onlySays = (headline, more = "", links = []) =>
     }
   </div>`;
 
-/** What a page says instead of its answer when the gateway has none; `again` is what may help where one may come later. */
+/**
+ * What a page says instead of its answer when the gateway has none; `again` is what may help where
+ * one may come later.
+ */
 export function problemPage(problem, about, again = []) {
   if (!(problem instanceof Problem)) throw problem;
   if (problem.unknown) {
@@ -70,7 +73,8 @@ export const causeList = (causes, nodes) =>
   </ul>`;
 
 function causeBar(cause, nodes) {
-  if (!cause.nodes) return html`<div class="cz"><span>${withCode(cause.words)}</span></div>`; // a limit: nobody looked at nodes
+  // a limit: nobody looked at nodes
+  if (!cause.nodes) return html`<div class="cz"><span>${withCode(cause.words)}</span></div>`;
   const look = cause.off_offer ? "warn" : "bad";
   return html`<div class="cz">
     <span>${withCode(cause.words)}</span><b class="m">${num(cause.nodes)}</b
@@ -78,7 +82,10 @@ function causeBar(cause, nodes) {
   </div>`;
 }
 
-/** What would unblock it: a command with a button that copies it, what else has to be and whom it is about; or words. */
+/**
+ * What would unblock it: a command with a button that copies it, what else has to be and whom it is
+ * about; or words.
+ */
 function cure({ unblocked_by: words, command: line, cure: besides, cordons }) {
   if (!words) return "";
   if (!line) return html`<p class="cure">${withCode(sentenceCase(words))}.</p>`;

@@ -12,7 +12,10 @@ const SPELT = new Map([
   ["node", "fleet"],
 ]);
 
-/** An address that means a page by another name, as all links have that page: in its place. A node is on the fleet page. */
+/**
+ * An address that means a page by another name, as all links have that page: in its place. A node
+ * is on the fleet page.
+ */
 export function setSpelt() {
   const {
     name,

@@ -3,7 +3,10 @@
 import { html } from "./html.js";
 import { nodeName, podName } from "./words.js";
 
-/** The parts of a sentence: a name with a namespace is that of a pod, another that of a node; `shown` makes a text look. */
+/**
+ * The parts of a sentence: a name with a namespace is that of a pod, another that of a node;
+ * `shown` makes a text look.
+ */
 export const linked = (parts, shown = text => text) =>
   html`${parts.map(part => (typeof part === "string" ? shown(part) : named(part)))}`;
 

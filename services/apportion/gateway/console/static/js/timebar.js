@@ -328,7 +328,10 @@ const markOf = element => element.closest("#t-marks .mk");
 const liveWords = () =>
   moment.silent ? `${moment.silent.why} since ${clock(moment.silent.since)}` : "live";
 
-/** The answer, with times as milliseconds and counts as quiet and red ones: a type tells a recovery from no failure, marks do. */
+/**
+ * The answer, with times as milliseconds and counts as quiet and red ones: a type tells a recovery
+ * from no failure, marks do.
+ */
 export function read(answer) {
   const recovered = answer.marks
     .filter(mark => mark.kind === "recovery" && RED.has(mark.type))

@@ -12,7 +12,10 @@ export const AGAIN = html`<button class="btn" id="again">Ask again</button>`;
 /** Whether somebody types in the search, which is that of a page or what stands for it. */
 export const isTyping = () => document.activeElement.id === "q";
 
-/** Show `words` instead of the page, of which something `stands` there or not; gives back what asks again, as the button does, by `show`. */
+/**
+ * Show `words` instead of the page, of which something `stands` there or not; gives back what asks
+ * again, as the button does, by `show`.
+ */
 export function standFor(main, words, show, stands) {
   const held = document.activeElement;
   const within = main !== held && main.contains(held);

@@ -138,7 +138,17 @@ function nodeAmounts(node, more) {
               ><span><b>${num(known.pods)}</b> of ${many(known.pods_max, "pod")}</span>
             </div>
             <ul class="holders">
-              ${cards.map(card => html`<li><a class="m" href="${cardAddress(node, card)}" data-choose="${cardName(node, card)}">card ${node.index[card]}</a><span>${stateWords(node, card)}${heldWords(node, card)}</span></li>`)}
+              ${cards.map(
+                card =>
+                  html`<li>
+                    <a
+                      class="m"
+                      href="${cardAddress(node, card)}"
+                      data-choose="${cardName(node, card)}"
+                      >card ${node.index[card]}</a
+                    ><span>${stateWords(node, card)}${heldWords(node, card)}</span>
+                  </li>`,
+              )}
             </ul>`
         : ""
     }`;
@@ -269,7 +279,22 @@ export function panel(node, card, more) {
     : [];
   return html`<button class="x" aria-label="Close">${ICONS.close}</button
     >${head(node, card, more)}${notes(node, card, more)}
-    ${more ? html`<div class="acts">${cordonButtons(targets)}${more.device ? link("whatif", "What if it is lost?", { lose: more.device.device }, "btn") : ""}${link("whatif", card === WHOLE ? "What if it is lost?" : "What if its node is lost?", { lose: node.name }, "btn")}</div>` : ""}
+    ${
+      more
+        ? html`<div class="acts">
+            ${cordonButtons(targets)}${
+              more.device
+                ? link("whatif", "What if it is lost?", { lose: more.device.device }, "btn")
+                : ""
+            }${link(
+              "whatif",
+              card === WHOLE ? "What if it is lost?" : "What if its node is lost?",
+              { lose: node.name },
+              "btn",
+            )}
+          </div>`
+        : ""
+    }
     ${amounts(node, card, more)}
     ${more ? html`${actNotes(targets)}${happened(more.story, node.name)}` : html`<p class="faint">asking…</p>`}`;
 }
@@ -284,7 +309,13 @@ function happened(items, name) {
   const newest = items.toSorted((a, b) => b.revision - a.revision).slice(0, EVENTS_SHOWN);
   return html`<h3>What happened to it</h3>
     <ol class="mini">
-      ${newest.map(item => html`<li><time title="${item.time}">${said(item.time)}</time><span>${told(item)}</span>${receipt(item.revision)}</li>`)}
+      ${newest.map(
+        item =>
+          html`<li>
+            <time title="${item.time}">${said(item.time)}</time
+            ><span>${told(item)}</span>${receipt(item.revision)}
+          </li>`,
+      )}
     </ol>
     <p class="hint">${link("events", `All events that name ${name}`, { q: name })}</p>`;
 }

@@ -16,7 +16,10 @@ const ROOM_MOST = 190; // not half of a phone
 const NAME_LETTER_ROOM = 6.1; // of a node's name, which is written where all names of its pool fit above their cards
 const LABEL_ROOM = 60; // longer ones are cut to as much: four cards of a phone take it
 
-/** A pool is as wide as its name with the first model of its cards, where these are short, and as its counts with how much is granted. */
+/**
+ * A pool is as wide as its name with the first model of its cards, where these are short, and as
+ * its counts with how much is granted.
+ */
 function nameRoom(pool) {
   const { name, models: [model = ""] = [] } = pool;
   const letters = poolWords(name).length + (model ? model.length + 1 : 0);

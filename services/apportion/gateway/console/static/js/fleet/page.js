@@ -71,7 +71,8 @@ class FleetPage {
     this.filter = new Filter(parameters.get("q") ?? "", parameters.get("show") ?? "all");
     this.text = parameters.get("q") ?? "";
     this.by = parameters.get("by") === "namespace" ? "namespace" : "state";
-    this.wrong = { show: parameters.get("show") ?? "all", by: parameters.get("by") ?? "" }; // of the address, until it is another
+    // of the address, until it is another
+    this.wrong = { show: parameters.get("show") ?? "all", by: parameters.get("by") ?? "" };
     this.card = parameters.get("card") ?? "";
     this.addressed = true;
     this.pointed = null;
@@ -128,7 +129,10 @@ class FleetPage {
     return get("summary");
   }
 
-  /** What is asked because something is new takes the place of what somebody asked for, and says in that as well why there is no answer. */
+  /**
+   * What is asked because something is new takes the place of what somebody asked for, and says in
+   * that as well why there is no answer.
+   */
   async update(live) {
     this.owed ||= !live;
     let moved;
@@ -335,7 +339,10 @@ class FleetPage {
     $("#odd").textContent = said.join(" ");
   }
 
-  /** Rows were replaced: what is pointed at and chosen is found again by name; a panel that goes leaves the keyboard to the picture. */
+  /**
+   * Rows were replaced: what is pointed at and chosen is found again by name; a panel that goes
+   * leaves the keyboard to the picture.
+   */
   refind() {
     for (const what of ["pointed", "chosen"]) {
       const had = this[what];
@@ -385,7 +392,16 @@ class FleetPage {
           if (rows.length < MATCHES_SHOWN && box.open)
             rows.push(
               html`<li>
-                ${link("fleet", `${node.name} card ${node.index[card]}`, { card: `${node.name}:${node.index[card]}`, q: this.text, show: this.filter.show === "all" ? "" : this.filter.show }, "m")}
+                ${link(
+                  "fleet",
+                  `${node.name} card ${node.index[card]}`,
+                  {
+                    card: `${node.name}:${node.index[card]}`,
+                    q: this.text,
+                    show: this.filter.show === "all" ? "" : this.filter.show,
+                  },
+                  "m",
+                )}
                 <span class="faint">${stateWords(node, card)}</span>
               </li>`,
             );

@@ -1,8 +1,14 @@
-// What a plan changes, drawn: the cards that it concerns before and after, and the figures beside them.
+// What a plan changes, drawn: the cards that it concerns before and after, the figures beside them,
+// and the pods that would wait.
 import { gauge, legend, sharesOf, stateOf, statesOf } from "../cards.js";
 import { byName, many, num, shortId, shortModel } from "../format.js";
 import { html } from "../html.js";
+import { clauses } from "../parts.js";
+import { withCode } from "../typography.js";
+import { isTold, podName } from "../words.js";
 import { compared } from "./diff.js";
+
+export const ROWS = 12;
 
 /** The cards before the change and after it, and the figures of both; `lose` names what is lost. */
 export function beforeAfter(plan, nodes, lose) {
@@ -27,7 +33,8 @@ export function beforeAfter(plan, nodes, lose) {
     .flat()
     .flatMap(node => node.cards);
   const { before, after } = plan;
-  const gib = totals => Math.round((totals.memory_mib - totals.memory_free_mib) / 1024); // so that the difference is that of what is shown
+  // so that the difference is that of what is shown
+  const gib = totals => Math.round((totals.memory_mib - totals.memory_free_mib) / 1024);
   const rows = [
     ["Nodes", before.nodes, after.nodes, 1],
     ["Cards", before.devices, after.devices, 1],
@@ -53,7 +60,12 @@ export function beforeAfter(plan, nodes, lose) {
               </div>
             </div>
             <div class="legend">
-              ${legend([...statesOf(seen), ...(seen.some(card => card.shares.some(share => share.own)) ? [["own granted", "would come"]] : [])])}
+              ${legend([
+                ...statesOf(seen),
+                ...(seen.some(card => card.shares.some(share => share.own))
+                  ? [["own granted", "would come"]]
+                  : []),
+              ])}
             </div>`
         : ""
     }
@@ -106,7 +118,15 @@ function cardsOf(nodes, { lost = new Set(), coming = [], going = [] } = {}) {
 
 function miniFleet(nodes) {
   return html`<div class="mini-fleet">
-    ${nodes.map(({ name, model, cards }) => html`<div class="mn"><span class="m" title="${name} ${model}">${name}</span><span class="mcards" role="img" aria-label="${name}: ${cardWords(cards)}">${cards.map(({ state, shares }) => gauge(state, shares))}</span></div>`)}
+    ${nodes.map(
+      ({ name, model, cards }) =>
+        html`<div class="mn">
+          <span class="m" title="${name} ${model}">${name}</span
+          ><span class="mcards" role="img" aria-label="${name}: ${cardWords(cards)}"
+            >${cards.map(({ state, shares }) => gauge(state, shares))}</span
+          >
+        </div>`,
+    )}
   </div>`;
 }
 
@@ -115,5 +135,67 @@ function cardWords(cards) {
   const come = cards.filter(
     card => card.state !== "broken" && card.shares.some(share => share.own),
   ).length;
-  return `${many(cards.length, "card")}${broken ? `, ${num(broken)} broken` : ""}${come ? `, something new on ${num(come)}` : ""}`;
+  return `${many(cards.length, "card")}${broken ? `, ${num(broken)} broken` : ""}${
+    come ? `, something new on ${num(come)}` : ""
+  }`;
 }
+
+/**
+ * Those that would wait, by what they wait for: the first of each line, and how many more. Where
+ * none of them has its turn before a pod of the manifest, those who wait already are only counted:
+ * the change is not about them.
+ */
+export function waiters({ waiting: pods, after, ...plan }) {
+  const isBehind = plan.pods.some(pod => pod.ahead);
+  const told = isBehind ? pods : pods.filter(pod => pod.submitted_revision > plan.revision);
+  const lines = [...Map.groupBy(told, pod => `${pod.priority} ${pod.cause}`).values()].map(
+    line => ({ first: line[0], count: (isBehind && line[0].alike) || line.length }),
+  );
+  const above = new Set(
+    [...plan.pods, ...plan.moved]
+      .filter(pod => !pod.node)
+      .map(pod => `${pod.namespace}/${pod.name}`),
+  );
+  const total = (after?.waiting ?? 0) - above.size;
+  const left = total - lines.reduce((sum, { count }) => sum + count, 0);
+  if (!lines.length && left <= 0) return "";
+  return html`<section class="card">
+    <h2>Who would wait${lines.length ? html` <small>in their order, by what for</small>` : ""}</h2>
+    <ol class="mini">
+      ${lines.slice(0, ROWS).map(waiterRow)}${
+        lines.length > ROWS
+          ? html`<li class="faint">and ${num(lines.length - ROWS)} more lines</li>`
+          : ""
+      }${
+        left > 0
+          ? html`<li class="faint">
+              ${leftWords(left, { isAlone: !lines.length, isBehind, isNamed: total <= pods.length })}
+            </li>`
+          : ""
+      }
+    </ol>
+  </section>`;
+}
+
+/**
+ * Those that are not told, as the verb counts them: of pods that the plan does not name nobody
+ * knows that they wait now.
+ */
+function leftWords(left, { isAlone, isBehind, isNamed }) {
+  if (isBehind && !isAlone) return `and ${many(left, "pod")} in lines behind them`;
+  if (isNamed) return `${many(left, "pod")} would go on waiting, as now`;
+  return isAlone ? `${many(left, "pod")} would wait` : `and ${many(left, "pod")} more would wait`;
+}
+
+const waiterRow = ({ first, count }) =>
+  html`<li>
+    <span
+      >${podName(first.namespace, first.pod)}${count > 1 ? ` and ${num(count - 1)} more` : ""}${
+        first.priority ? html` <span class="faint">of priority ${first.priority}</span>` : ""
+      }${
+        isTold(first.cause)
+          ? html`: ${clauses(withCode(first.lead), first.clauses.map(withCode))}`
+          : ""
+      }</span
+    >
+  </li>`;

@@ -103,15 +103,34 @@ function draw({ from, to, diff, before, after, line, begun }) {
     $("#lists"),
     html`${totals(before, after)}
       <div class="grid2">
-        ${group("health", "Cards", diff.devices, diff.more.devices, name => html`<span class="m" title="${name}">${shortId(name)}</span>`)}${group("node", "Nodes", diff.nodes, diff.more.nodes, nodeLink)}
-        ${group("refusal", "Waiting pods", diff.waiting, diff.more.waiting, podNamed)}${group("operator", "Limits", diff.limits, diff.more.limits)}
-        ${group("operator", "Policy", diff.policy, diff.more.policy)}${group("operator", "Configuration", diff.configuration, diff.more.configuration)}
+        ${group(
+          "health",
+          "Cards",
+          diff.devices,
+          diff.more.devices,
+          name => html`<span class="m" title="${name}">${shortId(name)}</span>`,
+        )}${group("node", "Nodes", diff.nodes, diff.more.nodes, nodeLink)}
+        ${group("refusal", "Waiting pods", diff.waiting, diff.more.waiting, podNamed)}${group(
+          "operator",
+          "Limits",
+          diff.limits,
+          diff.more.limits,
+        )}
+        ${group("operator", "Policy", diff.policy, diff.more.policy)}${group(
+          "operator",
+          "Configuration",
+          diff.configuration,
+          diff.more.configuration,
+        )}
         ${group("placement", "Placements", diff.placements, diff.more.placements, podNamed)}
       </div>`,
   );
 }
 
-/** A moment of which nothing is known stands in its field, to be mended there; beside it is said how, in the forms of this page. */
+/**
+ * A moment of which nothing is known stands in its field, to be mended there; beside it is said
+ * how, in the forms of this page.
+ */
 function drawRefused({ from, to, problem }) {
   const read = { from, to }[problem.field].read;
   mount(
@@ -265,7 +284,9 @@ function group(kind, words, rows, more = 0, shown = name => html`<span class="m"
   return html`<section class="card dg k-${kind}">
     <h2><i class="kd"></i>${words} <b class="m">${num(rows.length + more)}</b></h2>
     <ol class="mini">
-      ${rows.map(row => diffRow(row, shown))}${more ? html`<li class="faint"><time></time><span>and ${num(more)} more</span></li>` : ""}
+      ${rows.map(row => diffRow(row, shown))}${
+        more ? html`<li class="faint"><time></time><span>and ${num(more)} more</span></li>` : ""
+      }
     </ol>
   </section>`;
 }
@@ -280,7 +301,13 @@ function diffRow(row, shown) {
     <time title="${row.time}">${ms === null ? "" : when(ms, Date.now())}</time
     ><span
       >${shown(row.name)}
-      ${row.what && !HEADED.includes(row.what) ? html`<span class="faint">${row.what}</span> ` : ""}${said}${row.cause || row.by ? html` <span class="faint">${row.cause || `written by ${row.by}`}</span>` : ""}</span
+      ${
+        row.what && !HEADED.includes(row.what) ? html`<span class="faint">${row.what}</span> ` : ""
+      }${said}${
+        row.cause || row.by
+          ? html` <span class="faint">${row.cause || `written by ${row.by}`}</span>`
+          : ""
+      }</span
     >${receipt(row.revision)}
   </li>`;
 }

@@ -39,13 +39,23 @@ class DoctorPage extends ListPage {
     const todo = [...broken, ...unknown, ...soon];
     const are = list => (list.length === 1 ? "is" : "are");
     const sentence = todo.length
-      ? html`${broken.length ? html`<span class="c-bad">${many(broken.length, "thing")} ${are(broken)} broken</span>` : "Nothing is broken"}${soon.length ? `, ${num(soon.length)} may soon be` : ""}${unknown.length ? `, ${num(unknown.length)} ${are(unknown)} not known` : ""};
+      ? html`${
+          broken.length
+            ? html`<span class="c-bad">${many(broken.length, "thing")} ${are(broken)} broken</span>`
+            : "Nothing is broken"
+        }${soon.length ? `, ${num(soon.length)} may soon be` : ""}${
+          unknown.length ? `, ${num(unknown.length)} ${are(unknown)} not known` : ""
+        };
         ${num(good.length)} ${are(good)} as ${good.length === 1 ? "it" : "they"} must be.`
       : html`All ${num(good.length)} checks pass.`;
     renew(
       this.main,
       html`<div class="page">
-        ${answer(sentence, [isLive() ? "" : html`<span class="c-warn">as it is now, whatever moment is shown</span>`, html`<span class="m">apportion doctor</span>`, NEWER])}
+        ${answer(sentence, [
+          isLive() ? "" : html`<span class="c-warn">as it is now, whatever moment is shown</span>`,
+          html`<span class="m">apportion doctor</span>`,
+          NEWER,
+        ])}
         <div
           class="dstrip"
           role="img"
@@ -99,7 +109,13 @@ function checkRow(check) {
     <div>
       <b>${nameOf(check)}</b
       ><span
-        >${saidOf(check)}${/^(#|https?:)/.test(check.link) ? html` · <a href="${check.link}">show</a>` : check.link ? html` · <span class="m">${check.link}</span>` : ""}</span
+        >${saidOf(check)}${
+          /^(#|https?:)/.test(check.link)
+            ? html` · <a href="${check.link}">show</a>`
+            : check.link
+              ? html` · <span class="m">${check.link}</span>`
+              : ""
+        }</span
       >${fix}
     </div>
   </li>`;

@@ -150,14 +150,21 @@ class EventsPage {
   diffAddress() {
     const end = shownTime();
     const text = ms => new Date(ms).toISOString().replace(/\.\d+Z$/, "Z");
-    return `#/events?diff=${text(Math.max(instant(this.first) ?? 0, end - 600_000) + 1000)},${isLive() ? "now" : text(end)}`;
+    return `#/events?diff=${text(
+      Math.max(instant(this.first) ?? 0, end - 600_000) + 1000,
+    )},${isLive() ? "now" : text(end)}`;
   }
 
   answer() {
     const [last] = this.chosen ? [] : this.rows;
     const sentence = this.total
       ? html`${many(this.total, "event")} since
-        ${when(instant(this.first) ?? 0, shownTime(), true)}${last ? html`; the newest, at ${when(instant(last.time) ?? 0, shownTime())}, is ${receipt(last.revision)}` : ""}.`
+        ${when(instant(this.first) ?? 0, shownTime(), true)}${
+          last
+            ? html`; the newest, at ${when(instant(last.time) ?? 0, shownTime())}, is
+              ${receipt(last.revision)}`
+            : ""
+        }.`
       : "Nothing has happened yet.";
     mount(
       $("#answer"),
@@ -408,7 +415,9 @@ function eventRow({ row, count, first }, chosen) {
     tabindex="0"
     data-revision="${row.revision}"
     data-first="${first}"
-    class="k-${kindOf(row.type)} ${isRecovery(row) ? "well" : ""} ${first <= chosen && chosen <= row.revision ? "sel" : ""}"
+    class="k-${kindOf(row.type)} ${isRecovery(row) ? "well" : ""} ${
+      first <= chosen && chosen <= row.revision ? "sel" : ""
+    }"
   >
     <td class="num hide-s">${receipt(row.revision)}</td>
     <td class="m" title="${row.time}">
@@ -417,7 +426,13 @@ function eventRow({ row, count, first }, chosen) {
     <td>
       <i class="kd"></i
       ><span class="say"
-        >${isHidden(row) ? html`<span class="faint">${count > 1 ? "events" : "an event"} of another namespace</span>` : told(row)}${count > 1 ? html` <em>×${count}</em>` : ""}</span
+        >${
+          isHidden(row)
+            ? html`<span class="faint"
+                >${count > 1 ? "events" : "an event"} of another namespace</span
+              >`
+            : told(row)
+        }${count > 1 ? html` <em>×${count}</em>` : ""}</span
       >
     </td>
   </tr>`;

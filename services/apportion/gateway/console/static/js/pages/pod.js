@@ -196,7 +196,9 @@ class PodPage extends ListPage {
   placedLead() {
     const { why } = this;
     if (this.hasEnded())
-      return `${this.endedLead()}; it ${why.history.some(step => step.phase === "allocated") ? "ran" : "had its place"}`;
+      return `${this.endedLead()}; it ${
+        why.history.some(step => step.phase === "allocated") ? "ran" : "had its place"
+      }`;
     return why.phase === "allocated" && !why.unready ? "Runs" : "Has its place";
   }
 
@@ -222,7 +224,9 @@ class PodPage extends ListPage {
     const { why } = this;
     const waited = this.waited();
     return html`${this.endedLead()} without ever having a
-    place${waited === null ? "" : `, after ${duration(waited)} of waiting`}${why.refused ? html`: ${this.reason()}` : ""}.`;
+    place${
+      waited === null ? "" : `, after ${duration(waited)} of waiting`
+    }${why.refused ? html`: ${this.reason()}` : ""}.`;
   }
 
   /** What keeps it, or kept it; the nearest node is a link. */
@@ -242,7 +246,8 @@ class PodPage extends ListPage {
   waitWords() {
     const waited = this.waited();
     if (waited === null) return "";
-    const looked = this.history?.items?.some(({ type }) => type === "PodRefused"); // its story has it waiting, however short
+    // its story has it waiting, however short
+    const looked = this.history?.items?.some(({ type }) => type === "PodRefused");
     const words =
       waited < 2 && !looked
         ? ", after no wait"
@@ -303,7 +308,9 @@ class PodPage extends ListPage {
   standing() {
     const { waiting } = this.why;
     if (this.isGated()) return "in no line yet";
-    return html`${waiting ? `number ${num(waiting.position)} of ${num(waiting.pending)}; ` : ""}${link("waiting", "see the lines")}`;
+    return html`${
+      waiting ? `number ${num(waiting.position)} of ${num(waiting.pending)}; ` : ""
+    }${link("waiting", "see the lines")}`;
   }
 
   steps() {
@@ -431,7 +438,12 @@ class PodPage extends ListPage {
       </div>
       <div class="runs">${rows.map((row, at) => runRow(row, at, { rows, parts, most }))}</div>
       <div class="keyrow">
-        ${parts.map((part, at) => html`<span><i class="sw" data-s="background:var(${PART_COLOURS[at % 4]})"></i>${part}</span>`)}
+        ${parts.map(
+          (part, at) =>
+            html`<span
+              ><i class="sw" data-s="background:var(${PART_COLOURS[at % 4]})"></i>${part}</span
+            >`,
+        )}
       </div>
     </section>`;
   }
@@ -453,13 +465,23 @@ class PodPage extends ListPage {
       <h2>
         ${this.shareHead()}
         <small
-          >${mine.length > 1 ? `${mine.length} cards of ` : ""}${placed.node}${model}${this.hasEnded() ? ", at its end" : ""}</small
+          >${
+            mine.length > 1 ? `${mine.length} cards of ` : ""
+          }${placed.node}${model}${this.hasEnded() ? ", at its end" : ""}</small
         >
       </h2>
       <div class="cards8">${cards.map(card => this.cardBox(card))}</div>
-      ${cards.length ? html`<div class="legend">${legend([...statesOf(cards), ...(cards.some(isOwn) ? [["own", "this pod"]] : [])])}</div>` : ""}
+      ${
+        cards.length
+          ? html`<div class="legend">
+              ${legend([...statesOf(cards), ...(cards.some(isOwn) ? [["own", "this pod"]] : [])])}
+            </div>`
+          : ""
+      }
       <div class="kv">
-        ${[...amounts].map(amount => html`<span>${mine.length > 1 ? "each" : "memory"}</span><b>${amount}</b>`)}${first?.cores ? html`<span>cores</span><b>${coresHeld(first)}</b>` : ""}
+        ${[...amounts].map(
+          amount => html`<span>${mine.length > 1 ? "each" : "memory"}</span><b>${amount}</b>`,
+        )}${first?.cores ? html`<span>cores</span><b>${coresHeld(first)}</b>` : ""}
         ${cards.length ? html`<span>beside</span><b>${this.besideWords()}</b>` : ""}
       </div>
     </section>`;
@@ -509,7 +531,9 @@ class PodPage extends ListPage {
     return html`<a
       class="c8"
       href="${address}"
-      aria-label="card ${device.index}${own ? `, ${this.hasEnded() ? "held" : "holds"} a share of this pod` : ""}${state ? `, ${state}` : ""}"
+      aria-label="card ${device.index}${
+        own ? `, ${this.hasEnded() ? "held" : "holds"} a share of this pod` : ""
+      }${state ? `, ${state}` : ""}"
       >${gauge(state, shares)}${own ? html`<b>${device.index}</b>` : html`<span>${device.index}</span>`}</a
     >`;
   }
@@ -533,9 +557,35 @@ class PodPage extends ListPage {
             >
           </p>`,
       )}
-      ${why.unready ? html`<p class="note bad">${ICONS.broken}<span>${ownTimes(sentenceCase(why.unready))}: nobody ${ended ? "knew how it fared" : "knows how it fares"} there.</span></p>` : ""}
-      ${why.evicted ? html`<p class="note warn">${ICONS.soon}<span>It ${ended ? "was" : "is"} to go, for ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has gone since" : ""}.</span></p>` : ""}
-      ${why.last_failure ? html`<p class="note warn">${ICONS.soon}<span>An earlier placement came to nothing: ${ownTimes(why.last_failure)}</span></p>` : ""}
+      ${
+        why.unready
+          ? html`<p class="note bad">
+              ${ICONS.broken}<span
+                >${ownTimes(sentenceCase(why.unready))}: nobody
+                ${ended ? "knew how it fared" : "knows how it fares"} there.</span
+              >
+            </p>`
+          : ""
+      }
+      ${
+        why.evicted
+          ? html`<p class="note warn">
+              ${ICONS.soon}<span
+                >It ${ended ? "was" : "is"} to go, for
+                ${why.evicted.beneficiary_name}${why.evicted_in_vain ? ", which has gone since" : ""}.</span
+              >
+            </p>`
+          : ""
+      }
+      ${
+        why.last_failure
+          ? html`<p class="note warn">
+              ${ICONS.soon}<span
+                >An earlier placement came to nothing: ${ownTimes(why.last_failure)}</span
+              >
+            </p>`
+          : ""
+      }
     </section>`;
   }
 
@@ -550,7 +600,14 @@ class PodPage extends ListPage {
           ? html`<section class="card">
               <h2>Room is made for it</h2>
               <ol class="mini">
-                ${leaving.map(each => html`<li><span>${podName(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}
+                ${leaving.map(
+                  each =>
+                    html`<li>
+                      <span
+                        >${podName(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span
+                      >
+                    </li>`,
+                )}
               </ol>
             </section>`
           : ""
@@ -560,11 +617,30 @@ class PodPage extends ListPage {
           ${limited ? `Why it ${ended ? "waited" : "waits"}` : `Why none ${ended ? "fitted" : "fits"}`}
           <small>${this.unblockWords(limited)}</small>
         </h2>
-        ${causes.length ? html`${this.limitWords()}${causeList(causes, refused.nodes)}` : html`<p>${withCode(sentenceCase(this.why.sentence))}.</p>`}
-        ${ended || this.isGated() ? "" : html`<div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div>`}
+        ${
+          causes.length
+            ? html`${this.limitWords()}${causeList(causes, refused.nodes)}`
+            : html`<p>${withCode(sentenceCase(this.why.sentence))}.</p>`
+        }
+        ${
+          ended || this.isGated()
+            ? ""
+            : html`<div class="acts">
+                ${link(
+                  "whatif",
+                  "Try a change",
+                  { pod: `${this.namespace}/${this.name}` },
+                  "btn pri",
+                )}${link("waiting", "Its line", {}, "btn")}
+              </div>`
+        }
       </section>
       ${nearest(refused?.nearest ?? [])}
-      ${this.history instanceof Problem && !this.history.unknown ? problemNote(this.history, "what happened to a pod") : ""}`;
+      ${
+        this.history instanceof Problem && !this.history.unknown
+          ? problemNote(this.history, "what happened to a pod")
+          : ""
+      }`;
   }
 
   unblockWords(limited) {
@@ -575,7 +651,9 @@ class PodPage extends ListPage {
         : this.isGated()
           ? "no scheduler looks at it before"
           : "nobody has looked yet";
-    return `${limited ? "" : `of ${many(refused.nodes, "node")}, `}and what would ${this.hasEnded() ? "have unblocked" : "unblock"} it`;
+    return `${limited ? "" : `of ${many(refused.nodes, "node")}, `}and what would ${
+      this.hasEnded() ? "have unblocked" : "unblock"
+    } it`;
   }
 
   /** The limit, or the gang, that keeps it out: the causes below it are of nodes. */
@@ -615,7 +693,15 @@ function runRow(row, at, { rows, parts, most }) {
   return html`<div class="run ${at ? "" : "won"}">
     <span class="m">${nodeLink(row.node)}</span
     ><span class="stackbar" role="img" aria-label="${said}"
-      >${parts.map((part, place) => html`<i title="${part} ${(row.parts[part] ?? 0).toFixed(1)}" data-s="width:${(Math.max(0, row.parts[part] ?? 0) / most) * 100}%;background:var(${PART_COLOURS[place % 4]})"></i>`)}</span
+      >${parts.map(
+        (part, place) =>
+          html`<i
+            title="${part} ${(row.parts[part] ?? 0).toFixed(1)}"
+            data-s="width:${
+              (Math.max(0, row.parts[part] ?? 0) / most) * 100
+            }%;background:var(${PART_COLOURS[place % 4]})"
+          ></i>`,
+      )}</span
     ><b class="m">${row.total.toFixed(1)}</b
     ><em class="m">${at ? behindWords(rows[0].total, row.total) : ""}</em>
   </div>`;

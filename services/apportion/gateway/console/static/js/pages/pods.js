@@ -82,7 +82,12 @@ class PodsPage extends ListPage {
     const sentence = live
       ? html`${num(live)} ${live === 1 ? "pod is" : "pods are"} live: ${num(phases.allocated ?? 0)}
         hold their shares,
-        ${link("waiting", `${num(waits)} wait`)}${phases.rejected ? html`; ${link("pods", `${num(phases.rejected)} cannot be read`, { phase: "rejected" }, "c-bad")}` : ""}.`
+        ${link("waiting", `${num(waits)} wait`)}${
+          phases.rejected
+            ? html`;
+              ${link("pods", `${num(phases.rejected)} cannot be read`, { phase: "rejected" }, "c-bad")}`
+            : ""
+        }.`
       : "No pod is live.";
     renew(
       $("#answer"),

@@ -36,7 +36,9 @@ const LEAST_MS = 2000; // the first second of a ledger has a report too
 const SERIES = 7;
 const ROWS = 12;
 const NO_PRICES = "no-prices"; // of a file that is wrong the next report may be right
-let unpriced = null; // the gateway's word that it has no price file: it has one from its start or never, so it is asked once
+// the gateway's word that it has no price file: it has one from its start or never, so it is asked
+// once
+let unpriced = null;
 
 /** See app.js. */
 export const open = (main, context) => new ReportsPage(main, context).start();
@@ -94,7 +96,12 @@ class ReportsPage extends ListPage {
     const sentence = total.granted_gpu_hours
       ? html`${decimal(total.granted_gpu_hours)} GPU hours were granted since ${began},
         ${percent(total.granted_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of what there
-        was${total.reported_gpu_hours ? html`; where nodes tell, ${percent(total.used_gpu_hours / total.reported_gpu_hours)} of them did something` : ""}.`
+        was${
+          total.reported_gpu_hours
+            ? html`; where nodes tell, ${percent(total.used_gpu_hours / total.reported_gpu_hours)}
+              of them did something`
+            : ""
+        }.`
       : html`Nothing was granted since ${began}.`;
     const money = this.cost?.total?.cost;
     renew(
@@ -149,7 +156,10 @@ class ReportsPage extends ListPage {
     return instant(this.usage.begins) ?? instant(this.usage.from);
   }
 
-  /** The figures as files, up to the moment to which the tables are; who sees some namespaces only has them as JSON alone. */
+  /**
+   * The figures as files, up to the moment to which the tables are; who sees some namespaces only
+   * has them as JSON alone.
+   */
   files(report) {
     const file = (words, format, name) =>
       html`<a
@@ -160,13 +170,18 @@ class ReportsPage extends ListPage {
       >`;
     const name = `${report}-by-${this.by.replace(/\W+/g, "-")}`;
     return html`<div class="acts">
-      ${me.all ? file("CSV", "csv", `${name}.csv`) : ""}${file("JSON", "json", `${name}.json`)}${me.all && report === "cost" ? file("FOCUS", "focus", `${name}-focus.csv`) : ""}
+      ${me.all ? file("CSV", "csv", `${name}.csv`) : ""}${file("JSON", "json", `${name}.json`)}${
+        me.all && report === "cost" ? file("FOCUS", "focus", `${name}-focus.csv`) : ""
+      }
     </div>`;
   }
 
   // ---- the chart ----
 
-  /** What stands above the line, where there is any; and where something failed, why the line may stand all the same. */
+  /**
+   * What stands above the line, where there is any; and where something failed, why the line may
+   * stand all the same.
+   */
   offWords() {
     const { usage } = this;
     const off = usage.total.cordoned_gpu_hours || usage.total.broken_gpu_hours;
@@ -180,7 +195,14 @@ class ReportsPage extends ListPage {
           </div>`
         : ""
     }
-    ${failed ? html`<p class="foot faint">What is held of a broken card is granted until its pods are gone: only then does the line fall by it.</p>` : ""}`;
+    ${
+      failed
+        ? html`<p class="foot faint">
+            What is held of a broken card is granted until its pods are gone: only then does the
+            line fall by it.
+          </p>`
+        : ""
+    }`;
   }
 
   chart() {
@@ -236,7 +258,16 @@ class ReportsPage extends ListPage {
       }));
     mount(
       box,
-      html`${stackChart({ width, times, end, series, line, off, marks, label: `Cards granted over time by ${this.by}. ${usableWords(line)}. The table below has the figures.` })}${stackNotes({ width, times, end, series, marks })}`,
+      html`${stackChart({
+        width,
+        times,
+        end,
+        series,
+        line,
+        off,
+        marks,
+        label: `Cards granted over time by ${this.by}. ${usableWords(line)}. The table below has the figures.`,
+      })}${stackNotes({ width, times, end, series, marks })}`,
     );
     this.drawn = width;
   }
@@ -269,7 +300,9 @@ class ReportsPage extends ListPage {
             <th scope="col">${this.by[0].toUpperCase() + this.by.slice(1)}</th>
             <th scope="col" class="num">GPU hours</th>
             <th scope="col" class="num hide-s">Of all</th>
-            ${told ? html`<th scope="col" class="num">Used</th>` : ""}${priced ? html`<th scope="col" class="num">Cost</th>` : ""}
+            ${told ? html`<th scope="col" class="num">Used</th>` : ""}${
+              priced ? html`<th scope="col" class="num">Cost</th>` : ""
+            }
           </tr>
         </thead>
         <tbody>
@@ -294,7 +327,13 @@ class ReportsPage extends ListPage {
               ${whole.granted_gpu_hours ? decimal(whole.granted_gpu_hours) : NOTHING}
             </td>
             <td class="num m hide-s">${part(whole)}</td>
-            ${told ? html`<td class="num m">${percent(whole.used_gpu_hours / whole.reported_gpu_hours)}</td>` : ""}${priced ? html`<td class="num m">${amount(cost.total.cost, cost.currency)}</td>` : ""}
+            ${
+              told
+                ? html`<td class="num m">
+                    ${percent(whole.used_gpu_hours / whole.reported_gpu_hours)}
+                  </td>`
+                : ""
+            }${priced ? html`<td class="num m">${amount(cost.total.cost, cost.currency)}</td>` : ""}
           </tr>
           ${[
             ["Free", whole.free_gpu_hours],
@@ -321,13 +360,31 @@ class ReportsPage extends ListPage {
       <td class="name">
         <i
           class="nsdot"
-          data-s="background:${this.by === "namespace" || at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"
+          data-s="background:${
+            this.by === "namespace" || at < SERIES
+              ? this.colour(each.key, at)
+              : NAMESPACE_COLOURS[OTHER]
+          }"
         ></i
         >${this.keyLink(each.key)}${second([each.granted_gpu_hours ? `${part(each)} of all` : ""])}
       </td>
       <td class="num m">${each.granted_gpu_hours ? decimal(each.granted_gpu_hours) : NOTHING}</td>
       <td class="num m hide-s">${part(each)}</td>
-      ${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${(100 * each.used_gpu_hours) / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}
+      ${
+        told
+          ? html`<td class="num m">
+              ${
+                each.reported_gpu_hours
+                  ? html`<span class="ub"
+                        ><i
+                          data-s="width:${(100 * each.used_gpu_hours) / each.reported_gpu_hours}%"
+                        ></i></span
+                      >${percent(each.used_gpu_hours / each.reported_gpu_hours)}`
+                  : "–"
+              }
+            </td>`
+          : ""
+      }${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}
     </tr>`;
   }
 
@@ -348,7 +405,11 @@ class ReportsPage extends ListPage {
       return html`<section class="card">
         <h2>Idle shares</h2>
         <p class="faint">
-          ${idle.reported ? "No share did nothing for an hour." : "Nodes tell once an hour what was used; none has yet."}
+          ${
+            idle.reported
+              ? "No share did nothing for an hour."
+              : "Nodes tell once an hour what was used; none has yet."
+          }
         </p>
       </section>`;
     return html`<section class="card">
@@ -404,6 +465,8 @@ const NOTHING = html`<span class="faint">nothing</span>`;
 const stepWords = seconds =>
   seconds < 3600 ? many(seconds / 60, "minute") : many(seconds / 3600, "hour");
 const usableWords = line =>
-  `Granted or free were ${[line[0], Math.min(...line), line.at(-1)].map((value, at) => `${value.toFixed(1)} cards ${["at first", "at least", "at last"][at]}`).join(", ")}`;
+  `Granted or free were ${[line[0], Math.min(...line), line.at(-1)]
+    .map((value, at) => `${value.toFixed(1)} cards ${["at first", "at least", "at last"][at]}`)
+    .join(", ")}`;
 const amount = (value, currency) =>
   value === undefined || value === null ? "–" : `${decimal(value)} ${currency}`.trim();

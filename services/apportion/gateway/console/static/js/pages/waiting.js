@@ -32,7 +32,9 @@ class WaitingPage extends ListPage {
     const sentence = all.pods
       ? html`${many(all.pods, "pod")} ${all.pods === 1 ? "waits" : "wait"} for
         ${many(all.devices, "card")} in
-        ${many(all.lines_count, "line")}${since_ms === null ? "" : `; the longest since ${when(since_ms, shownTime())}`}.`
+        ${many(all.lines_count, "line")}${
+          since_ms === null ? "" : `; the longest since ${when(since_ms, shownTime())}`
+        }.`
       : "Nobody waits.";
     renew(
       this.main,
@@ -52,8 +54,23 @@ class WaitingPage extends ListPage {
           NEWER,
         ])}
         ${all.lines.map((line, at) => lineCard(line, at))}
-        ${all.lines_count > all.lines.length ? html`<p class="faint">and ${num(all.lines_count - all.lines.length)} lines behind them</p>` : ""}
-        ${all.pods ? "" : html`<section class="card"><p class="lead">Every pod that can have a place has one. ${link("whatif", "Try what would happen")} with another.</p></section>`}
+        ${
+          all.lines_count > all.lines.length
+            ? html`<p class="faint">
+                and ${num(all.lines_count - all.lines.length)} lines behind them
+              </p>`
+            : ""
+        }
+        ${
+          all.pods
+            ? ""
+            : html`<section class="card">
+                <p class="lead">
+                  Every pod that can have a place has one.
+                  ${link("whatif", "Try what would happen")} with another.
+                </p>
+              </section>`
+        }
       </div>`,
     );
   }
@@ -102,7 +119,11 @@ function lineCard(line, at) {
               ? html`<tr class="more">
                   <td></td>
                   <td colspan="4">
-                    ${link("pods", `and ${num(line.pods - Math.min(rows, line.first.length))} more`, { phase: "waiting" })}
+                    ${link(
+                      "pods",
+                      `and ${num(line.pods - Math.min(rows, line.first.length))} more`,
+                      { phase: "waiting" },
+                    )}
                   </td>
                 </tr>`
               : ""
@@ -163,7 +184,12 @@ function reasons(line) {
   const whole = line.apart ? html`<p>${withCode(sentenceCase(line.apart))}.</p>` : "";
   if (!line.causes.length)
     return html`<h3>Why not yet</h3>
-      ${whole || html`<p>${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}</p>`}`;
+      ${
+        whole ||
+        html`<p>
+          ${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}
+        </p>`
+      }`;
   // Nodes are not what one limit is about: its sentence has the numbers that its cause has not.
   const causes =
     whole && !line.nodes && line.causes.length === 1
@@ -175,7 +201,11 @@ function reasons(line) {
     </h3>
     ${causes === line.causes ? whole : ""}${causeList(causes, line.nodes)}
     <p class="try">
-      ${link("whatif", "Try a change →", first && isTold(first.name) ? { pod: `${first.namespace}/${first.name}` } : {})}
+      ${link(
+        "whatif",
+        "Try a change →",
+        first && isTold(first.name) ? { pod: `${first.namespace}/${first.name}` } : {},
+      )}
     </p>`;
 }
 

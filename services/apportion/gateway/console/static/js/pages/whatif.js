@@ -7,19 +7,18 @@ import { behindWords, byName, many, num, shortModel } from "../format.js";
 import { $, $$, html, mount } from "../html.js";
 import { link, namespaceDot, podLink, receipt } from "../links.js";
 import { isLive, moment, revisionWords } from "../moment.js";
-import { answer, causeList, clauses, command, copyFrom, second, segments } from "../parts.js";
+import { answer, causeList, command, copyFrom, second, segments } from "../parts.js";
 import { POLICIES } from "../policies.js";
 import { nodeOf } from "../sentence.js";
 import { OUTCOMES } from "../vocabulary.js";
 import { isTold, nodeName, podName } from "../words.js";
 import { Working } from "../working.js";
-import { beforeAfter } from "./before_after.js";
+import { beforeAfter, ROWS, waiters } from "./before_after.js";
 import { sentence, sentenceCase, withCode } from "../typography.js";
 
 const CHOICES = [["", "as it is"], ...POLICIES.map(name => [name, name])];
 const TYPING_MS = 600;
 const NODES_DRAWN = 5;
-const ROWS = 12;
 const NAMES_OFFERED = 20;
 const LINES_LOOKED_AT = 20; // for a pod whose name this reader is told
 const CARDS_OFFERED = 50;
@@ -77,7 +76,8 @@ class WhatIfPage {
 
   /**
    * The pod that the page is about: the one that is named, else, where nothing is asked, the first
-   * in the queue whose name is told to this reader; or none. The gateway tells what it asks for, not its whole manifest, and what fits in its
+   * in the queue whose name is told to this reader; or none. The gateway tells what it asks for,
+   * not its whole manifest, and what fits in its
    * stead would say nothing of it: so nothing is written for it.
    */
   async meet() {
@@ -183,7 +183,11 @@ class WhatIfPage {
     return this.pod
       ? answer(
           html`What would help
-          ${podLink(...this.pod)}${this.first ? `, the first in the queue${this.isFirstOfAll ? "" : " that you may see"}` : ""}?`,
+          ${podLink(...this.pod)}${
+            this.first
+              ? `, the first in the queue${this.isFirstOfAll ? "" : " that you may see"}`
+              : ""
+          }?`,
           ["Add nodes, choose a policy, or write another manifest."],
         )
       : answer("What would happen? Write a manifest, or name a node or a card.");
@@ -248,8 +252,9 @@ class WhatIfPage {
       this.policy ? `--policy ${this.policy}` : "",
     ];
     mount($("#same"), this.asks() ? command(words.filter(Boolean).join(" ")) : "");
-    $("#as-of").textContent =
-      `The scheduler's own engine, on a copy of the state${isLive() ? "" : ` at ${revisionWords(moment.revision)}`}.${this.asks() ? " The same as a command:" : ""}`;
+    $("#as-of").textContent = `The scheduler's own engine, on a copy of the state${
+      isLive() ? "" : ` at ${revisionWords(moment.revision)}`
+    }.${this.asks() ? " The same as a command:" : ""}`;
   }
 
   clicked(event) {
@@ -310,7 +315,10 @@ class WhatIfPage {
       .slice(0, CARDS_OFFERED);
   }
 
-  /** A card as addresses of the console have it, NODE:NUMBER, becomes its id, which is what a plan knows; another word stays. */
+  /**
+   * A card as addresses of the console have it, NODE:NUMBER, becomes its id, which is what a plan
+   * knows; another word stays.
+   */
   async meetCards(signal) {
     const lose = await Promise.all(this.lose.map(each => this.idOf(each)));
     if (signal.aborted || String(lose) === String(this.lose)) return;
@@ -446,7 +454,13 @@ class WhatIfPage {
     mount(
       $("#result"),
       html`<p class="again" aria-hidden="true">${withCode(words)}</p>
-        ${more || again ? html`<section class="card">${more}${again ? html`<div class="acts"><button class="btn" data-again>Ask again</button></div>` : ""}</section>` : ""}`,
+        ${
+          more || again
+            ? html`<section class="card">
+                ${more}${again ? html`<div class="acts"><button class="btn" data-again>Ask again</button></div>` : ""}
+              </section>`
+            : ""
+        }`,
     );
     this.end(words, false);
   }
@@ -487,7 +501,10 @@ class WhatIfPage {
     return this.isAdded(name) ? html`<span class="m">${name}</span>` : nodeName(name);
   }
 
-  /** A node that is lost, or that of a card: of one that was not offered here its story tells. Ids of cards have capitals, names of nodes none. */
+  /**
+   * A node that is lost, or that of a card: of one that was not offered here its story tells. Ids
+   * of cards have capitals, names of nodes none.
+   */
   async nodeNamed(name) {
     if (this.nodeOf.has(name) || name === name.toLowerCase()) return this.nodeOf.get(name) ?? name;
     const { items } = await this.or(
@@ -539,7 +556,11 @@ class WhatIfPage {
               </section>`
             : ""
         }
-        ${plan.passed_over.length ? html`<p class="note"><span>Passed over: ${plan.passed_over.join(", ")}</span></p>` : ""}
+        ${
+          plan.passed_over.length
+            ? html`<p class="note"><span>Passed over: ${plan.passed_over.join(", ")}</span></p>`
+            : ""
+        }
         ${beforeAfter(plan, nodes, this.lose)} ${plan.pods.map(pod => this.planned(pod))}
         ${this.table("Who is hit", plan.moved, "held a place on what is lost")}
         ${this.table("Who is helped", plan.helped, "wait now, and would have a place")}
@@ -555,8 +576,15 @@ class WhatIfPage {
                       html`<li>
                         <span
                           >${podName(pod.namespace, pod.pod)} leaves ${this.nodeName(pod.node)} for
-                          <span class="m">${pod.beneficiary}</span
-                          >${pod.to ? html`, and goes to ${this.nodeName(pod.to)}` : ""}${pod.budgets.length ? html` <span class="c-warn">(exceeds ${pod.budgets.join(", ")})</span>` : ""}</span
+                          <span class="m">${pod.beneficiary}</span>${
+                            pod.to ? html`, and goes to ${this.nodeName(pod.to)}` : ""
+                          }${
+                            pod.budgets.length
+                              ? html` <span class="c-warn"
+                                  >(exceeds ${pod.budgets.join(", ")})</span
+                                >`
+                              : ""
+                          }</span
                         >
                       </li>`,
                   )}
@@ -588,33 +616,23 @@ class WhatIfPage {
     const best = pod.placed
       ? [{ node: pod.placed.node, total: pod.placed.score.total ?? 0 }, ...runners]
       : [];
-    const most = Math.max(1e-9, ...best.map(row => row.total));
     return html`<section class="card">
       <h2>
         <span class="m">${pod.namespace}/${pod.name}</span>
-        ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${outcomeWords(pod.without)}</small>` : ""}
+        ${outcomeChip(pod.outcome)}${
+          pod.without && pod.without !== pod.outcome
+            ? html` <small>without the change: ${outcomeWords(pod.without)}</small>`
+            : ""
+        }
       </h2>
       <p>
-        ${pod.refused ? "" : withCode(`${sentenceCase(pod.sentence)}.`)}${pod.refused && pod.pending_since ? html`Waits already, since ${receipt(pod.pending_since)}.` : ""}
+        ${pod.refused ? "" : withCode(`${sentenceCase(pod.sentence)}.`)}${
+          pod.refused && pod.pending_since
+            ? html`Waits already, since ${receipt(pod.pending_since)}.`
+            : ""
+        }
       </p>
-      ${
-        best.length
-          ? html`<div class="runs">
-              ${best.map(
-                (row, at) =>
-                  html`<div class="run ${at ? "" : "won"}">
-                    <span class="m">${this.nodeName(row.node)}</span
-                    ><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"
-                      ><i
-                        data-s="width:${(Math.max(0, row.total) / most) * 100}%;background:var(--p1)"
-                      ></i></span
-                    ><b class="m">${row.total.toFixed(1)}</b
-                    ><em class="m">${at ? behindWords(best[0].total, row.total) : ""}</em>
-                  </div>`,
-              )}
-            </div>`
-          : ""
-      }
+      ${this.scores(best)}
       ${
         pod.beside.length
           ? html`<h3>Beside</h3>
@@ -634,13 +652,46 @@ class WhatIfPage {
       ${
         pod.refused
           ? html`<h3>
-                ${pod.outcome === "never" ? (pod.refused.never ? "What an empty fleet lacks" : "Why it can never have a place") : "Why it would wait"}
+                ${
+                  pod.outcome === "never"
+                    ? pod.refused.never
+                      ? "What an empty fleet lacks"
+                      : "Why it can never have a place"
+                    : "Why it would wait"
+                }
               </h3>
               ${limitBesides(pod.refused)}${causeList(pod.refused.causes, pod.refused.nodes)}`
           : ""
       }
-      ${pod.ahead ? html`<p class="faint">${many(pod.ahead, "pod")} would have their turn before it: ${link("waiting", "the lines")}.</p>` : ""}
+      ${
+        pod.ahead
+          ? html`<p class="faint">
+              ${many(pod.ahead, "pod")} would have their turn before it:
+              ${link("waiting", "the lines")}.
+            </p>`
+          : ""
+      }
     </section>`;
+  }
+
+  /** The score of each node, with the best one first. */
+  scores(best) {
+    if (!best.length) return "";
+    const most = Math.max(1e-9, ...best.map(row => row.total));
+    return html`<div class="runs">
+      ${best.map(
+        (row, at) =>
+          html`<div class="run ${at ? "" : "won"}">
+            <span class="m">${this.nodeName(row.node)}</span
+            ><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"
+              ><i
+                data-s="width:${(Math.max(0, row.total) / most) * 100}%;background:var(--p1)"
+              ></i></span
+            ><b class="m">${row.total.toFixed(1)}</b
+            ><em class="m">${at ? behindWords(best[0].total, row.total) : ""}</em>
+          </div>`,
+      )}
+    </div>`;
   }
 
   table(words, pods, about) {
@@ -661,11 +712,19 @@ class WhatIfPage {
             pod =>
               html`<tr data-row tabindex="0">
                 <td class="name">
-                  ${namespaceDot(pod.namespace)}${podName(pod.namespace, pod.name)}${second([pod.placed?.score?.total ? `score ${pod.placed.score.total.toFixed(1)}` : ""])}
+                  ${namespaceDot(pod.namespace)}${podName(pod.namespace, pod.name)}${second([
+                    pod.placed?.score?.total ? `score ${pod.placed.score.total.toFixed(1)}` : "",
+                  ])}
                 </td>
                 <td>${pod.was ? nodeName(pod.was) : html`<span class="faint">waits</span>`}</td>
                 <td>
-                  ${pod.node ? this.nodeName(pod.node) : html`<span class="c-bad">${pod.outcome === "never" ? "nowhere" : "waits"}${lackWords(pod)}</span>`}
+                  ${
+                    pod.node
+                      ? this.nodeName(pod.node)
+                      : html`<span class="c-bad"
+                          >${pod.outcome === "never" ? "nowhere" : "waits"}${lackWords(pod)}</span
+                        >`
+                  }
                 </td>
                 <td class="num m hide-s">${pod.placed?.score?.total?.toFixed(1) ?? "–"}</td>
               </tr>`,
@@ -705,12 +764,12 @@ const unusable = problems =>
 
 const LOOKS = { fits: "allocated", "not-now": "waiting", never: "never", unchanged: "allocated" };
 
-/** What keeps a pod from a place: the limit or its gang, else what the nearest node lacks. */
 /** What keeps a gang out that no cause says: of a limit one does. */
 function limitBesides({ limit, causes }) {
   return limit && !causes.some(cause => cause.is_limit) ? html`<p>${sentenceCase(limit)}.</p>` : "";
 }
 
+/** What keeps a pod from a place: the limit or its gang, else what the nearest node lacks. */
 function lackWords({ refused }) {
   if (refused?.limit) return `: ${refused.limit}`;
   const near = refused?.nearest?.find(miss => miss.missing);
@@ -722,43 +781,3 @@ const outcomeWords = outcome => OUTCOMES[outcome] ?? outcome;
 function outcomeChip(outcome) {
   return html`<span class="chip p-${LOOKS[outcome] ?? ""}">${outcomeWords(outcome)}</span>`;
 }
-
-/**
- * Those that would wait, by what they wait for: the first of each line, and how many more. Where none of them has its turn
- * before a pod of the manifest, those who wait already are only counted: the change is not about them.
- */
-function waiters({ waiting: pods, after, ...plan }) {
-  const isBehind = plan.pods.some(pod => pod.ahead);
-  const told = isBehind ? pods : pods.filter(pod => pod.submitted_revision > plan.revision);
-  const lines = [...Map.groupBy(told, pod => `${pod.priority} ${pod.cause}`).values()].map(
-    line => ({ first: line[0], count: (isBehind && line[0].alike) || line.length }),
-  );
-  const above = new Set(
-    [...plan.pods, ...plan.moved]
-      .filter(pod => !pod.node)
-      .map(pod => `${pod.namespace}/${pod.name}`),
-  );
-  const total = (after?.waiting ?? 0) - above.size;
-  const left = total - lines.reduce((sum, { count }) => sum + count, 0);
-  if (!lines.length && left <= 0) return "";
-  return html`<section class="card">
-    <h2>Who would wait${lines.length ? html` <small>in their order, by what for</small>` : ""}</h2>
-    <ol class="mini">
-      ${lines.slice(0, ROWS).map(waiterRow)}${lines.length > ROWS ? html`<li class="faint">and ${num(lines.length - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">${leftWords(left, { isAlone: !lines.length, isBehind, isNamed: total <= pods.length })}</li>` : ""}
-    </ol>
-  </section>`;
-}
-
-/** Those that are not told, as the verb counts them: of pods that the plan does not name nobody knows that they wait now. */
-function leftWords(left, { isAlone, isBehind, isNamed }) {
-  if (isBehind && !isAlone) return `and ${many(left, "pod")} in lines behind them`;
-  if (isNamed) return `${many(left, "pod")} would go on waiting, as now`;
-  return isAlone ? `${many(left, "pod")} would wait` : `and ${many(left, "pod")} more would wait`;
-}
-
-const waiterRow = ({ first, count }) =>
-  html`<li>
-    <span
-      >${podName(first.namespace, first.pod)}${count > 1 ? ` and ${num(count - 1)} more` : ""}${first.priority ? html` <span class="faint">of priority ${first.priority}</span>` : ""}${isTold(first.cause) ? html`: ${clauses(withCode(first.lead), first.clauses.map(withCode))}` : ""}</span
-    >
-  </li>`;
