@@ -104,10 +104,10 @@ def test_use_is_sent_again_as_late_as_an_intake_of_a_full_ledger_says(
         services, clock = Services(), SkewedClock(random.Random(0), skew_s=0.0)
         intake = await services.intake()
         assert (await services.say(report("n1", CARD), "node")).revision == 1
-        intake = IntakeClient(MemoryLedger(services.server, role="agent"), clock)
+        client = IntakeClient(MemoryLedger(services.server, role="agent"), clock)
         record = UsageRecorded(node="n1", seconds=3_600, shares=())
         publishing = asyncio.create_task(
-            Publisher("agent/n1", clock, intake.append).publish(record, event_id="u", basis=1)
+            Publisher("agent/n1", clock, client.append).publish(record, event_id="u", basis=1)
         )
         await rest(3.5 * LATER_S)
         page = intake.metrics.render().decode()
