@@ -25,6 +25,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.operations import Policy
 from tests.support.fleet import A100_80, T4, gpu, node, observed, rack
+from tests.support.golden import Golden
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, placed, pod, shape, share
 
@@ -37,16 +38,13 @@ def explained(ledger: Ledger, uid: str) -> Why:
     return answer
 
 
-def test_waiting_counts_by_priority_then_revision() -> None:
+def test_waiting_counts_by_priority_then_revision(golden: Golden) -> None:
     """The position is the one in which the queue is worked off."""
     ledger = Ledger(pod("a"), pod("b"), pod("c", priority=5))
     waiting = {uid: explained(ledger, uid).waiting for uid in "abc"}
     positions = {uid: part.position for uid, part in waiting.items() if part}
     assert positions == {"c": 1, "a": 2, "b": 3}
-    assert explained(ledger, "b").sentence == (
-        "default/b waits for a decision: number 3 of 3 waiting pods, by priority and then by "
-        "revision"
-    )
+    golden({"the last of three": explained(ledger, "b").sentence})
 
 
 def test_placed_names_the_runner_up_and_the_deciding_part() -> None:
@@ -103,48 +101,41 @@ def test_how_its_card_was_chosen_is_said(policy: Policy, own: str, said: str) ->
     assert later.choice == "", "nobody knows by which policy it was"
 
 
-def test_of_a_pod_that_has_ended_it_is_said_what_was() -> None:
+def test_of_a_pod_that_has_ended_it_is_said_what_was(golden: Golden) -> None:
     """It waits no longer, so what was said of it is told as such."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(100_000))).settle()
     before = explained(ledger, "p1")
     step = Step(phase="ended", revision=9, time="2026-01-01T00:00:00.000000Z")
-    assert why_ended(before, step, "deleted", ()).sentence == (
-        "default/p1 ended at revision 9, 2026-01-01T00:00:00Z: deleted. At revision "
-        f"{before.revision} {before.sentence.replace(' is waiting ', ' was waiting ')}"
-    )
+    told = {"refused": why_ended(before, step, "deleted", ()).sentence}
     ran = explained(Ledger(rack("n1", 1), pod("p1", ask(1_000))).settle(), "p1")
-    said = why_ended(ran, step, "", ()).sentence
-    assert f". At revision {ran.revision} default/p1 was placed on n1 (score " in said
+    told["placed"] = why_ended(ran, step, "", ()).sentence
     waited = explained(Ledger(pod("p1")), "p1")
-    said = why_ended(waited, step, "", ()).sentence
-    assert f". At revision {waited.revision} default/p1 waited for a decision: " in said
+    told["not decided"] = why_ended(waited, step, "", ()).sentence
+    golden(told)
 
 
-def test_only_node_that_fits_is_said_so() -> None:
+def test_only_node_that_fits_is_said_so(golden: Golden) -> None:
     """Without a rival there is nothing to compare."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4)).submit(pod("p1", ask(40_000)))
     answer = explained(ledger.settle(), "p1")
-    assert answer.sentence.endswith("the only node of 2 that fits")
+    golden({"one of two": answer.sentence})
 
 
-def test_a_pod_whose_node_is_chosen_elsewhere_waits_for_that() -> None:
+def test_a_pod_whose_node_is_chosen_elsewhere_waits_for_that(golden: Golden) -> None:
     """It stands in no line of ours, and its node was preferred to no other."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("p1", ask(1000), chooser="kube-scheduler"))
-    said = explained(ledger, "p1").sentence
-    assert said == "default/p1 waits until kube-scheduler has chosen its node"
+    waits = explained(ledger, "p1").sentence
     ledger.play(placed("p1", "n1", [share("n1-g0")]))
-    said = explained(ledger, "p1").sentence
-    assert said == "default/p1 is placed on n1, which kube-scheduler chose"
+    golden({"waits": waits, "placed": explained(ledger, "p1").sentence})
 
 
-def test_who_waits_for_a_gate_stands_in_no_line() -> None:
+def test_who_waits_for_a_gate_stands_in_no_line(golden: Golden) -> None:
     """It is not counted among those that wait, so it has no number among them; lists say why."""
     ledger = Ledger(rack("n1", 1), pod("a"), pod("p1", ask(1000), gates=("quota", "data")))
     answer = why(ledger.state, ledger.pod("p1"))
-    said = "until its gates are taken away: quota, data"
-    assert answer.sentence == f"default/p1 waits {said}"
     assert answer.waiting is None
-    assert pod_answer(ledger.state, ledger.pod("p1")).cause == said
+    assert answer.sentence.endswith(f" {pod_answer(ledger.state, ledger.pod('p1')).cause}")
+    golden({"quota and data": answer.sentence})
 
 
 @pytest.mark.parametrize("declared", [False, True])
@@ -152,19 +143,15 @@ def test_a_list_says_what_is_lacking_before_anybody_can_decide(*, declared: bool
     """The declaration of a gang is no node's matter, so no refusal says it."""
     ledger = Ledger(rack("n1", 1), *([gang("team/job", 1)] if declared else []))
     ledger.submit(member("m0", cards(1)))
-    said = (
-        ""
-        if declared
-        else ("its gang team/job is not declared yet: there is no PodGroup of that name")
-    )
-    assert pod_answer(ledger.state, ledger.pod("m0")).cause == said
+    cause = pod_answer(ledger.state, ledger.pod("m0")).cause
+    assert ("team/job" in cause, bool(cause)) == (not declared, not declared)
 
 
 def test_a_list_says_who_chooses_the_node() -> None:
     """Nobody of ours looks at such a pod."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(1000), chooser="kube-scheduler"))
     cause = pod_answer(ledger.state, ledger.pod("p1")).cause
-    assert cause == "until kube-scheduler has chosen its node"
+    assert "kube-scheduler" in cause
     assert pod_answer(ledger.settle().state, ledger.pod("p1")).cause == cause
 
 
@@ -181,7 +168,7 @@ def test_history_has_every_revision() -> None:
     ]
 
 
-def test_refused_says_what_is_missing_and_since_when() -> None:
+def test_refused_says_what_is_missing_and_since_when(golden: Golden) -> None:
     """Counts per cause, the nearest miss with its amounts, and the revision of the refusal."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4)).submit(pod("p1", ask(100_000)))
     answer = explained(ledger.settle(), "p1")
@@ -192,7 +179,7 @@ def test_refused_says_what_is_missing_and_since_when() -> None:
     nearest = answer.refused.nearest[0]
     assert (nearest.node, nearest.needed, nearest.available) == ("n1", 100_000, 81_920)
     assert nearest.missing == "18,080 MiB"
-    assert "nearest is n1 n1-g0, short by 18,080 MiB" in answer.sentence
+    golden({"100000 MiB": answer.sentence})
 
 
 def test_cure_names_the_node() -> None:
@@ -200,27 +187,27 @@ def test_cure_names_the_node() -> None:
     ledger = Ledger(rack("n1", 1), NodeCordoned(node="n1", by="ann", reason="fan"))
     answer = explained(ledger.submit(pod("p1", ask(1000))).settle(), "p1")
     assert answer.refused
-    assert answer.refused.causes[0].unblocked_by.startswith("apportion uncordon n1 (n1: fan (ann, ")
+    assert answer.refused.causes[0].unblocked_by.startswith("apportion uncordon n1 ")
 
 
 @pytest.mark.parametrize("present", [1, 2])
-def test_gang_that_waits_for_its_pods(present: int) -> None:
+def test_gang_that_waits_for_its_pods(golden: Golden, present: int) -> None:
     """A member says how many of its gang are there, whatever else holds."""
     ledger = Ledger(rack("n1", 8), gang("team/job", 3))
     for number in range(present):
         ledger.submit(member(f"m{number}", cards(1)))
     answer = explained(ledger.settle(), "m0")
-    assert f"needs 3 pods together and has {present}" in answer.sentence
+    golden({f"{present} of 3": answer.sentence})
     assert answer.gang
     assert answer.gang.pods == present
 
 
-def test_gang_that_does_not_fit() -> None:
+def test_gang_that_does_not_fit(golden: Golden) -> None:
     """A complete gang without room says how many of it would fit."""
     ledger = Ledger(rack("n1", 3), gang("team/job", 3)).submit(pod("holds", cards(1))).settle()
     ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
     answer = explained(ledger.settle(), "m0")
-    assert "its gang needs 3 places together and found 2" in answer.sentence
+    golden({"2 of 3": answer.sentence})
 
 
 def gang_beside_a_cordon(needs: int) -> Why:
@@ -232,19 +219,15 @@ def gang_beside_a_cordon(needs: int) -> Why:
     return explained(ledger.settle(), "m0")
 
 
-def test_nodes_that_its_gang_would_take_are_not_said_to_be_held() -> None:
+def test_nodes_that_its_gang_would_take_are_not_said_to_be_held(golden: Golden) -> None:
     """The refusal is of the first that finds no place, after the others took theirs: of the nearest
     only those that somebody else holds are told, and the cordon comes first that alone is at fault.
     """
     answer = gang_beside_a_cordon(4)
-    said = (
-        "found 3; for one more, none of 6 nodes fits: node is cordoned (1 node); device is in use"
-    )
-    assert said in answer.sentence
     assert answer.refused is not None
     cordon, in_use = answer.refused.causes
     assert cordon.unblocked_by.startswith("apportion uncordon n0 (")
-    assert in_use.words.endswith("(on 3 of these by other pods of its gang)")
+    golden({"3 of 4": answer.sentence, "in use": in_use.words})
     first, *others = answer.refused.nearest
     assert (first.node, first.code) == ("n0", RefusalCode.NODE_CORDONED)
     assert [miss.held_by for miss in others] == [("default/h1",), ("default/h2",)]
@@ -259,55 +242,49 @@ def test_a_cordon_is_not_the_first_cause_where_its_gang_needs_more() -> None:
     assert answer.refused.nearest[0].held_by
 
 
-def test_gang_beyond_what_is_left_of_its_queue() -> None:
+def test_gang_beyond_what_is_left_of_its_queue(golden: Golden) -> None:
     """The limit has counted those of the gang that fitted; lists name it as well."""
     ledger = Ledger(rack("n1", 8), gang("team/job", 3, queue="ml"))
     ledger.play(QueueObserved(queue="ml", capability={"volcano.sh/vgpu-number": 4}))
     ledger.submit(pod("runs", ask(1000, count=2), queue="ml")).settle()
     ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
     answer = explained(ledger.settle(), "m0")
-    said = (
-        "its gang needs 3 places together and found 2; with these, its queue ml may hold 0 more of "
-        "volcano.sh/vgpu-number, and 1 would be needed"
-    )
+    said = pod_answer(ledger.state, ledger.pod("m0")).cause
     assert answer.sentence.endswith(f": {said}")
-    assert pod_answer(ledger.state, ledger.pod("m0")).cause == said
     assert answer.refused is not None
     (cause,) = answer.refused.causes
-    assert cause.words == said.partition("; with these, ")[2]
-    assert cause.unblocked_by.startswith("pods of the queue end, or ")
+    assert said.endswith(f" {cause.words}")
+    golden({"2 of 3, within 4 that hold 2": said, "fix": cause.unblocked_by})
 
 
 @pytest.mark.parametrize("in_gang", [False, True])
-def test_what_a_queue_or_a_quota_never_holds_waits_for_nobody(*, in_gang: bool) -> None:
+def test_what_a_queue_or_a_quota_never_holds_waits_for_nobody(
+    golden: Golden, *, in_gang: bool
+) -> None:
     """That others end would not help, so nobody is told to wait for that."""
     ledger = Ledger(rack("n1", 8), gang("team/job", 3, queue="ml"))
     if in_gang:
         ledger.play(QueueObserved(queue="ml", capability={"volcano.sh/vgpu-number": 2}))
         ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
-        said = (
-            "its queue ml allows 2 of volcano.sh/vgpu-number in all, and its gang needs 3 together"
-        )
     else:
         hard = {"limits.nvidia.com/gpumem": 900}
         ledger.play(QuotaObserved(namespace="default", quota="q", hard=hard))
         ledger.submit(pod("m0", ask(1000)))
-        said = (
-            "the quota q of its namespace allows 900 of limits.nvidia.com/gpumem in all, and it "
-            "needs 1,000"
-        )
     answer = explained(ledger.settle(), "m0")
-    assert answer.sentence.endswith(f": {said}")
     assert answer.refused is not None
     (cause,) = answer.refused.causes
-    assert cause.words == said
+    said = cause.words
+    assert answer.sentence.endswith(f": {said}")
+    golden({"2 for a gang of 3" if in_gang else "900 MiB for 1000": said})
     assert " end" not in cause.unblocked_by
     (line,) = lines_answer(ledger.state).lines
     assert (line.sentence, line.lasting) == (said, True), "as `why` says that it is never"
 
 
 @pytest.mark.parametrize(("wants", "fits"), [(6, False), (4, True)])
-def test_a_gang_beyond_the_cards_of_its_queue_never_has_a_place(wants: int, *, fits: bool) -> None:
+def test_a_gang_beyond_the_cards_of_its_queue_never_has_a_place(
+    golden: Golden, wants: int, *, fits: bool
+) -> None:
     """The quota is named, and no card that it does not have, which the engine came to last."""
     ledger = Ledger(rack("a1", 16), rack("t1", 16, model=T4), gang("team/job", wants, queue="ml"))
     ledger.play(QueueObserved(queue="ml", cards={"A100": 16}))
@@ -316,48 +293,45 @@ def test_a_gang_beyond_the_cards_of_its_queue_never_has_a_place(wants: int, *, f
         assert explained(ledger, "m0").placed is not None
         return
     answer = explained(ledger, "m0")
-    said = "its queue ml allows 16 of A100 in all, and its gang needs 24 together"
+    said = pod_answer(ledger.state, ledger.pod("m0")).cause
     assert answer.sentence.endswith(f": {said}")
-    assert pod_answer(ledger.state, ledger.pod("m0")).cause == said
     assert answer.refused is not None
     (cause,) = (each for each in answer.refused.causes if each.code.value == "QueueCardsExceeded")
-    assert cause.unblocked_by == "a greater volcano.sh/card.quota of the queue"
+    golden({"24 of 16": said, "fix": cause.unblocked_by})
     (line,) = lines_answer(ledger.state).lines
     assert (line.sentence, line.lasting) == (said, True)
 
 
-def test_what_others_hold_of_the_cards_of_a_queue_may_end() -> None:
+def test_what_others_hold_of_the_cards_of_a_queue_may_end(golden: Golden) -> None:
     """Its quota is large enough for the pod alone, so nobody says that it never is."""
     ledger = Ledger(rack("a1", 16), rack("a2", 16))
     ledger.play(QueueObserved(queue="ml", cards={"A100": 16}))
     ledger.submit(pod("runs", cards(8), queue="ml")).settle()
     ledger.submit(pod("p1", cards(12), queue="ml"))
-    said = explained(ledger.settle(), "p1").sentence
-    assert "its queue ml may hold 8 more of A100, and 12 would be needed" in said
+    golden({"12, and 8 are left": explained(ledger.settle(), "p1").sentence})
 
 
-def test_the_card_of_the_quota_is_named_of_which_too_little_is_left() -> None:
+def test_the_card_of_the_quota_is_named_of_which_too_little_is_left(golden: Golden) -> None:
     """Another card is free, and the quota does not have it: that is not what the gang waits for."""
     ledger = Ledger(rack("a1", 16), rack("t1", 16, model=T4), gang("team/job", 3, queue="ml"))
     ledger.play(QueueObserved(queue="ml", cards={"A100": 14}))
     ledger.submit(pod("runs", cards(5), queue="ml")).settle()
     ledger.submit(*(member(f"m{number}", cards(4)) for number in range(3)))
     answer = explained(ledger.settle(), "m0")
-    said = "found 2; with these, its queue ml may hold 1 more of A100, and 4 would be needed"
-    assert said in answer.sentence
+    golden({"4, and 1 is left": answer.sentence})
     assert answer.refused is not None
     assert answer.refused.causes[0].unblocked_by.endswith("held by default/runs")
 
 
-def test_a_closed_queue_is_said_to_be_closed_whatever_it_may_hold() -> None:
+def test_a_closed_queue_is_said_to_be_closed_whatever_it_may_hold(golden: Golden) -> None:
     """Somebody opens it, or nobody does: its size is not what keeps the pod out."""
     ledger = Ledger(rack("n1", 1))
     ledger.play(QueueObserved(queue="ml", open=False, capability={"volcano.sh/vgpu-memory": 900}))
     ledger.submit(pod("p1", ask(1000), queue="ml")).settle()
-    assert explained(ledger, "p1").sentence.endswith(": its queue ml is closed")
+    golden({"closed, and too small": explained(ledger, "p1").sentence})
 
 
-def test_a_pod_waits_since_its_submission_however_often_it_is_decided() -> None:
+def test_a_pod_waits_since_its_submission_however_often_it_is_decided(golden: Golden) -> None:
     """A cordon makes the scheduler look again, and the pod waits no shorter for that."""
     ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("p1", ask(100_000))).settle()
     waits = ledger.pod("p1")
@@ -368,24 +342,24 @@ def test_a_pod_waits_since_its_submission_however_often_it_is_decided() -> None:
     ledger = Ledger(rack("n1", 1), pod("p1", cards())).settle().voided("p1", "node lost")
     ledger.submit(pod("p0", cards(), priority=9)).settle()
     said = explained(ledger, "p1").sentence
-    assert said.startswith("default/p1 is waiting again since it lost its place: none of 1 node")
+    golden({"voided, and another came": said})
 
 
 def test_voided_placement_is_remembered() -> None:
     """A pod that had a place says what became of it."""
     ledger = Ledger(rack("n1", 1), pod("p1", ask(1000))).settle().voided("p1", "node lost")
     answer = explained(ledger, "p1")
-    assert "its last placement came to nothing: node lost" in answer.sentence.lower()
+    assert "node lost" in answer.sentence
 
 
-def test_an_adopted_pod_was_there_before() -> None:
+def test_an_adopted_pod_was_there_before(golden: Golden) -> None:
     """Nobody decided it, so there is no score to tell."""
     data = PodAdopted(pod="a", node="n1", submitted=pod("a", ask(1)), shares=(share("n1-g0"),))
     answer = explained(Ledger(rack("n1", 1), data), "a")
-    assert answer.sentence == "default/a is bound on n1, where it ran before this ledger held it"
+    golden({"adopted": answer.sentence})
 
 
-def test_a_node_whose_agent_is_not_believed_is_named_where_it_might_fit() -> None:
+def test_a_node_whose_agent_is_not_believed_is_named_where_it_might_fit(golden: Golden) -> None:
     """Nobody knows what an n9 has; n3 is too small, whatever cards it has."""
     small = node("n3", gpu("n3-g0"), host=Host(cpu_milli=1_000, memory_mib=1_000, pods=9))
     ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4), small)
@@ -395,10 +369,7 @@ def test_a_node_whose_agent_is_not_believed_is_named_where_it_might_fit() -> Non
     told = explained(ledger, "p1")
     assert told.refused
     assert told.refused.unbelieved == ("n2", "n9")
-    assert told.sentence.endswith(
-        "It might fit on n2, n9, but what the agents of those nodes say of their devices is "
-        "refused: `apportion get nodes` shows why"
-    )
+    golden({"the agents of n2 and n9 are refused": told.sentence})
     ledger.play(rack("n2", 2, model=T4), rack("n9", 1, model=T4))
     assert "might fit" not in explained(ledger, "p1").sentence
 
@@ -437,24 +408,26 @@ def test_other_schedulers_are_spoken_of_where_their_pods_are(unnamed: tuple[str,
     assert ("another scheduler" in cause.unblocked_by) == ("nvidia" in unnamed)
 
 
-def test_a_cordon_that_was_lifted_needs_no_lifting() -> None:
+def test_a_cordon_that_was_lifted_needs_no_lifting(golden: Golden) -> None:
     """The causes are of the decision; nobody is sent to lift what is lifted."""
     ledger = Ledger(rack("n1", 1), NodeCordoned(node="n1", by="ann", reason="fan"))
     ledger.submit(pod("p1", ask(1000))).settle().play(NodeUncordoned(node="n1", by="ann"))
     refused = explained(ledger, "p1").refused
     assert refused is not None
     (cause,) = refused.causes
-    assert cause.unblocked_by == "nothing: it is lifted since then"
+    assert "uncordon" not in cause.unblocked_by
+    golden({"lifted": cause.unblocked_by})
 
 
-def test_a_cordon_of_a_device_that_left_stands() -> None:
+def test_a_cordon_of_a_device_that_left_stands(golden: Golden) -> None:
     """It outlives the report of the device: nobody has lifted it."""
     ledger = Ledger(rack("n1", 1), DeviceCordoned(device="n1-g0", by="ann", reason="fan"))
     ledger.submit(pod("p1", ask(1000))).settle().play(node("n1", gpu("n1-g9")))
     refused = explained(ledger, "p1").refused
     assert refused is not None
     (cause,) = refused.causes
-    assert cause.unblocked_by.startswith("nothing: what is cordoned is not there any more")
+    assert "uncordon" not in cause.unblocked_by
+    golden({"n1-g0 has left": cause.unblocked_by})
 
 
 def test_labels_that_no_node_has_are_named_with_what_the_nearest_has() -> None:
@@ -463,19 +436,20 @@ def test_labels_that_no_node_has_are_named_with_what_the_nearest_has() -> None:
     needs = NodeConstraints(selector={"zone": "z9"})
     ledger = Ledger(rack("n1", 1), here).submit(pod("p1", shape=shape(ask(1000), node=needs)))
     told = explained(ledger.settle(), "p1")
-    assert "no labels of the node meet zone=z9 (1 node)" in told.sentence
+    assert "zone=z9 (1 node)" in told.sentence
     assert told.refused is not None
     (near,) = told.refused.nearest
     assert (near.needed_words, near.available_words) == ("zone=z9", "zone=a")
 
 
-def test_what_never_fits_is_not_said_to_lack_what_is_free() -> None:
+def test_what_never_fits_is_not_said_to_lack_what_is_free(golden: Golden) -> None:
     """With nothing there as well."""
     told = explained(Ledger(rack("n1", 1)).submit(pod("p1", ask(900_000))).settle(), "p1")
-    assert "not enough memory on the device (1 node)" in told.sentence
     assert told.refused is not None
     (cause,), (near,) = told.refused.causes, told.refused.nearest
-    assert cause.words == near.words == "not enough memory on the device"
+    assert cause.words == near.words
+    assert "free" not in told.sentence
+    golden({"900000 MiB": told.sentence})
 
 
 def test_a_card_with_closed_slices_could_hold_the_pod() -> None:
@@ -494,12 +468,10 @@ def test_a_card_with_closed_slices_could_hold_the_pod() -> None:
 def test_a_pod_of_a_gang_names_it() -> None:
     """Who waits for whom."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 3), member("m1", ask(1000))).settle()
-    assert explained(ledger, "m1").sentence.startswith(
-        "default/m1 of the gang team/job is waiting since revision "
-    )
+    assert "gang team/job " in explained(ledger, "m1").sentence
 
 
-def test_a_headline_has_the_reason_that_counts() -> None:
+def test_a_headline_has_the_reason_that_counts(golden: Golden) -> None:
     """A limit or the gang alone where it is that; else the first cause, and the nearest node."""
     ledger = Ledger(rack("n1", 3), gang("team/job", 3)).submit(pod("holds", cards(1))).settle()
     ledger.play(QuotaObserved(namespace="theirs", quota="q", hard={"nvidia.com/gpu": 0}))
@@ -507,14 +479,8 @@ def test_a_headline_has_the_reason_that_counts() -> None:
     ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3))).settle()
     refused = {uid: explained(ledger, uid).refused for uid in ("limited", "large", "m0")}
     said = {uid: (each.limit, each.reason) for uid, each in refused.items() if each}
-    gang_lacks = "its gang needs 3 places together and found 2"
-    quota = "the quota q of its namespace allows 0 of nvidia.com/gpu in all, and it needs 1"
-    large = (
-        "none of 1 node fits: device is in use and is wanted alone (1 node); it needs 3 empty "
-        "cards on one node, nearest is n1 n1-g0"
+    assert {uid: limit in ("", reason) for uid, (limit, reason) in said.items()} == dict.fromkeys(
+        refused, True
     )
-    assert said == {
-        "limited": (quota, quota),
-        "m0": (gang_lacks, gang_lacks),
-        "large": ("", large),
-    }
+    assert [uid for uid, (limit, _) in said.items() if limit] == ["limited", "m0"]
+    golden({uid: reason for uid, (_, reason) in said.items()})
