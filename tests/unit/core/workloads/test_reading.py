@@ -18,42 +18,39 @@ def nested(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
-    ("document", "field", "says"),
-    [
-        (None, "document", "is not an object"),
-        ("Pod", "document", "is not an object"),
-        ({}, "apiVersion", "is missing or not text"),
-        ({"apiVersion": "v1"}, "kind", "is missing or not text"),
-        ({"apiVersion": ["v1"], "kind": "Pod"}, "apiVersion", "is missing or not text"),
-        ({"apiVersion": "v1", "kind": "Service"}, "kind", "submit one of Pod (v1), Job (batch/v1)"),
-        ({"apiVersion": "v2", "kind": "Pod"}, "kind", "'Pod (v2)' is not read"),
-        ({"apiVersion": "v2", "kind": "Pod"}, "kind", "Queue (scheduling.volcano.sh/v1beta1)"),
-        ({"apiVersion": "v2", "kind": "Pod"}, "kind", "ResourceQuota (v1)"),
-        ({"apiVersion": "v1", "kind": "Pod"}, "metadata", "is missing: add it"),
-        ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}, "spec", "is missing"),
-        (pod(containers=[]), "spec.containers", "length >= 1"),
-        (pod(containers={}), "spec.containers", "is not a list: write a list"),
-        (pod(containers=[{"image": "x"}]), "spec.containers[0].name", "is missing: add it"),
-        (pod(containers=[{"name": 7}]), "spec.containers[0].name", "7 is not text in quotes"),
-        (pod(containers=[{"name": "A"}]), "spec.containers[0].name", "is no DNS label"),
-        (pod(containers=[{"name": "a"}] * 2), "spec.containers[1].name", "comes twice"),
-        (pod(None, {"a": 1}), 'metadata.annotations["a"]', "1 is not text: write it in quotes"),
-        (pod(x=nested(120)), "spec.x" + "[0]" * 99, "nest at most 100 levels"),
-        (pod(x={1: 2}), "spec.x", "is a key that is not text"),
-        (pod(x=b"1"), "spec.x", "a bytes is not a JSON value"),
-        (pod(x="\ud800"), "spec.x", "half of a character"),
-        (pod(priority=1 << 40), "spec.priority", "is out of bounds"),
-        (pod(priorityClassName="urgent"), "spec.priorityClassName", "'urgent' is no known"),
-        (pod(priorityClassName=7), "spec.priorityClassName", "7 is not text in quotes"),
-        (pod(x=1 << 2000), "spec.x", "a very large number is no number that we can hold"),
-    ],
-)
-def test_refusals(document: Any, field: str, says: str) -> None:
+WRONG = [
+    (None, "document"),
+    ("Pod", "document"),
+    ({}, "apiVersion"),
+    ({"apiVersion": "v1"}, "kind"),
+    ({"apiVersion": ["v1"], "kind": "Pod"}, "apiVersion"),
+    ({"apiVersion": "v1", "kind": "Service"}, "kind"),
+    ({"apiVersion": "v2", "kind": "Pod"}, "kind"),
+    ({"apiVersion": "v1", "kind": "Pod"}, "metadata"),
+    ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}, "spec"),
+    (pod(containers=[]), "spec.containers"),
+    (pod(containers={}), "spec.containers"),
+    (pod(containers=[{"image": "x"}]), "spec.containers[0].name"),
+    (pod(containers=[{"name": 7}]), "spec.containers[0].name"),
+    (pod(containers=[{"name": "A"}]), "spec.containers[0].name"),
+    (pod(containers=[{"name": "a"}] * 2), "spec.containers[1].name"),
+    (pod(None, {"a": 1}), 'metadata.annotations["a"]'),
+    (pod(x=nested(120)), "spec.x" + "[0]" * 99),
+    (pod(x={1: 2}), "spec.x"),
+    (pod(x=b"1"), "spec.x"),
+    (pod(x="\ud800"), "spec.x"),
+    (pod(priority=1 << 40), "spec.priority"),
+    (pod(priorityClassName="urgent"), "spec.priorityClassName"),
+    (pod(priorityClassName=7), "spec.priorityClassName"),
+    (pod(x=1 << 2000), "spec.x"),
+]
+
+
+def test_refusals(golden: Golden) -> None:
     """Whatever stands there, the error names the field and the way out."""
-    error = refused(document)
-    assert error.field == field
-    assert says in str(error)
+    errors = [refused(document) for document, _ in WRONG]
+    assert [error.field for error in errors] == [field for _, field in WRONG]
+    golden({"each names its field": "\n".join(map(str, errors))})
 
 
 def test_a_pod_of_very_many_containers(golden: Golden) -> None:
