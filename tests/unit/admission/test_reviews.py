@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from apportion.admission.choices import admission_choice
+from apportion.admission.main import admission_choice
 from apportion.admission.reviews import LIMITS, PATH, Reviews
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.metrics import Metrics
