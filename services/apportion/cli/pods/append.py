@@ -3,6 +3,8 @@
 A pod's uid is made here, once, and is its identity for ever: the fence says that nothing stands on
 its subject yet, and the id is the uid's, so however often an append is sent again, the ledger holds
 one incarnation. A gang is declared in the batch of its first pods, never after them.
+
+What a live pod asked for, read from the ledger: its submission, and what changed since.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -18,7 +21,6 @@ import msgspec
 from apportion.cli.client.gateway_client import WAIT_S, Gateway
 from apportion.cli.client.ledger import appending, person
 from apportion.cli.exits import NotFound
-from apportion.cli.pods.submissions import subject_of_pod
 from apportion.core.explain.answers import PodAnswer, PodDetail, RevisionAnswer
 from apportion.core.explain.lines import limit_name
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
@@ -26,18 +28,23 @@ from apportion.runtime.files.manifest_set import Wish
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
-from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import (
+    Event,
+    EventError,
+    PodChanged,
     PodGone,
     PodGroupObserved,
     PodSubmitted,
     QueueObserved,
     QuotaObserved,
+    UnknownEvent,
     decode,
     subject_of,
 )
+from apportion_schemas.catalogue import SUBJECTS, token
 from apportion_schemas.envelope import InvalidEvent, UnreadableEvent
 
 BATCH = 250
@@ -270,3 +277,75 @@ async def _end_fenced(
     data = PodGone(uid=pod.uid, reason=f"replaced by {person('')}")
     event_id = f"{pod.uid}/gone/{uuid4()}"  # another event than an end that somebody else writes
     return publisher.draft(data, event_id=event_id, basis=basis, expect=newest)
+
+
+class Dropped(Exception):
+    """The ledger was trimmed, and what the pod asked for went with its beginning."""
+
+
+class Ended(Exception):
+    """The pod has ended since it was looked up."""
+
+
+class Submission(NamedTuple):
+    """Who submitted a pod and what it asks for now, as of the revision that told of it last."""
+
+    source: str
+    data: PodSubmitted
+    revision: int
+
+
+def subject_of_pod(uid: str) -> str:
+    """Where the ledger tells of the pod: its submission, its changes, its end."""
+    return f"{SUBJECTS}.workload.{token(uid)}"
+
+
+async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
+    """The pod's submission, with devices, labels, gates and host amounts as they are now.
+
+    Raises:
+        Dropped: it is not in the ledger any more. Ended: the pod is not live. LedgerError.
+    """
+    found: list[Event] = []
+    newest = 0
+    rules = await stream.read_rules(ledger.wire)
+
+    def take(record: Record) -> None:
+        nonlocal newest
+        newest = record.revision
+        try:
+            event = rules.read(record.revision, record.subject, record.payload)
+        except UnknownEvent:
+            raise
+        except EventError:
+            return  # whoever folds says so
+        if isinstance(event.data, PodSubmitted | PodChanged | PodGone):
+            found.append(event)
+
+    subjects = (subject_of_pod(pod.uid),)
+    following = await ledger.follow(take, start=await ledger.first_revision(), subjects=subjects)
+    try:
+        await following.caught_up()
+    finally:
+        await following.stop()
+    if found and isinstance(found[-1].data, PodGone):
+        raise Ended(f"{pod.namespace}/{pod.name} has ended")
+    if not found or not isinstance(found[0].data, PodSubmitted):
+        raise Dropped(
+            f"the ledger has dropped what {pod.namespace}/{pod.name} asked for; delete it and "
+            "submit its manifest"
+        )
+    data = found[0].data
+    if len(found) > 1:
+        data = _changed(data, found[-1].data)
+    # A pod that was resized asks for what it was given, which other subjects than its own tell.
+    shape = msgspec.structs.replace(data.shape, asks=pod.asks)
+    return Submission(found[0].source, msgspec.structs.replace(data, shape=shape), newest)
+
+
+def _changed(submitted: PodSubmitted, change: PodChanged) -> PodSubmitted:
+    node = msgspec.structs.replace(
+        submitted.shape.node, cpu_milli=change.cpu_milli, memory_mib=change.memory_mib
+    )
+    shape = msgspec.structs.replace(submitted.shape, node=node)
+    return msgspec.structs.replace(submitted, shape=shape, labels=change.labels, gates=change.gates)

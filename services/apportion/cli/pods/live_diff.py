@@ -16,8 +16,7 @@ from operator import not_
 from typing import Literal, TypeVar
 
 from apportion.cli.client.gateway_client import Gateway
-from apportion.cli.pods.append import stands
-from apportion.cli.pods.submissions import Dropped, Ended, submission_of
+from apportion.cli.pods.append import Dropped, Ended, stands, submission_of
 from apportion.core.explain.answers import GangAnswer, PodAnswer
 from apportion.core.explain.vocabulary import PHASES
 from apportion.core.explain.wanted import otherwise

@@ -12,9 +12,8 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 
-from apportion.cli.pods.append import Submitted
+from apportion.cli.pods.append import Dropped, Ended, Submission, Submitted, submission_of
 from apportion.cli.pods.local_process import Run
-from apportion.cli.pods.submissions import Dropped, Ended, Submission, submission_of
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.workloads.kinds.drafts import of_folder
 from apportion.runtime.jetstream.client import JetStreamLedger
