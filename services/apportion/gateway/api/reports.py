@@ -28,8 +28,7 @@ from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.past_client import LOOK_S
 from apportion.gateway.api.query import RequestRefused, WaitQuery, parsed
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.jetstream.reports.accounting import TooEarly
-from apportion.runtime.jetstream.reports.periods import PeriodError
+from apportion.runtime.jetstream.reports.accounting import PeriodError, TooEarly
 from apportion.runtime.jetstream.reports.report import (
     Asked,
     answered,

@@ -28,8 +28,7 @@ from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import EXAMPLE, PriceError
 from apportion.core.reports.rows import WrongBy, by_of
-from apportion.runtime.jetstream.reports.accounting import TooEarly
-from apportion.runtime.jetstream.reports.periods import PeriodError
+from apportion.runtime.jetstream.reports.accounting import PeriodError, TooEarly
 from apportion.runtime.jetstream.reports.report import (
     Asked,
     answered,

@@ -22,8 +22,7 @@ from apportion.core.reports.prices import PRICES_BYTES_MAX, PriceError, Prices, 
 from apportion.core.reports.report import DIGITS, Reading, idle_answer, report_answer
 from apportion.core.reports.rows import By
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.jetstream.reports.accounting import Progress, read_account
-from apportion.runtime.jetstream.reports.periods import period_of
+from apportion.runtime.jetstream.reports.accounting import Progress, period_of, read_account
 
 REPORTS: Final = ("usage", "cost", "idle")
 
