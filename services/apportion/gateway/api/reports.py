@@ -28,9 +28,10 @@ from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.past_client import LOOK_S
 from apportion.gateway.api.query import RequestRefused, WaitQuery, parsed
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.jetstream.reports.accounting import PeriodError, TooEarly
 from apportion.runtime.jetstream.reports.report import (
     Asked,
+    PeriodError,
+    TooEarly,
     answered,
     as_csv,
     as_focus,

@@ -28,9 +28,10 @@ from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import EXAMPLE, PriceError
 from apportion.core.reports.rows import WrongBy, by_of
-from apportion.runtime.jetstream.reports.accounting import PeriodError, TooEarly
 from apportion.runtime.jetstream.reports.report import (
     Asked,
+    PeriodError,
+    TooEarly,
     answered,
     as_csv,
     as_focus,

@@ -1,6 +1,17 @@
 """One report, from what somebody asks to the answer: shared by gateway and command line.
 
 Invariant: what is asked is checked before the ledger is read.
+
+Reading the ledger for a report: from the snapshot before the period to the end of what counts.
+
+The ledger is read in chunks, and each is folded off the event loop, so whoever serves beside it
+goes on serving; what is held is one state, one account and one chunk. Invariant: a report that
+cannot be whole, because the ledger has dropped what it needs, is refused.
+
+The period of a report, as people ask for it.
+
+Invariant: a period begins before it ends, ends no later than now, and has a bounded number of
+steps.
 """
 
 from __future__ import annotations
@@ -8,21 +19,36 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.moments import SECOND, micros_of
+from apportion.core.ledger.rules import rules_of
+from apportion.core.ledger.state import State
+from apportion.core.reports.accounts import Account
 from apportion.core.reports.answers import IdleAnswer, IdleShare, ReportAnswer, ReportRow
 from apportion.core.reports.focus import COLUMNS, focus_rows
+from apportion.core.reports.meters import Meters
 from apportion.core.reports.prices import PRICES_BYTES_MAX, PriceError, Prices, prices_of
-from apportion.core.reports.report import DIGITS, Reading, idle_answer, report_answer
+from apportion.core.reports.report import DIGITS, Period, Reading, idle_answer, report_answer
 from apportion.core.reports.rows import By
+from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.jetstream.reports.accounting import Progress, period_of, read_account
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.jetstream.wire import Wire
+from apportion.runtime.ledger.archive import read_archive, read_said
+from apportion.runtime.ledger.moments import MomentError, parse_moment
+from apportion.runtime.ledger.port import Readable, Record, Subscription
+from apportion.runtime.ledger.reader import StateFold
+from apportion_schemas import Event
 
 REPORTS: Final = ("usage", "cost", "idle")
 
@@ -123,3 +149,226 @@ def _cell(value: object) -> object:
     if isinstance(value, float):
         return f"{value:.6f}"
     return "" if value is None else value
+
+
+CHUNK = 10_000
+SMALL = 500
+"""So many records are folded at a time off the loop, and others get their turn."""
+
+Progress = Callable[[int, int], None]
+"""Is told a revision and the last one that may be read."""
+
+
+class TooEarly(ValueError):
+    """The period begins before what can be read; the message says what there is."""
+
+
+class _Fold(StateFold):
+    """The state's fold, which tells an account of every change and when it came."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state, quiet=True)
+        self.account: Account | None = None
+        self.stored_ns = 0
+
+    def apply(self, record: Record, event: Event) -> Change:
+        """See `StateFold`. What the server does not date, in an archive, the event itself does."""
+        change = super().apply(record, event)
+        if self.account is not None:
+            self.account.observe(change, self.stored_ns // 1_000 or micros_of(event.time) or 0)
+        return change
+
+
+class _Books:
+    """One state, the account of it, and how far both are."""
+
+    def __init__(self, state: State, by: By, period: Period) -> None:
+        self.by, self.period = by, period
+        self._fold = _Fold(state)
+        self.meters = Meters(period.start, period.end, period.step)
+        self.account = self._fold.account = Account(state, by, self.meters)
+
+    @property
+    def revision(self) -> int:
+        """How far both are."""
+        return self._fold.state.revision
+
+    def take(self, records: Iterable[Dated]) -> None:
+        """Fold these. Raises TooMuch, UnknownEvent."""
+        for record, stored_ns in records:
+            if record.revision > self.revision and not self.account.over:
+                self._fold.stored_ns = stored_ns
+                self._fold.take(record)
+
+    def closed(self) -> Reading:
+        """All that was read, with the period at its end."""
+        self.account.finish()
+        return Reading(self.revision, self.by, self.period, self.meters, self.account)
+
+
+async def read_account(
+    ledger: JetStreamLedger,
+    by: By,
+    period: Period,
+    *,
+    archives: Sequence[Path] = (),
+    progress: Progress = lambda *_: None,
+) -> Reading:
+    """All that a report needs, read from archives, the oldest first, and then from the ledger.
+
+    Raises:
+        TooEarly: nothing tells of the period's beginning. TooMuch: more rows than a report has.
+        ArchiveError, OSError: an archive cannot be read. UnknownEvent: a newer build wrote that.
+        LedgerError.
+    """
+    info = await stream.read_info(ledger.wire)
+    first, last = info.state.first_seq, info.state.last_seq
+    if archives:
+        said = [*await asyncio.to_thread(read_said, archives), *await stream.read_said(ledger.wire)]
+        state = State(rules=rules_of(said))
+    else:
+        state = await _begin(Snapshots(ledger.wire), period.start, first)
+    books = await asyncio.to_thread(_Books, state, by, period)
+    for chunk in _chunks(archives):
+        await asyncio.to_thread(books.take, chunk)
+        progress(books.revision, last)
+    if books.revision + 1 < first:
+        raise TooEarly(
+            f"the ledger begins at revision {first}, and the archives end at "
+            f"{books.revision}; name all archives in between"
+        )
+    while books.revision < last and not books.account.over:
+        chunk = await history(ledger, books.revision, CHUNK)
+        if not chunk:
+            break
+        for at in range(0, len(chunk), SMALL):
+            await asyncio.to_thread(books.take, chunk[at : at + SMALL])
+        progress(books.revision, last)
+    return books.closed()
+
+
+async def _begin(snapshots: Snapshots, start: int, first: int) -> State:
+    """The newest state from before the period, or the empty one where nothing was before it."""
+    for each in await snapshots.stored():
+        stored_at = await snapshots.recorded_at(each)
+        if stored_at is not None and micros_since(stored_at) <= start:
+            state = await snapshots.load(each)
+            if state is not None:
+                return state
+    if first <= 1:
+        return State(rules=await snapshots.rules())
+    raise TooEarly(
+        f"the ledger begins at revision {first}, which is later than the period's beginning; begin "
+        "later, or name the archives of what was dropped"
+    )
+
+
+def _chunks(archives: Sequence[Path]) -> Iterator[list[Dated]]:
+    records = itertools.chain.from_iterable(map(read_archive, archives))
+    while chunk := [Dated(record, 0) for record in itertools.islice(records, CHUNK)]:
+        yield chunk
+
+
+class Dated(NamedTuple):
+    """A record, and when the server stored it, in ns since 1970; 0 where nobody knows."""
+
+    record: Record
+    stored_ns: int
+
+
+class _Enough(Exception):
+    """As many records as were asked for have come."""
+
+
+async def history(ledger: Readable, after: int, limit: int) -> list[Dated]:
+    """Up to `limit` records behind `after`, fewer where the ledger ends. Raises LedgerError."""
+    records: list[Dated] = []
+    subscription: Subscription | None = None
+
+    def take(record: Record) -> None:
+        if len(records) == limit:
+            raise _Enough
+        records.append(Dated(record, subscription.stored_ns if subscription else 0))
+
+    try:
+        subscription = await ledger.follow(take, start=after + 1)
+        try:
+            await subscription.caught_up()
+        finally:
+            await subscription.stop()
+    except _Enough:
+        pass
+    found = records.copy()
+    records.clear()  # the ledger keeps its followers, and with them what they deliver to
+    return found
+
+
+DAY: Final = timedelta(days=1)
+STEPS_MAX: Final = 2_000
+_STEP: Final = re.compile(r"(\d{1,9})([smhd])").fullmatch
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class PeriodError(ValueError):
+    """The period cannot be; `field` is the parameter that is wrong, `fix` what to do."""
+
+    def __init__(self, field: str, problem: str, fix: str) -> None:
+        self.field, self.rest, self.fix = field, f": {problem}", fix
+        super().__init__(f"{field}{self.rest}")
+
+
+async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetime) -> Period:
+    """The period from `start` (a day before its end unless told) to `end` (now unless told).
+
+    Raises:
+        PeriodError: a moment or the step cannot be. LedgerUnavailable.
+    """
+    last = await _micros(wire, "to", end, now) if end else micros_since(now)
+    first = (
+        await _micros(wire, "from", start, now)
+        if start
+        else last - int(DAY.total_seconds()) * SECOND
+    )
+    if first >= last:
+        raise PeriodError(
+            "from", f"{start!r} is not before {end or 'now'!r}", "begin before the end"
+        )
+    length = _step_of(step) * SECOND
+    if length and (last - first) // length >= STEPS_MAX:
+        raise PeriodError(
+            "step", f"{step!r} makes more than {STEPS_MAX:,} steps", "use longer steps"
+        )
+    return Period(first, last, length)
+
+
+def micros_since(time: datetime) -> int:
+    """An aware time as whole microseconds since 1970."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def _step_of(text: str) -> int:
+    """Seconds; 0 for no steps."""
+    match = _STEP(text)
+    if text and (match is None or not int(match[1])):
+        raise PeriodError(
+            "step", f"{text[:40]!r} is no step", "write a number of s, m, h or d: 15m, 1h, 1d"
+        )
+    return int(match[1]) * _SECONDS[match[2]] if match else 0
+
+
+async def _micros(wire: Wire, field: str, text: str, now: datetime) -> int:
+    try:
+        moment = parse_moment(text, now)
+    except MomentError as error:
+        raise PeriodError(field, str(error), error.fix) from None
+    if moment.time is not None:
+        return micros_since(moment.time)
+    stored_at = await stream.read_stored_at(wire, moment.revision or 0)
+    if stored_at is None:
+        raise PeriodError(
+            field,
+            f"the ledger has no event at revision {moment.revision}",
+            "see `apportion ledger check` for the revisions that there are, or give a time",
+        )
+    return micros_since(stored_at)
