@@ -20,8 +20,7 @@ from apportion.core.ledger.state import Phase, State
 from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, Record, WorkQueue
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
-from apportion.runtime.process.backoff import BackOff
-from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.clock import BackOff, Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     BindFailed,

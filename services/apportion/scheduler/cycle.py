@@ -35,8 +35,7 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
-from apportion.runtime.process.backoff import BackOff
-from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.clock import BackOff, Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion.scheduler.choices import serve
 from apportion.scheduler.commit import commit

@@ -37,8 +37,7 @@ from apportion.runtime.kube.client import (
     pod_path,
 )
 from apportion.runtime.ledger.reader import Reader
-from apportion.runtime.process.backoff import BackOff
-from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.clock import BackOff, Clock
 from apportion_schemas import ConfigurationChanged, NodeObserved, NodeReported, PodResized
 from apportion_schemas.decoding import from_outside
 

@@ -36,8 +36,7 @@ from apportion.runtime.kube.client import (
     KubeUnavailable,
     pod_path,
 )
-from apportion.runtime.process.backoff import BackOff
-from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.clock import BackOff, Clock
 from apportion_schemas import PodEvicted, PodPlaced, PodResized
 from apportion_schemas.decoding import from_outside
 

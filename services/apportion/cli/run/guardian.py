@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import click
 
 from apportion.cli.pods.local_process import Run, containers, processes
-from apportion.runtime.process.backoff import BackOff
+from apportion.runtime.process.clock import BackOff
 from apportion.runtime.process.lives import Life, lives
 
 BACK_OFF: Final = BackOff(0.5, 30.0)

@@ -27,7 +27,7 @@ from apportion.cli.up import sentinel
 from apportion.cli.up.fork_server import Forked, ForkServer, Order
 from apportion.runtime.jetstream.server.embedded import EmbeddedServer, ServerFailed
 from apportion.runtime.ledger.acceptance import TROUBLES
-from apportion.runtime.process.backoff import BackOff
+from apportion.runtime.process.clock import BackOff
 from apportion.runtime.service.soundness import FULL
 
 READY_TIMEOUT_S = 60.0

@@ -34,7 +34,7 @@ from apportion.runtime.ledger.port import (
     NotServed,
     ServerTooOld,
 )
-from apportion.runtime.process.backoff import BackOff
+from apportion.runtime.process.clock import BackOff
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.reach import CannotShow, Reach, reach_of

@@ -31,8 +31,7 @@ from apportion.runtime.ledger.port import (
     NotPermitted,
     Record,
 )
-from apportion.runtime.process.backoff import BackOff
-from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.clock import BackOff, SystemClock
 from apportion.runtime.process.logs import get_logger
 
 _log = get_logger(__name__)

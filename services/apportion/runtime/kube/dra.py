@@ -12,8 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
-from apportion.runtime.process.backoff import BackOff
-from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.clock import BackOff, Clock
 from apportion.runtime.process.config import ConfigError
 
 API: Final = "/apis/resource.k8s.io/v1"

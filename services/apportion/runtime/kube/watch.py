@@ -24,8 +24,7 @@ from msgspec import Raw, Struct
 
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
 from apportion.runtime.kube.discovery import Discovery
-from apportion.runtime.process.backoff import BackOff
-from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.clock import BackOff, Clock
 from apportion_schemas.decoding import Data, from_outside
 
 PAGE = 500

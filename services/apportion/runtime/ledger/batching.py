@@ -29,8 +29,7 @@ from apportion.runtime.ledger.port import (
     NotPermitted,
     OutcomeUnknown,
 )
-from apportion.runtime.process.backoff import BackOff
-from apportion.runtime.process.clock import Clock, SystemClock
+from apportion.runtime.process.clock import BackOff, Clock, SystemClock
 
 MAX_BATCH_DRAFTS = 256
 MAX_BATCH_BYTES = 4 << 20

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft, LedgerFull, LedgerUnavailable, OutcomeUnknown
-from apportion.runtime.process.backoff import BackOff
-from apportion.runtime.process.clock import Clock, SystemClock, rfc3339
+from apportion.runtime.process.clock import BackOff, Clock, SystemClock, rfc3339
 from apportion_schemas import Event, encode, subject_of
 from apportion_schemas.quantities import Payload
 

@@ -33,8 +33,7 @@ from apportion.runtime.ledger.port import (
     ServerTooOld,
 )
 from apportion.runtime.process import memory
-from apportion.runtime.process.backoff import BackOff
-from apportion.runtime.process.clock import Clock, SystemClock
+from apportion.runtime.process.clock import BackOff, Clock, SystemClock
 from apportion.runtime.process.compilation import outdated
 from apportion.runtime.process.config import ConfigError, ServiceConfig
 from apportion.runtime.process.cpu_policy import interrupt_nobody, seldom_look_for_cycles

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from apportion.runtime.process.backoff import BackOff
+from apportion.runtime.process.clock import BackOff
 
 
 @pytest.mark.parametrize(
