@@ -7,9 +7,8 @@ import sys
 import click
 
 from apportion.intake.attesting import Attesting
-from apportion.intake.refusing import Refusals
 from apportion.intake.showing import Showing
-from apportion.intake.taking import Taking
+from apportion.intake.taking import Refusals, Taking
 from apportion.runtime.jetstream.ledger import JetStreamLedger
 from apportion.runtime.ledger.membership import beat
 from apportion.runtime.ledger.publisher import Publisher

@@ -8,8 +8,7 @@ import pytest
 
 from apportion.core.intake.answers import subject_of_node
 from apportion.core.ledger.fold import Change
-from apportion.intake.refusing import Refusals
-from apportion.intake.taking import Taking
+from apportion.intake.taking import Refusals, Taking
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
