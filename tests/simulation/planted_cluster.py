@@ -23,11 +23,10 @@ from apportion.runtime.ledger.port import Delivery
 from apportion.watcher.kubernetes import facts as kubernetes_facts
 from apportion.watcher.kubernetes import objects as kubernetes_objects
 from apportion.watcher.kubernetes.doubts import Doubts
-from apportion.watcher.kubernetes.facts import Fact, Facts
+from apportion.watcher.kubernetes.facts import Fact, Facts, FactWriting
 from apportion.watcher.kubernetes.kind import Kind
 from apportion.watcher.kubernetes.view import ClusterView
 from apportion.watcher.kubernetes.watching import KubernetesWatching
-from apportion.watcher.kubernetes.writing import FactWriting
 from apportion_schemas import NodeGone, PodAdopted, PodPlaced
 from tests.simulation.planted import Patch, Planted
 

@@ -33,13 +33,12 @@ from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion.watcher.kubernetes.doubts import Doubts
-from apportion.watcher.kubernetes.facts import Fact, Facts, Revisions
+from apportion.watcher.kubernetes.facts import Fact, Facts, FactWriting, Revisions
 from apportion.watcher.kubernetes.ineffective import Ineffective
 from apportion.watcher.kubernetes.objects import ObjectReader, PodView
 from apportion.watcher.kubernetes.pod_groups import POD_GROUPS, VOLCANO
 from apportion.watcher.kubernetes.resource_claims import RESOURCE_CLAIMS
 from apportion.watcher.kubernetes.view import DELETED, ClusterView, Marked
-from apportion.watcher.kubernetes.writing import FactWriting
 from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
