@@ -13,7 +13,7 @@ import pytest
 
 from apportion.core.explain.visibility import OF_OTHERS, OTHERS
 from apportion.core.ledger.audit import Auditor, Violation
-from apportion.runtime.jetstream.reports.report import history
+from apportion.runtime.jetstream.reports import history
 from apportion_schemas import (
     DeviceCordoned,
     NodeCordoned,

@@ -19,7 +19,7 @@ from apportion.core.reports.meters import CARD, Meters, Part
 from apportion.core.reports.prices import prices_of
 from apportion.core.reports.report import Period, Reading, report_answer
 from apportion.core.reports.rows import by_of
-from apportion.runtime.jetstream.reports.report import as_csv
+from apportion.runtime.jetstream.reports import as_csv
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,

@@ -2,11 +2,7 @@
 
 It writes nothing to the ledger, and reads one subject of it: the configuration. Invariant: once it
 has read a configuration it judges pods by the newest one that has come, also while the ledger is
-out of reach.
-
-The options of the webhook: where it listens, for which schedulers, with which certificate.
-
-Invariant: a combination that could not work is named before anything is started.
+out of reach. A combination of options that could not work is named before anything is started.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from apportion.gateway.prices import PriceWatch
 from apportion.gateway.usage import Uses
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.jetstream.reports.report import read_prices
+from apportion.runtime.jetstream.reports import read_prices
 from apportion.runtime.jetstream.server.monitoring import monitor_url
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.batching import GroupCommit

@@ -16,7 +16,7 @@ from apportion.core.doctor.facts import PriceFacts
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.reports.prices import PriceError, lacking_words
-from apportion.runtime.jetstream.reports.report import read_prices
+from apportion.runtime.jetstream.reports import read_prices
 from apportion.runtime.process.logs import get_logger
 from apportion_schemas import NodeReported
 

@@ -5,12 +5,6 @@ full, or this life of the process ends; its sender asks again then.
 
 What `read` makes of a request's bytes is of a type that an agent may write, about the node that
 asked, and this build encodes it again: nothing of the sender's spelling reaches the ledger.
-
-What was refused of agents, said aloud: once for each node and cause, not once for each message.
-
-In the log, and as an event of the node, so that people see it wherever they look. Invariant: an
-agent that goes on and on fills neither the log, nor the memory, nor the ledger: an event's id has
-the hour in it, so that several intakes say it once.
 """
 
 from __future__ import annotations
@@ -381,7 +375,13 @@ _log = get_logger(__name__)
 
 
 class Refusals:
-    """What was said of whom, and when."""
+    """What was said of whom, and when.
+
+    Each node and cause is reported once, not once for each message: in the log, and as an event of
+    the node, so that people see it wherever they look. Invariant: an agent that goes on and on
+    fills neither the log, nor the memory, nor the ledger: an event's id has the hour in it, so that
+    several intakes report it once.
+    """
 
     def __init__(self, publisher: Publisher, clock: Clock, metrics: Metrics) -> None:
         self._publisher = publisher

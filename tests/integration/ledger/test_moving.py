@@ -16,7 +16,7 @@ from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.lines import limit_name
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.jetstream.reports.report import history
+from apportion.runtime.jetstream.reports import history
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher

@@ -3,12 +3,6 @@
 What is the same whoever asks for shares: a kubelet on a node of a cluster, or `apportion run` on a
 machine without one. Each has books of its own, which say what pods there are. Invariant: nothing is
 taken back that a pod of these books has.
-
-Containers that are not held to their shares, reported to the ledger as `ShareBreached`.
-
-Invariants: each code is reported at most once an hour for a container and device, however often it
-is found, so a container cannot fill the ledger; and no loop that restores a limit waits for an
-append.
 """
 
 from __future__ import annotations
@@ -224,7 +218,12 @@ _Key = tuple[str, str, str, str]
 
 
 class Breaches:
-    """What was found on one node and is to be reported."""
+    """What was found on one node and is to be reported.
+
+    Invariants: each code is reported at most once an hour for a container and device, however often
+    it is found, so a container cannot fill the ledger; and no loop that restores a limit waits for
+    an append.
+    """
 
     def __init__(
         self,

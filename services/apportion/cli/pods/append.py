@@ -3,8 +3,6 @@
 A pod's uid is made here, once, and is its identity for ever: the fence says that nothing stands on
 its subject yet, and the id is the uid's, so however often an append is sent again, the ledger holds
 one incarnation. A gang is declared in the batch of its first pods, never after them.
-
-What a live pod asked for, read from the ledger: its submission, and what changed since.
 """
 
 from __future__ import annotations

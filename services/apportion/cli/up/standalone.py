@@ -240,7 +240,7 @@ class Up:
             return
         # What reads prices is of reports, which nobody else needs to start.
         from apportion.core.reports.prices import PriceError, lacking_words
-        from apportion.runtime.jetstream.reports.report import read_prices
+        from apportion.runtime.jetstream.reports import read_prices
 
         try:
             async with open_ledger(self._where.reach()) as ledger:

@@ -28,7 +28,7 @@ from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.past_client import LOOK_S
 from apportion.gateway.api.query import RequestRefused, WaitQuery, parsed
 from apportion.runtime.jetstream.client import JetStreamLedger
-from apportion.runtime.jetstream.reports.report import (
+from apportion.runtime.jetstream.reports import (
     Asked,
     PeriodError,
     TooEarly,

@@ -2,10 +2,6 @@
 
 Invariant: wall-clock time is always aware, in UTC and in microseconds; durations are measured on
 the monotonic clock, never between two wall-clock times.
-
-How long to rest after failures in a row: twice as long with each, up to a limit.
-
-Invariant: the pauses of one back-off never shrink while failures go on, and never exceed its limit.
 """
 
 from __future__ import annotations
@@ -55,7 +51,11 @@ _DOUBLINGS_MAX: Final = 64  # beyond, a float has long been over any limit, and 
 
 
 class BackOff(NamedTuple):
-    """Pauses in seconds: the first, and the longest."""
+    """Pauses in seconds: the first, and the longest.
+
+    Each pause after another failure in a row is twice as long, up to the limit. Invariant: the
+    pauses never shrink while failures go on, and never exceed the limit.
+    """
 
     first_s: float
     longest_s: float

@@ -1,12 +1,11 @@
-"""What the ledger must be told so that it agrees with the cluster: pure, one thing at a time.
+"""What the ledger must be told so that it agrees with the cluster, one thing at a time.
 
 Every fact is fenced by the newest revision on its subject, so of two watchers one writes it, and a
 watcher that lags writes nothing. Invariant: nothing differs, nothing is written.
 
-Facts of the cluster into the ledger, each fenced by what this watcher knew of its subject.
-
-Invariant: a fact that somebody else has overtaken is not written; its object is compared again upon
-what the other wrote, or left alone where that is final.
+`Facts` finds them, and is pure; `FactWriting` appends them. A fact that another writer has
+overtaken is not written: its object is compared again upon what the other wrote, or left alone
+where that is final.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import EXAMPLE, PriceError
 from apportion.core.reports.rows import WrongBy, by_of
-from apportion.runtime.jetstream.reports.report import (
+from apportion.runtime.jetstream.reports import (
     Asked,
     PeriodError,
     TooEarly,

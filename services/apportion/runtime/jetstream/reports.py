@@ -1,17 +1,10 @@
-"""One report, from what somebody asks to the answer: shared by gateway and command line.
+"""One report, from the request to the answer: shared by gateway and command line.
 
-Invariant: what is asked is checked before the ledger is read.
-
-Reading the ledger for a report: from the snapshot before the period to the end of what counts.
-
-The ledger is read in chunks, and each is folded off the event loop, so whoever serves beside it
-goes on serving; what is held is one state, one account and one chunk. Invariant: a report that
+The ledger is read from the snapshot before the period to the end of what counts, in chunks, and
+each chunk is folded off the event loop, so a gateway goes on serving; what is held is one state,
+one account and one chunk. Invariants: a request is checked before the ledger is read: its period
+begins before it ends, ends no later than now, and has a bounded number of steps; and a report that
 cannot be whole, because the ledger has dropped what it needs, is refused.
-
-The period of a report, as people ask for it.
-
-Invariant: a period begins before it ends, ends no later than now, and has a bounded number of
-steps.
 """
 
 from __future__ import annotations
