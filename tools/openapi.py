@@ -18,7 +18,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from apportion.core.explain.answers import ErrorAnswer
+from apportion.core.answers.reads import ErrorAnswer
 from apportion.gateway.api.endpoint import JSON, PREFIX, Audience, Endpoint
 from apportion.gateway.api.query import REVISION_MAX, Query
 from apportion.gateway.main import ENDPOINTS

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from apportion.core.explain.visibility import OF_OTHERS, OTHERS
+from apportion.core.answers.visibility import OF_OTHERS, OTHERS
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.runtime.jetstream.reports import history
 from apportion_schemas import (

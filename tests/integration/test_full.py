@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from apportion.cli.client.gateway_client import Gateway
-from apportion.core.explain.answers import RevisionAnswer
+from apportion.core.answers.reads import RevisionAnswer
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import LedgerFull, LedgerUnavailable, OutcomeUnknown

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from apportion.cli.main import VERBS
-from apportion.core.explain.answers import RevisionAnswer
-from apportion.core.explain.visibility import OTHERS
+from apportion.core.answers.reads import RevisionAnswer
+from apportion.core.answers.visibility import OTHERS
 from apportion.gateway.api.endpoint import PREFIX
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.reads import Read

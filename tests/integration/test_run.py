@@ -21,7 +21,7 @@ import pytest
 
 from apportion.cli.client.connection import read_connection
 from apportion.cli.client.gateway_client import Gateway
-from apportion.core.explain.answers import PodAnswer
+from apportion.core.answers.reads import PodAnswer
 from apportion.runtime.jetstream.server.embedded import load_credentials
 from tests.support.commands import Command
 from tests.support.nvidia.build import built

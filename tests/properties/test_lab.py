@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from apportion.core.explain.plans import PlannedPod
+from apportion.core.answers.plans import PlannedPod
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.state import PodState
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from apportion.core.explain.visibility import OTHERS
+from apportion.core.answers.visibility import OTHERS
 from tests.security.weakened import without
 from tests.support.facts import Facts
 from tests.support.fleet import rack

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from apportion.core.explain.answers import Answer, ErrorAnswer, NodeDetail, Page
-from apportion.core.explain.past_answers import PodNames
+from apportion.core.answers.past import PodNames
+from apportion.core.answers.reads import Answer, ErrorAnswer, NodeDetail, Page
 from apportion.core.explain.views import device_answers, node_answer
 from tests.support.ledger_of import Ledger
 

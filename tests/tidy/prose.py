@@ -23,9 +23,9 @@ FIELDS: Final = frozenset((
 WORDERS: Final = ("_words", "_text", "_with_text")
 """How the names of functions end that make sentences."""
 MODULES: Final = frozenset((
-    "words", "refusal_text", "constraint_text", "answer_text", "lines",
+    "words", "constraint_text", "answer_text", "event_text",
 ))  # fmt: skip
-"""Modules of `core/explain` all of whose functions do."""
+"""Modules of `core/explain/text` all of whose functions do."""
 ERRORS: Final = frozenset(("error", "died", "failure", "refused", "wrong", "problem", "exc"))
 METHODS: Final = frozenset((
     "split", "rsplit", "partition", "rpartition", "replace", "startswith", "endswith",

@@ -63,8 +63,8 @@ SCORE: Edits = (
 
 REFUSED = """
 import json
-from apportion.core.explain import words
-from apportion.core.explain.queued import lines_answer
+from apportion.core.explain.text import words
+from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import why
 from apportion.core.placement.queueing.hints import BY_REASON
 from apportion.lab.fitting import EmptyFleet

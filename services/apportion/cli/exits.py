@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from apportion.core.explain.answers import ErrorAnswer
+    from apportion.core.answers.reads import ErrorAnswer
 
 REFUSED = 1
 USAGE = 2

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import click
 
 from apportion.cli.exits import INTERNAL, INTERRUPTED
-from apportion.core.explain.printable import escaped
+from apportion.core.explain.text.printable import escaped
 from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
 
 

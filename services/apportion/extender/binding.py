@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from apportion.core.explain import lines
+from apportion.core.explain.text import event_text
 from apportion.core.explain.why import event_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
@@ -135,7 +135,7 @@ class ExtenderBinding:
                         return pod
                     rejected = self._state().rejected.get(uid)
                     if rejected is not None:
-                        return lines.rejection_words(rejected)
+                        return event_text.rejection_words(rejected)
                     await self._changed(uid)
         except TimeoutError:
             return f"no watcher has told of pod {uid} within {KNOWN_TIMEOUT_S:g} s: is one running?"

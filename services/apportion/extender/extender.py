@@ -16,7 +16,7 @@ from aiohttp import web
 from msgspec import Raw
 
 from apportion.core.configuration import manifest_config
-from apportion.core.explain import words
+from apportion.core.explain.text import words
 from apportion.core.ledger.state import State
 from apportion.core.placement.fit_query import FilterResult, FitQuery
 from apportion.core.workloads.dialects import ManifestError

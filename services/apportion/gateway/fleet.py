@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from apportion.core.explain.packed import FleetAnswer, packed_row
+from apportion.core.explain.fleet_rows import FleetAnswer, packed_row
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion_schemas import NodeReported

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from apportion.core.explain.packed import PackedUse
+from apportion.core.explain.fleet_rows import PackedUse
 from apportion.core.ledger.state import NodeState, State
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.process.clock import Clock

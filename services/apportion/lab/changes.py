@@ -14,11 +14,11 @@ from typing import Final, NamedTuple, get_args
 from msgspec import Struct, structs
 
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
-from apportion.core.explain import device_names
 from apportion.core.explain.health import pods_on
-from apportion.core.explain.lines import limit_name
-from apportion.core.explain.near import did_you_mean, named
-from apportion.core.explain.words import device_words
+from apportion.core.explain.text import device_names
+from apportion.core.explain.text.event_text import limit_name
+from apportion.core.explain.text.suggestions import did_you_mean, named
+from apportion.core.explain.text.words import device_words
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.lab.course import Course
 from apportion.runtime.files.fleets import (

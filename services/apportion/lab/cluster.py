@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from apportion.core.explain.explained import Explainer
-from apportion.core.explain.plans import PlanAnswer
-from apportion.core.explain.replays import Measured, ReplayAnswer
+from apportion.core.answers.plans import PlanAnswer
+from apportion.core.answers.replays import Measured, ReplayAnswer
+from apportion.core.explain.fleet_context import Explainer
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.why import why
 from apportion.core.ledger.state import PodState, State

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from apportion.core.answers.replays import Measured, Slice
 from apportion.core.devices.shares import DeviceState
-from apportion.core.explain.replays import Measured, Slice
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.pricing.sizes import NEVER, size_percent

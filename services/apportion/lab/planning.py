@@ -19,14 +19,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
 
-from apportion.core.explain import words
-from apportion.core.explain.answer_text import plan_with_text, planned_with_text
-from apportion.core.explain.answers import WhyRefused
-from apportion.core.explain.beyond_limits import never_within
-from apportion.core.explain.causes import because, refusal_causes, refused_answer, spared_words
-from apportion.core.explain.explained import Explained, Explainer
-from apportion.core.explain.health import failed_devices, troubles
-from apportion.core.explain.plans import (
+from apportion.core.answers.plans import (
     Ahead,
     Beside,
     Leaving,
@@ -37,11 +30,18 @@ from apportion.core.explain.plans import (
     PlanProgress,
     Totals,
 )
-from apportion.core.explain.unlooked import unlooked
+from apportion.core.answers.reads import WhyRefused
+from apportion.core.explain.causes import because, refusal_causes, refused_answer, spared_words
+from apportion.core.explain.fleet_context import Explained, Explainer
+from apportion.core.explain.health import failed_devices, troubles
+from apportion.core.explain.limit_holders import never_within
+from apportion.core.explain.manifest_diff import otherwise
+from apportion.core.explain.not_queued import unlooked
+from apportion.core.explain.text import words
+from apportion.core.explain.text.answer_text import plan_with_text, planned_with_text
+from apportion.core.explain.text.words import Causes, many
 from apportion.core.explain.views import gang_models
-from apportion.core.explain.wanted import otherwise
 from apportion.core.explain.why import why
-from apportion.core.explain.words import Causes, many
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.ledger.state import PENDING, PodState, State

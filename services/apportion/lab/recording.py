@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from apportion.core.explain.replays import Measured, Span
+from apportion.core.answers.replays import Measured, Span
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.snapshot import restore, take
 from apportion.core.ledger.state import State

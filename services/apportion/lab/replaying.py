@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from apportion.core.explain.replays import ReplayAnswer
+from apportion.core.answers.replays import ReplayAnswer
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.state import PLACED, State
 from apportion.core.placement.pricing.fleet import node_types

@@ -16,8 +16,8 @@ from typing import Final
 
 from msgspec import structs
 
-from apportion.core.explain import words
-from apportion.core.explain.shadows import ShadowAnswer, ShadowPod, Spot, Verdict
+from apportion.core.answers.shadows import ShadowAnswer, ShadowPod, Spot, Verdict
+from apportion.core.explain.text import words
 from apportion.core.ledger.state import DEVICE_PLUGIN, NodeState, State
 from apportion.core.placement.engine import DecisionEvent
 from apportion.lab.course import Course, CourseFailed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import chain
 
+from apportion.core.answers.plans import PlanRequest
 from apportion.core.configuration import manifest_config
-from apportion.core.explain.plans import PlanRequest
 from apportion.core.ledger.state import State
 from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.planning import PODS_MAX, Plan

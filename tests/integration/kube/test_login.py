@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from apportion.core.explain.visibility import OTHERS
+from apportion.core.answers.visibility import OTHERS
 from apportion.gateway.access.kube_login import AUDIENCE
 from apportion_schemas import NodeCordoned
 from tests.support.control_plane import ControlPlane

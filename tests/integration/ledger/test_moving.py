@@ -12,8 +12,8 @@ from apportion.cli.exits import NotFound
 from apportion.cli.pods.append import append_limits, end, replace
 from apportion.cli.pods.resubmit import Anew, Unit
 from apportion.cli.verbs.act.drain import Progress, Report, _move
-from apportion.core.explain.answers import PodAnswer
-from apportion.core.explain.lines import limit_name
+from apportion.core.answers.reads import PodAnswer
+from apportion.core.explain.text.event_text import limit_name
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.reports import history

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from apportion.core.explain.packed import FleetAnswer, PackedNode, whole_fleet
+from apportion.core.explain.fleet_rows import FleetAnswer, PackedNode, whole_fleet
 from apportion.core.ledger.state import State
 from apportion.gateway import fleet
 from apportion.gateway.fleet import FleetRows

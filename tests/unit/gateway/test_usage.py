@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from apportion.core.explain.packed import PackedUse
+from apportion.core.explain.fleet_rows import PackedUse
 from apportion.gateway.usage import SILENT_S, Uses
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import ShareUse, UsageSample

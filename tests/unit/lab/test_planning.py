@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apportion.core.explain.plans import PlanAnswer, PlannedPod, PlanRequest
+from apportion.core.answers.plans import PlanAnswer, PlannedPod, PlanRequest
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.state import State
 from apportion.core.workloads.kinds.drafts import PodDraft

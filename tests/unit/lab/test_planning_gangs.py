@@ -1,6 +1,6 @@
 """What a plan says of gangs: whole or not at all, wherever their pods are."""
 
-from apportion.core.explain.plans import MixedGang
+from apportion.core.answers.plans import MixedGang
 from apportion.core.explain.views import gang_answer
 from tests.support.fleet import A100_80, T4, rack
 from tests.support.ledger_of import Ledger

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.core.explain.plans import PlanRequest
+from apportion.core.answers.plans import PlanRequest
 from apportion.lab.planning import plan
 from apportion.lab.wishes import plan_of
 from apportion_schemas import NodeConstraints, PodGroupObserved, QueueObserved

@@ -25,9 +25,9 @@ import msgspec
 from msgspec import Struct
 
 from apportion.binder.kubernetes.pace import Pace
-from apportion.core.explain import lines, words
-from apportion.core.explain.answers import FailedDevice
+from apportion.core.answers.reads import FailedDevice
 from apportion.core.explain.health import failed_devices, failed_words, failure, pods_on
+from apportion.core.explain.text import event_text, words
 from apportion.core.explain.why import event_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PENDING, NodeState, Phase, PodState, State
@@ -449,7 +449,7 @@ def _rejected(data: PodRejected) -> Tale:
         name=data.name,
         kind="Warning",
         reason="Rejected",
-        message=_cut(lines.rejection_words(data)),
+        message=_cut(event_text.rejection_words(data)),
         unschedulable=True,
     )
 
@@ -468,11 +468,11 @@ def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None
         case AllocationFailed():
             return _tale(pod, "FailedAllocation", f"{data.node}: {data.message}", revision)
         case ShareBreached():
-            return _tale(pod, "ShareBreached", lines.breach_words(data), revision)
+            return _tale(pod, "ShareBreached", event_text.breach_words(data), revision)
         case PodBound():
             return _scheduled(pod, revision)
         case PodResized():
-            said = f"holds {lines.shares_words(data.shares)}; {lines.CORES_LATER}"
+            said = f"holds {event_text.shares_words(data.shares)}; {event_text.CORES_LATER}"
             return _tale(pod, "Resized", said, revision, kind="Normal")
     return None
 
@@ -480,7 +480,7 @@ def _of(state: State, pod: PodState, data: object, revision: int) -> Tale | None
 def _scheduled(pod: PodState, revision: int) -> Tale | None:
     if pod.placement is None:
         return None
-    held = lines.listed([lines.share_words(share) for share in pod.placement.shares])
+    held = event_text.listed([event_text.share_words(share) for share in pod.placement.shares])
     message = f"bound to {pod.placement.node}: {held or 'no device'}"
     return _tale(pod, SCHEDULED, message, revision, kind="Normal")
 

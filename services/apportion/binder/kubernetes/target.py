@@ -19,7 +19,7 @@ from apportion.binder.kubernetes.pace import Pace
 from apportion.binder.kubernetes.resource_claims import ClaimBinding, has_claims
 from apportion.binder.kubernetes.volumes import VolumeBinding
 from apportion.binder.target import Bound, Evicted, Failed, Outcome
-from apportion.core.explain import words
+from apportion.core.explain.text import words
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.workloads.adoption.placement_annotations import (

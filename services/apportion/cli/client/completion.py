@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from apportion.cli.client.connection import GATEWAY_ENV, Where, default_data
 from apportion.cli.client.gateway_client import LIMIT, Gateway
-from apportion.core.explain.answers import (
+from apportion.core.answers.reads import (
     DeviceAnswer,
     GangAnswer,
     NodeAnswer,

@@ -13,9 +13,9 @@ from apportion.cli.client.connection import Where
 from apportion.cli.client.gateway_client import WAIT_S, Gateway
 from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.exits import NotFound
+from apportion.core.answers.reads import ConfigurationAnswer
 from apportion.core.configuration import ConfigurationError, manifest_config, read_configuration
 from apportion.core.configuration.collect_errors import every_error
-from apportion.core.explain.answers import ConfigurationAnswer
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.runtime.files.manifests import Problem, read_manifest_files
 from apportion_schemas import Configuration

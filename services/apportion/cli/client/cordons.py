@@ -12,7 +12,7 @@ from apportion.cli.client.connection import Where
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.ledger import by_now
 from apportion.cli.exits import Unreachable
-from apportion.core.explain.answers import CordonAnswer, NodeDetail
+from apportion.core.answers.reads import CordonAnswer, NodeDetail
 from apportion_schemas import DeviceCordoned, NodeCordoned
 
 

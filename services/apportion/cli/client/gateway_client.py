@@ -1,6 +1,6 @@
 """Asking the gateway: typed answers over the standard library's HTTP client.
 
-Invariant: an answer is what `core.explain.answers` says, or the verb ends with the gateway's own
+Invariant: an answer is what `core.answers.reads` says, or the verb ends with the gateway's own
 error and fix; an answer has a limit like every other input.
 """
 
@@ -20,8 +20,8 @@ import msgspec
 
 from apportion.cli.client.connection import GATEWAY_TLS, TOKEN_ENV
 from apportion.cli.exits import NotFound, NotLetIn, Unreachable, Wrong
-from apportion.core.explain.answers import Answer, ErrorAnswer, Page
-from apportion.core.explain.printable import escaped
+from apportion.core.answers.reads import Answer, ErrorAnswer, Page
+from apportion.core.explain.text.printable import escaped
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.tls import ClientTls, explained, files_of
 

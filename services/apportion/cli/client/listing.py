@@ -18,8 +18,7 @@ from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render import tables
 from apportion.cli.render.output import console, plain, print_json, show
 from apportion.cli.render.rows import Rows
-from apportion.core.explain import device_names
-from apportion.core.explain.answers import (
+from apportion.core.answers.reads import (
     DeviceAnswer,
     GangAnswer,
     NodeAnswer,
@@ -30,11 +29,12 @@ from apportion.core.explain.answers import (
     QuotaAnswer,
     RevisionAnswer,
 )
-from apportion.core.explain.lines import listed
-from apportion.core.explain.natural import natural
-from apportion.core.explain.near import did_you_mean, named
-from apportion.core.explain.printable import escaped
-from apportion.core.explain.words import device_words
+from apportion.core.explain.text import device_names
+from apportion.core.explain.text.event_text import listed
+from apportion.core.explain.text.natural import natural
+from apportion.core.explain.text.printable import escaped
+from apportion.core.explain.text.suggestions import did_you_mean, named
+from apportion.core.explain.text.words import device_words
 
 Form = Literal["", "wide", "json", "yaml", "name"]
 FORMS = ("wide", "json", "yaml", "name")

@@ -12,11 +12,11 @@ from typing import Any
 from apportion.cli.client.connection import Where
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import NotFound
-from apportion.core.explain import device_names
-from apportion.core.explain.answers import DeviceAnswer, NodeDetail, PodAnswer, Why
-from apportion.core.explain.lines import listed
-from apportion.core.explain.near import near, target_meant
-from apportion.core.explain.past_answers import PodNames
+from apportion.core.answers.past import PodNames
+from apportion.core.answers.reads import DeviceAnswer, NodeDetail, PodAnswer, Why
+from apportion.core.explain.text import device_names
+from apportion.core.explain.text.event_text import listed
+from apportion.core.explain.text.suggestions import near, target_meant
 
 
 def split_name(pod: str, namespace: str | None) -> tuple[str, str]:

@@ -14,8 +14,8 @@ import click
 
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.render.output import clock, console
+from apportion.core.answers.past import MomentAnswer
 from apportion.core.explain.health import moment
-from apportion.core.explain.past_answers import MomentAnswer
 from apportion.runtime.ledger.moments import MomentError, parse_moment, shown_time
 
 FORMS = "14:20 (today, else yesterday), -10m, 2026-11-20T03:00 (all UTC), now or a revision"

@@ -9,7 +9,7 @@ from apportion.cli.client.gateway_client import Gateway, refused
 from apportion.cli.client.moments import pinned
 from apportion.cli.exits import Unreachable
 from apportion.cli.render.output import console
-from apportion.core.explain.plans import PlanAnswer, PlanLine, PlanRequest
+from apportion.core.answers.plans import PlanAnswer, PlanLine, PlanRequest
 
 TIMEOUT_S = 135.0  # longer than it may wait for its turn there, and be made
 

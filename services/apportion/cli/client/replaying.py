@@ -16,8 +16,8 @@ from apportion.cli.client.connection import Where
 from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.exits import NotFound, Outdated, Wrong
 from apportion.cli.render.output import console
-from apportion.core.explain.replays import ReplayAnswer
-from apportion.core.explain.shadows import ShadowAnswer
+from apportion.core.answers.replays import ReplayAnswer
+from apportion.core.answers.shadows import ShadowAnswer
 from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.course import CourseFailed
 from apportion.lab.ledgers import (

@@ -19,8 +19,8 @@ import msgspec
 from apportion.cli.client.gateway_client import WAIT_S, Gateway
 from apportion.cli.client.ledger import appending, person
 from apportion.cli.exits import NotFound
-from apportion.core.explain.answers import PodAnswer, PodDetail, RevisionAnswer
-from apportion.core.explain.lines import limit_name
+from apportion.core.answers.reads import PodAnswer, PodDetail, RevisionAnswer
+from apportion.core.explain.text.event_text import limit_name
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.runtime.files.manifest_set import Wish
 from apportion.runtime.jetstream import stream

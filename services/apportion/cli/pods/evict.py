@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from apportion.cli.pods.resubmit import Blocked, Unit
-from apportion.core.explain.answers import PodAnswer
+from apportion.core.answers.reads import PodAnswer
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
 
 HTTP_GONE, HTTP_CONFLICT, HTTP_LATER, HTTP_TROUBLE = 404, 409, 429, 500

@@ -17,9 +17,9 @@ from typing import Literal, TypeVar
 
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.pods.append import Dropped, Ended, stands, submission_of
-from apportion.core.explain.answers import GangAnswer, PodAnswer
-from apportion.core.explain.vocabulary import PHASES
-from apportion.core.explain.wanted import otherwise
+from apportion.core.answers.reads import GangAnswer, PodAnswer
+from apportion.core.explain.manifest_diff import otherwise
+from apportion.core.explain.text.vocabulary import PHASES
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
 from apportion.runtime.files.manifest_set import Wish

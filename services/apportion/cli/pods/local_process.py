@@ -16,7 +16,7 @@ from typing import Final, Self
 from msgspec import Struct
 
 from apportion.cli.exits import Wrong
-from apportion.core.explain.answers import PodAnswer
+from apportion.core.answers.reads import PodAnswer
 from apportion.runtime.ledger.starting import ENGINES, MARK, PROCESS, is_command
 from apportion.runtime.process.lives import PROC, Life, lives, marked
 

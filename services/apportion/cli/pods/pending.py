@@ -17,10 +17,10 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import NotFound, Unreachable
 from apportion.cli.pods.append import Submitted
 from apportion.cli.pods.decisions import Awaited
-from apportion.core.explain import constraint_text, words
-from apportion.core.explain.answers import GangAnswer, PodAnswer, Why
-from apportion.core.explain.unlooked import gates_words
-from apportion.core.explain.words import frequent
+from apportion.core.answers.reads import GangAnswer, PodAnswer, Why
+from apportion.core.explain.not_queued import gates_words
+from apportion.core.explain.text import constraint_text, words
+from apportion.core.explain.text.words import frequent
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion_schemas import PodRefused, Shape
 

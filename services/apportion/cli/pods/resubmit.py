@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from apportion.cli.pods.append import Dropped, Ended, Submission, Submitted, submission_of
 from apportion.cli.pods.local_process import Run
-from apportion.core.explain.answers import PodAnswer
+from apportion.core.answers.reads import PodAnswer
 from apportion.core.workloads.kinds.drafts import of_folder
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit

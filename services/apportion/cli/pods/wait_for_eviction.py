@@ -18,8 +18,8 @@ from apportion.cli.exits import Unreachable
 from apportion.cli.pods.decisions import Awaited
 from apportion.cli.pods.pending import ASKED_MAX, whys
 from apportion.cli.render.output import console, plain
-from apportion.core.explain.answers import PodAnswer, Why
-from apportion.core.explain.lines import listed, room_made
+from apportion.core.answers.reads import PodAnswer, Why
+from apportion.core.explain.text.event_text import listed, room_made
 from apportion.runtime.jetstream.client import JetStreamLedger
 
 GRACE_S: Final = 3.0

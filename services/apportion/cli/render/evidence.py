@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from rich.console import Console
 
 from apportion.cli.render.output import plain, show, table
-from apportion.core.explain.answers import MissRow, WhyPlaced, WhyRefused
-from apportion.core.explain.lines import share_words
-from apportion.core.explain.words import device_words, many
+from apportion.core.answers.reads import MissRow, WhyPlaced, WhyRefused
+from apportion.core.explain.text.event_text import share_words
+from apportion.core.explain.text.words import device_words, many
 
 
 def show_placed(out: Console, placed: WhyPlaced) -> None:

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from apportion.cli.render.rows import Rows, clean
 from apportion.core.explain.health import moment
-from apportion.core.explain.printable import escaped, escaped_json
+from apportion.core.explain.text.printable import escaped, escaped_json
 
 PIPE_WIDTH = 220
 """Columns where there is no terminal and COLUMNS does not tell: rows are not cut for `grep`."""

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from apportion.cli.render.output import phase, plain, table
 from apportion.cli.render.rows import Rows, clean
-from apportion.core.explain.answers import (
+from apportion.core.answers.reads import (
     DeviceAnswer,
     GangAnswer,
     NodeAnswer,
@@ -20,12 +20,12 @@ from apportion.core.explain.answers import (
     QueueAnswer,
     QuotaAnswer,
 )
-from apportion.core.explain.constraint_text import number_of_resource, of_resource
+from apportion.core.answers.visibility import NOT_TOLD
 from apportion.core.explain.health import failed_words, found_silent
-from apportion.core.explain.lines import ask_words, listed, shares_words
-from apportion.core.explain.visibility import NOT_TOLD
-from apportion.core.explain.vocabulary import PHASES
-from apportion.core.explain.words import device_words
+from apportion.core.explain.text.constraint_text import number_of_resource, of_resource
+from apportion.core.explain.text.event_text import ask_words, listed, shares_words
+from apportion.core.explain.text.vocabulary import PHASES
+from apportion.core.explain.text.words import device_words
 
 
 class Look(NamedTuple):

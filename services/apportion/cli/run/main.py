@@ -34,7 +34,7 @@ from apportion.cli.pods.local_process import Run, ended, engine_of, unreachable,
 from apportion.cli.run.guardian import Duty, leave_behind
 from apportion.cli.run.wait import Telling, placed
 from apportion.cli.usage import MIB
-from apportion.core.explain.answers import NodeDetail, PodAnswer, PodDetail, Why
+from apportion.core.answers.reads import NodeDetail, PodAnswer, PodDetail, Why
 from apportion.core.grants.on_host import PRELOAD
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.kinds.drafts import PodDraft

@@ -19,8 +19,8 @@ from apportion.cli.exits import Unreachable
 from apportion.cli.pods.append import Submitted
 from apportion.cli.pods.decisions import Awaited, Decided
 from apportion.cli.render.output import console, plain
-from apportion.core.explain.lines import shares_words
-from apportion.core.explain.printable import escaped_json
+from apportion.core.explain.text.event_text import shares_words
+from apportion.core.explain.text.printable import escaped_json
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.starting import Started

@@ -131,7 +131,7 @@ def _differing(before: Fleet, fleet: Fleet) -> str:
     """Which nodes are not as they were; a file's remarks and the order in it count for nothing."""
     if before.text == fleet.text:
         return ""
-    from apportion.core.explain.lines import listed  # see _nodes
+    from apportion.core.explain.text.event_text import listed  # see _nodes
 
     try:
         then, now = ({each.name: each for each in _nodes(one)} for one in (before, fleet))

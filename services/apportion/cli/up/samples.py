@@ -20,10 +20,10 @@ from apportion.cli.pods.live_diff import only_new
 from apportion.cli.pods.manifest_files import read_manifests
 from apportion.cli.render.output import phase, plain, table
 from apportion.cli.render.tables import short_name, shown_phase
+from apportion.core.answers.reads import PodAnswer, PodDetail, Why
 from apportion.core.configuration import manifest_config
-from apportion.core.explain import words
-from apportion.core.explain.answers import PodAnswer, PodDetail, Why
-from apportion.core.explain.lines import shares_words
+from apportion.core.explain.text import words
+from apportion.core.explain.text.event_text import shares_words
 from apportion.runtime.files.manifest_set import Wish
 from apportion.runtime.files.manifests import Problem
 

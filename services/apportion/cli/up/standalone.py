@@ -39,9 +39,9 @@ from apportion.cli.up.fork_server import ForkServer
 from apportion.cli.up.options import Wanted
 from apportion.cli.up.samples import Samples, show, submit_samples
 from apportion.cli.up.supervisor import Child, HeldPort, Supervisor, UpFailed
-from apportion.core.explain.answers import DeviceAnswer, RevisionAnswer
+from apportion.core.answers.reads import DeviceAnswer, RevisionAnswer
 from apportion.core.explain.health import FREEZES
-from apportion.core.explain.words import many
+from apportion.core.explain.text.words import many
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.ledger import JetStreamLedger

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from apportion.core.answers.doctor import CheckAnswer
 from apportion.core.doctor import of_cluster, of_kubernetes, of_ledger
 from apportion.core.doctor.facts import Facts
 from apportion.core.doctor.found import Found
-from apportion.core.explain.doctor_answers import CheckAnswer
 
 
 class Check(NamedTuple):

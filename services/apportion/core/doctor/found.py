@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from apportion.core.explain.answers import Part, joined
-from apportion.core.explain.doctor_answers import CheckState
-from apportion.core.explain.lines import LISTED, listed
+from apportion.core.answers.doctor import CheckState
+from apportion.core.answers.reads import Part, joined
+from apportion.core.explain.text.event_text import LISTED, listed
 
 Words = str | tuple[str | Part, ...]
 """What was found: a sentence, or its parts where it names nodes."""

@@ -16,8 +16,8 @@ from apportion.core.doctor.found import (
     unknown,
 )
 from apportion.core.explain.health import FREEZES, found_silent, moving
-from apportion.core.explain.lines import LISTED, listed
-from apportion.core.explain.words import device_words, many, nodes
+from apportion.core.explain.text.event_text import LISTED, listed
+from apportion.core.explain.text.words import device_words, many, nodes
 
 FOLD_BEHIND_SOON: Final = 1_000
 FEW: Final = 2

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from apportion.core.doctor.facts import StarvingGang, WaitingFacts
-from apportion.core.explain.explained import Explainer
+from apportion.core.explain.fleet_context import Explainer
 from apportion.core.ledger.moments import SECOND, micros_of
 from apportion.core.ledger.state import Phase, PodState, State
 

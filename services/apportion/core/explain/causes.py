@@ -28,18 +28,18 @@ from typing import Final
 
 from msgspec import structs
 
+from apportion.core.answers.reads import CauseRow, MissRow, Part, WhyRefused, joined
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.devices.cordons import Cordon, cordon_words
-from apportion.core.explain import constraint_text, words
-from apportion.core.explain.answer_text import HOLDERS_NAMED, cause_with_text
-from apportion.core.explain.answers import CauseRow, MissRow, Part, WhyRefused, joined
-from apportion.core.explain.beyond_limits import holders, limit_of, never_within
-from apportion.core.explain.explained import Explained
-from apportion.core.explain.lines import listed
-from apportion.core.explain.natural import natural
-from apportion.core.explain.near import near
-from apportion.core.explain.room import NODES_WEIGHED, Room
-from apportion.core.explain.words import device_words, many
+from apportion.core.explain.empty_capacity import NODES_WEIGHED, Room
+from apportion.core.explain.fleet_context import Explained
+from apportion.core.explain.limit_holders import holders, limit_of, never_within
+from apportion.core.explain.text import constraint_text, words
+from apportion.core.explain.text.answer_text import HOLDERS_NAMED, cause_with_text
+from apportion.core.explain.text.event_text import listed
+from apportion.core.explain.text.natural import natural
+from apportion.core.explain.text.suggestions import near
+from apportion.core.explain.text.words import device_words, many
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion_schemas import Device, NearMiss, PodRefused, RefusalCode, Shape

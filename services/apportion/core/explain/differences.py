@@ -14,10 +14,15 @@ import msgspec
 from msgspec import structs
 
 from apportion.core.devices.shares import DeviceState
-from apportion.core.explain.constraint_text import of_resource
 from apportion.core.explain.health import failure
-from apportion.core.explain.lines import limit_name, policy_words, quota_name, shares_words
-from apportion.core.explain.natural import natural
+from apportion.core.explain.text.constraint_text import of_resource
+from apportion.core.explain.text.event_text import (
+    limit_name,
+    policy_words,
+    quota_name,
+    shares_words,
+)
+from apportion.core.explain.text.natural import natural
 from apportion.core.ledger.state import NodeState, State
 from apportion_schemas import (
     Configuration,

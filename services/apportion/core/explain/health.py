@@ -8,9 +8,9 @@ Invariant: a device is told of as long as nothing new may go there for its healt
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from apportion.core.answers.reads import FailedDevice
 from apportion.core.devices.shares import DeviceState
-from apportion.core.explain.answers import FailedDevice
-from apportion.core.explain.words import device_words
+from apportion.core.explain.text.words import device_words
 from apportion.core.ledger.state import ALLOCATED, NodeState, PodState, State
 
 GONE = "its agent does not report it any more"

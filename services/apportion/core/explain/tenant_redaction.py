@@ -1,7 +1,8 @@
 """What a tenant sees of an answer: all of its own namespaces, of others amounts and places alone.
 
-It works on the structs of answers, field by field as `visibility` marks them, and then makes the
-sentences from what is left. Invariant: a field without a mark is hidden from other namespaces.
+It works on the structs of answers, field by field as `answers.visibility` marks them, and then
+makes the sentences from what is left. Invariant: a field without a mark is hidden from other
+namespaces.
 """
 
 import re
@@ -12,7 +13,10 @@ from typing import Any, Final, get_type_hints
 
 from msgspec import UNSET, Struct, structs
 
-from apportion.core.explain.answer_text import (
+from apportion.core.answers.plans import PlanAnswer, PlannedPod
+from apportion.core.answers.reads import CauseRow, Eviction, QueuedPod, Why
+from apportion.core.answers.visibility import NOT_TOLD, OF_OTHERS, OTHERS, Kept, Rule, Seen
+from apportion.core.explain.text.answer_text import (
     cause_with_text,
     eviction_with_text,
     plan_with_text,
@@ -20,9 +24,6 @@ from apportion.core.explain.answer_text import (
     queued_with_text,
     why_with_text,
 )
-from apportion.core.explain.answers import CauseRow, Eviction, QueuedPod, Why
-from apportion.core.explain.plans import PlanAnswer, PlannedPod
-from apportion.core.explain.visibility import NOT_TOLD, OF_OTHERS, OTHERS, Kept, Rule, Seen
 from apportion_schemas import (
     Ask,
     DeviceCordoned,

@@ -1,4 +1,4 @@
-"""The state, put into answers: one function for each struct of `answers`.
+"""The state, put into answers: one function for each struct of `answers.reads`.
 
 Invariant: reading never changes the state, and what is read is of one revision, because nothing in
 here waits.
@@ -7,11 +7,7 @@ here waits.
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from apportion.core.devices.catalogue import mig_profiles
-from apportion.core.devices.cordons import Cordon, cordon_words
-from apportion.core.devices.shares import DeviceState
-from apportion.core.explain import words
-from apportion.core.explain.answers import (
+from apportion.core.answers.reads import (
     ClosedDevice,
     ConfigurationAnswer,
     CordonAnswer,
@@ -24,11 +20,15 @@ from apportion.core.explain.answers import (
     RefusedReportAnswer,
     SummaryAnswer,
 )
+from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.devices.cordons import Cordon, cordon_words
+from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.causes import cause_words
-from apportion.core.explain.explained import Explainer
+from apportion.core.explain.fleet_context import Explainer
 from apportion.core.explain.health import failed_devices, failure, unready
-from apportion.core.explain.lines import rejection_words
-from apportion.core.explain.unlooked import unlooked
+from apportion.core.explain.not_queued import unlooked
+from apportion.core.explain.text import words
+from apportion.core.explain.text.event_text import rejection_words
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.shaping import spec_digest
 from apportion.core.ledger.state import (

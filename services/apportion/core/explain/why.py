@@ -1,15 +1,13 @@
 """Why a pod is where it is, or why it is nowhere yet: the evidence, of which a sentence is made.
 
 Everything comes from the events that the scheduler wrote when it decided, and from the state as of
-the revision: which nodes could hold the pod if nothing ran there (`room`). Nothing is guessed
-afterwards, so the answer next week is the answer of today.
+the revision: which nodes could hold the pod if nothing ran there (`empty_capacity`). Nothing is
+guessed afterwards, so the answer next week is the answer of today.
 """
 
 from msgspec import structs
 
-from apportion.core.explain import words
-from apportion.core.explain.answer_text import why_with_text
-from apportion.core.explain.answers import (
+from apportion.core.answers.reads import (
     FailedDevice,
     HeldShare,
     PodEnd,
@@ -22,10 +20,12 @@ from apportion.core.explain.answers import (
     WhyWaiting,
 )
 from apportion.core.explain.causes import refused_answer, spared_words, taken_since, whose
-from apportion.core.explain.explained import Explainer, of_one_sort
+from apportion.core.explain.empty_capacity import Room
+from apportion.core.explain.fleet_context import Explainer, of_one_sort
 from apportion.core.explain.health import failed_devices, unready
-from apportion.core.explain.room import Room
-from apportion.core.explain.unlooked import gang_words
+from apportion.core.explain.not_queued import gang_words
+from apportion.core.explain.text import words
+from apportion.core.explain.text.answer_text import why_with_text
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.handlers.evictions import awaited
 from apportion.core.ledger.moments import text_of

@@ -7,8 +7,8 @@ the rounding of each to six digits.
 
 import msgspec
 
-from apportion.core.explain.answers import Answer
-from apportion.core.explain.visibility import Everyone, Namespace
+from apportion.core.answers.reads import Answer
+from apportion.core.answers.visibility import Everyone, Namespace
 
 
 class ReportRow(Answer, frozen=True):

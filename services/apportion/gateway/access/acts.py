@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.access_answers import ActAnswer, CordonRequest
+from apportion.core.answers.access import ActAnswer, CordonRequest
 from apportion.core.ledger.state import State
 from apportion.gateway.access.gate import PERSON, Gate
 from apportion.gateway.access.people import Person, Wish

@@ -15,7 +15,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from apportion.core.explain.answers import (
+from apportion.core.answers.past import (
+    DiffAnswer,
+    DiffRow,
+    LogEntry,
+    MarkRow,
+    TimelineAnswer,
+)
+from apportion.core.answers.reads import (
     ErrorAnswer,
     GangAnswer,
     GangPage,
@@ -24,14 +31,8 @@ from apportion.core.explain.answers import (
     QuotaAnswer,
     QuotaPage,
 )
-from apportion.core.explain.packed import FleetAnswer, PackedNode, PackedUse
-from apportion.core.explain.past_answers import (
-    DiffAnswer,
-    DiffRow,
-    LogEntry,
-    MarkRow,
-    TimelineAnswer,
-)
+from apportion.core.answers.visibility import OF_OTHERS, OTHERS, Everyone
+from apportion.core.explain.fleet_rows import FleetAnswer, PackedNode, PackedUse
 from apportion.core.explain.tenant_redaction import (
     UNKNOWN,
     Sees,
@@ -40,7 +41,6 @@ from apportion.core.explain.tenant_redaction import (
     namespaces_in,
     redacted,
 )
-from apportion.core.explain.visibility import OF_OTHERS, OTHERS, Everyone
 from apportion.core.reports.answers import IdleAnswer, IdleRow, ReportAnswer, ReportRow
 from apportion.core.reports.report import DIGITS
 from apportion.core.reports.rows import NOBODY

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.access_answers import LoginRequest, MeAnswer
+from apportion.core.answers.access import LoginRequest, MeAnswer
 from apportion.gateway.access.gate import COOKIE, PERSON, Gate
 from apportion.gateway.access.people import READ_ALL, READ_DOCTOR, Person, Wish
 from apportion.gateway.api.answering import json_response

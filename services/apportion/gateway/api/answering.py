@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.answers import UNKNOWN_PATH, ErrorAnswer
+from apportion.core.answers.reads import UNKNOWN_PATH, ErrorAnswer
 from apportion.gateway.api.endpoint import JSON, PREFIX, Endpoint, Handler
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused

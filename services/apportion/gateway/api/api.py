@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.answers import RevisionAnswer
+from apportion.core.answers.reads import RevisionAnswer
 from apportion.core.explain.health import failed_devices
 from apportion.core.ledger.state import State
 from apportion.gateway.api import diff, history, log

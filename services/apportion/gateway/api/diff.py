@@ -16,6 +16,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from apportion.core.answers.past import DiffAnswer, DiffRow, LogRow, MomentAnswer
 from apportion.core.explain.differences import (
     SHOWN,
     WHOLE_LIMIT,
@@ -24,8 +25,7 @@ from apportion.core.explain.differences import (
     Picture,
     picture,
 )
-from apportion.core.explain.lines import Teller
-from apportion.core.explain.past_answers import DiffAnswer, DiffRow, LogRow, MomentAnswer
+from apportion.core.explain.text.event_text import Teller
 from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.log import row_of
 from apportion.gateway.api.moments import Moments, asked_for

@@ -13,11 +13,11 @@ from pathlib import Path
 from aiohttp import web
 from msgspec import Struct
 
+from apportion.core.answers.doctor import DoctorAnswer
 from apportion.core.doctor.checks import examined
 from apportion.core.doctor.cluster import WORDS_OF_PLACES, came_late, cluster_facts, models_of
 from apportion.core.doctor.facts import Facts, FoldFacts, LedgerFacts, SchedulerFacts
 from apportion.core.doctor.waiting import waiting_facts
-from apportion.core.explain.doctor_answers import DoctorAnswer
 from apportion.core.ledger.state import RefusedEvent
 from apportion.gateway.api.answering import json_response
 from apportion.gateway.api.endpoint import Audience, Endpoint

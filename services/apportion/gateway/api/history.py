@@ -14,10 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from apportion.core.explain import device_names
-from apportion.core.explain.answers import AMBIGUOUS_DEVICE, UNKNOWN_DEVICE
-from apportion.core.explain.lines import Teller
-from apportion.core.explain.past_answers import (
+from apportion.core.answers.past import (
     Bin,
     HistoryPage,
     MarkRow,
@@ -28,6 +25,9 @@ from apportion.core.explain.past_answers import (
     WhoPage,
     WhoRow,
 )
+from apportion.core.answers.reads import AMBIGUOUS_DEVICE, UNKNOWN_DEVICE
+from apportion.core.explain.text import device_names
+from apportion.core.explain.text.event_text import Teller
 from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.log import row_of
 from apportion.gateway.api.moments import Moments, asked_for

@@ -12,9 +12,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from apportion.core.explain.lines import Teller
-from apportion.core.explain.past_answers import LogEntry, LogPage, LogRow
+from apportion.core.answers.past import LogEntry, LogPage, LogRow
 from apportion.core.explain.tenant_redaction import UNKNOWN, namespaces_of
+from apportion.core.explain.text.event_text import Teller
 from apportion.core.ledger.rules import Rules
 from apportion.gateway.api.endpoint import Audience, Endpoint
 from apportion.gateway.api.query import (

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from apportion.core.explain.answers import (
+from apportion.core.answers.reads import (
     DeviceAnswer,
     DevicePage,
     GangPage,
@@ -24,9 +24,9 @@ from apportion.core.explain.answers import (
     QueuePage,
     QuotaPage,
 )
-from apportion.core.explain.explained import Explainer
-from apportion.core.explain.limited import queue_answers, quota_answers
-from apportion.core.explain.natural import natural
+from apportion.core.explain.fleet_context import Explainer
+from apportion.core.explain.limit_rows import queue_answers, quota_answers
+from apportion.core.explain.text.natural import natural
 from apportion.core.explain.views import (
     REFUSED,
     REJECTED,

@@ -18,8 +18,8 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.answers import ErrorAnswer
-from apportion.core.explain.plans import PlanAnswer, PlanLine, PlanProgress, PlanRequest
+from apportion.core.answers.plans import PlanAnswer, PlanLine, PlanProgress, PlanRequest
+from apportion.core.answers.reads import ErrorAnswer
 from apportion.core.ledger.state import State
 from apportion.gateway.api.answering import HUNG_UP, json_response, write_in_time
 from apportion.gateway.api.endpoint import Audience, Endpoint

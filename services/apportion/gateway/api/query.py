@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct, inspect
 
-from apportion.core.explain.answers import ErrorAnswer
+from apportion.core.answers.reads import ErrorAnswer
 from apportion_schemas.quantities import NAME_MAX
 
 LIMIT_DEFAULT = 500

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from apportion.core.explain.answers import (
+from apportion.core.answers.reads import (
     ConfigurationAnswer,
     DevicePage,
     GangPage,
@@ -29,8 +29,7 @@ from apportion.core.explain.answers import (
     SummaryAnswer,
     Why,
 )
-from apportion.core.explain.packed import FleetAnswer, whole_fleet
-from apportion.core.explain.queued import PODS_SHOWN, lines_answer, namespaces_answer
+from apportion.core.explain.fleet_rows import FleetAnswer, whole_fleet
 from apportion.core.explain.views import (
     configuration_answer,
     device_answers,
@@ -39,6 +38,7 @@ from apportion.core.explain.views import (
     rejected_answer,
     summary_answer,
 )
+from apportion.core.explain.waiting_lines import PODS_SHOWN, lines_answer, namespaces_answer
 from apportion.core.explain.why import why, why_rejected
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway.api import pages

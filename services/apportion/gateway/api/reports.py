@@ -16,7 +16,7 @@ from typing import Annotated
 from aiohttp import web
 from msgspec import Meta, Struct, field
 
-from apportion.core.explain.answers import NO_PRICES
+from apportion.core.answers.reads import NO_PRICES
 from apportion.core.reports.answers import IdleAnswer, ReportAnswer
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import PriceError, Prices

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from apportion.core.explain.answer_text import eviction_with_text
-from apportion.core.explain.answers import (
+from apportion.core.answers.reads import (
     Breach,
     End,
     Eviction,
@@ -23,7 +22,8 @@ from apportion.core.explain.answers import (
     Why,
 )
 from apportion.core.explain.health import failed_devices
-from apportion.core.explain.lines import breach_words
+from apportion.core.explain.text.answer_text import eviction_with_text
+from apportion.core.explain.text.event_text import breach_words
 from apportion.core.explain.why import why, why_ended, why_rejected
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway.api.history import History

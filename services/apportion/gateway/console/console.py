@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from apportion.core.explain.vocabulary import OUTCOMES, PHASES, STORY
+from apportion.core.explain.text.vocabulary import OUTCOMES, PHASES, STORY
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "

@@ -15,7 +15,7 @@ from typing import Any
 
 from apportion.core.explain import differences
 from apportion.core.explain.differences import Picture, picture, touched
-from apportion.core.explain.lines import Teller
+from apportion.core.explain.text.event_text import Teller
 from apportion.core.ledger.handlers.change import Change
 from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import PodState, State

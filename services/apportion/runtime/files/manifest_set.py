@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from apportion.core.explain.lines import listed
-from apportion.core.explain.natural import natural
-from apportion.core.explain.near import did_you_mean
+from apportion.core.explain.text.event_text import listed
+from apportion.core.explain.text.natural import natural
+from apportion.core.explain.text.suggestions import did_you_mean
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.document import items_of
 from apportion.core.workloads.kinds.drafts import Manifest, PodDraft

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from apportion.core.explain.printable import escaped
+from apportion.core.explain.text.printable import escaped
 
 TEXT_BYTES_MAX = 8 << 20
 DEPTH_MAX = 100

@@ -12,7 +12,7 @@ import re
 import sys
 from typing import TextIO
 
-from apportion.core.explain.printable import escaped
+from apportion.core.explain.text.printable import escaped
 from apportion.runtime.process.clock import Clock, SystemClock, rfc3339
 from apportion.runtime.process.config import LogFormat, LogLevel
 

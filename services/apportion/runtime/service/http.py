@@ -18,7 +18,7 @@ from ssl import SSLContext
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.answers import ErrorAnswer
+from apportion.core.answers.reads import ErrorAnswer
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.metrics import CONTENT_TYPE, Metrics
 from apportion.runtime.service.connections import Connections, Watched

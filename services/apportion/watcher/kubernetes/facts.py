@@ -21,7 +21,7 @@ import msgspec
 from msgspec import structs
 
 from apportion.core.devices.shares import Oversold
-from apportion.core.explain.lines import shares_words
+from apportion.core.explain.text.event_text import shares_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.handlers.adoption import charged
 from apportion.core.ledger.handlers.unattributed_devices import taken

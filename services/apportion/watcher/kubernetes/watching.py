@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from apportion.core.explain.lines import shares_words
+from apportion.core.explain.text.event_text import shares_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.handlers.unattributed_devices import EVIDENCE
 from apportion.core.ledger.state import State

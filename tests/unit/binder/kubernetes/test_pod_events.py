@@ -18,7 +18,7 @@ from apportion.binder.kubernetes.pod_events import (
     RENEW_SLOT_S,
     Telling,
 )
-from apportion.core.explain.lines import CORES_LATER
+from apportion.core.explain.text.event_text import CORES_LATER
 from apportion.core.ledger.fold import Change
 from apportion.runtime.kube.client import JSON, TIMEOUT_S, Answer, KubeUnavailable
 from apportion.runtime.ledger.port import Draft

@@ -9,7 +9,7 @@ import pytest
 
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import Unreachable
-from apportion.core.explain.answers import RevisionAnswer
+from apportion.core.answers.reads import RevisionAnswer
 
 
 @contextmanager

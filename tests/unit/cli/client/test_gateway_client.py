@@ -11,7 +11,7 @@ import pytest
 
 from apportion.cli.client.gateway_client import Gateway, refused
 from apportion.cli.exits import NotFound, Unreachable, Wrong
-from apportion.core.explain.answers import (
+from apportion.core.answers.reads import (
     ErrorAnswer,
     GangAnswer,
     GangPage,

@@ -3,7 +3,7 @@
 import pytest
 
 from apportion.cli.client.lookup import pods_meant
-from apportion.core.explain.answers import PodAnswer
+from apportion.core.answers.reads import PodAnswer
 
 
 def answer(name: str, owner: str = "", group: str = "") -> PodAnswer:

@@ -9,7 +9,7 @@ import pytest
 from apportion.cli.client.moments import FORMS, MOMENT, both, head
 from apportion.cli.main import root
 from apportion.cli.render.output import clock
-from apportion.core.explain.past_answers import MomentAnswer
+from apportion.core.answers.past import MomentAnswer
 from tests.support.golden import Golden
 
 NOW = datetime(2026, 11, 25, 0, 5, tzinfo=UTC)

@@ -8,8 +8,8 @@ from apportion.cli.pods.decisions import Awaited, Decided
 from apportion.cli.pods.live_diff import Compared, only_new
 from apportion.cli.pods.pending import causes, never_of
 from apportion.cli.verbs.act.submit import Report, counted, of_plan, of_replace, of_waiting
-from apportion.core.explain.answers import PodAnswer
-from apportion.core.explain.words import phrase
+from apportion.core.answers.reads import PodAnswer
+from apportion.core.explain.text.words import phrase
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.runtime.files.manifest_set import Wish
 from apportion_schemas import (

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from apportion.cli.pods import manifest_files as reading
 from apportion.cli.verbs.predict import check
-from apportion.core.explain.plans import PlanRequest
+from apportion.core.answers.plans import PlanRequest
 from apportion.core.ledger.state import State
 from apportion.core.workloads.reading import found_as, passed_over_words
 from apportion.lab.wishes import plan_of

@@ -9,7 +9,7 @@ import pytest
 from apportion.cli.exits import Wrong
 from apportion.cli.pods import local_process as runs
 from apportion.cli.pods.local_process import Run, ended, engine_of, unreachable, with_device
-from apportion.core.explain.answers import PodAnswer
+from apportion.core.answers.reads import PodAnswer
 from apportion.runtime.process.lives import Life, life_of
 
 GONE = Life(1 << 30, 7)

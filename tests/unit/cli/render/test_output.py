@@ -13,7 +13,7 @@ from apportion.cli.render.output import plain, show
 from apportion.cli.up import samples
 from apportion.cli.verbs.see.top import BAR_CELLS, bar
 from apportion.cli.verbs.see.why import show_why
-from apportion.core.explain.answers import QueueAnswer
+from apportion.core.answers.reads import QueueAnswer
 from apportion.core.explain.views import device_answers, gang_answer, node_answer, pod_answer
 from apportion.core.explain.why import why
 from apportion_schemas import (

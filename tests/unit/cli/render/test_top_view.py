@@ -9,7 +9,7 @@ from rich.console import Console
 from apportion.cli.render.tables import devices as get_rows
 from apportion.cli.verbs.see.top import SORTS, View, _headline
 from apportion.cli.verbs.see.top import _devices as top_rows
-from apportion.core.explain.answers import DeviceAnswer
+from apportion.core.answers.reads import DeviceAnswer
 from apportion.core.explain.views import device_answers, summary_answer
 from tests.support.fleet import rack
 from tests.support.golden import Golden

@@ -5,7 +5,7 @@ import pytest
 from apportion.cli.exits import NotFound
 from apportion.cli.pods.local_process import Run
 from apportion.cli.run.main import Asked, document, draft_of, label, room_for
-from apportion.core.explain.answers import DeviceAnswer, NodeAnswer, NodeDetail
+from apportion.core.answers.reads import DeviceAnswer, NodeAnswer, NodeDetail
 from apportion.core.workloads.dialects.names import DialectConfig, VgpuNames
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.runtime.process.lives import Life

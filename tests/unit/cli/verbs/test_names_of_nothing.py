@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from apportion.cli.client.listing import UNDECLARED
 from apportion.cli.main import root
-from apportion.core.explain.answers import (
+from apportion.core.answers.reads import (
     AMBIGUOUS_DEVICE,
     ErrorAnswer,
     Page,

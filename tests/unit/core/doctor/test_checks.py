@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from apportion.core.answers.doctor import CheckAnswer
 from apportion.core.doctor.checks import CHECKS, examined
 from apportion.core.doctor.cluster import came_late, cluster_facts, models_of
 from apportion.core.doctor.facts import (
@@ -25,9 +26,8 @@ from apportion.core.doctor.facts import (
     StarvingGang,
     WaitingFacts,
 )
-from apportion.core.explain.doctor_answers import CheckAnswer
 from apportion.core.explain.health import FREEZES
-from apportion.core.explain.lines import LISTED
+from apportion.core.explain.text.event_text import LISTED
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,

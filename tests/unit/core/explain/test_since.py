@@ -1,6 +1,6 @@
 """What was taken off offer after a pod was refused is told beside its causes, and nothing else."""
 
-from apportion.core.explain.answers import Why
+from apportion.core.answers.reads import Why
 from apportion.core.explain.causes import TAKEN_NAMED
 from apportion.core.explain.why import why
 from apportion_schemas import DeviceCordoned, NodeCordoned, NodeHeard, NodeSilent, NodeUncordoned

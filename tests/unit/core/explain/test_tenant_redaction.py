@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from apportion.core.explain.answers import (
+from apportion.core.answers.past import LogRow
+from apportion.core.answers.reads import (
     DeviceAnswer,
     Holder,
     Line,
@@ -15,7 +16,7 @@ from apportion.core.explain.answers import (
     QueuedPod,
     Why,
 )
-from apportion.core.explain.past_answers import LogRow
+from apportion.core.answers.visibility import OF_OTHERS, OTHERS
 from apportion.core.explain.tenant_redaction import (
     UNKNOWN,
     event_redacted,
@@ -23,7 +24,6 @@ from apportion.core.explain.tenant_redaction import (
     namespaces_of,
     redacted,
 )
-from apportion.core.explain.visibility import OF_OTHERS, OTHERS
 from apportion_schemas import (
     Ask,
     Configuration,

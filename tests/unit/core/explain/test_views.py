@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.core.explain import words
+from apportion.core.explain.text import words
 from apportion.core.explain.views import (
     device_answers,
     gang_answer,

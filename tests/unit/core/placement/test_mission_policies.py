@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from apportion.core.explain import words
+from apportion.core.explain.text import words
 from apportion.core.workloads.kinds.drafts import submitted
 from apportion_schemas import (
     Device,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from apportion.core.explain import words
-from apportion.core.explain.constraint_text import LIMIT_CODES
+from apportion.core.explain.text import words
+from apportion.core.explain.text.constraint_text import LIMIT_CODES
 from apportion.core.ledger.state import DEVICE_PLUGIN
 from apportion_schemas import (
     Ask,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from apportion.core.explain.text.words import resize_refused
 from apportion.core.explain.why import why
-from apportion.core.explain.words import resize_refused
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.digest import digest
 from apportion_schemas import PodResized, QuotaObserved, ResizeAsked, ResizeRefused, Share

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apportion.core.explain import words
+from apportion.core.explain.text import words
 from apportion_schemas import (
     Neighbour,
     NodeConstraints,

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from msgspec import inspect
 
+from apportion.core.answers.reads import Answer
+from apportion.core.answers.visibility import NOT_TOLD, Everyone, Namespace, Rule, Seen
 from apportion.core.explain import tenant_redaction
-from apportion.core.explain.answers import Answer
 from apportion.core.explain.tenant_redaction import marks_of, redacted
-from apportion.core.explain.visibility import NOT_TOLD, Everyone, Namespace, Rule, Seen
 from apportion.gateway.access.redaction_rules import OF_ERRORS, Look, look_at
 from apportion.gateway.api.endpoint import Audience
 from apportion.gateway.main import ENDPOINTS

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.explain.answers import GangAnswer, GangPage, LinesAnswer, QueueAnswer, QueuePage
-from apportion.core.explain.limited import queue_answers
-from apportion.core.explain.packed import FleetAnswer
-from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
-from apportion.core.explain.plans import PlanAnswer
-from apportion.core.explain.queued import lines_answer
-from apportion.core.explain.visibility import OF_OTHERS, OTHERS
+from apportion.core.answers.past import DiffAnswer, DiffRow, MomentAnswer
+from apportion.core.answers.plans import PlanAnswer
+from apportion.core.answers.reads import GangAnswer, GangPage, LinesAnswer, QueueAnswer, QueuePage
+from apportion.core.answers.visibility import OF_OTHERS, OTHERS
+from apportion.core.explain.fleet_rows import FleetAnswer
+from apportion.core.explain.limit_rows import queue_answers
+from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import why
 from apportion.core.reports.answers import ReportAnswer, ReportRow
 from apportion.gateway.access.redaction_rules import LOOKS, is_shown, look_at

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from apportion.core.explain.visibility import NOT_TOLD, OTHERS
+from apportion.core.answers.visibility import NOT_TOLD, OTHERS
 from apportion.gateway.access.cursors import SEALED_MAX, Cursors
 from apportion.gateway.access.gate import Gate
 from apportion.gateway.access.people import READ_ALL, Person, Remembered, Wish

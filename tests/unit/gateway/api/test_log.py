@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.core.explain.lines import Teller
+from apportion.core.explain.text.event_text import Teller
 from apportion.core.ledger.rules import Rules
 from apportion.gateway.api.log import Filter, LogQuery, filter_of, matches, row_of
 from apportion.gateway.api.query import RequestRefused, parsed

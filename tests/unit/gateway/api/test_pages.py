@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apportion.core.explain.answers import Page
+from apportion.core.answers.reads import Page
 from apportion.core.ledger.state import State
 from apportion.gateway.api import pages
 from apportion.gateway.api.pages import DevicesQuery, PodsQuery

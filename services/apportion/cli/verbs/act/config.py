@@ -17,10 +17,10 @@ from apportion.cli.client.ledger import by_whom, person, run, write
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json, table
+from apportion.core.answers.reads import ConfigurationAnswer, NodeAnswer
 from apportion.core.configuration import passed_over
 from apportion.core.configuration.keys import KEYS
-from apportion.core.explain.answers import ConfigurationAnswer, NodeAnswer
-from apportion.core.explain.near import did_you_mean
+from apportion.core.explain.text.suggestions import did_you_mean
 from apportion_schemas import Configuration, ConfigurationChanged
 
 

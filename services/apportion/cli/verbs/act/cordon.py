@@ -19,9 +19,9 @@ from apportion.cli.client.lookup import find
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json
 from apportion.cli.usage import reasoned
-from apportion.core.explain.answers import CordonAnswer, NodeDetail
-from apportion.core.explain.lines import listed
-from apportion.core.explain.words import device_words
+from apportion.core.answers.reads import CordonAnswer, NodeDetail
+from apportion.core.explain.text.event_text import listed
+from apportion.core.explain.text.words import device_words
 from apportion_schemas import (
     DeviceCordonLifted,
     DeviceUncordoned,

@@ -20,9 +20,9 @@ from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.pods.append import stands
 from apportion.cli.pods.manifest_files import read_manifests, tell_passed_over, tell_refused
 from apportion.cli.render.output import console, plain, print_json
-from apportion.core.explain.answers import GangAnswer, PodAnswer, PodDetail
+from apportion.core.answers.reads import GangAnswer, PodAnswer, PodDetail
 from apportion.core.explain.health import moving
-from apportion.core.explain.lines import limit_name, listed
+from apportion.core.explain.text.event_text import limit_name, listed
 from apportion.runtime.files.manifest_set import Wish
 from apportion.runtime.files.manifests import Problem
 from apportion.runtime.ledger.publisher import Publisher

@@ -36,10 +36,10 @@ from apportion.cli.pods.resubmit import UNIT_MAX, Anew, Blocked, Unit
 from apportion.cli.pods.wait_for_eviction import evicted_for, wait_for_room
 from apportion.cli.render.output import console, plain, print_json
 from apportion.cli.usage import SAY_WHY
-from apportion.core.explain import words
-from apportion.core.explain.answers import GangAnswer, NodeDetail, PodAnswer, Why
-from apportion.core.explain.lines import listed
-from apportion.core.explain.plans import PlanRequest
+from apportion.core.answers.plans import PlanRequest
+from apportion.core.answers.reads import GangAnswer, NodeDetail, PodAnswer, Why
+from apportion.core.explain.text import words
+from apportion.core.explain.text.event_text import listed
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.service.kube_options import KubeChoice

@@ -14,8 +14,8 @@ from apportion.cli.client.ledger import by_now, by_whom, person, run, write
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.render.output import console, plain, print_json
 from apportion.cli.usage import hinting
-from apportion.core.explain.answers import SummaryAnswer
-from apportion.core.explain.lines import Teller
+from apportion.core.answers.reads import SummaryAnswer
+from apportion.core.explain.text.event_text import Teller
 from apportion_schemas import Policy
 from apportion_schemas.operations import POLICIES
 

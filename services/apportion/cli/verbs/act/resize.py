@@ -19,10 +19,10 @@ from apportion.cli.client.lookup import split_name, unknown
 from apportion.cli.exits import NotFound, Outdated, Unreachable
 from apportion.cli.render.output import console, plain, print_json
 from apportion.cli.usage import MIB
-from apportion.core.explain.answers import PodAnswer, PodDetail
-from apportion.core.explain.lines import CORES_LATER, shares_words
-from apportion.core.explain.vocabulary import PHASES
-from apportion.core.explain.words import resize_refused
+from apportion.core.answers.reads import PodAnswer, PodDetail
+from apportion.core.explain.text.event_text import CORES_LATER, shares_words
+from apportion.core.explain.text.vocabulary import PHASES
+from apportion.core.explain.text.words import resize_refused
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import Record

@@ -16,7 +16,7 @@ from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.client.lookup import find
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import console, plain, print_json
-from apportion.core.explain.answers import DeviceAnswer, NodeDetail
+from apportion.core.answers.reads import DeviceAnswer, NodeDetail
 from apportion.runtime.jetstream.wire import Message
 from apportion.runtime.ledger.attendance import AGENT_BEAT_S, beat_of
 from apportion_schemas.catalogue import token

@@ -41,11 +41,11 @@ from apportion.cli.pods.wait_for_eviction import evicted_for, wait_for_room
 from apportion.cli.render.output import console, plain, print_json, show, table
 from apportion.cli.render.rows import Rows
 from apportion.cli.usage import hinting
-from apportion.core.explain import words
-from apportion.core.explain.answers import GangAnswer, PodAnswer, QueueAnswer, Why
-from apportion.core.explain.lines import limit_name, listed, shares_words
-from apportion.core.explain.vocabulary import WAITING
-from apportion.core.explain.words import many
+from apportion.core.answers.reads import GangAnswer, PodAnswer, QueueAnswer, Why
+from apportion.core.explain.text import words
+from apportion.core.explain.text.event_text import limit_name, listed, shares_words
+from apportion.core.explain.text.vocabulary import WAITING
+from apportion.core.explain.text.words import many
 from apportion.runtime.files.manifest_set import Wish, undeclared_queues
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import Shape

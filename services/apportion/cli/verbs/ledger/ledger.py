@@ -22,7 +22,7 @@ from apportion.cli.exits import REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, plain, print_json
 from apportion.cli.usage import reasoned
 from apportion.core.doctor.found import size
-from apportion.core.explain.words import many
+from apportion.core.explain.text.words import many
 from apportion.core.ledger.rules import Rules, legal_version, missing
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream

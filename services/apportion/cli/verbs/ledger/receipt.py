@@ -25,8 +25,8 @@ from apportion.cli.client.lookup import why_of
 from apportion.cli.client.receipt_keys import read_keys
 from apportion.cli.exits import REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, plain, print_json, progress
-from apportion.core.explain.lines import Teller
-from apportion.core.explain.printable import escaped_json
+from apportion.core.explain.text.event_text import Teller
+from apportion.core.explain.text.printable import escaped_json
 from apportion.core.ledger.receipts import (
     FORMAT,
     Checkpoint,

@@ -21,7 +21,7 @@ from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.client.receipt_keys import read_keys
 from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Wrong
 from apportion.cli.render.output import console, plain, print_json, progress
-from apportion.core.explain.words import many
+from apportion.core.explain.text.words import many
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.receipts import ReceiptInvalid

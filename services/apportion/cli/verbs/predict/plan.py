@@ -23,10 +23,7 @@ from apportion.cli.pods.manifest_files import tell_refused
 from apportion.cli.render.evidence import show_placed, show_refused
 from apportion.cli.render.output import console, plain, print_json, table
 from apportion.cli.usage import hinting
-from apportion.core.explain import words
-from apportion.core.explain.device_names import RULE
-from apportion.core.explain.lines import shares_words
-from apportion.core.explain.plans import (
+from apportion.core.answers.plans import (
     Ahead,
     Beside,
     PlanAnswer,
@@ -34,8 +31,11 @@ from apportion.core.explain.plans import (
     PlanRequest,
     Totals,
 )
-from apportion.core.explain.vocabulary import OUTCOMES
-from apportion.core.explain.words import device_words, eviction, many
+from apportion.core.explain.text import words
+from apportion.core.explain.text.device_names import RULE
+from apportion.core.explain.text.event_text import shares_words
+from apportion.core.explain.text.vocabulary import OUTCOMES
+from apportion.core.explain.text.words import device_words, eviction, many
 from apportion.core.workloads.reading import passed_over_words
 from apportion.runtime.files.manifests import Problem, read_manifest_bytes
 from apportion_schemas import Policy

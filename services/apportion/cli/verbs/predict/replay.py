@@ -20,10 +20,10 @@ from apportion.cli.client.moments import MOMENT, time_of
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import ascii_only, between, console, plain, print_json, table
 from apportion.cli.usage import hinting
-from apportion.core.explain.device_names import RULE
+from apportion.core.answers.replays import ReplayAnswer, Slice
 from apportion.core.explain.health import moment
-from apportion.core.explain.replays import ReplayAnswer, Slice
-from apportion.core.explain.words import many
+from apportion.core.explain.text.device_names import RULE
+from apportion.core.explain.text.words import many
 from apportion_schemas import Policy
 
 HEIGHT = 4

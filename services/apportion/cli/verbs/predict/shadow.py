@@ -10,8 +10,8 @@ from rich.console import Console
 from apportion.cli.client.connection import Where, asks_ledger
 from apportion.cli.client.moments import MOMENT
 from apportion.cli.render.output import console, plain, print_json, table
-from apportion.core.explain.shadows import ShadowAnswer, ShadowPod, Spot
-from apportion.core.explain.words import device_words, many
+from apportion.core.answers.shadows import ShadowAnswer, ShadowPod, Spot
+from apportion.core.explain.text.words import device_words, many
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 SAID = {

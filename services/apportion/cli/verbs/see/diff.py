@@ -12,8 +12,8 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.client.moments import FORMS, MOMENT, both
 from apportion.cli.render.output import clock, console, plain, print_json, show, table
 from apportion.cli.render.rows import Rows
-from apportion.core.explain.past_answers import DiffAnswer, DiffRow
-from apportion.core.explain.words import device_words
+from apportion.core.answers.past import DiffAnswer, DiffRow
+from apportion.core.explain.text.words import device_words
 
 LISTS = ("nodes", "devices", "configuration", "policy", "limits", "waiting", "placements")
 """The few that explain the many come first: a busy span has hundreds of placements."""

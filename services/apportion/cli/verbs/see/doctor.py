@@ -15,9 +15,9 @@ from apportion.cli.client.connection import CONNECTION, GATEWAY_ENV, Where, asks
 from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.exits import REFUSED, NotLetIn, Unreachable, Wrong
 from apportion.cli.render.output import console, plain, print_json, table
+from apportion.core.answers.doctor import CheckAnswer, DoctorAnswer
 from apportion.core.doctor.checks import CHECKS, examined
 from apportion.core.doctor.facts import Facts, KubeFacts, LedgerFacts
-from apportion.core.explain.doctor_answers import CheckAnswer, DoctorAnswer
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.examining import examine
 from apportion.runtime.jetstream.server.monitoring import monitor_url, server_says

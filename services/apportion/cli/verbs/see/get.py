@@ -26,7 +26,7 @@ from apportion.cli.client.listing import (
 from apportion.cli.client.moments import AT, dated
 from apportion.cli.render.tables import Look
 from apportion.cli.usage import known_elsewhere, once
-from apportion.core.explain.vocabulary import WAITING
+from apportion.core.explain.text.vocabulary import WAITING
 
 PENDING = "pending"
 PHASES = (WAITING, "placed", "bound", "allocated", "rejected")

@@ -15,9 +15,9 @@ from apportion.cli.client.lookup import NothingLike, namespace_of, split_name, u
 from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound
 from apportion.cli.render.output import between, console, plain, print_json
-from apportion.core.explain.answers import AMBIGUOUS_DEVICE, DeviceAnswer, NodeAnswer
-from apportion.core.explain.near import did_you_mean
-from apportion.core.explain.past_answers import HistoryPage, HistoryRow
+from apportion.core.answers.past import HistoryPage, HistoryRow
+from apportion.core.answers.reads import AMBIGUOUS_DEVICE, DeviceAnswer, NodeAnswer
+from apportion.core.explain.text.suggestions import did_you_mean
 
 PAGE = 1_000
 LISTS = "`apportion get pods`, `get nodes` and `get devices` list those that are there"

@@ -24,8 +24,8 @@ from apportion.cli.client.ledger import open_ledger, run
 from apportion.cli.client.moments import FORMS, MOMENT, when
 from apportion.cli.exits import Unreachable, Wrong
 from apportion.cli.render.output import console, plain, print_json
-from apportion.core.explain.lines import Teller
-from apportion.core.explain.near import did_you_mean
+from apportion.core.explain.text.event_text import Teller
+from apportion.core.explain.text.suggestions import did_you_mean
 from apportion.core.ledger.rules import Rules, said_at
 from apportion.runtime.jetstream import client, stream
 from apportion.runtime.jetstream.client import JetStreamLedger

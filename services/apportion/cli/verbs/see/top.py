@@ -27,12 +27,12 @@ from apportion.cli.exits import Unreachable
 from apportion.cli.render.output import PHASE_STYLES, console, plain, print_json, show, table
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, short_name, shown_phases
-from apportion.core.explain.answers import (
+from apportion.core.answers.reads import (
     DeviceAnswer,
     RevisionAnswer,
     SummaryAnswer,
 )
-from apportion.core.explain.natural import natural
+from apportion.core.explain.text.natural import natural
 from apportion_schemas import PolicyChanged
 
 BAR_CELLS = 8

@@ -19,13 +19,13 @@ from apportion.cli.exits import NotFound
 from apportion.cli.render.output import clock, console, plain, print_json, show, table
 from apportion.cli.render.rows import Rows
 from apportion.cli.render.tables import device_state, node_state
-from apportion.core.explain import device_names
-from apportion.core.explain.answers import UNKNOWN_DEVICE, DeviceAnswer, NodeAnswer, NodeDetail
+from apportion.core.answers.past import MomentAnswer, WhoPage, WhoRow
+from apportion.core.answers.reads import UNKNOWN_DEVICE, DeviceAnswer, NodeAnswer, NodeDetail
 from apportion.core.explain.health import moving
-from apportion.core.explain.natural import natural
-from apportion.core.explain.near import target_meant
-from apportion.core.explain.past_answers import MomentAnswer, WhoPage, WhoRow
-from apportion.core.explain.words import device_words
+from apportion.core.explain.text import device_names
+from apportion.core.explain.text.natural import natural
+from apportion.core.explain.text.suggestions import target_meant
+from apportion.core.explain.text.words import device_words
 
 PAGE = 1_000
 Index = Mapping[tuple[str, str], int]

@@ -16,13 +16,13 @@ from apportion.cli.client.moments import AT, pinned
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.cli.render.evidence import show_placed, show_refused
 from apportion.cli.render.output import console, plain, print_json
-from apportion.core.explain import words
-from apportion.core.explain.answers import (
+from apportion.core.answers.reads import (
     Evictions,
     Why,
 )
-from apportion.core.explain.lines import listed
-from apportion.core.explain.vocabulary import PHASES
+from apportion.core.explain.text import words
+from apportion.core.explain.text.event_text import listed
+from apportion.core.explain.text.vocabulary import PHASES
 
 
 @click.command(epilog="Example:  apportion why training/worker-0")

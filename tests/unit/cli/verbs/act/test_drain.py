@@ -27,7 +27,7 @@ from apportion.cli.verbs.act.drain import (
     command,
     how_far,
 )
-from apportion.core.explain.answers import PodAnswer
+from apportion.core.answers.reads import PodAnswer
 from apportion.runtime.service.kube_options import KubeChoice
 from tests.support.golden import Golden
 

@@ -8,7 +8,7 @@ from msgspec import structs
 from rich.console import Console
 
 from apportion.cli.verbs.predict.plan import _show, _show_pods, _show_waiting, command, totals_words
-from apportion.core.explain.plans import Ahead, PlanAnswer, PlannedPod, Totals
+from apportion.core.answers.plans import Ahead, PlanAnswer, PlannedPod, Totals
 from tests.support.golden import Golden
 
 BEFORE = Totals(

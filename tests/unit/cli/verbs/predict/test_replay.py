@@ -25,7 +25,7 @@ from apportion.cli.verbs.predict.replay import (
     saved,
     span_of,
 )
-from apportion.core.explain.replays import ReplayAnswer, Span
+from apportion.core.answers.replays import ReplayAnswer, Span
 from apportion.core.ledger.state import State
 from apportion.lab.meter import Meter
 

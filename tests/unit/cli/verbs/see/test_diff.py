@@ -7,8 +7,8 @@ from msgspec import structs
 from rich.console import Console
 
 from apportion.cli.verbs.see.diff import FROM_THE_FIRST, LISTS, command, rows_of
+from apportion.core.answers.past import DiffAnswer, DiffRow, MomentAnswer
 from apportion.core.explain.differences import SHOWN
-from apportion.core.explain.past_answers import DiffAnswer, DiffRow, MomentAnswer
 from tests.support.answering import answering
 from tests.support.golden import Golden
 

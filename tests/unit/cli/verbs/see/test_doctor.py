@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from apportion.cli.exits import UNREACHABLE
 from apportion.cli.verbs.see.doctor import _show, command
-from apportion.core.explain.doctor_answers import CheckAnswer, DoctorAnswer
+from apportion.core.answers.doctor import CheckAnswer, DoctorAnswer
 from tests.support.golden import Golden
 
 

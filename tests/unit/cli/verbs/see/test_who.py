@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from apportion.cli.verbs.see.who import command, trouble, trouble_of_node
-from apportion.core.explain.answers import Answer, ErrorAnswer, NodeDetail
-from apportion.core.explain.past_answers import WhoPage, WhoRow
+from apportion.core.answers.past import WhoPage, WhoRow
+from apportion.core.answers.reads import Answer, ErrorAnswer, NodeDetail
 from apportion.core.explain.views import device_answers, node_answer
 from apportion_schemas import DeviceHealthChanged, NodeSilent
 from tests.support.fleet import gpu, node, rack

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from apportion.core.explain.room import Room
+from apportion.core.explain.empty_capacity import Room
 from apportion.core.ledger.state import DEVICE_PLUGIN, HANDS_OUT
 from apportion.core.placement.feasibility.evaluator import Rules, feasibility, rules_of
 from apportion.core.placement.feasibility.occupancy import (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from apportion.core.explain import constraint_text, words
+from apportion.core.explain.text import constraint_text, words
 from apportion.core.placement.external_choice import Chosen
 from apportion_schemas import (
     Ask,

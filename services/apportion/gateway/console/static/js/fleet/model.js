@@ -1,6 +1,6 @@
 // The fleet as rows of numbers: every node with its cards and who holds what of them.
 //
-// It takes the gateway's packed rows (core/explain/packed.py has their fields) and lays them out so
+// It takes the gateway's packed rows (core/explain/fleet_rows.py has their fields) and lays them out so
 // that one pass over a node draws it: shares lie card by card, `start[card]` to `start[card + 1]`.
 // A row takes the place of the one before, so what changed costs what changed. Pure: no page, no DOM.
 import { byName, poolWords, shortModel } from "../format.js";

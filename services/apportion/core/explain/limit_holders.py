@@ -1,0 +1,224 @@
+"""What a queue or a quota keeps out: who holds what it counts, and whom it could never hold.
+
+Invariant: what is said of a limit is found once for all whom it keeps out, whoever many they are.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from msgspec import structs
+
+from apportion.core.devices.catalogue import type_matches
+from apportion.core.explain.empty_capacity import Room
+from apportion.core.explain.limit_rows import counted_devices, held_by, used
+from apportion.core.explain.text import constraint_text
+from apportion.core.explain.text.natural import natural
+from apportion.core.ledger.belonging import queue_of
+from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.feasibility import refused_kind
+from apportion.core.placement.limits.quotas import (
+    EXTENDED,
+    Amount,
+    amounts_by_name,
+    at_least,
+    of_devices,
+    of_shares,
+)
+from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, SHARES
+from apportion.core.workloads.dialects.names import dialect_config
+from apportion_schemas import Device, PodRefused, QueueObserved, Shape
+
+
+def holders(room: Room, state: State, pod: PodState, refused: PodRefused) -> list[PodState]:
+    """Who holds what the limit of this refusal counts, the most first; of cards of a model, which
+    are counted otherwise, and of a limit of no device, who has a place within it.
+    """
+    key = f"holders of {limit_of(state, pod, refused)}"
+    return room.once((key, b""), lambda: _holders(state, pod, refused))
+
+
+def limit_of(state: State, pod: PodState, refused: PodRefused) -> str:
+    """Which limit keeps the pod out: the same words for all whom it does."""
+    if refused.queue is not None:
+        return f"queue {queue_of(state, pod)} {refused.queue.resource}"
+    resource = refused.quota.resource if refused.quota is not None else ""
+    return f"quota {pod.submitted.namespace} {resource}"
+
+
+def never_within(room: Room, state: State, pod: PodState, refused: PodRefused) -> str:
+    """The limit of this refusal if it could never hold the pod, or its gang, with nobody else in
+    it; empty where it could, or that depends on the devices that are chosen beyond their models.
+    """
+    submitted = pod.submitted
+    group = state.groups.get(submitted.group)
+    together = group is not None and group.observed is not None and group.together
+    sort = b"" if together else pod.shape_key  # all of a gang is counted for each of its pods
+    whose = f"{submitted.group} {submitted.namespace} {queue_of(state, pod)}"
+    limits = f"{refused.queue is not None} {refused.quota is not None}"
+    return room.once((f"within {whose} {limits}", sort), lambda: _never_within(state, pod, refused))
+
+
+def of_its_card(room: Room, state: State, pod: PodState, refused: PodRefused) -> PodRefused:
+    """The refusal by the card of the quota that its queue has too little left of, where the engine
+    came last to a card that the quota does not have; as it is where several cards would do, or
+    enough is left.
+    """
+    about = f"card of {limit_of(state, pod, refused)} {refused.gang} {pod.submitted.group}"
+    found = room.once((about, pod.shape_key), lambda: _of_its_card(state, pod, refused).queue)
+    return structs.replace(refused, queue=found)
+
+
+def _never_within(state: State, pod: PodState, refused: PodRefused) -> str:
+    """See `never_within`; it counts all of the gang."""
+    if refused.queue is not None and not refused.queue.resource:
+        return ""  # the queue is closed, and may be opened
+    together, much = _together(state, pod)
+    known = amounts_by_name(dialect_config(state.configuration))
+    queue = state.queues.get(queue_of(state, pod)) if refused.queue is not None else None
+    quotas = state.quotas.get(pod.submitted.namespace, {}) if refused.quota is not None else {}
+    limits: list[tuple[str, Mapping[str, int], Mapping[str, tuple[Amount, int]]]] = []
+    if queue is not None:
+        of_queue = {name: known.get(name, ((EXTENDED, name), 1)) for name in queue.capability}
+        limits.append((f"its queue {queue.queue}", queue.capability, of_queue))
+    for quota in quotas.values():
+        whose = f"the quota {quota.quota} of its namespace"
+        limits.append((whose, quota.hard, counted_devices(known, quota.hard)))
+    for whose, most, counted in limits:
+        for name, needed in sorted(used(counted, much).items()):
+            if needed > most[name]:
+                return _allows(whose, most[name], needed, name, together=together)
+    if queue is not None and queue.cards:
+        needed = sum(count for (what, *_), count in much.items() if what == SHARES)
+        cards, most_cards = _cards_allowed(
+            state, queue, _members(state, pod) if together else [pod]
+        )
+        if needed > most_cards:
+            of = " and ".join(cards) or (refused.queue.resource if refused.queue else "")
+            return _allows(f"its queue {queue.queue}", most_cards, needed, of, together=together)
+    return ""
+
+
+def _allows(whose: str, most: int, needed: int, resource: str, *, together: bool) -> str:
+    allowed, wanted = (constraint_text.of_resource(resource, each) for each in (most, needed))
+    needs = f"its gang needs {wanted} together" if together else f"it needs {wanted}"
+    return f"{whose} allows {allowed} of {resource} in all, and {needs}"
+
+
+def _cards_allowed(
+    state: State, queue: QueueObserved, pods: Iterable[PodState]
+) -> tuple[list[str], int]:
+    """The cards of the quota that would do for some of the pods, and how many shares it allows of
+    them together, at most: parts of a card are counted with its model here.
+    """
+    models = _models_for(state, {each.shape_key: each.submitted.shape for each in pods}.values())
+    cards = [
+        card
+        for card in sorted(queue.cards)
+        if any(type_matches(card.partition("/")[0], model) for model in models)
+    ]
+    return cards, sum(queue.cards[card] for card in cards)
+
+
+def _models_for(state: State, shapes: Iterable[Shape]) -> set[str]:
+    """The models of the devices of this fleet that are of the kind that one of the shapes wants,
+    whichever of them it names.
+    """
+    sorts: dict[tuple[str, str, str], Device] = {}
+    for node in state.nodes.values():
+        for held in node.devices:
+            found = held.device
+            sorts.setdefault((found.family, found.model, found.mode), found)
+    models = set[str]()
+    for shape in shapes:
+        wanted = structs.replace(shape.devices, use_ids=(), nouse_ids=(), indexes=())
+        for device in sorts.values():
+            if any(refused_kind(ask, wanted, device) is None for ask in shape.asks):
+                models.add(device.model)
+    return models
+
+
+def _of_its_card(state: State, pod: PodState, refused: PodRefused) -> PodRefused:
+    """See `of_its_card`; it looks at all that is held."""
+    short, queue = refused.queue, state.queues.get(queue_of(state, pod))
+    if short is None or queue is None or not queue.cards or short.available:
+        return refused
+    if any(type_matches(card.partition("/")[0], short.resource) for card in queue.cards):
+        return refused
+    cards, most = _cards_allowed(state, queue, [pod])
+    if len(cards) != 1:
+        return refused
+    fitting = refused.gang.fitting if refused.gang is not None else 0
+    others = (
+        each
+        for each in state.pods.values()
+        if queue_of(state, each) == queue.queue and each.placement is not None
+        and not (fitting and each.submitted.group == pod.submitted.group)
+    )  # fmt: skip
+    held = sum(
+        type_matches(cards[0].partition("/")[0], model) and count
+        for model, count in _shares_by_model(state, others).items()
+    )
+    left = max(most - held - fitting * short.needed, 0)
+    if left >= short.needed:
+        return refused
+    return structs.replace(refused, queue=structs.replace(short, resource=cards[0], available=left))
+
+
+def _shares_by_model(state: State, pods: Iterable[PodState]) -> Counter[str]:
+    return Counter(
+        state.nodes[pod.placement.node].by_id[share.device].device.model
+        for pod in pods
+        if pod.placement is not None
+        for share in pod.placement.shares
+    )
+
+
+def _members(state: State, pod: PodState) -> Iterable[PodState]:
+    """All of its gang."""
+    return state.groups[pod.submitted.group].pods.values()
+
+
+def _holders(state: State, pod: PodState, refused: PodRefused) -> list[PodState]:
+    """See `holders`; it looks at all pods."""
+    known = amounts_by_name(dialect_config(state.configuration))
+    if refused.queue is not None:
+        whose = queue_of(state, pod)
+        within = [each for each in state.pods.values() if queue_of(state, each) == whose]
+        resource, taken = refused.queue.resource, of_shares
+        counted = {resource: known.get(resource, ((EXTENDED, resource), 1))}
+    elif refused.quota is not None:
+        space = pod.submitted.namespace
+        within = [each for each in state.pods.values() if each.submitted.namespace == space]
+        resource, taken = refused.quota.resource, of_devices
+        counted = counted_devices(known, [resource])
+    else:
+        return []
+    placed = [each for each in within if each.placement is not None]
+    held = {
+        each.uid: used(counted, held_by(state, [each], taken)).get(resource, 0) for each in placed
+    }
+    if any(held.values()):
+        placed = [each for each in placed if held[each.uid]]
+    return sorted(placed, key=lambda each: (-held[each.uid], natural(each.full_name)))
+
+
+def _together(state: State, pod: PodState) -> tuple[bool, Counter[Amount]]:
+    """Whether it goes with a gang or alone, and what all those hold at least, on any devices."""
+    name = pod.submitted.group
+    group = state.groups.get(name) if name else None
+    if group is None or group.observed is None or not group.together:
+        return False, _least(pod.submitted.shape)
+    shapes = [_least(each.submitted.shape) for each in group.pods.values()]
+    much: Counter[Amount] = Counter()
+    for amount in set().union(*shapes):  # of each the smallest, whichever pods these are
+        much[amount] = sum(sorted(each[amount] for each in shapes)[: group.min_available])
+    return True, much
+
+
+def _least(shape: Shape) -> Counter[Amount]:
+    """What a pod of this shape holds wherever it is: of memory what it names."""
+    least = Counter(at_least(shape))
+    for ask in shape.asks:
+        if not ask.init and not ask.cap_memory:
+            least[DEVICE_MEMORY, ask.family] += ask.count * (ask.memory_mib or 0)
+    return least

@@ -1,0 +1,45 @@
+"""What a pod would ask for otherwise by a manifest than by the one that it was submitted with.
+
+Invariant: two pods that ask for the same have no difference, whatever they are called.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from apportion.core.explain.text.event_text import ask_words, listed
+from apportion_schemas import PodSubmitted
+
+WORDS_MAX: Final = 8
+_NOT_COMPARED: Final = frozenset(("uid", "namespace", "name"))
+
+
+def otherwise(was: PodSubmitted, wanted: PodSubmitted) -> list[str]:
+    """One text for each thing: what was → what is wanted; of many the first few."""
+    said = []
+    if was.shape.asks != wanted.shape.asks:
+        said.append(f"asks: {_asks(was)} → {_asks(wanted)}")
+    before, after = (dict(_leaves(msgspec.to_builtins(each))) for each in (was, wanted))
+    for path in sorted(before.keys() | after.keys()):
+        one, other = before.get(path, "nothing"), after.get(path, "nothing")
+        if one != other and not path.startswith("shape.asks"):
+            said.append(f"{path.removeprefix('shape.')}: {one} → {other}")
+    return [*said[:WORDS_MAX], *(["and more"] if len(said) > WORDS_MAX else [])]
+
+
+def _asks(pod: PodSubmitted) -> str:
+    return listed([ask_words(ask) for ask in pod.shape.asks]) or "no device"
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value with the path to it."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if path or name not in _NOT_COMPARED:
+                yield from _leaves(each, f"{path}.{name}" if path else name)
+    elif isinstance(value, list | tuple):
+        for at, each in enumerate(value):
+            yield from _leaves(each, f"{path}[{at}]")
+    else:
+        yield path, value

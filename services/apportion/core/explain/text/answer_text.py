@@ -1,0 +1,253 @@
+"""The sentences of answers, made from their other fields as the last step.
+
+Invariant: it reads answers alone. A tenant's sentences are made from answers after redaction, so
+they cannot name what the fields do not.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import structs
+
+from apportion.core.answers.plans import PlanAnswer, PlannedPod
+from apportion.core.answers.reads import (
+    CauseRow,
+    Eviction,
+    QueuedPod,
+    RunnerUp,
+    Why,
+    WhyPlaced,
+)
+from apportion.core.answers.visibility import OF_OTHERS
+from apportion.core.explain.health import consequences, failed_words, moment
+from apportion.core.explain.not_queued import chooser_words, gates_words
+from apportion.core.explain.text import words
+from apportion.core.explain.text.event_text import listed, rejection_words, room_made
+from apportion_schemas import Score
+
+HOLDERS_NAMED: Final = 4
+"""So many of the pods are named that hold what a limit allows, or what a node has too little of."""
+_NOW: Final = ("is", "waits")
+_THEN: Final = ("was", "waited")
+
+
+def cause_with_text(row: CauseRow) -> CauseRow:
+    """The cause with what would unblock it: the cure, who holds the limit, who cordoned what."""
+    said = row.command + row.cure
+    if OF_OTHERS in row.held_by:
+        said += "; held by pods of several namespaces"  # and no count
+    elif row.held_by:
+        said += f"; held by {_counted(row.held_by, row.holders)}"
+    said += f" ({', '.join(row.cordons)})" if row.cordons else ""
+    return structs.replace(row, unblocked_by=said)
+
+
+def _counted(names: Sequence[str], count: int) -> str:
+    more = count - len(names)
+    return ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
+
+
+def queued_with_text(pod: QueuedPod) -> QueuedPod:
+    """The pod with where room is made for it, and who has yet to leave."""
+    if not pod.nominated:
+        return pod
+    if not pod.leaving_names:
+        return structs.replace(pod, room=f"{pod.nominated} is kept for it, for others have left")
+    return structs.replace(pod, room=f"room {room_made(pod.nominated, list(pod.leaving_names))}")
+
+
+def eviction_with_text(eviction: Eviction) -> Eviction:
+    """The eviction with its sentence."""
+    if eviction.event is None:
+        return eviction
+    return structs.replace(eviction, sentence=words.eviction(eviction.event))
+
+
+def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
+    """The plan with its sentence: what becomes of pods, and gangs that a drain would move whole."""
+    said = plan.summary
+    if plan.moved_whole:
+        more = words.many(plan.moved_along, "pod")
+        said += f"; a drain would move {listed(list(plan.moved_whole))} whole, {more} more"
+    return structs.replace(plan, sentence=said)
+
+
+def planned_with_text(pod: PlannedPod) -> PlannedPod:
+    """The pod with its sentence, and what that says of it without its name."""
+    text, waits = _planned(pod), ""
+    if pod.pending_since:
+        whose = "in place of the one that" if pod.replaces else "which"
+        waits = f", {whose} waits since revision {pod.pending_since},"
+    sentence = f"{pod.namespace}/{pod.name}{waits} {text}"
+    return structs.replace(pod, text=text, sentence=sentence)
+
+
+def _planned(pod: PlannedPod) -> str:
+    if pod.evicted is not None:
+        return f"is to leave {pod.was}: {words.eviction(pod.evicted)}"
+    if pod.outcome == "unchanged":
+        return f"has its place already: {pod.cause}"
+    if pod.outcome == "fits":
+        would = "would begin anew on" if pod.was == pod.node else "would move to"
+        place = placed_words(pod.placed) if pod.placed is not None else pod.node
+        said = f"{would if pod.was else 'fits on'} {place}"
+        return said + (f", once {listed(list(pod.evicts))} left" if pod.evicts else "")
+    if not pod.cause:
+        return "would be evicted for another pod"
+    if pod.outcome == "never":
+        limited = pod.refused is not None and not pod.refused.never
+        return f"{'can never have a place' if limited else words.NEVER}: {pod.cause}"
+    waits = "would go on waiting" if pod.pending_since else "would wait"
+    waits += f" while {listed(list(pod.while_cordoned))} is cordoned" if pod.while_cordoned else ""
+    return f"{waits}: {pod.cause}"
+
+
+def why_with_text(why: Why) -> Why:
+    """The answer with its sentence and its cause, made from the other fields."""
+    cause = cause_text(why)
+    awaits = (
+        "" if why.placed or why.refused or why.rejected else _awaits(why) + _while_it_waits(why)
+    )
+    return structs.replace(why, sentence=_sentence(why, cause), cause=cause, awaits=awaits)
+
+
+def _awaits(why: Why) -> str:
+    """What a pod waits for at which no scheduler has looked."""
+    if why.gates:
+        return gates_words(why.gates)
+    if why.chooser:
+        return chooser_words(why.chooser)
+    if why.waiting is None:
+        return ""
+    said = (
+        f"for a decision: number {why.waiting.position:,} of {why.waiting.pending:,} waiting pods, "
+        "by priority and then by revision"
+    )
+    return said + (f"; {why.waiting.gang}" if why.waiting.gang else "")
+
+
+def cause_text(why: Why) -> str:
+    """What a refused pod waits for, without its name and since when; empty for any other pod."""
+    refused = why.refused
+    if refused is None:
+        return ""
+    said = ("it " if refused.never else "") + refused.text + _while_it_waits(why)
+    said += _unbelieved(refused.unbelieved)
+    said += f". {refused.spared}" if refused.spared else ""
+    return said + (f". Since then {'; '.join(refused.since)}" if refused.since else "")
+
+
+def _sentence(why: Why, cause: str) -> str:
+    end = why.end
+    if end is None:
+        return _at_its_revision(why, cause, _NOW)
+    full_name, because = f"{why.namespace}/{why.name}", f": {end.reason}" if end.reason else ""
+    before = structs.replace(why, phase=end.phase, failed_devices=end.failed_before)
+    said = f"{full_name} ended at revision {end.revision}, {moment(end.time)}{because}. "
+    said += f"At revision {end.before_revision} {_at_its_revision(before, cause, _THEN)}"
+    late = tuple(each for each in why.failed_devices if each.revision > end.revision)
+    return said + (f". Since then: {failed_words(late)}" if late else "")
+
+
+def _at_its_revision(why: Why, cause: str, tense: tuple[str, str]) -> str:
+    is_, waits = tense
+    if why.rejected is not None:
+        full_name = f"{why.namespace}/{why.name}"
+        return f"{full_name} {is_} rejected: {rejection_words(why.rejected)}"
+    name = f"{why.namespace}/{why.name}"
+    name += f" of the gang {why.group}" if why.group else ""
+    if why.placed is not None:
+        return f"{name} {is_} {why.phase} on {_place(why, why.placed)}"
+    if why.refused is not None:
+        # Its submission, whenever it was decided last: no event says when it lost a place.
+        lost = "again since it lost its place"
+        since = lost if why.last_failure else f"since revision {why.history[0].revision}"
+        return f"{name} {is_} waiting {since}: {cause}"
+    awaits = _awaits(why)
+    said = f"{name} {waits} {awaits}" if awaits else f"{name} {is_} {why.phase}"
+    return said + _while_it_waits(why)
+
+
+def _place(why: Why, placed: WhyPlaced) -> str:
+    where = f"{placed.node}, which {why.chooser} chose" if why.chooser else placed_words(placed)
+    failed = why.failed_devices
+    if failed:
+        said = f"{placed.node}, but {failed_words(failed)}"
+        said += f"{consequences(why.unready, why.phase, failed)}. It was placed on {where}"
+    else:
+        said = where + consequences(why.unready, why.phase, ())
+    if why.evicted is None:
+        return said
+    going = words.eviction(why.evicted, in_vain=why.evicted_in_vain)
+    return f"{said}. It is to go: {going}{_who_ends(why, 1)}"
+
+
+def _while_it_waits(why: Why) -> str:
+    """The pods that leave for it, and the placements that failed, as sentences behind another."""
+    said = ""
+    if why.leaving:
+        room = room_made(why.room_on or "another node", list(why.leaving))
+        said += f". Room {room}{_who_ends(why, len(why.leaving))}"
+    held = why.held_back
+    if held is not None:
+        times = words.many(held.failures, "placement")
+        said += f". Agents refused {times} in a row, the last one on {held.node}"
+        said += f"; it is not placed again before {held.until}"
+    if why.last_failure:
+        said += f". Its last placement came to nothing: {why.last_failure}"
+    return said
+
+
+def _who_ends(why: Why, pods: int) -> str:
+    """Who ends so many evicted pods where no API server does."""
+    if why.of_kubernetes:
+        return ""
+    whom, they = ("it", "it waits") if pods == 1 else ("them", "they wait")
+    return f". Without Kubernetes a watcher ends {whom}, and {they} for another place"
+
+
+def _unbelieved(nodes: tuple[str, ...]) -> str:
+    """That more may fit there than is known; empty where all agents are believed."""
+    if not nodes:
+        return ""
+    whose = (
+        "the agent of that node says of its devices"
+        if len(nodes) == 1
+        else "the agents of those nodes say of their devices"
+    )
+    return (
+        f". It might fit on {listed(list(nodes))}, but what {whose} is refused: "
+        "`apportion get nodes` shows why"
+    )
+
+
+def placed_words(placed: WhyPlaced) -> str:
+    """Where, and what decided it, as in `node-3 (score 91.0), ahead of node-7 (88.0) by …`."""
+    if placed.found_there:
+        return f"{placed.node}, where it ran before this ledger held it"
+    score, nodes = placed.score, placed.nodes
+    said = f"{placed.node} (score {score.total:.1f})"
+    if not placed.runners_up:
+        return f"{said}, the only node of {nodes:,} that fits" if nodes else said
+    second = placed.runners_up[0]
+    said += f", ahead of {second.node} ({second.total:.1f})"
+    part = _deciding(score, second)
+    of, against = (f"{parts.get(part, 0.0):.1f}" for parts in (score.parts, second.parts))
+    if of != against:
+        said += f" by {part}: {of} against {against}"
+    elif part:
+        said += f" by {part}, less than 0.1"
+    elif second.total == score.total:
+        said += " by name, at equal scores"
+    return f"{said}; {placed.fitting:,} of {words.nodes(nodes)} fit"
+
+
+def _deciding(first: Score, second: RunnerUp) -> str:
+    """The part of the score by which the first leads most; empty where it leads by none."""
+    leads = {
+        part: value - second.parts[part]
+        for part, value in first.parts.items()
+        if part in second.parts
+    }
+    part = max(leads, key=lambda name: (leads[name], name), default="")
+    return part if part and leads[part] > 0 else ""

@@ -1,0 +1,425 @@
+"""Words for refusals: the one place where a code with amounts becomes a sentence.
+
+The ledger carries codes and numbers, so that they can be counted and compared; command line,
+gateway, Kubernetes events and logs all get their words here and therefore say the same.
+
+What a code means is in its descriptor (`placement/feasibility`). Invariant: words never hold a
+number that the refusal does not.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from msgspec import structs
+
+from apportion.core.answers.reads import Part, joined
+from apportion.core.explain.text import constraint_text
+from apportion.core.placement.feasibility.causes import cause_of, of_kind
+from apportion.core.placement.feasibility.descriptors import Kind, Unit
+from apportion.core.workloads.pods.gangs import KUBERNETES, KUBERNETES_VERSIONS, api_of
+from apportion_schemas import (
+    GangShortage,
+    NearMiss,
+    PodEvicted,
+    PodRefused,
+    RefusalCode,
+    ResizeRefused,
+    Shape,
+)
+
+_C = RefusalCode
+NEVER: Final = "can never fit on this fleet, even if nothing ran there"
+NEVER_LISTED: Final = "can never fit"
+IT_NEVER: Final = f"it {NEVER}: "
+IT_NEVER_COULD: Final = "it could never fit on this fleet, even if nothing ran there: "
+"""What is said of a pod that no node could hold, and the same in a list."""
+FREED: Final = of_kind(Kind.FREED)
+"""Causes that end where shares are freed, on a node that is large enough."""
+LASTING: Final = of_kind(Kind.LASTING)
+"""Causes that no end of any pod takes away: they speak of what nodes and devices are."""
+DEVICE_CHARS = 12
+"""`GPU-` and the first eight digits of a UUID."""
+WHOLE_CORES = 100
+_OF_CARDS: Final = frozenset((_C.UUID_MISMATCH, _C.INDEX_MISMATCH))
+"""Causes that say themselves which cards will do."""
+_NAMED: Final[dict[RefusalCode, tuple[str, Callable[[Shape], str]]]] = {
+    _C.NODE_LABELS_MISMATCH: ("no labels of the node meet {}", constraint_text.labels),
+    _C.EXTENDED_RESOURCE_INSUFFICIENT: ("not enough of {} on the node", constraint_text.resources),
+    _C.TYPE_MISMATCH: ("no device is of type {}", constraint_text.types),
+    _C.MODE_MISMATCH: ("no device is shared in the mode {}", constraint_text.modes),
+    _C.UUID_MISMATCH: ("node has no such device: {}", constraint_text.cards),
+    _C.INDEX_MISMATCH: ("node has no such device: {}", constraint_text.cards),
+}
+"""Causes that name what the pod wants, where it says so."""
+CAUSES_NAMED = 3
+"""How many causes a sentence names before it only counts them; tables show them all."""
+
+
+def device_words(device: str) -> str:
+    """A device id, cut to what tells it apart on a screen; commands take the cut form too."""
+    return device[:DEVICE_CHARS] if len(device) > DEVICE_CHARS + 4 else device
+
+
+def phrase(code: RefusalCode, *, never: bool = False) -> str:
+    """What was wrong, as in `not enough memory free on the device`.
+
+    `never`: of a node or device with nothing on it.
+    """
+    known = cause_of(code)
+    return (never and known.when_empty) or known.phrase
+
+
+def cure(
+    code: RefusalCode, *, node: str = "NODE", device: str = "DEVICE", never: bool = False
+) -> str:
+    """What would unblock it, as in `the pods on the device end`; where nothing that ends or
+    recovers would (`never`), what else does.
+    """
+    known = cause_of(code)
+    chosen = (never and known.fix_when_empty) or known.fix
+    return chosen.format(node=node, device=device)
+
+
+def amount(code: RefusalCode, value: int) -> str:
+    """An amount of this code with its unit, as in `3,000 MiB`; empty where the code has none."""
+    unit = cause_of(code).unit
+    if unit is Unit.NOTHING:
+        return ""
+    if unit is Unit.MILLI_CPU:
+        return f"{value / 1000:,g} CPU"
+    return f"{value:,} {unit.value[:-1] if value == 1 and unit is not Unit.MIB else unit.value}"
+
+
+def missing(miss: NearMiss) -> str:
+    """How much more was needed, with its unit; empty where the code has no amounts."""
+    return amount(miss.code, miss.needed - miss.available) if miss.needed > miss.available else ""
+
+
+def near_miss(miss: NearMiss) -> str:
+    """One near miss in words, as in `node-3 gpu-0: not enough memory free on the device (…)`."""
+    said = f"{_where(miss)}: {phrase(miss.code)}"
+    lacking = missing(miss)
+    if not lacking:
+        return said
+    needed, available = amount(miss.code, miss.needed), amount(miss.code, miss.available)
+    return f"{said} (needed {needed}, available {available}, missing {lacking})"
+
+
+def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str:
+    """What was wrong, with the names that the pod gives where its wishes are known.
+
+    `never`: what nodes and devices lack with nothing on them, so it is not about what is free.
+    """
+    if shape is None:
+        return phrase(code, never=never)
+    if code is _C.CORES_INSUFFICIENT and not any(ask.cores for ask in shape.asks):
+        return "all cores of the device are held"
+    said, wanted = _NAMED.get(code, ("", None))
+    name = wanted(shape) if wanted is not None else ""
+    return said.format(name) if name else phrase(code, never=never)
+
+
+class Causes(NamedTuple):
+    """A refusal in one sentence: `lead`, then the clauses with semicolons between them."""
+
+    lead: str
+    clauses: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """As in `none of 3 nodes fits: device is cordoned (2 nodes); node is cordoned (1 node)`."""
+        return self.lead + "; ".join(self.clauses)
+
+
+def refusal(
+    refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
+) -> str:
+    """See `refusal_causes`."""
+    return refusal_causes(refused, shape, short=short, never=never).sentence
+
+
+def refusal_causes(
+    refused: PodRefused, shape: Shape | None = None, *, short: bool = False, never: bool = False
+) -> Causes:
+    """A refusal in one sentence: how many nodes, every cause with its count, the nearest miss.
+
+    `shape` is what the pod wants, where whoever asks knows it; one of a list is `short`, with the
+    first cause alone. `never`: it speaks of nodes with nothing on them.
+    """
+    near = joined(nearest(refused.nearest[0], shape)) if refused.nearest and not short else ""
+    most = 1 if short else CAUSES_NAMED
+    return _causes(refused, shape, near, most=most, never=never)
+
+
+def event(refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False) -> str:
+    """See `event_causes`."""
+    return event_causes(refused, shape, even_when_empty=even_when_empty).sentence
+
+
+def event_causes(
+    refused: PodRefused, shape: Shape | None = None, *, even_when_empty: bool = False
+) -> Causes:
+    """A refusal as its event alone has it. Its nodes were near; only who looks at the whole fleet,
+    as `why` does, knows the nearest, so of one of them it says what that lacks.
+
+    `even_when_empty`: that node could not hold the pod if nothing ran there.
+    """
+    near = lacks(refused.nearest[0], shape) if refused.nearest else ""
+    if near and even_when_empty:
+        near += ", and could not hold it if nothing ran there"
+    return _causes(refused, shape, near, most=CAUSES_NAMED, never=False)
+
+
+def _causes(
+    refused: PodRefused, shape: Shape | None, near: str, *, most: int, never: bool
+) -> Causes:
+    """With so many causes at `most`; a limit is at fault alone, but for one of cards of a model,
+    which others have not.
+    """
+    if refused.gang is not None and refused.gang.present < refused.gang.needed:
+        return Causes("", (gang(refused.gang),))
+    refused = without_gone(refused)
+    if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
+        return Causes("", (f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods",))
+    lead, clauses = "", tuple(constraint_text.of_refusal(refused))
+    if not clauses:
+        lead, clauses = _of_nodes(refused, shape, most=most, never=never)
+        clauses += (near,) if near else ()
+    elif _C.QUEUE_CARDS_EXCEEDED in refused.reasons and len(refused.reasons) > 1:
+        clauses += (_of_nodes(refused, shape, most=most, never=never).sentence,)
+    if refused.gang is None:
+        return Causes(lead, clauses)
+    if not refused.reasons:  # no node refuses the pod by itself
+        return Causes("", (gang(refused.gang),))
+    whom = "one more" if shape else "one of its pods"
+    return Causes(_of_gang(refused, refused.gang, lead, whom), clauses)
+
+
+def limit_of(refused: PodRefused) -> str:
+    """What keeps the pod from every node, or its gang from finding places: whatever nodes lack
+    beside it is no answer. Empty where nodes are the answer.
+    """
+    limits = "; ".join(constraint_text.of_refusal(refused))
+    if refused.gang is None:
+        return limits
+    return _of_gang(refused, refused.gang, limits) if limits else gang(refused.gang)
+
+
+def _of_gang(refused: PodRefused, found: GangShortage, said: str, whom: str = "one more") -> str:
+    """What keeps `whom` of a gang out; a limit counts those that have found places already."""
+    counted = found.fitting and (refused.queue is not None or refused.quota is not None)
+    return f"{gang(found)}; {'with these' if counted else f'for {whom}'}, {said}"
+
+
+def cause(refused: PodRefused, shape: Shape | None = None, *, never: bool = False) -> str:
+    """The first cause of a refusal, for a list: the limit, or what the nearest node lacks.
+
+    `nearest` must hold only nodes that could ever run the pod; without one the cause is the most
+    frequent. Causes that last come after others.
+
+    As in `not enough of example.com/fpga on the node (8 of 9 nodes): 2 needed, 0 free`.
+    """
+    limits = constraint_text.of_refusal(refused)
+    if refused.gang is not None:
+        return _of_gang(refused, refused.gang, limits[0]) if limits else gang(refused.gang)
+    if limits:
+        return limits[0]
+    refused = without_gone(refused)
+    for code, count in ranked(refused):
+        of = f"{count:,} of " if count < refused.nodes else ""
+        said = f"{named(code, shape, never=never)} ({of}{nodes(refused.nodes)})"
+        said += "; ".join(("", *_certain_cards((code,), shape)))
+        near = next((miss for miss in refused.nearest if miss.code is code), None)
+        if near is not None and code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
+            said += f": {near.needed:,} needed, {near.available:,} free"
+        return said
+    return "there is no node yet"
+
+
+def without_gone(refused: PodRefused) -> PodRefused:
+    """The refusal without the nodes that had left: they are none of the fleet's. A pod that is to
+    go to one of them and nowhere else is told so.
+    """
+    left = refused.reasons.get(_C.NODE_GONE, 0)
+    if left in (0, refused.nodes):
+        return refused
+    reasons = {code: count for code, count in refused.reasons.items() if code != _C.NODE_GONE}
+    return structs.replace(refused, nodes=refused.nodes - left, reasons=reasons)
+
+
+def _of_nodes(refused: PodRefused, shape: Shape | None, *, most: int, never: bool) -> Causes:
+    if not refused.nodes:
+        return Causes("", ("there is no node yet",))
+    causes = [
+        f"{named(code, shape, never=never)} ({nodes(count)})" for code, count in ranked(refused)
+    ]
+    if len(causes) > most + 1:
+        causes[most:] = [f"{len(causes) - most} more causes"]
+    causes += _certain_cards(refused.reasons, shape)
+    return Causes(f"none of {nodes(refused.nodes)} fits: ", tuple(causes))
+
+
+def _certain_cards(codes: Iterable[RefusalCode], shape: Shape | None) -> list[str]:
+    """That only certain cards will do, where a cause does not say so itself."""
+    said = constraint_text.cards(shape) if shape is not None and _OF_CARDS.isdisjoint(codes) else ""
+    return [said] if said else []
+
+
+def nearest(miss: NearMiss, shape: Shape | None) -> tuple[str | Part, ...]:
+    """What the nearest lacks, as in `nearest is n1 g0, short by 15,436 MiB`, with the node apart;
+    empty where its cause has no amounts.
+    """
+    device = f" {device_words(miss.device)}" if miss.device else ""
+    if miss.code is _C.DEVICE_IN_USE:
+        needs = _empty_cards(shape)
+        lead, rest = f"{needs}{', ' if needs else ''}nearest is ", device
+    elif miss.code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
+        rest = f"{device}, with {miss.available:,} of the {miss.needed:,} needed"
+        lead = "nearest is "
+    elif miss.code is _C.CORES_INSUFFICIENT and miss.needed == 1:
+        lead, rest = "nearest is ", f"{device}, whose cores are all held"
+    elif short := missing(miss):
+        lead, rest = "nearest is ", f"{device}, short by {short}"
+    else:
+        return ()
+    return (lead, Part(name=miss.node), rest) if rest else (lead, Part(name=miss.node))
+
+
+def lacks(miss: NearMiss, shape: Shape | None) -> str:
+    """What a node that was near lacks, as in `n1 g0 is short by 15,436 MiB`; empty where its cause
+    has no amounts.
+    """
+    if miss.code is _C.DEVICE_IN_USE:
+        needs = _empty_cards(shape)
+        return f"{needs}, and {miss.node} has too few" if needs else ""
+    if miss.code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
+        return f"{_where(miss)} has {miss.available:,} of the {miss.needed:,} needed"
+    if miss.code is _C.CORES_INSUFFICIENT and miss.needed == 1:
+        return f"the cores of {_where(miss)} are all held"
+    short = missing(miss)
+    return f"{_where(miss)} is short by {short}" if short else ""
+
+
+def _empty_cards(shape: Shape | None) -> str:
+    """How many cards nobody else may hold, as in `it needs 8 empty cards on one node`."""
+    asks = shape.asks if shape is not None else ()
+    alone = sum(ask.count for ask in asks if ask.whole or ask.cores >= WHOLE_CORES)
+    if not alone:
+        return ""
+    return f"it needs {many(alone, 'empty card')} on one node"
+
+
+def undeclared(group: str) -> str:
+    """What a gang waits for of which nobody knows how many pods it needs."""
+    said = f"its gang {group} is not declared yet: there is no PodGroup of that name"
+    if api_of(group) == KUBERNETES:
+        said += f" in {KUBERNETES} {', '.join(KUBERNETES_VERSIONS)}, the versions that are read"
+    return said
+
+
+def _where(miss: NearMiss) -> str:
+    return f"{miss.node} {device_words(miss.device)}".rstrip()
+
+
+def gang(shortage: GangShortage) -> str:
+    """What a gang lacks: members that are not there, or places for those that are."""
+    if shortage.present < shortage.needed:
+        return (
+            f"its gang needs {many(shortage.needed, 'pod')} together and has {shortage.present:,}"
+        )
+    return f"its gang needs {shortage.needed:,} places together and found {shortage.fitting:,}"
+
+
+def mixed_gang(group: str, models: dict[str, int]) -> str:
+    """That the pods of a gang hold devices of different models."""
+    counts = (f"{many(count, 'pod')} on {model}" for model, count in models.items())
+    return f"gang {group} is on different device models: {', '.join(counts)}"
+
+
+def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
+    """The causes: a limit first, and what the nearest miss lacks, for that is worth mending; then
+    as they are `frequent`.
+    """
+    near = refused.nearest[0].code if refused.nearest else None
+    return sorted(
+        frequent(refused),
+        key=lambda row: (
+            row[0] not in constraint_text.LIMIT_CODES,
+            row[0] in LASTING,
+            row[0] != near,
+        ),
+    )
+
+
+def eviction(evicted: PodEvicted, *, in_vain: bool = False) -> str:
+    """Who goes, for whom, and what that exceeds: both sides and the record say it alike.
+
+    `in_vain`: for one that is not there any more.
+    """
+    return (
+        f"{evicted.namespace}/{evicted.name} (priority {evicted.priority}) is evicted from "
+        f"{evicted.node}{evicted_for(evicted, in_vain=in_vain)}"
+    )
+
+
+def evicted_for(evicted: PodEvicted, *, in_vain: bool = False) -> str:
+    """The second half of `eviction`: for whom, and what that exceeds."""
+    said = f" for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
+    if in_vain:
+        said += ", which has gone since"
+    elif evicted.nominated != evicted.node:
+        said += f", which is to go to {evicted.nominated}"
+    if evicted.budgets:
+        budgets = "budget" if len(evicted.budgets) == 1 else "budgets"
+        said += f"; it exceeds the disruption {budgets} {', '.join(evicted.budgets)}"
+    return said
+
+
+def resize_refused(refused: ResizeRefused) -> str:
+    """Why a pod cannot have another size, and what would help."""
+    device, held = device_words(refused.device), ", ".join(refused.containers)
+    if refused.queue is not None:
+        return constraint_text.queue(refused.queue)
+    if refused.quota is not None:
+        return constraint_text.quota(refused.quota)
+    return {
+        "no-device": "it holds no device",
+        "container-unknown": f"the container that was named holds no device; {held} does",
+        "container-ambiguous": f"several of its containers hold devices; name one of {held}",
+        "mode": f"{device} is shared as {refused.mode}, and what is held of it has one size: only "
+        "shares of NVIDIA's cards in mode hami-core can be resized while they run",
+        "memory-beyond-device": f"{device} has {refused.available:,} MiB in all, and "
+        f"{refused.needed:,} are wanted",
+        "memory": f"{device} has {refused.available:,} MiB free, and {refused.needed:,} MiB more "
+        "are needed",
+        "cores": f"{device} has {refused.available} % of its cores free, and {refused.needed} % "
+        "more are needed",
+        "device-gone": f"the agent does not report {device} any more",
+        "limit": "a limit of its queue or its namespace allows no more",
+    }[refused.code]
+
+
+def nodes(count: int) -> str:
+    """`1 node` or `2 nodes`."""
+    return many(count, "node")
+
+
+def many(count: int, noun: str) -> str:
+    """As in `1 pod` or `2,000 pods`, for a noun that takes an s."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def frequent(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
+    """The causes: a limit first, what nodes and devices are last; of the others the most frequent,
+    and equal ones in the order of the codes.
+    """
+    order = list(RefusalCode)
+    return sorted(
+        refused.reasons.items(),
+        key=lambda row: (
+            row[0] not in constraint_text.LIMIT_CODES,
+            row[0] in LASTING,
+            -row[1],
+            order.index(row[0]),
+        ),
+    )

@@ -1,0 +1,219 @@
+"""Who waits, in lines: pods that ask for the same stand in one, in the order of their turn.
+
+A line has one answer for all of it: why no node takes its first, and what would help. So whom
+something else keeps out than devices stands in a line of those alike: of a gang, of a limit of his
+namespace, of wishes for nodes that no node meets. Pods with other CPU requests or labels stand in
+the same line as long as it is devices that they lack; what differs shows in the `why` of each.
+
+Invariant: every pending pod without gates stands in exactly one line, and its position counts all
+pods before it, of every line: priority first, then the revision of its submission.
+"""
+
+from collections import Counter
+from typing import Final
+
+from apportion.core.answers.reads import (
+    GangAnswer,
+    Line,
+    LinesAnswer,
+    NamespaceRow,
+    NamespacesAnswer,
+    QueuedPod,
+)
+from apportion.core.explain.causes import causes_say_all, refusal_words, refused_rows
+from apportion.core.explain.fleet_context import Explained, Explainer
+from apportion.core.explain.text import constraint_text, words
+from apportion.core.explain.text.answer_text import queued_with_text
+from apportion.core.explain.text.event_text import ask_words
+from apportion.core.explain.text.words import LASTING
+from apportion.core.explain.views import gang_answer
+from apportion.core.ledger.belonging import queue_of
+from apportion.core.ledger.handlers.evictions import awaited
+from apportion.core.ledger.state import Phase, PodState, State
+from apportion_schemas import PodRefused, RefusalCode
+
+PODS_SHOWN: Final = 20
+"""How many pods of a line an answer names, unless asked for more."""
+LINES_SHOWN: Final = 100
+"""How many lines an answer describes; those whose turn comes first."""
+
+_C = RefusalCode
+OF_NODES: Final = frozenset((
+    _C.NODE_LABELS_MISMATCH, _C.TAINT_NOT_TOLERATED, _C.CPU_INSUFFICIENT,
+    _C.HOST_MEMORY_INSUFFICIENT, _C.EXTENDED_RESOURCE_INSUFFICIENT, _C.VOLUME_NODE_MISMATCH,
+    _C.POD_AFFINITY_MISMATCH, _C.POD_ANTI_AFFINITY, _C.TOPOLOGY_SPREAD_EXCEEDED,
+))  # fmt: skip
+"""Causes that are of a pod's wishes beside devices, and no answer to pods without these."""
+
+
+def namespaces_answer(state: State) -> NamespacesAnswer:
+    """Who is here, as of the state's revision; costs what is live."""
+    counts = Counter(pod.submitted.namespace for pod in state.pods.values())
+    held: Counter[str] = Counter()
+    for pod in state.pods.values():
+        if pod.placement is not None:
+            devices = {share.device for share in pod.placement.shares}
+            held[pod.submitted.namespace] += len(devices)
+    ordered = sorted(counts.items(), key=lambda item: (-held[item[0]], -item[1], item[0]))
+    return NamespacesAnswer(
+        revision=state.revision,
+        items=tuple(
+            NamespaceRow(namespace=name, pods=pods, devices=held[name]) for name, pods in ordered
+        ),
+    )
+
+
+def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
+    """Everybody who waits, as of the state's revision; costs what is live."""
+    pending = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
+    waiting = [pod for pod in pending if not pod.submitted.gates]
+    waiting.sort(key=_turn)
+    by_wants: dict[tuple[str, ...], list[tuple[int, PodState]]] = {}
+    wants: dict[bytes, str] = {}
+    explainer = Explainer(state)
+    for position, pod in enumerate(waiting, 1):
+        key = wants.get(pod.shape_key)
+        if key is None:
+            key = wants[pod.shape_key] = wants_words(pod)
+        by_wants.setdefault((key, *_kept_out(explainer, pod)), []).append((position, pod))
+    ordered = list(by_wants.items())  # as their first pods stand in the queue
+    lines = [
+        _line(state, explainer, said, pods, pods_shown)
+        for (said, *_), pods in ordered[:LINES_SHOWN]
+    ]
+    first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
+    return LinesAnswer(
+        revision=state.revision,
+        pods=len(waiting),
+        devices=sum(devices_wanted(pods[0][1]) * len(pods) for _, pods in ordered),
+        gated=len(pending) - len(waiting),
+        rejected=len(state.rejected),
+        oldest_time=first.submitted_time if first else "",
+        lasting=sum(
+            len(pods) for _, pods in ordered if _lasts(_explained(explainer, _about(pods)))
+        ),
+        making_room=sum(pod.uid in state.nominated for pod in waiting),
+        lines_count=len(ordered),
+        lines=tuple(lines),
+    )
+
+
+def wants_words(pod: PodState) -> str:
+    """What a pod asks for, as in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`."""
+    shape = pod.submitted.shape
+    said = " + ".join(ask_words(ask) for ask in shape.asks) or "no device"
+    return ", ".join((said, *constraint_text.devices(shape)))
+
+
+def devices_wanted(pod: PodState) -> int:
+    """How many devices a pod holds at once when it runs; init containers come before that."""
+    asks = pod.submitted.shape.asks
+    return max(
+        sum(ask.count for ask in asks if not ask.init),
+        max((ask.count for ask in asks if ask.init), default=0),
+    )
+
+
+def _turn(pod: PodState) -> tuple[int, int]:
+    return (-pod.submitted.priority, pod.submitted_revision)
+
+
+def _kept_out(explainer: Explainer, pod: PodState) -> tuple[str, ...]:
+    """What other than devices keeps a pod out, as far as it tells lines apart: a refusal that may
+    be about another pod of its gang is none of whoever wants the same.
+    """
+    refused = pod.refusal
+    if refused is None:
+        return ()
+    if refused.gang or explainer.wishes(pod) is None:
+        return (pod.submitted.group,)
+    if Explained(refused, never=False).of_limits:
+        return (pod.submitted.namespace, constraint_text.of_what(refused))
+    reasons = words.without_gone(refused).reasons
+    most = max(reasons, key=reasons.__getitem__, default=None)
+    return (most.value,) if most in OF_NODES else ()
+
+
+def _line(
+    state: State, explainer: Explainer, wants: str, pods: list[tuple[int, PodState]], shown: int
+) -> Line:
+    oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
+    about, shape = _about(pods), pods[0][1].submitted.shape
+    explained = _explained(explainer, about)
+    said = refusal_words(explained) if explained else ""
+    causes, nearest = (
+        refused_rows(state, explained, about, explainer.room) if explained else ((), ())
+    )
+    return Line(
+        wants=wants,
+        asks=shape.asks,
+        wishes=tuple(constraint_text.devices(shape)),
+        devices=devices_wanted(pods[0][1]),
+        pods=len(pods),
+        oldest_revision=oldest.submitted_revision,
+        oldest_time=oldest.submitted_time,
+        lasting=_lasts(explained),
+        whose=about.submitted.namespace,
+        queue=queue_of(state, about),
+        gang=_gang(state, about, explained),
+        sentence=said,
+        apart=said if explained and not causes_say_all(explained) else "",
+        nodes=explained.refused.nodes if explained else 0,
+        causes=causes,
+        nearest=nearest,
+        first=tuple(_queued(state, explainer, position, pod) for position, pod in pods[:shown]),
+    )
+
+
+def _gang(state: State, pod: PodState, explained: Explained | None) -> GangAnswer | None:
+    """The gang of a pod that waits for the rest of it."""
+    name = pod.submitted.group
+    if explained is None or not explained.refused.gang or name not in state.groups:
+        return None
+    return gang_answer(state, name, state.groups[name])
+
+
+def _about(pods: list[tuple[int, PodState]]) -> PodState:
+    """The pod of a line whose answer all of it has: the first at which anybody has looked."""
+    return next((pod for _, pod in pods if pod.refusal), pods[0][1])
+
+
+def _explained(explainer: Explainer, pod: PodState) -> Explained | None:
+    """Why the pod does not go, if anybody has looked."""
+    return explainer.explained(pod, pod.refusal) if pod.refusal else None
+
+
+def _lasts(explained: Explained | None) -> bool:
+    if explained is None:
+        return False
+    return explained.never or bool(explained.limit) or lasting(explained.refused)
+
+
+def lasting(refusal: PodRefused) -> bool:
+    """Whether every node is out of the question for what it is, so that waiting is no help."""
+    return bool(refusal.reasons) and refusal.nodes > 0 and refusal.reasons.keys() <= LASTING
+
+
+def _queued(state: State, explainer: Explainer, position: int, pod: PodState) -> QueuedPod:
+    explained = _explained(explainer, pod)
+    near = next(iter(explained.refused.nearest), None) if explained else None
+    submitted, nominated = pod.submitted, state.nominated.get(pod.uid, "")
+    leaving = awaited(state, pod.uid) if nominated else []
+    made = QueuedPod(
+        position=position,
+        namespace=submitted.namespace,
+        name=submitted.name,
+        uid=submitted.uid,
+        priority=submitted.priority,
+        since_revision=pod.submitted_revision,
+        since_time=pod.submitted_time,
+        refused_revision=pod.refused_revision,
+        nearest=near.node if near else "",
+        missing=words.missing(near) if near else "",
+        nominated=nominated,
+        leaving=len(leaving),
+        leaving_names=tuple(f"{each.namespace}/{each.name}" for each in leaving),
+        last_failure=pod.last_failure,
+        sentence=refusal_words(explained, short=True) if explained else "",
+    )
+    return queued_with_text(made)

@@ -1,0 +1,100 @@
+"""Packed rows: what a picture shows of a node is in its row, as in the long answers."""
+
+import msgspec
+
+from apportion.core.answers.visibility import OTHERS
+from apportion.core.explain.fleet_rows import (
+    CardState,
+    PackedNode,
+    packed_node,
+    packed_row,
+    pool_of,
+    whole_fleet,
+)
+from apportion.core.explain.tenant_redaction import redacted
+from apportion.core.explain.views import device_answers
+from apportion_schemas import DeviceCordoned, DeviceHealthChanged, Host, NodeCordoned, NodeReported
+from tests.support.fleet import gpu, node, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, gang, pod
+
+
+def test_a_row_says_what_the_long_answer_says() -> None:
+    """Every share of every card, with its pod and its amounts."""
+    ledger = Ledger(rack("n1", 3), pod("a", ask(4000, cores=20)), pod("b", ask(5000))).settle()
+    row = packed_node(ledger.node("n1"))
+    held = {
+        (row.cards[3 * card], each.namespace, each.name, memory_mib, cores)
+        for each in row.pods
+        for card, memory_mib, cores in zip(*[iter(each.shares)] * 3, strict=True)
+    }
+    assert held == {
+        (device.index, holder.namespace, holder.pod, holder.memory_mib, holder.cores)
+        for device in device_answers(ledger.node("n1"))
+        for holder in device.holders
+    }
+    assert len(held) == 2
+
+
+def test_a_row_names_gangs_to_whoever_sees_their_pods() -> None:
+    """And no gang of another namespace to a tenant."""
+    ledger = Ledger(
+        rack("n1", 3),
+        gang("ml/ring", 1),
+        pod("a", ask(4000), namespace="ml", group="ml/ring"),
+        pod("b", ask(4000), namespace="ml"),
+    ).settle()
+    answer = msgspec.json.decode(msgspec.json.encode(whole_fleet(ledger.state)))
+    assert {(held[1], held[4]) for held in answer["nodes"][0][7]} == {("a", "ml/ring"), ("b", "")}
+    hidden = redacted(packed_node(ledger.node("n1")), lambda namespace: namespace != "ml")
+    assert "ring" not in str(hidden)
+    assert {(held.namespace, held.name, held.gang) for held in hidden.pods} == {(OTHERS, "", "")}
+
+
+def test_a_row_says_what_is_wrong() -> None:
+    """Failed and cordoned cards with their reasons, the cordon of the node, and that it is away."""
+    ledger = Ledger(
+        rack("n1", 3),
+        DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
+        DeviceCordoned(device="n1-g1", by="ann", reason="fan"),
+        DeviceCordoned(device="n1-g0", by="bob", reason="swap"),
+        NodeCordoned(node="n1", by="ann", reason="move"),
+        observed("n1", ready=False),
+    )
+    row = packed_node(ledger.node("n1"))
+    assert row.cards[2::3] == (
+        CardState.FAILED | CardState.CORDONED, CardState.CORDONED, 0,
+    )  # fmt: skip
+    assert row.notes == {"0": "XID 79"}
+    assert row.cordons == {
+        "0": "swap (bob, 2026-01-01T00:00:00Z)",
+        "1": "fan (ann, 2026-01-01T00:00:00Z)",
+    }
+    assert (row.cordon, row.ready) == ("move (ann, 2026-01-01T00:00:00Z)", 0)
+
+
+def test_a_card_that_is_no_more_reported_stays_while_it_is_held() -> None:
+    """As absent."""
+    ledger = Ledger(rack("n1", 1), pod("a", ask(4000))).settle().play(node("n1"))
+    assert packed_node(ledger.node("n1")).cards[2::3] == (CardState.ABSENT,)
+
+
+def test_a_pool_is_named_by_the_cluster_or_by_its_cards() -> None:
+    """The label of a known provisioner goes before what the node has."""
+
+    def pool(report: NodeReported) -> str:
+        return pool_of(Ledger(report).node("n1"))
+
+    cards = gpu("g0", model="NVIDIA H100"), gpu("g1", model="NVIDIA H100", mode="mig")
+    assert pool(node("n1", *cards)) == "1 x NVIDIA H100 + 1 x NVIDIA H100 mig"
+    host = Host(cpu_milli=1, memory_mib=1, labels={"karpenter.sh/nodepool": "train"})
+    assert pool(node("n1", *cards, host=host)) == "train"
+    assert pool(node("n1")) == "no cards"
+
+
+def test_a_row_of_the_wire_is_the_row() -> None:
+    """What is encoded decodes to the same; a card costs few bytes."""
+    state = Ledger(rack("n1", 8)).node("n1")
+    raw = packed_row(state)
+    assert msgspec.json.decode(raw, type=PackedNode) == packed_node(state)
+    assert len(bytes(raw)) < 160

@@ -1,0 +1,232 @@
+"""Lines: who waits, in which order, why, and whether waiting is any help."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from apportion.core.explain.empty_capacity import Room
+from apportion.core.explain.waiting_lines import lines_answer, namespaces_answer
+from apportion.core.ledger.state import NodeState
+from apportion_schemas import (
+    DeviceConstraints,
+    DeviceCordoned,
+    NodeCordoned,
+    PodRejected,
+    QueueObserved,
+    QuotaObserved,
+    RefusalCode,
+    Shape,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import observed, rack
+from tests.support.golden import Golden
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod, shape, wants
+
+
+def test_equal_asks_stand_in_one_line_by_their_turn() -> None:
+    """Priority first, then who came first; positions count over all lines."""
+    ledger = Ledger(
+        rack("n1", 1),
+        pod("a", ask(900_000)), pod("b", cards(8)), pod("c", ask(900_000), priority=5),
+    ).settle()  # fmt: skip
+    answer = lines_answer(ledger.state)
+    assert (answer.pods, answer.devices, answer.lines_count) == (3, 10, 2)
+    large, eight = answer.lines
+    assert [(each.name, each.position) for each in large.first] == [("c", 1), ("a", 2)]
+    assert [(each.name, each.position) for each in eight.first] == [("b", 3)]
+    assert (eight.devices, eight.pods) == (8, 1)
+    assert large.oldest_revision == ledger.pod("a").submitted_revision
+
+
+def test_lines_stand_as_their_first_pods_in_the_queue() -> None:
+    """However long they are: the first line begins with number 1."""
+    ledger = Ledger(
+        rack("n1", 1), pod("a", cards(8)), *(pod(name, ask(900_000)) for name in "bcd"),
+    ).settle()  # fmt: skip
+    lines = lines_answer(ledger.state).lines
+    assert [[each.position for each in line.first] for line in lines] == [[1], [2, 3, 4]]
+
+
+def test_a_line_says_why_with_the_words_of_why(golden: Golden) -> None:
+    """The causes count the nodes, and the nearest says what is missing."""
+    ledger = Ledger(rack("n1", 1), pod("a", ask(60_000)), pod("b", ask(60_000))).settle()
+    [line] = lines_answer(ledger.state).lines
+    assert (line.pods, line.nodes) == (1, 1)
+    golden({"a": line.sentence})
+    assert line.causes[0].nodes == 1
+    assert line.first[0].nearest == "n1"
+    assert line.first[0].missing.endswith("MiB")
+    assert not line.lasting
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        QuotaObserved(namespace="theirs", quota="q", hard={"nvidia.com/gpu": 0}),
+        QueueObserved(queue="q", open=False),
+    ],
+    ids=["quota", "queue"],
+)
+def test_a_limit_is_told_of_those_alone_whom_it_keeps_out(limit: Payload) -> None:
+    """Pods of others that ask for the same stand in a line of their own, with their own reason."""
+    taken = pod("x", cards(1))
+    ledger = Ledger(rack("n1", 1), limit, taken).settle()
+    theirs = pod("a", cards(1), namespace="theirs", queue="q")
+    ledger.submit(theirs, pod("b", cards(1), namespace="mine")).settle()
+    limited, by_nodes = lines_answer(ledger.state).lines
+    assert [each.name for each in limited.first] == ["a"]
+    assert [each.name for each in by_nodes.first] == ["b"]
+    assert (limited.whose, by_nodes.whose) == ("theirs", "mine")
+    assert limited.wants == by_nodes.wants
+    assert " q " in limited.sentence == limited.first[0].sentence
+    for told in (by_nodes.sentence, by_nodes.first[0].sentence):
+        assert "1 node" in told
+
+
+@pytest.mark.parametrize(
+    ("cordon", "name"),
+    [
+        (NodeCordoned(node="n2", by="ann", reason="fan"), "n2"),
+        (observed("n2", unschedulable=True), "n2"),
+        (DeviceCordoned(device="n2-g0", by="ann", reason="fan"), "n2-g0"),
+    ],
+)
+def test_a_cure_names_what_is_cordoned(cordon: Payload, name: str) -> None:
+    """Also where others are nearer, so that `uncordon n2` can be pasted."""
+    nodes = [rack(name, 1) for name in ("n1", "n3", "n4", "n5", "n2")]
+    taken = [pod(f"p{number}", ask(60_000)) for number in range(4)]
+    ledger = Ledger(*nodes, cordon, *taken).settle().submit(pod("a", ask(60_000)))
+    [line] = lines_answer(ledger.settle().state).lines
+    assert "n2" not in [miss.node for miss in line.nearest]
+    cures = [cause.unblocked_by for cause in line.causes]
+    assert any(cure.endswith(f" uncordon {name}") for cure in cures), cures
+
+
+def test_a_line_tells_of_one_pod_alone() -> None:
+    """Of the first at which anybody has looked, and not what another wants that came before it."""
+    ledger = Ledger(rack("n1", 1), pod("x", cards(1))).settle().submit(pod("a", cards(1)))
+    ledger.settle().submit(pod("b", cards(1), namespace="other", priority=9))
+    [line] = lines_answer(ledger.state).lines
+    assert [each.name for each in line.first] == ["b", "a"]
+    assert [each.sentence != "" for each in line.first] == [False, True]
+    assert line.whose == "default"
+    assert line.sentence.startswith(line.first[1].sentence)
+
+
+def test_who_waits_for_another_reason_stands_in_another_line() -> None:
+    """They ask for the same devices; a gang, a label and an FPGA are no answer to the last."""
+    ledger = Ledger(rack("n1", 1), gang("team/job", 2)).submit(pod("x", cards(1))).settle()
+    ledger.submit(
+        member("half", cards(1)),
+        pod("zone", shape=wants(cards(1), selector={"zone": "z9"})),
+        pod("fpga", shape=wants(cards(1), extended={"x.io/fpga": 1})),
+        pod("later", cards(1)),
+        pod("last", cards(1)),
+    )
+    lines = lines_answer(ledger.settle().state).lines
+    said = {tuple(each.name for each in line.first): line.sentence for line in lines}
+    assert said.keys() == {("half",), ("zone",), ("fpga",), ("later", "last")}
+    assert "2 pods" in said["half",]
+    gangs = {line.gang and (line.gang.group, line.gang.min_available, line.gang.pods)
+             for line in lines_answer(ledger.state).lines}  # fmt: skip
+    assert gangs == {None, ("team/job", 2, 1)}, "the line names the gang that it waits for"
+    assert "zone=z9" in said["zone",]
+    assert "x.io/fpga" in said["fpga",]
+    assert {line.wants for line in lines} == {lines[0].wants}
+
+
+def cure_of_cordon(ledger: Ledger) -> str:
+    """What would unblock the one line, of the nodes that are cordoned."""
+    [line] = lines_answer(ledger.state).lines
+    cures = {cause.code: cause.unblocked_by for cause in line.causes}
+    return cures[RefusalCode.NODE_CORDONED]
+
+
+def test_a_cure_names_no_cordoned_node_that_could_not_hold_the_pod(golden: Golden) -> None:
+    """Of two the one that could; where none could, lifting a cordon is no cure."""
+    small = rack("n2", 1, memory_mib=16_000)
+    ledger = Ledger(rack("n1", 1), small, rack("n3", 1), pod("x", ask(60_000))).settle()
+    ledger.play(NodeCordoned(node="n2", by="ann", reason="fan"))
+    ledger.submit(pod("y", ask(60_000)), pod("a", ask(60_000))).settle()
+    nothing = cure_of_cordon(ledger)
+    ledger.gone("y").play(NodeCordoned(node="n3", by="ann", reason="fan"))
+    ledger.submit(pod("b", ask(60_000))).settle()
+    assert cure_of_cordon(ledger).endswith(" uncordon n3")
+    golden({"n2, which is too small, is cordoned": nothing, "n3 as well": cure_of_cordon(ledger)})
+
+
+def test_what_no_node_has_is_told_apart_from_what_is_taken() -> None:
+    """A card of a type that is not there: no end of a pod helps."""
+    b200 = shape(ask(1000), devices=DeviceConstraints(use_types=("B200",)))
+    ledger = Ledger(rack("n1", 1), pod("a", shape=b200)).settle()
+    answer = lines_answer(ledger.state)
+    assert answer.lines[0].lasting
+    assert answer.lasting == 1
+    assert answer.lines[0].wants.endswith("of B200")
+
+
+def test_gated_and_unreadable_pods_stand_in_no_line() -> None:
+    """They are counted beside."""
+    ledger = Ledger(rack("n1", 1), pod("a", ask(1000), gates=("quota",)))
+    ledger.play(
+        PodRejected(uid="u", namespace="d", name="x", field="f", value="v", problem="p", fix="m")
+    )
+    answer = lines_answer(ledger.state)
+    assert (answer.pods, answer.gated, answer.rejected, answer.lines) == (0, 1, 1, ())
+
+
+def test_namespaces_by_their_pods() -> None:
+    """Those with most live pods first."""
+    ledger = Ledger(
+        pod("a", namespace="x"), pod("b", namespace="y"), pod("c", namespace="y"),
+        pod("d", namespace="a"),
+    )  # fmt: skip
+    found = [(row.namespace, row.pods) for row in namespaces_answer(ledger.state).items]
+    assert found == [("y", 2), ("a", 1), ("x", 1)]
+
+
+def test_who_waits_says_that_room_is_made(golden: Golden) -> None:
+    """On which node, and who has yet to leave; then that the node is kept; of others nothing."""
+    ledger = Ledger(rack("n1", 1), pod("low", cards(1))).settle()
+    ledger.submit(pod("high", cards(1), priority=9), pod("other", cards(1))).settle()
+    answer = lines_answer(ledger.state)
+    high, other = answer.lines[0].first
+    assert answer.making_room == 1
+    assert (high.name, high.nominated, high.leaving) == ("high", "n1", 1)
+    assert (other.nominated, other.leaving, other.room) == ("", 0, "")
+    ledger.gone("low")
+    [line] = lines_answer(ledger.state).lines
+    assert line.first[0].leaving == 0
+    golden({"low is leaving": high.room, "low has left": line.first[0].room})
+
+
+def test_whoever_wants_the_same_has_not_the_refusal_of_anothers_gang(golden: Golden) -> None:
+    """Two that want a card: one of a gang whose next pod finds no card 5, and one by itself."""
+    ledger = Ledger(rack("n1", 2), gang("team/job", 1)).submit(member("a", cards())).settle()
+    ledger.submit(pod("other", cards())).settle()
+    only = shape(cards(), devices=DeviceConstraints(indexes=(5,)))
+    ledger.submit(member("c", shape=only), member("d", cards()), pod("lone", cards())).settle()
+    by_pod = {line.first[0].name: line.sentence for line in lines_answer(ledger.state).lines}
+    golden({name: by_pod[name] for name in ("d", "lone")})
+
+
+def test_many_gangs_that_want_the_same_cost_one_look_at_the_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has a line, and what nodes could hold is asked of the fleet once."""
+    looks: list[object] = []
+    real = Room.could
+
+    def could(self: Room, wanted: Shape) -> Iterator[NodeState]:
+        looks.append(wanted)
+        return real(self, wanted)
+
+    monkeypatch.setattr(Room, "could", could)
+    ledger = Ledger(rack("n1", 1), pod("x", cards(1))).settle()
+    for number in range(9):
+        name = f"team/job{number}"
+        ledger.submit(gang(name, 2), *(member(f"{number}-{n}", cards(1), group=name) for n in "ab"))
+    lines = lines_answer(ledger.settle().state).lines
+    assert len(lines) == 9
+    assert len(looks) <= 2

@@ -1,0 +1,52 @@
+"""The names by which a device may be called, and what is said of those that are not clear."""
+
+import pytest
+
+from apportion.core.explain.text.device_names import meant, unclear
+from apportion.core.explain.text.words import device_words
+
+A, B, OTHER = "GPU-1a2b3c4d-0001", "GPU-1a2b3c4d-0002", "GPU-1a2bffff-0003"
+MIG, BARE = "MIG-GPU-9f8e7d6c-1", "card-in-a-long-rack-7"
+ALL = (A, B, OTHER, MIG, BARE)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [
+        (A, [A]),
+        ("GPU-1a2b", [A, B, OTHER]),
+        ("GPU-1a2bf", [OTHER]),
+        ("GPU-1a2", []),
+        ("GPU-", []),
+        ("MIG-GPU-9f8", []),
+        ("MIG-GPU-9f8e", [MIG]),
+        ("card", [BARE]),
+        ("car", []),
+        ("", []),
+    ],
+)
+def test_enough_of_the_beginning_will_do(name: str, devices: list[str]) -> None:
+    """Four characters after what the vendor begins all ids with."""
+    assert meant(name, ALL) == devices
+
+
+def test_a_whole_id_is_never_the_beginning_of_another() -> None:
+    """Also where another one goes on behind it."""
+    assert meant(A, (A + "-more", A)) == [A]
+
+
+@pytest.mark.parametrize("device", [A, OTHER, MIG, BARE])
+def test_what_a_table_shows_of_an_id_is_enough(device: str) -> None:
+    """So that it can be copied from one verb to the next."""
+    assert device in meant(device_words(device), ALL)
+
+
+def test_what_is_wrong_with_a_name() -> None:
+    """Those that it might mean are named; what is no beginning is left to the asker's words."""
+    assert unclear("GPU-1a2b3c4d", meant("GPU-1a2b3c4d", ALL)) == (
+        f"'GPU-1a2b3c4d' is the beginning of 2 device ids: {A}, {B}"
+    )
+    for short in ("GPU-1a", "GPU-"):
+        said = f"{short!r} is too little of a device id, which takes four characters after GPU-"
+        assert unclear(short, meant(short, ALL)) == said
+    assert not unclear("node-7", meant("node-7", ALL))

@@ -1,0 +1,279 @@
+"""Every event of the catalogue is told in one line, with names where they are known."""
+
+import msgspec
+import pytest
+
+from apportion.core.explain.text.event_text import (
+    NAMES_MAX,
+    SHAPES_MAX,
+    Teller,
+    ask_words,
+    listed,
+    share_words,
+    shares_words,
+)
+from apportion_schemas import (
+    CATALOGUE,
+    Ask,
+    DeviceConstraints,
+    DeviceCordonLifted,
+    DifferenceFound,
+    NodeConstraints,
+    NodeCordonLifted,
+    PodAdopted,
+    PodBound,
+    PodGone,
+    PodRefused,
+    QueueObserved,
+    RefusalCode,
+    ShareBreached,
+)
+from apportion_schemas.allocation import BreachCode
+from apportion_schemas.catalogue import EventType
+from tests.support.fleet import observed, rack
+from tests.support.golden import Golden
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, instance, placed, pod, shape, share
+
+
+def sample(row: EventType) -> object:
+    """The smallest payload of a type: text for text, and zero or one for numbers."""
+    filled: dict[str, object] = {}
+    for field in msgspec.structs.fields(row.payload):
+        if field.required:
+            filled[field.encode_name] = _value(field.encode_name)
+    if row.payload is ShareBreached:
+        filled["code"] = "unheld"
+    return msgspec.convert(msgspec.to_builtins(filled), row.payload)
+
+
+@pytest.mark.parametrize("code", ["raised", "zeroed", "removed", "unheld"])
+def test_a_breach_is_told_with_its_amounts(code: BreachCode) -> None:
+    """What was granted, and what was found instead of it."""
+    breach = ShareBreached(
+        pod="u1", node="n1", attempt=1, container="main", device="GPU-1", code=code,
+        memory_mib=700, memory_found_mib=14_000,
+    )  # fmt: skip
+    line = Teller().line(breach)
+    assert "700 MiB" in line
+    assert ("14,000 MiB" in line) == (code != "removed")
+
+
+def _value(name: str) -> object:
+    known: dict[str, object] = {
+        "host": {"cpu_milli": 0, "memory_mib": 0},
+        "shape": {},
+        "score": {"node": "n1", "total": 1.0},
+        "devices": [],
+        "shares": [],
+        "shapes": [],
+        "reasons": {},
+        "submitted": pod("x"),
+        "kind": "gone",
+        "state": "bound",
+        "reason": "preempted",
+        "code": "no-device",
+    }
+    if name in known:
+        return known[name]
+    numbers = (
+        "asked",
+        "attempt",
+        "priority",
+        "beneficiary_priority",
+        "min_available",
+        "nodes",
+        "cpu_milli",
+        "memory_mib",
+        "pods",
+        "seconds",
+        "grace_s",
+        "version",
+        "revision",
+    )
+    if name in numbers:
+        return 1
+    return True if name in ("healthy", "ready", "final") else "x"
+
+
+@pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.name)
+def test_every_event_has_a_line(row: EventType) -> None:
+    """A type without a line would end `tail` when it first happens."""
+    said = Teller().line(sample(row))
+    assert len(said.split()) >= 2
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        ("ada", "node n1: ada lifts a cordon of their own"),
+        ("bob", "node n1: bob lifts what ada said"),
+    ],
+)
+def test_whose_cordon_is_lifted(by: str, said: str) -> None:
+    """One who lifts his own is not named twice."""
+    assert Teller().line(NodeCordonLifted(node="n1", of="ada", by=by)) == said
+    card = DeviceCordonLifted(device="g0", of="ada", by=by)
+    assert Teller().line(card) == said.replace("node n1", "device g0")
+
+
+def test_names_are_remembered(golden: Golden) -> None:
+    """An event that has only a uid is told with the name that an earlier one gave."""
+    teller = Teller()
+    bound = PodBound(pod="u1", node="n1", attempt=1)
+    before = teller.line(bound)
+    teller.line(pod("u1", name="trainer"))
+    golden({
+        "bound": before,
+        "bound, after it was submitted": teller.line(bound),
+        "gone": teller.line(PodGone(uid="u1", reason="done")),
+    })  # fmt: skip
+
+
+def test_a_pod_that_goes_after_its_successor_came_is_the_one_before(golden: Golden) -> None:
+    """A drain submits anew and ends in one batch: the story must not say that the new one went."""
+    teller = Teller()
+    teller.line(pod("u1", name="a"))
+    teller.line(pod("u2", name="a"))
+    golden({
+        "u1 is gone": teller.line(PodGone(uid="u1", reason="drained")),
+        "u2 is placed": teller.line(placed("u2", "n2", name="a")),
+        "u2 is gone": teller.line(PodGone(uid="u2", reason="done")),
+    })  # fmt: skip
+
+
+def test_a_refusal_names_the_resource_that_the_submission_asked_for() -> None:
+    """Its event has the code alone; in the story of the pod both are told, one after the other."""
+    teller = Teller()
+    few = PodRefused(
+        pod="u1", namespace="default", name="a", nodes=1,
+        reasons={RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT: 1},
+    )  # fmt: skip
+    assert "an extended resource" in teller.line(few)
+    wants = shape(node=NodeConstraints(extended={"example.com/nic": 2}))
+    teller.line(pod("u1", name="a", shape=wants))
+    assert "example.com/nic" in teller.line(few)
+
+
+def test_a_refusal_of_many_is_told_in_the_words_of_why(golden: Golden) -> None:
+    """As long as what the pod asks for is remembered, which is not for ever."""
+    teller = Teller()
+    held = PodRefused(
+        pod="u0", namespace="default", name="a", nodes=1,
+        reasons={RefusalCode.CORES_INSUFFICIENT: 1},
+    )  # fmt: skip
+    teller.line(pod("u0", ask(1000), name="a"))
+    known = teller.line(held)
+    for number in range(SHAPES_MAX):
+        teller.line(pod(f"u{number + 1}"))
+    golden({"its request is known": known, "forgotten": teller.line(held)})
+
+
+@pytest.mark.parametrize(
+    ("wants", "said"),
+    [
+        (ask(90_000), "n1 n1-g1 is short by 8,081 MiB"),
+        (cards(2), "it needs 2 empty cards on one node, and n1 has too few"),
+        (ask(1, cores=40), "n1 n1-g1 is short by 10 cores"),
+        (ask(1), "(1 node)"),
+    ],
+)
+def test_the_line_of_a_refusal_calls_no_node_the_nearest(wants: Ask, said: str) -> None:
+    """Its event names one that was near; `why` looks at the fleet, and may know a nearer one."""
+    ledger = Ledger(rack("n1", 2)).submit(pod("held", ask(1, cores=70, count=2))).settle()
+    ledger.submit(pod("more", ask(1, cores=20))).settle()
+    if not wants.cores and wants.memory_mib == 1:
+        ledger.play(observed("n1", ready=False))
+    teller = Teller()
+    lines = [teller.line(event) for event in ledger.submit(pod("p", wants)).settle().events]
+    assert lines[-1].endswith(said)
+    assert "nearest" not in lines[-1]
+
+
+def test_the_line_of_a_pod_names_the_devices_that_alone_will_do() -> None:
+    """So that whoever reads on knows what is looked for."""
+    only = DeviceConstraints(use_types=("H100",), modes=("mps",), indexes=(0, 2, 3))
+    submitted = pod("p", shape=shape(cards(2), devices=only))
+    said = "default/p submitted: 2 x nvidia whole, of H100, mps, only cards 0, 2 and 3 (hami)"
+    assert Teller().line(submitted) == said
+    but = DeviceConstraints(nouse_types=("T4",), nouse_ids=("x",))
+    said = "default/p submitted: 1 x nvidia 1g.5gb, of other than T4, all but x (hami)"
+    assert Teller().line(pod("p", shape=shape(ask(profile="1g.5gb"), devices=but))) == said
+
+
+def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so(golden: Golden) -> None:
+    """And its name is known from then on."""
+    teller = Teller()
+    held = (share("g0", 3000, 50),)
+    data = PodAdopted(
+        pod="u1", node="n1", submitted=pod("u1", name="a"), shares=held, evidence="hami.io/x"
+    )
+    golden({"adopted": teller.line(data), "gone": teller.line(PodGone(uid="u1"))})
+
+
+def test_a_difference_says_what_each_side_has() -> None:
+    """The side that has nothing is named as well."""
+    found = DifferenceFound(kind="gone", name="default/a", ledger="node n1")
+    said = "difference (gone): default/a: the ledger has node n1, the cluster has nothing"
+    assert Teller().line(found) == said
+
+
+def test_memory_of_names_is_bounded() -> None:
+    """A tail that runs for a year must not grow for a year."""
+    teller = Teller()
+    for number in range(NAMES_MAX + 1):
+        teller.line(placed(f"u{number}"))
+    first, second = (teller.line(PodGone(uid=uid)) for uid in ("u0", "u1"))
+    assert ("default/" in first, "default/u1" in second) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (share("g0", 3000, 50), "g0 3,000 MiB 50 %"),
+        (share("g0", 3000, 0), "g0 3,000 MiB"),
+        (share("g0", 4864, 0, instance=instance("1g.5gb", 6, 1)), "g0 1g.5gb@6"),
+        (share("npu0", 6144, 2, template="vir02"), "npu0 vir02"),
+    ],
+)
+def test_shares_in_words(held: object, said: str) -> None:
+    """Amounts for a slice, the piece for a card that is cut in pieces."""
+    assert share_words(held) == said  # type: ignore[arg-type]
+
+
+def test_equal_shares_are_said_once(golden: Golden) -> None:
+    """Two whole cards are one thing twice; a pod without a device says so."""
+    whole = [share(f"g{number}", 81_920, 100) for number in range(2)]
+    golden({
+        "two whole cards": shares_words(whole),
+        "and 5 MiB": shares_words([*whole, share("g0", 5, 0)]),
+        "six of 1 MiB": shares_words([share(f"g{n}", 1, 0) for n in range(6)]),
+        "nothing": shares_words([]),
+        "8 cores of an NPU": shares_words([share("NPU-1", 21_527, 8)]),
+    })  # fmt: skip
+
+
+def test_asks_in_words(golden: Golden) -> None:
+    """A slice by amount, by percent, and a whole card."""
+    golden({
+        "3000 MiB, 30 cores": ask_words(ask(3000, cores=30)),
+        "50 percent": ask_words(ask(memory_percent=50)),
+        "25 cores": ask_words(ask(cores=25)),
+        "two cards": ask_words(cards(2)),
+    })  # fmt: skip
+
+
+def test_long_lists_are_counted(golden: Golden) -> None:
+    """A pod of many shares still fits on a line."""
+    assert listed(["a", "b"]) == "a, b"
+    golden({"seven": listed(list("abcdefg"))})
+
+
+def test_a_queue_is_told_with_what_it_limits(golden: Golden) -> None:
+    """Or nobody sees in the log what somebody changed there."""
+    queue = QueueObserved(
+        queue="ml", weight=3, open=False,
+        capability={"cpu": 1500, "volcano.sh/vgpu-number": 4}, cards={"A100": 8},
+    )  # fmt: skip
+    golden({"limited": Teller().line(queue), "plain": Teller().line(QueueObserved(queue="ml"))})

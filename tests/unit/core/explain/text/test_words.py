@@ -1,0 +1,220 @@
+"""Every refusal has words, with the right unit, and a sentence says no more than the event."""
+
+import pytest
+
+from apportion.core.explain.text import constraint_text, words
+from apportion.core.placement.feasibility.causes import CAUSES
+from apportion.core.placement.feasibility.descriptors import Unit
+from apportion_schemas import (
+    GangShortage,
+    NearMiss,
+    NodeConstraints,
+    PodRefused,
+    RefusalCode,
+)
+from tests.support.golden import Golden
+from tests.support.pods import shape
+
+
+def refused(
+    reasons: dict[RefusalCode, int], *nearest: NearMiss, gang: GangShortage | None = None
+) -> PodRefused:
+    """A refusal on as many nodes as the reasons count."""
+    return PodRefused(
+        pod="p1", namespace="default", name="p1", reasons=reasons,
+        nodes=sum(reasons.values()), nearest=nearest, gang=gang,
+    )  # fmt: skip
+
+
+def miss(code: RefusalCode, needed: int, available: int, device: str = "g0") -> NearMiss:
+    """A near miss on node n1."""
+    return NearMiss(node="n1", code=code, needed=needed, available=available, device=device)
+
+
+@pytest.mark.parametrize("code", list(RefusalCode))
+def test_every_code_has_words(code: RefusalCode) -> None:
+    """A code without words would be shown to a person as a number or a crash."""
+    assert len(words.phrase(code).split()) >= 3
+    assert words.cure(code)
+
+
+def test_no_words_without_a_code() -> None:
+    """Words for a code that no scheduler writes would be dead."""
+    assert set(CAUSES) == set(RefusalCode)
+
+
+def test_phrases_tell_codes_apart() -> None:
+    """Two codes with the same words could not be told apart."""
+    assert len({words.phrase(code) for code in RefusalCode}) == len(RefusalCode)
+
+
+def test_a_code_of_a_newer_build_stands_for_itself() -> None:
+    """Nobody is left without a reason because his command line is older than the scheduler."""
+    code = RefusalCode("VolumeNotBound")
+    assert words.phrase(code).startswith("VolumeNotBound")
+    assert (words.cure(code), words.amount(code, 3)) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "value", "said"),
+    [
+        (RefusalCode.MEMORY_INSUFFICIENT, 3000, "3,000 MiB"),
+        (RefusalCode.HOST_MEMORY_INSUFFICIENT, 1, "1 MiB"),
+        (RefusalCode.CPU_INSUFFICIENT, 2500, "2.5 CPU"),
+        (RefusalCode.CORES_INSUFFICIENT, 50, "50 cores"),
+        (RefusalCode.SLOTS_EXHAUSTED, 1, "1 slot"),
+        (RefusalCode.DEVICES_TOO_FEW, 2, "2 devices"),
+        (RefusalCode.GANG_INCOMPLETE, 1, "1 pod"),
+        (RefusalCode.NODE_CORDONED, 1, ""),
+    ],
+)
+def test_amounts_carry_their_unit(code: RefusalCode, value: int, said: str) -> None:
+    """A number without its unit is a riddle, and a yes-or-no has no amount."""
+    assert words.amount(code, value) == said
+
+
+def test_only_yes_or_no_codes_have_no_unit() -> None:
+    """A code whose amounts count something must say what; these are all that count nothing."""
+    assert {code for code in RefusalCode if CAUSES[code].unit is Unit.NOTHING} == {
+        RefusalCode.DEVICE_IN_USE,
+        RefusalCode.NODE_GONE,
+        RefusalCode.NODE_NOT_READY,
+        RefusalCode.AGENT_SILENT,
+        RefusalCode.DEVICE_PLUGIN_FOREIGN,
+        RefusalCode.NODE_CORDONED,
+        RefusalCode.NODE_UNSCHEDULABLE,
+        RefusalCode.NODE_LABELS_MISMATCH,
+        RefusalCode.NODE_NOMINATED,
+        RefusalCode.VOLUME_CLAIM_NOT_READY,
+        RefusalCode.VOLUME_CLAIM_IN_USE,
+        RefusalCode.VOLUME_NODE_MISMATCH,
+        RefusalCode.NO_SUCH_DEVICE,
+        RefusalCode.MODE_MISMATCH,
+        RefusalCode.TYPE_MISMATCH,
+        RefusalCode.UUID_MISMATCH,
+        RefusalCode.INDEX_MISMATCH,
+        RefusalCode.DEVICE_UNHEALTHY,
+        RefusalCode.DEVICE_CORDONED,
+        RefusalCode.POD_AFFINITY_MISMATCH,
+        RefusalCode.POD_ANTI_AFFINITY,
+        RefusalCode.TOPOLOGY_SPREAD_EXCEEDED,
+        # their amounts are those of a resource, which the refusal names
+        *constraint_text.LIMIT_CODES,
+    }
+
+
+def test_near_miss(golden: Golden) -> None:
+    """Node, device, cause, and the three amounts."""
+    said = words.near_miss(miss(RefusalCode.MEMORY_INSUFFICIENT, 40_000, 24_564))
+    assert all(amount in said for amount in ("40,000", "24,564", "15,436"))
+    golden({"40000 MiB of 24564": said})
+
+
+def test_near_miss_without_amounts(golden: Golden) -> None:
+    """A cordon lacks nothing that could be counted."""
+    said = words.near_miss(miss(RefusalCode.NODE_CORDONED, 1, 0, device=""))
+    golden({"cordoned": said})
+
+
+def test_sentence_counts_causes_and_names_the_nearest(golden: Golden) -> None:
+    """The most frequent cause first, then the nearest miss with what it lacks."""
+    said = words.refusal(
+        refused(
+            {RefusalCode.NODE_CORDONED: 1, RefusalCode.MEMORY_INSUFFICIENT: 3},
+            miss(RefusalCode.MEMORY_INSUFFICIENT, 40_000, 24_564),
+        )
+    )
+    golden({"3 nodes short of memory, 1 cordoned": said})
+
+
+def test_sentence_stays_a_sentence() -> None:
+    """With every cause there is, only the first few are named and the rest counted."""
+    said = words.refusal(refused(dict.fromkeys(set(RefusalCode) - {RefusalCode.NODE_GONE}, 1)))
+    assert said.endswith(f"{len(RefusalCode) - 1 - words.CAUSES_NAMED} more causes")
+
+
+def test_nodes_that_had_left_are_not_counted(golden: Golden) -> None:
+    """Neither in a sentence nor in a list; a pod that is to go to one of them is told that."""
+    gone = RefusalCode.NODE_GONE
+    some = refused({RefusalCode.MEMORY_INSUFFICIENT: 2, gone: 898})
+    assert "898" not in words.refusal(some)
+    golden({
+        "2 nodes, 898 have left": words.refusal(some),
+        "in a list": words.cause(some),
+        "all have left": words.cause(refused({gone: 1})),
+    })  # fmt: skip
+
+
+def test_no_node_at_all(golden: Golden) -> None:
+    """An empty cluster is not described as a list of nothing."""
+    golden({"no node": words.refusal(refused({}))})
+
+
+def test_gang_that_lacks_pods(golden: Golden) -> None:
+    """What a gang waits for comes first, for no node is at fault."""
+    shortage = GangShortage(needed=4, present=2, fitting=0)
+    said = words.refusal(refused({RefusalCode.GANG_INCOMPLETE: 0}, gang=shortage))
+    golden({"2 of 4": said})
+
+
+def test_gang_that_lacks_places(golden: Golden) -> None:
+    """A gang that is complete says how many of it fit, and then what stopped the next one."""
+    shortage = GangShortage(needed=4, present=4, fitting=3)
+    said = words.refusal(refused({RefusalCode.DEVICES_TOO_FEW: 2}, gang=shortage))
+    assert words.phrase(RefusalCode.DEVICES_TOO_FEW) in said
+    golden({"3 of 4": said})
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [("GPU-1a2b3c4d-0000-0000-0000-000000000000", "GPU-1a2b3c4d"), ("g0", "g0"), ("", "")],
+)
+def test_device_ids_are_cut(device: str, said: str) -> None:
+    """A UUID is cut to what a command accepts again; a short id stays whole."""
+    assert words.device_words(device) == said
+
+
+def test_one_of_a_thing_is_said_as_one(golden: Golden) -> None:
+    """In the words of a count, and where a sentence is made with it."""
+    assert [words.many(count, "pod") for count in (0, 1, 2_000)] == [
+        "0 pods",
+        "1 pod",
+        "2,000 pods",
+    ]
+    golden({"0 of 1": words.gang(GangShortage(needed=1, present=0, fitting=0))})
+
+
+def test_an_extended_resource_has_its_name_and_amounts(golden: Golden) -> None:
+    """In a list as in the sentence: which one, how many are needed, and how many there are."""
+    code = RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT
+    few = refused({code: 8}, miss(code, 2, 0, device=""))
+    wants = shape(node=NodeConstraints(extended={"example.com/fpga": 2}))
+    golden({"in a list": words.cause(few, wants), "sentence": words.refusal(few, wants)})
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (refused({RefusalCode.NODE_CORDONED: 2, RefusalCode.MEMORY_INSUFFICIENT: 1},
+                 miss(RefusalCode.MEMORY_INSUFFICIENT, 9, 5)),
+         "not enough memory free on the device (1 of 3 nodes)"),
+        (refused({RefusalCode.NODE_LABELS_MISMATCH: 7, RefusalCode.NODE_CORDONED: 1},
+                 miss(RefusalCode.NODE_LABELS_MISMATCH, 1, 0)),
+         "node is cordoned (1 of 8 nodes)"),
+        (refused({RefusalCode.NODE_LABELS_MISMATCH: 7, RefusalCode.NO_SUCH_DEVICE: 1}),
+         "node labels do not match the pod's selector or affinity (7 of 8 nodes)"),
+        (refused({RefusalCode.GANG_INCOMPLETE: 1}, gang=GangShortage(4, 1, 0)),
+         "its gang needs 4 pods together and has 1"),
+        (refused({}), "there is no node yet"),
+    ],
+)  # fmt: skip
+def test_the_cause_in_a_list_is_that_of_the_nearest_node(what: PodRefused, said: str) -> None:
+    """What nodes are is a cause only where there is no other, and else the most frequent."""
+    assert words.cause(what) == said
+
+
+def test_what_nodes_are_is_the_last_cause_of_a_sentence(golden: Golden) -> None:
+    """A cordon can be lifted; that others have other labels helps nobody, even of the nearest."""
+    labels = RefusalCode.NODE_LABELS_MISMATCH
+    one = refused({labels: 7, RefusalCode.NODE_CORDONED: 1}, miss(labels, 1, 0))
+    golden({"7 with other labels, 1 cordoned": words.refusal(one)})
