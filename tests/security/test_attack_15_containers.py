@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from apportion.agent.places import Places
@@ -20,10 +21,14 @@ from apportion.agent.usage.uses import Counted, Look
 from apportion.core.grants import RegionPlan
 from apportion.core.grants.region import Region
 from tests.security.tenants import Container
+from tests.security.weakened import guarded_but
 from tests.unit.agent.usage.test_uses import CARD, card, claim, share
 
 MIB = 1 << 20
 GRANTED = 4_000 * MIB
+COUNT = 2_008_896
+"""Where a region has the number of its processes; see `core.grants.region`."""
+PRIORITY, LAST_KERNEL = 12, 16
 
 
 def look(regions: Regions) -> Look:
@@ -40,14 +45,59 @@ def node(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["/bin/rm", "-rf", str(tmp_path)], check=True)
 
 
+def plan_of(node: Path, pod: str, priority: int = 1) -> RegionPlan:
+    """What the ledger grants one of the two pods."""
+    path = str(node / f"{pod}_main" / "share.cache")
+    return RegionPlan(path, (CARD,), (GRANTED,), (10,), priority)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> None:
     """Thirty deeds, and after each of them what the agent does every few seconds."""
+    run_deeds(node, seed)
+
+
+@pytest.mark.parametrize(
+    ("guard", "harm"),
+    [
+        ("clips what a region says", "more memory than the card has"),
+        ("removes without recursing", "recursion"),
+        ("reads one file of a container", "files that the container made"),
+        ("takes limits from the ledger", "not the ledger's"),
+    ],
+)
+def test_the_deeds_harm_an_agent_without_its_guard(node: Path, guard: str, harm: str) -> None:
+    """At least one of the seeds finds what was taken out."""
+
+    def run_all() -> None:
+        for seed in range(8):
+            (node / str(seed)).mkdir()
+            run_deeds(node / str(seed), seed)
+
+    with guarded_but(guard), pytest.raises(Exception, match=harm):
+        run_all()
+
+
+@pytest.mark.parametrize("guard", ["", "takes rank and devices from the ledger"])
+def test_no_container_stops_another_by_its_own_region(node: Path, guard: str) -> None:
+    """It writes the first rank, and a kernel that never ends, into its own file."""
+    regions = Regions(Places(node, node, node).state)
+    plans = [plan_of(node, pod) for pod in ("evil", "good")]
+    with guarded_but(guard):
+        for plan in plans:
+            regions.ensure(plan, starting=True)
+        with SharedFile(Path(plans[0].path)) as file:
+            file.write(COUNT + PRIORITY, (-5).to_bytes(4, "little", signed=True))
+            file.write(COUNT + LAST_KERNEL, (1_000).to_bytes(8, "little"))
+        regions.round([Kept("a", plan) for plan in plans], 1_000.0, 10.0)
+        with SharedFile(Path(plans[1].path)) as file:
+            assert Region(file).blocked is bool(guard)
+
+
+def run_deeds(node: Path, seed: int) -> None:
+    """What the first test does, in a folder of its own."""
     regions, account = Regions(Places(node, node, node).state), Account(0)
-    plans = [
-        RegionPlan(str(node / f"{pod}_main" / "share.cache"), (CARD,), (GRANTED,), (10,))
-        for pod in ("evil", "good")
-    ]
+    plans = [plan_of(node, pod) for pod in ("evil", "good")]
     for plan in plans:
         regions.ensure(plan, starting=True)
     attacker = Container(node / "evil_main", seed)
@@ -55,9 +105,12 @@ def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> No
         attacker.act()
         found = regions.round([Kept("a", plan) for plan in plans], 1_000.0, 10.0)
         assert {each.pod for each in found} <= {"evil"}
+        read_files = [path for _, path in regions.each()]
+        assert len(read_files) == len(plans), f"files that the container made: {read_files[:3]}"
         for plan in plans:
             with SharedFile(Path(plan.path)) as file:
-                assert (Region(file).memory[0], Region(file).cores[0]) == (GRANTED, 10)
+                limits = Region(file).memory[:1], Region(file).cores[:1]
+                assert limits == ((GRANTED,), (10,)), "not the ledger's"
         with SharedFile(Path(plans[1].path)) as file:
             assert not Region(file).blocked
         seen = look(regions)
@@ -65,12 +118,14 @@ def test_whatever_a_container_writes_harms_no_other(node: Path, seed: int) -> No
         account.add(seen, 5.0)
         assert [use.memory_limit for use in seen.uses] == [GRANTED, GRANTED]
         (evil, good) = seen.uses
-        assert 0 <= evil.memory_used <= card().memory_mib * MIB
+        most = card().memory_mib * MIB
+        assert 0 <= evil.memory_used <= most, "more memory than the card has"
         assert (good.memory_used, good.cores_used) == (0, 0)
         (account,) = restored(saved([account]))
         account.ended_s = 3_600.0
     (record,) = account.records("n1")
     assert [used.pod for used in record.shares] == ["evil", "good"]
+    msgspec.json.encode(record)
     for _ in range(3):
         regions.keep({"good"})
     assert [pod for pod, _ in regions.each()] == ["good"]

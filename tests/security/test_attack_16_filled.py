@@ -1,20 +1,44 @@
 """Attack 16: a stolen agent's key fills the ledger, or takes the connections of the server."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+import random
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from apportion.core.identity import configuration
 from apportion.core.identity.identity import EVERY_NODE, Identity
 from apportion.core.identity.roles import NODES
+from apportion.core.intake.answers import subject_of_node
+from apportion.core.ledger.fold import Change
+from apportion.intake import lanes
+from apportion.intake.lanes import BYTES_AN_HOUR
+from apportion.intake.refusing import Refusals
+from apportion.intake.taking import Taking
 from apportion.runtime.jetstream.client import connect
-from apportion.runtime.ledger.port import LedgerError
-from tests.security.weakened import without
+from apportion.runtime.ledger.batching import Appended
+from apportion.runtime.ledger.port import Draft, LedgerError
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import Event, PodBound, UsageRecorded, encode
+from apportion_schemas.quantities import TEXT_MAX
+from apportion_schemas.usage import UNSHARED_MAX, ShareUsed, UnsharedUsed
+from tests.security.weakened import guarded_but, without
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest, run_virtually
 from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.ledger_of import TIME, Ledger
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
 from tests.support.nats import Bus, running_bus
+from tests.support.pods import ask, placed, pod, share
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
@@ -81,17 +105,113 @@ async def test_agents_leave_the_last_room_to_others(bus: Bus, guard: str) -> Non
             assert await until(decided, "a decision") == ("appended" if guard else "again")
 
 
-async def test_a_full_ledger_makes_services_unready(bus: Bus) -> None:
-    """Also one that has nothing to append."""
-    async with ServiceProcess("binder", bus.server.url_for("binder"), first=HASTE) as binder:
+@pytest.mark.parametrize("guard", ["", "is unready when full"])
+async def test_a_full_ledger_makes_services_unready(bus: Bus, guard: str) -> None:
+    """Also one that has nothing to append. Without the guard it sees that and stays ready."""
+    first = HASTE + without(guard)
+    async with ServiceProcess("binder", bus.server.url_for("binder"), first=first) as binder:
         await binder.ready()
         await fill(bus, 0.98)
 
         async def full() -> bool:
+            return await metric(binder, "apportion_ledger_free_ratio") <= 0
+
+        async def unready() -> bool:
             status, page = await binder.get("/readyz")
             return status == 503 and "the ledger is full" in page
 
-        await until(full, "the binder to be unready")
+        await until(full, "the binder to see that the ledger is full")
+        if guard:
+            assert (await binder.get("/readyz"))[0] == 200
+        else:
+            await until(unready, "the binder to be unready")
+
+
+class Asked(msgspec.Struct):
+    """A request of an agent, and its answer once there is one."""
+
+    payload: bytes
+    subject: str = subject_of_node("n1")
+    reply: str = "_INBOX_agent.1"
+    answers: list[bytes] = []
+
+    async def answer(self, payload: bytes) -> None:
+        """See Request."""
+        self.answers.append(payload)
+
+
+def appended_of(records: Iterable[UsageRecorded]) -> list[int]:
+    """The bytes of each record that an intake appends of the node `n1`, sent one by one."""
+    held = Ledger(rack("n1", 1), pod("p1", ask(1_000)), placed("p1", "n1", [share("n1-g0")]))
+    held.play(PodBound(pod="p1", node="n1", attempt=1))
+    appended: list[int] = []
+
+    async def append(draft: Draft) -> Appended:
+        appended.append(len(draft.payload))
+        return Appended(None, already_there=False)
+
+    async def ask_for_all() -> None:
+        clock, metrics = SkewedClock(random.Random(0), skew_s=0.0), Metrics()
+        bus = MemoryLedger(MemoryServer(), role="intake")
+        reader: Reader[Change] = Reader(bus, StateFold(), metrics=metrics, writes="agent")
+        refusals = Refusals(Publisher("intake", clock, append), clock, metrics)
+        taking = Taking(
+            held.state, reader, bus, append, refusals, clock=clock, metrics=metrics
+        )  # fmt: skip
+        tasks = [asyncio.create_task(each) for each in (reader.run(), taking.run())]
+        while taking.not_ready():
+            await rest(0.1)
+        for number, data in enumerate(records):
+            event = Event(id=f"u{number}", source="agent/n1", time=TIME, data=data)
+            asked = Asked(encode(event))
+            taking.take(asked)
+            while not asked.answers:
+                await rest(0.1)
+        for task in tasks:
+            task.cancel()
+
+    run_virtually(ask_for_all())
+    return appended
+
+
+@pytest.mark.parametrize("guard", ["", "budgets a node's hour"])
+def test_a_node_appends_so_many_bytes_in_an_hour(guard: str) -> None:
+    """As many records as an intake takes in some minutes, each as large as it may be."""
+    programs = tuple(
+        UnsharedUsed(
+            device="n1-g0", command=f"{number}" * (TEXT_MAX // 2), seconds=1,
+            memory_mib_seconds=1, memory_mib_peak=1,
+        )
+        for number in range(10, 10 + UNSHARED_MAX)
+    )  # fmt: skip
+    record = UsageRecorded(node="n1", seconds=1, unshared=programs)
+    with guarded_but(guard):
+        sizes = appended_of([record] * (2 * BYTES_AN_HOUR // (UNSHARED_MAX * TEXT_MAX)))
+    assert (sum(sizes) < 1.2 * BYTES_AN_HOUR) is not bool(guard)
+
+
+@pytest.mark.parametrize("guard", ["", "budgets a node's hour"])
+def test_a_node_appends_so_many_records_in_an_hour(
+    guard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small; fifty of them stand for the ten thousand."""
+    monkeypatch.setattr(lanes, "RECORDS_AN_HOUR", 50)
+    unshared = (UnsharedUsed("n1-g0", "x", 1, 1, 1),)
+    with guarded_but(guard):
+        sizes = appended_of([UsageRecorded(node="n1", seconds=1, unshared=unshared)] * 100)
+    assert len(sizes) == (100 if guard else 50)
+
+
+@pytest.mark.parametrize("guard", ["", "records seconds once"])
+def test_the_same_hour_is_charged_once(guard: str) -> None:
+    """Under one id after the other; without the guard a tenant is charged four times."""
+    used = ShareUsed(
+        pod="p1", namespace="default", name="p1", container="main", device="n1-g0", seconds=3_600,
+        memory_mib=1_000, memory_mib_seconds=36_000, memory_mib_peak=10,
+    )  # fmt: skip
+    with guarded_but(guard):
+        sizes = appended_of([UsageRecorded(node="n1", seconds=3_600, shares=(used,))] * 4)
+    assert len(sizes) == (4 if guard else 1)
 
 
 @pytest.mark.parametrize("guarded", [True, False])
@@ -141,3 +261,28 @@ def test_a_key_of_named_nodes_gets_few_subscriptions() -> None:
     assert many > 2 * 1_000
     text = configuration.configuration([configuration.User(nodes, password_variable="X")])
     assert f"max_connections: {configuration.CONNECTIONS[NODES]}, max_subscriptions: {few}" in text
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_connection_has_few_subscriptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
+) -> None:
+    """The server refuses an agent those beyond; without the guard each costs it memory."""
+    if not guarded:
+        monkeypatch.setattr(configuration, "SUBSCRIPTIONS", 9_999)
+    from tests.security import attacked  # noqa: PLC0415
+
+    users = [each for each in attacked.OF_NAMED_NODES if each.identity.role == "agent"]
+    few = configuration.subscriptions_of(each.identity for each in users)
+    async with attacked.attacked(tmp_path / "nats", users=attacked.OF_NAMED_NODES) as bus:
+        url = urlsplit(bus.server.url_for(attacked.AGENT.name))
+        reading, writing = await asyncio.open_connection(url.hostname, url.port)
+        hello = json.dumps({"verbose": False, "user": url.username, "pass": url.password})
+        writing.write(f"CONNECT {hello}\r\n".encode())
+        for number in range(1, 302):
+            subject = f"apportion.command.agent.{attacked.NODE}.{number}"
+            writing.write(f"SUB {subject} {number}\r\n".encode())
+        writing.write(b"PING\r\n")
+        said = await asyncio.wait_for(reading.readuntil(b"PONG\r\n"), 30)
+        writing.close()
+    assert said.count(b"maximum subscriptions exceeded") == (301 - few if guarded else 0)

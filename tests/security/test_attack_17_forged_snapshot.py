@@ -4,21 +4,25 @@ A service that restarted would begin with a state in which a pod has lost its ca
 would be placed there. On a ledger whose beginning was dropped no service could start at all.
 """
 
+import asyncio
 import json
 
 import pytest
 
+from apportion.core.ledger.fold import Change
 from apportion.core.ledger.snapshot import Taking
 from apportion.core.ledger.state import State
+from apportion.intake.attesting import Attesting
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.examining import examine
 from apportion.runtime.jetstream.object_store import STORE_API
 from apportion.runtime.jetstream.snapshots import BEGINNING, BUCKET, Snapshots, Stored
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.port import LedgerError, NotPermitted
-from apportion.runtime.ledger.reader import StateFold
+from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.clock import SystemClock
-from tests.security.weakened import without
+from apportion.runtime.process.metrics import Metrics
+from tests.security.weakened import guarded_but, without
 from tests.support.attesting import attest_all
 from tests.support.facts import Facts
 from tests.support.nats import Bus
@@ -90,6 +94,30 @@ async def test_a_forged_snapshot_is_not_believed(bus: Bus, facts: Facts, guard: 
         assert (await (await snapshots_of(bus, "binder")).restore()).revision == 0
 
 
+@pytest.mark.parametrize("guard", ["", "misses what was attested"])
+async def test_snapshots_that_are_purged_are_missed(bus: Bus, facts: Facts, guard: str) -> None:
+    """The intake that saw them is not ready; without the guard only a restart finds out."""
+    intake = await bus.connect("intake")
+    cluster, metrics, clock = StateFold(), Metrics(), SystemClock()
+    reader: Reader[Change] = Reader(intake, cluster, metrics=metrics, writes="agent")
+    with guarded_but(guard):
+        own = Snapshots(intake.wire)
+        attesting = Attesting(intake, own, reader, clock=clock, metrics=metrics)
+        reading = asyncio.create_task(reader.run())
+        try:
+            await reader.caught_up()
+            scheduler = await snapshots_of(bus, "scheduler")
+            await scheduler.save(Taking(await folded(bus)).finish())
+            await attesting.look()
+            assert (len(await attested(bus)), attesting.not_ready()) == (1, [])
+            wire = (await bus.connect("scheduler")).wire
+            await call_api(wire, f"STREAM.PURGE.OBJ_{BUCKET}", api=STORE_API)
+            await attesting.look()
+            assert bool(attesting.not_ready()) is not bool(guard)
+        finally:
+            reading.cancel()
+
+
 async def test_an_honest_snapshot_is_attested_and_missed_once_purged(
     bus: Bus, facts: Facts
 ) -> None:
@@ -151,17 +179,21 @@ async def test_no_service_attests_in_the_intakes_place(bus: Bus) -> None:
         await call_api(wire, f"CONSUMER.DELETE.{STREAM}.scheduler-0")
 
 
+@pytest.mark.parametrize("guard", ["", "keeps the beginning apart"])
 async def test_a_trimmed_ledger_begins_without_the_schedulers_bucket(
-    bus: Bus, facts: Facts
+    bus: Bus, facts: Facts, guard: str
 ) -> None:
-    """A scheduler purges its own bucket, and can neither purge nor write bootstrap's."""
+    """A scheduler purges its own bucket, and can neither purge nor write bootstrap's. Without the
+    guard no service has anything to begin with.
+    """
     scheduler = await snapshots_of(bus, "scheduler")
     await scheduler.save(Taking(await folded(bus)).finish())
     await attest_all(bus)
     boot = (await bus.connect("bootstrap")).wire
     beginning = await (await snapshots_of(bus, "operator")).beginning_behind(2)
     assert beginning is not None
-    await Snapshots(boot).begin_with(beginning)
+    with guarded_but(guard):
+        await Snapshots(boot).begin_with(beginning)
     await stream.drop(boot, last=2)
     wire = (await bus.connect("scheduler")).wire
     await call_api(wire, f"STREAM.PURGE.OBJ_{BUCKET}", api=STORE_API)
@@ -172,4 +204,5 @@ async def test_a_trimmed_ledger_begins_without_the_schedulers_bucket(
         with pytest.raises(LedgerError):
             await Snapshots(other).begin_with(beginning)
         if role != "intake":
-            assert list((await Snapshots(other).restore()).pods) == ["a", "victim", "c"], role
+            there = list((await Snapshots(other).restore()).pods)
+            assert there == ([] if guard else ["a", "victim", "c"]), role

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from apportion.runtime.ledger.port import Record
-from tests.support.nats import Bus, draft, running_bus
+from tests.security.attacked import attacked
+from tests.support.nats import Bus, draft
 from tests.support.polling import until
 
 PAYLOAD = json.dumps("x" * 900_000).encode()
-EVENTS = 90
-"""More than the 64 MiB that a nats-server holds for one connection."""
+EVENTS = 50
+"""45 MB: more than our servers hold for one connection, and less than the 64 MiB of a server that
+has no such setting.
+"""
+HELD_MAX = 16 << 20
 
 
 def noting(revisions: list[int]) -> Callable[[Record], None]:
@@ -36,10 +41,27 @@ async def deaf(bus: Bus) -> socket.socket:
     return connection
 
 
+def limit_that_was_exceeded(log: Path) -> int:
+    """The bytes at which the server hung up on a reader; 0 if it did not by their number."""
+    found = re.search(r"Slow Consumer Detected: MaxPending of (\d+) Exceeded", log.read_text())
+    return int(found[1]) if found else 0
+
+
 @pytest.mark.timeout(180)
-async def test_who_does_not_read_is_hung_up_on_and_others_read_on(tmp_path: Path) -> None:
-    """All is appended, and read by a scheduler and another auditor, who miss nothing."""
-    async with running_bus(tmp_path / "nats") as bus:
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_who_does_not_read_is_hung_up_on_and_others_read_on(
+    tmp_path: Path, *, guarded: bool
+) -> None:
+    """All is appended, and read by a scheduler and another auditor, who miss nothing. Without the
+    limit the server holds all of it in its memory for the one who does not read.
+    """
+
+    def widen(text: str) -> str:
+        assert "max_pending: 16MB" in text
+        return text if guarded else text.replace("max_pending: 16MB\n", "")
+
+    log = tmp_path / "nats" / "nats-server.log"
+    async with attacked(tmp_path / "nats", widen) as bus:
         seen: dict[str, list[int]] = {"scheduler": [], "auditor": []}
         for role, revisions in seen.items():
             await (await bus.connect(role)).follow(noting(revisions))
@@ -55,8 +77,10 @@ async def test_who_does_not_read_is_hung_up_on_and_others_read_on(tmp_path: Path
         await until(all_came, "everybody else to have read all", timeout_s=120)
 
         async def hung_up() -> bool:
-            log = (tmp_path / "nats" / "nats-server.log").read_text()
-            return "Slow Consumer Detected" in log
+            return limit_that_was_exceeded(log) == HELD_MAX
 
-        await until(hung_up, "the server to hang up on who does not read")
+        if guarded:
+            await until(hung_up, "the server to hang up on who does not read")
+        else:
+            assert limit_that_was_exceeded(log) == 0
         connection.close()

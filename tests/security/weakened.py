@@ -21,6 +21,7 @@ from unittest import mock
 
 import msgspec
 
+from tests.security.weakened_agent import AGENT_GUARDS
 from tests.security.weakened_intake import INTAKE_GUARDS
 
 
@@ -406,6 +407,7 @@ def a_token_opens_few_connections() -> Iterator[None]:
 
 
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    **AGENT_GUARDS,
     "a token opens few connections": a_token_opens_few_connections,
     "auditors apart": auditors_apart,
     "auditors beside their copy": auditors_beside_their_copy,
@@ -437,6 +439,11 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "writes one event a line": writes_one_event_a_line,
 }
 """The name of a guard, and what takes it out for the length of a `with`."""
+
+
+def guarded_but(guard: str) -> AbstractContextManager[None]:
+    """Take this guard out of this process for the length of a `with`; none for no guard."""
+    return GUARDS[guard]() if guard else contextlib.nullcontext()
 
 
 def main() -> None:

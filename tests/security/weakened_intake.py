@@ -1,4 +1,4 @@
-"""The guards of the intake, and of the accounts beside the ledger's, as each can be taken out."""
+"""The guards of the intake, the snapshots and the accounts, as each can be taken out."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -149,17 +149,73 @@ def asks_for_its_node_alone() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def budgets_a_nodes_hour() -> Iterator[None]:
+    """A node may append as many bytes and records as it sends."""
+    from apportion.intake.lanes import Lane  # noqa: PLC0415
+
+    with mock.patch.object(Lane, "may_append", return_value=True):
+        yield
+
+
+@contextlib.contextmanager
+def records_seconds_once() -> Iterator[None]:
+    """The same seconds of a container may be recorded again and again."""
+    from apportion.intake.lanes import Lane  # noqa: PLC0415
+
+    with mock.patch.object(Lane, "used_twice", return_value=""):
+        yield
+
+
+@contextlib.contextmanager
+def misses_what_was_attested() -> Iterator[None]:
+    """Snapshots that are gone are not missed."""
+    from apportion.intake.attesting import Attesting  # noqa: PLC0415
+
+    with mock.patch.object(Attesting, "_gone", property(lambda _: False, lambda *_: None)):
+        yield
+
+
+@contextlib.contextmanager
+def keeps_the_beginning_apart() -> Iterator[None]:
+    """A trimmed ledger begins with the schedulers' own snapshot."""
+    from apportion.runtime.jetstream.snapshots import Beginning, Snapshots  # noqa: PLC0415
+
+    async def nowhere(_: Snapshots, _beginning: Beginning) -> None:
+        return None
+
+    with mock.patch.object(Snapshots, "begin_with", nowhere):
+        yield
+
+
+@contextlib.contextmanager
+def is_unready_when_full() -> Iterator[None]:
+    """A service is ready as long as no setting of the ledger has changed."""
+    from apportion.runtime.service import soundness  # noqa: PLC0415
+
+    def drifted(self: soundness.Soundness) -> list[str]:
+        return list(self._drifted)
+
+    with mock.patch.object(soundness.Soundness, "not_ready", drifted):
+        yield
+
+
 INTAKE_GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "answers into the asker's account": answers_into_the_askers_account,
     "asks for its node alone": asks_for_its_node_alone,
     "appends under its own ids": appends_under_its_own_ids,
     "attests what it has folded": attests_what_it_has_folded,
     "bounds what one says": bounds_what_one_says,
+    "budgets a node's hour": budgets_a_nodes_hour,
+    "is unready when full": is_unready_when_full,
+    "keeps the beginning apart": keeps_the_beginning_apart,
     "knows how large cards are": knows_how_large_cards_are,
     "knows what is yet to come": knows_what_is_yet_to_come,
     "knows whose cards are": knows_whose_cards_are,
     "leaves a reserve": leaves_a_reserve,
     "looks at the signature": looks_at_the_signature,
+    "misses what was attested": misses_what_was_attested,
+    "records seconds once": records_seconds_once,
     "schedulers answer where the server says": schedulers_answer_where_the_server_says,
     "takes the sender for the node": takes_the_sender_for_the_node,
 }

@@ -1,0 +1,92 @@
+"""The guards of an agent against what its containers write, as each can be taken out."""
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+
+@contextlib.contextmanager
+def clips_what_a_region_says() -> Iterator[None]:
+    """A number in a region counts as it is, and so does what an account makes of it."""
+    from apportion.agent.usage import account, uses  # noqa: PLC0415
+    from apportion.core.grants import region  # noqa: PLC0415
+
+    def first(value: int, _most: int) -> int:
+        return value
+
+    def as_it_is(sums: Callable[[], Any], _name: str) -> Iterator[Any]:
+        yield sums()
+
+    with (
+        mock.patch.object(region, "BYTES_MAX", 1 << 64),
+        mock.patch.object(uses, "min", first, create=True),
+        mock.patch.object(account, "_whole", as_it_is),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def removes_without_recursing() -> Iterator[None]:
+    """A folder is removed as the standard library does it."""
+    from apportion.agent.shares import regions  # noqa: PLC0415
+
+    def recursing(folder: Path, _most: int) -> int:
+        shutil.rmtree(folder)
+        return 1
+
+    with mock.patch.object(regions, "remove", recursing):
+        yield
+
+
+@contextlib.contextmanager
+def reads_one_file_of_a_container() -> Iterator[None]:
+    """Every `.cache` in a container's folder may be a region."""
+    from apportion.agent.shares.regions import Regions, _pod  # noqa: PLC0415
+
+    def every(self: Regions) -> Iterator[tuple[str, Path]]:
+        for folder in sorted(self._folder.glob("*_*")):
+            for path in folder.glob("*.cache"):
+                yield _pod(folder), path
+
+    with mock.patch.object(Regions, "each", every):
+        yield
+
+
+@contextlib.contextmanager
+def takes_limits_from_the_ledger() -> Iterator[None]:
+    """What a container writes over its limits stays."""
+    from apportion.core.grants.region import Region  # noqa: PLC0415
+
+    with mock.patch.object(Region, "hold", return_value=False):
+        yield
+
+
+@contextlib.contextmanager
+def takes_rank_and_devices_from_the_ledger() -> Iterator[None]:
+    """A container goes before others by what its own region says."""
+    from apportion.agent.shares import regions  # noqa: PLC0415
+    from apportion.core.grants.feedback import Contender  # noqa: PLC0415
+    from apportion.core.grants.region import Region  # noqa: PLC0415
+
+    def credulous(region: Region, namespace: str, *_: object) -> Contender:
+        return Contender(region, namespace, region.devices, region.priority)
+
+    with (
+        mock.patch.object(Region, "hold", return_value=False),
+        mock.patch.object(regions, "Contender", credulous),
+    ):
+        yield
+
+
+AGENT_GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "clips what a region says": clips_what_a_region_says,
+    "reads one file of a container": reads_one_file_of_a_container,
+    "removes without recursing": removes_without_recursing,
+    "takes limits from the ledger": takes_limits_from_the_ledger,
+    "takes rank and devices from the ledger": takes_rank_and_devices_from_the_ledger,
+}
+"""Rows of `weakened.GUARDS`."""
