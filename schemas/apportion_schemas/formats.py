@@ -92,7 +92,7 @@ BORN: Final[dict[str, int]] = {
     "RevisionSetAside": 1,
     "ShareBreached": 1,
     "SharesAllocated": 1,
-    "UsageRecorded": 1,
+    "UsageRecorded": 2,
     "VolumeClaimGone": 1,
     "VolumeClaimObserved": 1,
 }

@@ -21,7 +21,8 @@ class ShareUsed(Payload, frozen=True):
 
     The share was looked at for `seconds`, and the integrals are over these: MiB and percent of the
     device's compute, times seconds. Compute is None where neither the driver nor the container's
-    region tells it.
+    region tells it. `bound` is the revision of the PodBound or PodAdopted by which the pod held the
+    device; 0 where the agent did not record it.
     """
 
     pod: Name
@@ -37,6 +38,7 @@ class ShareUsed(Payload, frozen=True):
     cores: Cores = 0
     cores_seconds: Natural | None = None
     cores_peak: Cores | None = None
+    bound: Natural = 0
 
 
 class UnsharedUsed(Payload, frozen=True):

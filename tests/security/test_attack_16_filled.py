@@ -263,6 +263,19 @@ def test_a_key_of_named_nodes_gets_few_subscriptions() -> None:
     assert f"max_connections: {configuration.CONNECTIONS[NODES]}, max_subscriptions: {few}" in text
 
 
+@pytest.mark.parametrize("guard", ["", "asks what a pod held"])
+@pytest.mark.parametrize("bound", [0, 1])
+def test_an_invented_pod_is_charged_nothing(guard: str, bound: int) -> None:
+    """Its namespace would pay for it."""
+    used = ShareUsed(
+        pod="invented", namespace="victim", name="invented", container="main", device="n1-g0",
+        seconds=3_600, memory_mib=1_000, memory_mib_seconds=36_000, memory_mib_peak=10, bound=bound,
+    )  # fmt: skip
+    with guarded_but(guard):
+        sizes = appended_of([UsageRecorded(node="n1", seconds=3_600, shares=(used,))])
+    assert len(sizes) == (1 if guard else 0)
+
+
 @pytest.mark.parametrize("guarded", [True, False])
 async def test_a_connection_has_few_subscriptions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
@@ -278,9 +291,10 @@ async def test_a_connection_has_few_subscriptions(
         url = urlsplit(bus.server.url_for(attacked.AGENT.name))
         reading, writing = await asyncio.open_connection(url.hostname, url.port)
         hello = json.dumps({"verbose": False, "user": url.username, "pass": url.password})
+        (node,) = attacked.AGENT.nodes
         writing.write(f"CONNECT {hello}\r\n".encode())
         for number in range(1, 302):
-            subject = f"apportion.command.agent.{attacked.NODE}.{number}"
+            subject = f"apportion.command.agent.{node}.{number}"
             writing.write(f"SUB {subject} {number}\r\n".encode())
         writing.write(b"PING\r\n")
         said = await asyncio.wait_for(reading.readuntil(b"PONG\r\n"), 30)

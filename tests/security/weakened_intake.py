@@ -159,6 +159,18 @@ def budgets_a_nodes_hour() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def asks_what_a_pod_held() -> Iterator[None]:
+    """Use is taken of any pod that the state does not know, or that moved."""
+    from apportion.intake.holdings import Holdings  # noqa: PLC0415
+
+    async def never(*_: object) -> None:
+        return None
+
+    with mock.patch.object(Holdings, "refusal", never):
+        yield
+
+
+@contextlib.contextmanager
 def records_seconds_once() -> Iterator[None]:
     """The same seconds of a container may be recorded again and again."""
     from apportion.intake.lanes import Lane  # noqa: PLC0415
@@ -172,7 +184,8 @@ def misses_what_was_attested() -> Iterator[None]:
     """Snapshots that are gone are not missed."""
     from apportion.intake.attesting import Attesting  # noqa: PLC0415
 
-    with mock.patch.object(Attesting, "_gone", property(lambda _: False, lambda *_: None)):
+    never = property(lambda _: False, lambda *_: None)
+    with mock.patch.object(Attesting, "_gone", never, create=True):
         yield
 
 
@@ -203,6 +216,7 @@ def is_unready_when_full() -> Iterator[None]:
 INTAKE_GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "answers into the asker's account": answers_into_the_askers_account,
     "asks for its node alone": asks_for_its_node_alone,
+    "asks what a pod held": asks_what_a_pod_held,
     "appends under its own ids": appends_under_its_own_ids,
     "attests what it has folded": attests_what_it_has_folded,
     "bounds what one says": bounds_what_one_says,

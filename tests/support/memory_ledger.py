@@ -135,6 +135,10 @@ class MemoryLedger:
         """See ledger.Ledger."""
         return await self._question("last on subject", lambda: self.server.last_on_subject(subject))
 
+    async def record_at(self, revision: int) -> Record | None:
+        """See ledger.Ledger."""
+        return await self._question("record at", lambda: self.server.record_at(revision))
+
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> WorkQueue:

@@ -88,6 +88,10 @@ class MemoryServer:
         last = self._on_subject.get(subject, [0])[-1]
         return last if last >= self.first_revision else 0
 
+    def record_at(self, revision: int) -> Record | None:
+        """The record at that revision, if it is there."""
+        return self.records[revision - 1] if 0 < revision <= len(self.records) else None
+
     def drop(self, last: int) -> None:
         """Forget everything up to this revision, as `apportion ledger trim` has it done."""
         for revision in range(self.first_revision, last + 1):

@@ -33,8 +33,9 @@ from apportion.core.intake.answers import (
     refused_id,
 )
 from apportion.core.intake.inventory import jump
-from apportion.core.intake.judging import AGENTS_EVENTS, Known, Refusal, judge
+from apportion.core.intake.judging import AGENTS_EVENTS, Doubt, Known, Refusal, judge
 from apportion.core.ledger.state import State
+from apportion.intake.holdings import Holdings
 from apportion.intake.lanes import BYTES_AN_HOUR, HELD_S, RECORDS_AN_HOUR, Lane, Lanes
 from apportion.runtime.ledger.port import (
     Draft,
@@ -104,6 +105,7 @@ class Taking:
         self._spend = spend
         self._reader = reader
         self._ledger = ledger
+        self._holdings = Holdings(state, ledger)
         self._append = append
         self._refusals = refusals
         self._clock = clock
@@ -190,13 +192,19 @@ class Taking:
         if event.basis > self._state.revision and (answer := await self._reach(lane, event.basis)):
             return answer
         verdict = judge(self._state, lane.node, event)
+        if isinstance(verdict, Doubt):
+            try:
+                verdict = await self._holdings.refusal(event, verdict)
+            except LedgerUnavailable as trouble:
+                return self._again(str(trouble))
+        if verdict is None and isinstance(event.data, UsageRecorded):
+            why = lane.used_twice(event, event.data)
+            verdict = Refusal("implausible-use", why) if why else None
         if isinstance(verdict, Refusal):
             return self._refused(lane.node, verdict)
         if isinstance(verdict, Known):
             self._count("known")
             return Answer(revision=verdict.revision, duplicate=True)
-        if isinstance(event.data, UsageRecorded) and (why := lane.used_twice(event, event.data)):
-            return self._refused(lane.node, Refusal("implausible-use", why))
         if isinstance(event.data, NodeReported) and (why := self._held(lane, event.data)):
             self._count("held")
             return Answer(again_s=HOLD_S, held=True, why=why)

@@ -31,6 +31,10 @@ async def test_revisions_count_from_one_and_each_draft_learns_its_own(place: Pla
     assert await ledger.last_revision() == 1001
     assert await ledger.last_on_subject("apportion.v1.workload.998") == 1000
     assert await ledger.last_on_subject("apportion.v1.workload.none") == 0
+    record = await ledger.record_at(1000)
+    assert record is not None
+    assert (record.revision, record.subject) == (1000, "apportion.v1.workload.998")
+    assert await ledger.record_at(1_002) is None
 
 
 async def test_a_stale_fence_is_refused_with_where_the_subject_stands(place: Place) -> None:

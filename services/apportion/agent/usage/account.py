@@ -43,6 +43,7 @@ class _Share(Struct):
     cores: int = 0
     cores_seconds: float | None = None
     cores_peak: int | None = None
+    bound: int = 0
 
     @property
     def key(self) -> Key:
@@ -54,6 +55,7 @@ class _Share(Struct):
         used = use.memory_used // _MIB
         self.seconds += seconds
         self.memory_mib, self.cores = use.memory_limit // _MIB, use.cores_limit
+        self.bound = use.bound
         self.memory_mib_seconds += used * seconds
         self.memory_mib_peak = max(self.memory_mib_peak, used)
         if use.cores_used is not None:
@@ -76,6 +78,7 @@ class _Share(Struct):
             cores=self.cores,
             cores_seconds=None if self.cores_seconds is None else round(self.cores_seconds),
             cores_peak=self.cores_peak,
+            bound=self.bound,
         )
 
 

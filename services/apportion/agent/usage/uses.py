@@ -37,7 +37,8 @@ class Use(NamedTuple):
     """Of one device by one container: bytes, and percent of its compute, each with its limit.
 
     `position` is the device's in the container. `kinds` are the bytes of contexts, of modules and
-    of data, and `idle_s` the seconds since a kernel was launched: told by regions alone.
+    of data, and `idle_s` the seconds since a kernel was launched: told by regions alone. `bound` is
+    the revision of the pod's binding.
     """
 
     pod: str
@@ -53,6 +54,7 @@ class Use(NamedTuple):
     cores_used: int | None
     kinds: tuple[int, int, int] | None = None
     idle_s: float | None = None
+    bound: int = 0
 
     @property
     def key(self) -> Key:
@@ -150,11 +152,14 @@ class Counted:
             memory, cores = (load.memory, load.cores) if load else (0, None)
         granted = share.memory_mib * _MIB
         if region is None:
-            return Use(*named, *where, granted, memory, share.cores, cores)
+            return Use(
+                *named, *where, granted, memory, share.cores, cores, bound=claim.bound_revision
+            )
         if region.running:
             memory, cores = memory or region.memory_used, cores or region.cores_used
         memory = min(memory, max(card.memory_mib, card.physical_memory_mib) * _MIB)
-        return Use(*named, *where, granted, memory, share.cores, cores, region.kinds, region.idle_s)
+        reported = region.kinds, region.idle_s, claim.bound_revision
+        return Use(*named, *where, granted, memory, share.cores, cores, *reported)
 
     def _add(self, load: Load, process: Running) -> None:
         """Count one process; one that has just ended counts for no share."""

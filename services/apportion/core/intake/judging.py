@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from apportion.core.intake.answers import Cause
 from apportion.core.intake.inventory import MARGIN, implausible
-from apportion.core.ledger.state import NodeState, Phase, PodState, State
+from apportion.core.ledger.state import NodeState, Phase, State
 from apportion_schemas import (
     AllocationFailed,
     DeviceHealthChanged,
@@ -42,7 +42,14 @@ class Known(Struct, frozen=True):
     revision: int
 
 
-Verdict = Refusal | Known | None
+class Doubt(Struct, frozen=True):
+    """Use of devices by pods that, by the state, do not hold them now: their bindings tell."""
+
+    record: UsageRecorded
+    shares: tuple[ShareUsed, ...]
+
+
+Verdict = Refusal | Known | Doubt | None
 """None is for an event that may be appended."""
 
 
@@ -153,28 +160,23 @@ def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
     for share in data.shares:
         pod = state.pods.get(share.pod)
         if pod is not None and pod.full_name != f"{share.namespace}/{share.name}":
-            return Refusal(
-                "implausible-use",
-                f"pod {share.pod} is {pod.full_name}, not {share.namespace}/{share.name}",
-            )
-        if pod is not None and not _may_have_used(pod, data.node, share.device):
-            return Refusal(
-                "implausible-use", f"pod {share.pod} holds nothing of {share.device} on {data.node}"
-            )
-    return None
+            return misnamed(share, pod.full_name)
+    doubtful = tuple(each for each in data.shares if not _holds(state, data.node, each))
+    return Doubt(data, doubtful) if doubtful else None
 
 
-def _may_have_used(pod: PodState, node: str, device: str) -> bool:
-    """Whether the pod holds this device there, or an attempt before this one may have.
+def misnamed(share: ShareUsed, name: str) -> Refusal:
+    """The refusal of use whose pod has another name."""
+    why = f"pod {share.pod} is {name}, not {share.namespace}/{share.name}"
+    return Refusal("implausible-use", why)
 
-    Of a pod that was found running the devices may be unknown.
-    """
-    held = pod.placement
-    if pod.attempt > 1:
-        return True
+
+def _holds(state: State, node: str, used: ShareUsed) -> bool:
+    pod = state.pods.get(used.pod)
+    held = pod.placement if pod is not None else None
     if held is None or held.node != node:
         return False
-    return pod.adopted or any(share.device == device for share in held.shares)
+    return any(share.device == used.device for share in held.shares)
 
 
 def _too_much(used: ShareUsed | UnsharedUsed, node: NodeState) -> str:

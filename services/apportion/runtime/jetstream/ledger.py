@@ -130,6 +130,10 @@ class JetStreamLedger:
         """See ledger.Ledger. Raises LedgerUnavailable."""
         return await self._appender.last_on_subject(subject)
 
+    async def record_at(self, revision: int) -> Record | None:
+        """See ledger.Ledger. Raises LedgerUnavailable."""
+        return await stream.read_record(self._wire, revision)
+
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> WorkQueue:

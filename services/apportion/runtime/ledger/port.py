@@ -316,6 +316,12 @@ class Ledger(Readable, Protocol):
     async def last_on_subject(self, subject: str) -> int:
         """The newest revision on one subject, 0 when it has none, or none any more."""
 
+    async def record_at(self, revision: int) -> Record | None:
+        """The record at that revision, None where there is none, or none any more.
+
+        Raises LedgerUnavailable.
+        """
+
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> WorkQueue:

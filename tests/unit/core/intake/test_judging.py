@@ -7,7 +7,7 @@ from msgspec import structs
 
 from apportion.core.intake.answers import append_id, may_be_answered, node_of_subject
 from apportion.core.intake.buckets import Bucket
-from apportion.core.intake.judging import Known, Refusal, Verdict, judge
+from apportion.core.intake.judging import Doubt, Known, Refusal, Verdict, judge
 from apportion_schemas import (
     AllocationFailed,
     ConfigurationChanged,
@@ -160,11 +160,16 @@ def test_use_is_what_a_card_can_do_and_of_whose_it_is(ledger: Ledger) -> None:
         (used("n1-g0", "p1", memory_mib_seconds=1 << 50), "implausible-use"),
         (used("n1-g0", "p1", seconds=1 << 30), "implausible-use"),
         (structs.replace(used("n1-g0", "p2"), namespace="other"), "implausible-use"),
-        (used("n1-g0", "p2"), "implausible-use"),  # on another node
-        (used("n1-g1", "p1"), "implausible-use"),  # of another card
     ):
         record = UsageRecorded(node="n1", seconds=3600, shares=(use,))
         assert cause(said(ledger, record)) == name
+
+
+def test_use_by_a_pod_that_does_not_hold_the_device_is_doubtful(ledger: Ledger) -> None:
+    """It is on another node, has another card, or is not known; `Holdings` reads what it held."""
+    for use in (used("n1-g0", "p2"), used("n1-g1", "p1"), used("n1-g0", "p9")):
+        record = UsageRecorded(node="n1", seconds=3600, shares=(used("n1-g0", "p1"), use))
+        assert said(ledger, record) == Doubt(record, (use,))
 
 
 def test_an_id_is_the_nodes_own() -> None:
