@@ -93,7 +93,7 @@ def test_a_login_takes_a_token_for_up_as_well(
             assert "hami" in done.stdout, done.stderr
 
 
-def test_no_argument_and_no_log_shows_a_secret(tmp_path: Path) -> None:
+def test_no_argument_no_log_and_no_output_shows_a_secret(tmp_path: Path) -> None:
     """Whoever may list processes, or is sent a log, learns no password, seed or key of it."""
     data = tmp_path / "data"
     with Standalone(data, *SMALL) as up:
@@ -103,6 +103,8 @@ def test_no_argument_and_no_log_shows_a_secret(tmp_path: Path) -> None:
         secrets += json.loads((data / "credentials.json").read_text())["passwords"].values()
         said = [Path(f"/proc/{pid}/cmdline").read_text() for pid in up.left()]
         said += [path.read_text() for path in data.rglob("*.log")]
+        said.append(up.output)
+        assert "auditor:PASSWORD@" in up.output
         assert len(secrets) > 10
         assert len(said) > 8
         for secret in secrets:

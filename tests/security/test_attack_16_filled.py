@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,23 @@ def test_an_invented_pod_is_charged_nothing(guard: str, bound: int) -> None:
     with guarded_but(guard):
         sizes = appended_of([UsageRecorded(node="n1", seconds=3_600, shares=(used,))])
     assert len(sizes) == (1 if guard else 0)
+
+
+def test_a_new_ledger_of_compose_has_a_limit() -> None:
+    """Two fifths of what its server may store: auditors have a copy, and snapshots need room."""
+    text = Path("docker-compose.yml").read_text()
+    (most,) = re.findall(r'"--max-bytes=\$\{APPORTION_MAX_BYTES:-(\d+)\}"', text)
+    (store,) = re.findall(r"NATS_MAX_STORE: \$\{APPORTION_MAX_STORE:-(\d+)GB\}", text)
+    assert 0 < 2 * int(most) < int(store) * 1_000_000_000
+
+
+async def test_a_client_that_says_nothing_is_hung_up_on(bus: Bus) -> None:
+    """Its socket counts among those that the server takes until then."""
+    url = urlsplit(bus.server.url_for("agent"))
+    reading, writing = await asyncio.open_connection(url.hostname, url.port)
+    said = await asyncio.wait_for(reading.read(), 60)
+    writing.close()
+    assert b"Authentication Timeout" in said
 
 
 @pytest.mark.parametrize("guarded", [True, False])

@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from apportion.agent import main
+from apportion.agent.nvidia.nvml import NvmlBackend
 from apportion.agent.places import Places, label_for_containers, may_administer, needed_glibc
+from apportion.core.configuration.offering import NO_RIGHT, closed
+from apportion.runtime.ledger.batching import Appended
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion_schemas import Host
+from tests.support.fleet import gpu
+from tests.support.nvidia.driver import fake_driver
 
 
 @pytest.mark.parametrize(
@@ -22,6 +32,31 @@ def test_whether_the_driver_obeys_the_agent(tmp_path: Path, status: str, may: bo
     """Its test is CAP_SYS_ADMIN; what cannot be read leaves the answer to the driver."""
     (tmp_path / "status").write_text(status)
     assert may_administer(tmp_path / "status") is may
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_an_agent_without_the_right_closes_cards_that_need_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may: bool
+) -> None:
+    """A card under MIG or MPS is reported with the reason, and no pod is placed there."""
+    monkeypatch.setattr(main, "may_administer", lambda: may)
+    with fake_driver(tmp_path, "1xT4") as driver:
+        for name, value in driver.environment.items():
+            monkeypatch.setenv(name, value)
+        publisher = Publisher("agent/n1", SystemClock(), unused)
+        host = Host(cpu_milli=1, memory_mib=1, pods=1)
+        node = main.Node("n1", NvmlBackend(SystemClock()), host, publisher)
+        main._note_handing_out(node, Places(tmp_path, tmp_path, tmp_path))
+    cards = [gpu(mode, index=0, mode=mode) for mode in ("hami-core", "mig", "mps")]
+    for modes, reason in node.closed:
+        cards = list(closed(cards, modes, reason))
+    shut = {card.mode: card.health_reason for card in cards if not card.healthy}
+    assert shut == ({} if may else {"mig": NO_RIGHT, "mps": NO_RIGHT})
+
+
+async def unused(_draft: Draft) -> Appended:
+    """Nothing is reported here."""
+    raise AssertionError
 
 
 def test_folders_are_labelled_where_selinux_is_on(tmp_path: Path) -> None:

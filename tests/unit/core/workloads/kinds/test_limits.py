@@ -7,6 +7,7 @@ import pytest
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.kinds.limits import limit_of
+from apportion.core.workloads.lint.ignored_fields import QUEUE_FIELDS
 from apportion_schemas import QueueObserved, QuotaObserved
 
 
@@ -39,6 +40,19 @@ def test_a_queue_is_what_the_watcher_would_say() -> None:
         capability={"cpu": 500, "memory": 2048, "nvidia.com/gpu": 4},
         cards={"A100": 2},
     )
+
+
+def test_keys_that_decide_nothing_are_no_part_of_a_limit() -> None:
+    """What is said to be in force is what a queue has without them; `suspects` warns of each."""
+    dead = {
+        "deserved": {"nvidia.com/gpu": 1}, "guarantee": {"resource": {"nvidia.com/gpu": 1}},
+        "reclaimable": False, "parent": "all", "priority": 3, "type": "x",
+        "extendClusters": [{"name": "a"}], "dequeueStrategy": "fifo",
+        "affinity": {"nodeGroupAffinity": {"preferred": ["a"]}},
+    }  # fmt: skip
+    assert dead.keys() == set(QUEUE_FIELDS)
+    assert limit_of(queue(**dead)) == limit_of(queue())
+    assert limit_of(queue(weight=3, **dead)) == limit_of(queue(weight=3))
 
 
 @pytest.mark.parametrize(("state", "is_open"), [("Open", True), ("Closed", False)])
