@@ -19,8 +19,7 @@ from apportion.core.intake.answers import subject_of_node
 from apportion.core.ledger.fold import Change
 from apportion.intake import lanes
 from apportion.intake.lanes import BYTES_AN_HOUR
-from apportion.intake.refusing import Refusals
-from apportion.intake.taking import Taking
+from apportion.intake.taking import Refusals, Taking
 from apportion.runtime.jetstream.client import connect
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft, LedgerError

@@ -9,6 +9,7 @@ from msgspec import structs
 from apportion.agent import main
 from apportion.agent.nvidia.nvml import NvmlBackend
 from apportion.agent.places import Places, label_for_containers, may_administer, needed_glibc
+from apportion.agent.reporting.agent import Node
 from apportion.core.configuration.offering import NO_RIGHT, closed
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft
@@ -45,7 +46,7 @@ def test_an_agent_without_the_right_closes_cards_that_need_it(
             monkeypatch.setenv(name, value)
         publisher = Publisher("agent/n1", SystemClock(), unused)
         host = Host(cpu_milli=1, memory_mib=1, pods=1)
-        node = main.Node("n1", NvmlBackend(SystemClock()), host, publisher)
+        node = Node("n1", NvmlBackend(SystemClock()), host, publisher)
         main._note_handing_out(node, Places(tmp_path, tmp_path, tmp_path))
     cards = [gpu(mode, index=0, mode=mode) for mode in ("hami-core", "mig", "mps")]
     for modes, reason in node.closed:

@@ -44,7 +44,7 @@ def test_a_queue_is_what_the_watcher_would_say() -> None:
 
 def test_keys_that_decide_nothing_are_no_part_of_a_limit() -> None:
     """What is said to be in force is what a queue has without them; `suspects` warns of each."""
-    dead = {
+    dead: dict[str, Any] = {
         "deserved": {"nvidia.com/gpu": 1}, "guarantee": {"resource": {"nvidia.com/gpu": 1}},
         "reclaimable": False, "parent": "all", "priority": 3, "type": "x",
         "extendClusters": [{"name": "a"}], "dequeueStrategy": "fifo",
