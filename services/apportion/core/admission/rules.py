@@ -9,20 +9,20 @@ Invariant: a pod that is no business of ours goes through, whatever it holds; an
 GPUs that are hidden from it where the configuration says so.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from msgspec import Struct
 
-from apportion.core.admission.defaults import limit_patches, missing_limits
-from apportion.core.admission.environment import Patch, hidden, unlimited
-from apportion.core.admission.own import check_changed, check_created
 from apportion.core.workloads import kube
-from apportion.core.workloads.dialects import ManifestError
+from apportion.core.workloads.adoption.placement_annotations import PREFIX
+from apportion.core.workloads.dialects import Container, DialectConfig, hami, volcano_vgpu
 from apportion.core.workloads.dialects.borrowing import joined
-from apportion.core.workloads.dialects.listing import claimed, families_of
+from apportion.core.workloads.dialects.dialect import SLOT
+from apportion.core.workloads.dialects.listing import claimed, count_names, families_of
+from apportion.core.workloads.dialects.names import VgpuNames
 from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
-from apportion.core.workloads.document import cleaned, typed
+from apportion.core.workloads.document import ManifestError, cleaned, typed, within
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.pods.devices_only import devices_only
 from apportion.core.workloads.pods.template import ManifestConfig, containers_of
@@ -35,6 +35,8 @@ SKIP_LABELS = ("hami.io/webhook", "apportion.dev/webhook")
 """With the value `ignore`, on a pod; on a namespace the webhook's selector minds them."""
 CREATE, UPDATE = "CREATE", "UPDATE"
 _NAMELESS = "pod"
+
+Patch = dict[str, Any]
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -79,14 +81,63 @@ def admit(asked: Asked, rules: Rules) -> Admitted | Rejected:
     try:
         if asked.operation == UPDATE:
             if rules.writer != asked.user:
-                check_changed(asked.before, asked.pod)
+                _check_changed(asked.before, asked.pod)
             return Admitted("update")
         if asked.operation != CREATE:
             return Admitted("not looked at")
-        check_created(asked.pod)
+        _check_created(asked.pod)
         return _created(asked, rules)
     except ManifestError as error:
         return Rejected(error)
+
+
+# Our own annotations: what we write on a pod when it is bound, and nobody else.
+#
+# They say what a pod holds, so a person could mislead others with them. Invariant: a pod is never
+# created with one, and only our binder's account changes one.
+
+_ANNOTATIONS = "metadata.annotations"
+
+
+def _own_annotations(pod: Any) -> dict[str, Any]:
+    """Those of our annotations that a pod's document has."""
+    metadata = pod.get("metadata") if isinstance(pod, dict) else None
+    found = metadata.get("annotations") if isinstance(metadata, dict) else None
+    if not isinstance(found, dict):
+        return {}
+    return {key: value for key, value in found.items() if str(key).startswith(PREFIX)}
+
+
+def _check_created(pod: Any) -> None:
+    """Refuse a new pod that has one.
+
+    Raises:
+        ManifestError: names the annotation.
+    """
+    for key, value in _own_annotations(pod).items():
+        raise ManifestError(
+            within(_ANNOTATIONS, key),
+            value,
+            "is written by Apportion alone, when the pod is bound",
+            "remove it",
+        )
+
+
+def _check_changed(before: Any, after: Any) -> None:
+    """Refuse a change of one, be it added, rewritten or removed.
+
+    Raises:
+        ManifestError: names the annotation.
+    """
+    was, now = _own_annotations(before), _own_annotations(after)
+    for key in {**was, **now}:
+        if was.get(key) != now.get(key):
+            raise ManifestError(
+                within(_ANNOTATIONS, key),
+                now.get(key),
+                "is written by Apportion alone",
+                f"leave it as it was: {was[key]}" if key in was else "remove it",
+            )
 
 
 def _created(asked: Asked, rules: Rules) -> Admitted:
@@ -123,24 +174,144 @@ def _filled(
     spec, dialects = typed(clean, kube.Pod).spec, rules.config.dialects
     containers = containers_of(spec, "spec")
     slots = chooser is not Chooser.EXTENDED
-    missing = missing_limits(containers, _asks(draft), draft.dialect, dialects, slots=slots)
-    return [patch for each, added in missing for patch in limit_patches(each, added)]
+    missing = _missing_limits(containers, _asks(draft), draft.dialect, dialects, slots=slots)
+    return [patch for each, added in missing for patch in _limit_patches(each, added)]
+
+
+# What the environment of containers says of GPUs: `overwriteEnv` and `disableCoreLimit`.
+#
+# A container runtime that is NVIDIA's by default shows all GPUs of the node to a container that
+# asks for none, unless `NVIDIA_VISIBLE_DEVICES` says otherwise; HAMi-core holds a container to
+# its cores unless `GPU_CORE_UTILIZATION_POLICY` does. Invariant: a container that may do anything
+# anyhow, or that gets its GPUs in a way that is not ours, is left as it is.
+
+VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+NOTHING: Final = "none"
+CORES: Final = "GPU_CORE_UTILIZATION_POLICY"
+UNLIMITED: Final = "disable"
+_FOREIGN: Final = "nvidia.com/"
+"""Resources of NVIDIA's own plugin; a container that asks for one has GPUs of it."""
 
 
 def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
-    """`overwriteEnv`, where it is set."""
-    if rules.overwrite_env:
-        ours, dialects = claimed(rules.config.dialects), rules.config.dialects
-        yield from hidden(
-            spec, lambda name: name in ours and NVIDIA in families_of((name,), dialects)
+    """Hides the node's GPUs from containers that ask for none, whatever they themselves say."""
+    ours, dialects = claimed(rules.config.dialects), rules.config.dialects
+    for base, container in _containers(spec) if rules.overwrite_env else ():
+        resources = _part(container, "resources")
+        names = {*_part(resources, "limits"), *_part(resources, "requests")}
+        asks = any(
+            (name in ours and NVIDIA in families_of((name,), dialects))
+            or str(name).startswith(_FOREIGN)
+            for name in names
         )
+        privileged = _part(container, "securityContext").get("privileged") is True
+        if not asks and not privileged and not resources.get("claims"):
+            yield from _set(container, base, VISIBLE, NOTHING, over=True)
 
 
 def _freed(spec: Mapping[str, Any], draft: PodDraft, rules: Rules) -> Iterator[Patch]:
-    """`disableCoreLimit`, where it is set."""
-    if rules.disable_core_limit:
-        asks = (ask for ask in _asks(draft) if ask.family == NVIDIA)
-        yield from unlimited(spec, {ask.container for ask in asks})
+    """Lets containers that ask for GPUs use any cores that are free, unless they say otherwise."""
+    names = {ask.container for ask in _asks(draft) if ask.family == NVIDIA}
+    for base, container in _containers(spec) if rules.disable_core_limit else ():
+        if container.get("name") in names:
+            yield from _set(container, base, CORES, UNLIMITED, over=False)
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for kind in ("initContainers", "containers"):
+        found = spec.get(kind)
+        for position, container in enumerate(found if isinstance(found, list) else ()):
+            if isinstance(container, dict):
+                yield f"/spec/{kind}/{position}", container
+
+
+def _set(
+    container: Mapping[str, Any], base: str, name: str, value: str, *, over: bool
+) -> Iterator[Patch]:
+    entry = {"name": name, "value": value}
+    env = container.get("env")
+    if not isinstance(env, list) or not env:
+        yield {"op": "add", "path": f"{base}/env", "value": [entry]}
+        return
+    said = [
+        at for at, each in enumerate(env) if isinstance(each, dict) and each.get("name") == name
+    ]
+    if not said:
+        yield {"op": "add", "path": f"{base}/env/-", "value": entry}
+    for at in said if over else ():
+        if env[at] != entry:
+            yield {"op": "replace", "path": f"{base}/env/{at}", "value": entry}
+
+
+# What is filled in where a container leaves it out: HAMi's admission defaults.
+#
+# The amounts are those that reading the container gives (`defaultGPUNum`, `defaultMem`,
+# `defaultCores`), so a device plugin that only sees resources sees what was decided on. A pod in
+# the plain names alone is left as it is: another amount beside them would make it a pod of
+# another dialect. A container whose dialect counts no devices gets a slot, so that its kubelet
+# asks the agent about it. Invariant: a pod that is filled in reads to the same asks as before.
+
+
+def _missing_limits(
+    containers: Sequence[Container],
+    asks: Sequence[Ask],
+    dialect: str,
+    config: DialectConfig,
+    *,
+    slots: bool = True,
+) -> Iterator[tuple[Container, dict[str, str]]]:
+    """Each container that lacks amounts, with the limits that are to be added; `slots` among them,
+    or not.
+    """
+    names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(dialect)
+    if names is None and not slots:
+        return
+    wanted = {ask.container: ask for ask in asks}
+    for container in containers:
+        if container.name in wanted:
+            added = (
+                _missing(container, wanted[container.name], names, config)
+                if names is not None
+                else _slot(container, config)
+            )
+            if added:
+                yield container, added
+
+
+def _slot(container: Container, config: DialectConfig) -> dict[str, str]:
+    """One slot, where nothing that the container names is counted by the kubelet."""
+    said = {*container.limits, *container.requests}
+    return {} if said & count_names(config).keys() else {SLOT: "1"}
+
+
+def _missing(
+    container: Container, ask: Ask, names: VgpuNames, config: DialectConfig
+) -> dict[str, str]:
+    said = {*container.limits, *container.requests}
+    added: dict[str, int] = {}
+    if names.count not in said:
+        added[names.count] = ask.count
+    units, rest = divmod(ask.memory_mib or 0, config.memory_factor)
+    if names.memory not in said and names.memory_percent not in said and units and not rest:
+        added[names.memory] = units
+    if names.cores not in said and ask.cores:
+        added[names.cores] = ask.cores
+    return {name: str(amount) for name, amount in added.items()}
+
+
+def _limit_patches(container: Container, added: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """JSON patches that add the limits; the container names a resource, so it has `resources`."""
+    base = "/" + container.field.replace("[", "/").replace("]", "").replace(".", "/")
+    if not container.limits:
+        yield {"op": "add", "path": f"{base}/resources/limits", "value": added}
+        return
+    for name, amount in added.items():
+        yield {"op": "add", "path": f"{base}/resources/limits/{_pointer(name)}", "value": amount}
+
+
+def _pointer(name: str) -> str:
+    """A key as one part of a JSON pointer (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
