@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from apportion.agent.shares.regions import SharedFile
+from apportion.core.grants.granting import PIPES
 from apportion.core.grants.mig import cut
-from apportion.core.grants.mps import PIPES
 from apportion.core.grants.region import Region
 from apportion_schemas import (
     Configuration,

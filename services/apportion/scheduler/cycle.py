@@ -16,6 +16,10 @@ import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import structs
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
@@ -24,22 +28,23 @@ from apportion.core.placement.external_choice import Chosen
 from apportion.core.placement.queueing.hints import BY_EVENT
 from apportion.core.placement.queueing.shape_queue import is_pending
 from apportion.core.placement.queueing.sharding import shard
+from apportion.runtime.ledger.batching import FEW_DRAFTS
+from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import (
+    Draft,
     DuplicateRefused,
     FenceRefused,
     Ledger,
     LedgerFull,
     LedgerUnavailable,
+    NotPermitted,
     OutcomeUnknown,
 )
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import BackOff, Clock
 from apportion.runtime.process.metrics import Metrics
-from apportion.scheduler.choices import serve
-from apportion.scheduler.commit import commit
-from apportion.scheduler.contention import Contention
 from apportion.scheduler.fencing import fence
 from apportion_schemas import (
     AllocationFailed,
@@ -50,6 +55,7 @@ from apportion_schemas import (
     PodSubmitted,
     ResizeAsked,
 )
+from apportion_schemas.decoding import from_outside
 
 BACK_OFF = BackOff(0.02, 5.0)
 REFUSALS_MAX = 10
@@ -115,6 +121,39 @@ class DecisionMetrics:
                     self.refusals.labels(code.value).inc()
 
 
+# When to keep apart from other schedulers: only while they place as well.
+#
+# Schedulers that all put pods on the node that packs best are refused all the time; one that
+# keeps to nodes of its own packs a little worse. So a member tries its own nodes first only while
+# pods wait for others too, or a fence has refused it, and for a few decisions more.
+#
+# Invariant: it follows from what has been folded and from what became of one's own decisions,
+# without a clock; alone, a scheduler is never apart.
+
+CALM_DECISIONS: Final = 8
+"""So many decisions in a row while nobody else had work, and it packs as if it were alone."""
+
+
+class Contention:
+    """One scheduler's view of whether others are at work."""
+
+    def __init__(self) -> None:
+        self._calm = CALM_DECISIONS
+
+    @property
+    def apart(self) -> bool:
+        """Whether to try our own nodes first."""
+        return self._calm < CALM_DECISIONS
+
+    def look(self, *, others_wait: bool) -> None:
+        """Before a decision: whether pods wait for other members."""
+        self._calm = 0 if others_wait else self._calm + 1
+
+    def refused(self) -> None:
+        """A fence refused a decision."""
+        self._calm = 0
+
+
 class Cycle:
     """One scheduler's loop over one state."""
 
@@ -163,7 +202,7 @@ class Cycle:
         Raises:
             DecisionsRefused: what is derived here can hardly be what the ledger says.
         """
-        await serve(self._ledger, self._chosen, self._stirred.set)
+        await _serve_choices(self._ledger, self._chosen, self._stirred.set)
         await joined()
         await reader.caught_up()
         while True:
@@ -261,6 +300,60 @@ class Cycle:
 def _micros(clock: Clock) -> int:
     """The time in microseconds since 1970, rounded up."""
     return math.ceil(clock.now().timestamp() * 1_000_000)
+
+
+# Decisions into the ledger: as one atomic batch, or one by one where few need not be together.
+#
+# A batch is files of its own to the server (see `runtime.ledger.batching`), so a decision for a
+# few pods is there sooner in single appends. Invariants: a gang, and whatever is not few, is
+# stored whole or not at all; of the others a beginning may be stored, which is a decision upon
+# the same state too; each append on a node expects the one before it, so nobody comes between
+# unseen.
+
+
+async def commit(ledger: Ledger, drafts: Sequence[Draft], *, together: bool) -> int:
+    """Append the drafts of one decision, in order, and return the revision of the last.
+
+    Raises what `Ledger.append` raises; unless `together`, the first of few may be stored then.
+    """
+    if together or len(drafts) > FEW_DRAFTS:
+        return (await ledger.append(drafts))[-1]
+    newest: dict[str, int] = {}
+    revision = 0
+    for draft in drafts:
+        expected = newest.get(draft.subject, draft.expect)
+        (revision,) = await ledger.append([structs.replace(draft, expect=expected)])
+        if expected is not None:
+            newest[draft.subject] = revision
+    return revision
+
+
+# Choices over the bus: the extender says where kube-scheduler wants a pod, and that it was heard.
+#
+# What comes of a choice is not in the answer but in the ledger, as PodPlaced or PodRefused, which
+# only a scheduler writes. Every scheduler hears every choice; that of the pod's shard decides.
+# Invariant: a choice that cannot be read changes nothing and is answered with what is wrong.
+
+_read_choice = from_outside(msgspec.json.Decoder(Choice).decode)
+_write_heard = msgspec.json.Encoder().encode
+
+
+async def _serve_choices(ledger: Ledger, chosen: Chosen, stir: Callable[[], None]) -> None:
+    """Take choices from now on, and `stir` whoever decides at each."""
+
+    async def take(_subject: str, payload: bytes) -> bytes:
+        try:
+            choice = _read_choice(payload)
+        except msgspec.MsgspecError as error:
+            return _write_heard(Heard(error=f"the choice cannot be read: {error}"))
+        chosen.choose(choice.pod, choice.node)
+        stir()
+        return _write_heard(Heard())
+
+    try:
+        await ledger.serve(SUBJECT, take)
+    except NotPermitted as error:
+        _log.warning("pods of extended kube-schedulers are not placed here: %s", error)
 
 
 def _together(decision: Decision) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from apportion.runtime.ledger.batching import FEW_DRAFTS
 from apportion.runtime.ledger.port import Draft, FenceRefused
-from apportion.scheduler.commit import commit
+from apportion.scheduler.cycle import commit
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
 

@@ -1,6 +1,6 @@
 """A scheduler keeps apart while others have work, and not a decision longer than it must."""
 
-from apportion.scheduler.contention import CALM_DECISIONS, Contention
+from apportion.scheduler.cycle import CALM_DECISIONS, Contention
 
 
 def looked(spreading: Contention, *others_wait: bool) -> list[bool]:

@@ -15,7 +15,7 @@ from apportion.agent.backend import NotMade
 from apportion.agent.nvidia.nvml import NvmlBackend
 from apportion.agent.shares.daemons import Daemons
 from apportion.core.grants import Held, Node, Part, grant
-from apportion.core.grants.mps import PIPES
+from apportion.core.grants.granting import PIPES
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import Device, Share
 from tests.support.nvidia.driver import FakeDriver, fake_driver
