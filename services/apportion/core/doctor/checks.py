@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from apportion.core.answers.doctor import CheckAnswer
-from apportion.core.doctor import of_cluster, of_kubernetes, of_ledger
+from apportion.core.doctor import of_cluster, of_ledger
 from apportion.core.doctor.facts import Facts
 from apportion.core.doctor.found import Found
 
@@ -44,9 +44,9 @@ CHECKS: tuple[Check, ...] = (
     Check("drivers", of_cluster.drivers, "guides/nodes.md"),
     Check("refused-events", of_cluster.refused_events, "guides/recovery.md"),
     Check("prices", of_cluster.prices, "guides/reports.md"),
-    Check("kubernetes", of_kubernetes.api_server, "guides/kubernetes.md"),
-    Check("rbac", of_kubernetes.rights, "guides/kubernetes.md"),
-    Check("webhook", of_kubernetes.webhook, "guides/admission.md"),
+    Check("kubernetes", of_cluster.api_server, "guides/kubernetes.md"),
+    Check("rbac", of_cluster.rights, "guides/kubernetes.md"),
+    Check("webhook", of_cluster.webhook, "guides/admission.md"),
 )
 
 

@@ -14,26 +14,64 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.affinity.domains import domain
+from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Neighbours
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.assign.devices import assign
 from apportion.core.placement.class_cache import ClassCache
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
-from apportion.core.placement.index.labels import LabelColumns
+from apportion.core.placement.index.labels import LabelColumns, label
 from apportion.core.placement.limits.limits import Kept, Limits
 from apportion.core.placement.queueing.keys import limits_key
-from apportion.core.placement.queueing.own_rows import OwnRows
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
 from apportion.core.placement.reservations import Reservations
 from apportion.core.placement.volumes import Volumes
-from apportion_schemas import PodPlaced, Score
+from apportion_schemas import HOSTNAME, PodPlaced, Score
 
 RUNNERS_UP: Final = 2
 NO_KINDS: Final[frozenset[int]] = frozenset()
 _encode = msgspec.json.Encoder(order="sorted").encode
+
+
+# Topology domains: which nodes have the same value of a label.
+#
+# Invariant: nodes are of one domain exactly where they have the same value. A node without the
+# label `kubernetes.io/hostname` is its own host all the same: not every ledger has it of every
+# node.
+
+
+def _domain(node: NodeState, key: str) -> str | None:
+    """The domain of the node by that label key, None where it is of none."""
+    value = label(node, key)
+    return node.name or None if value is None and key == HOSTNAME else value
+
+
+# Which rows of the index are of nodes that fall into one scheduler's shard.
+#
+# Invariant: `of` answers as if every name were asked about anew; only those of rows that changed
+# are.
+
+
+class _OwnRows:
+    """The rows of one shard, always asked with the same columns."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._rows = np.zeros(0, np.bool_)
+        self._generation = -1
+        self._seen = 0
+
+    def of(self, columns: Columns) -> NDArray[np.bool_]:
+        """For each row whether its node is of the shard."""
+        rows = columns.facts_changed.since(self._seen)
+        if self._generation != columns.generation or rows is None:
+            self._generation, rows = columns.generation, columns.every
+            self._rows = np.zeros(len(columns.names), np.bool_)
+        self._seen = columns.facts_changed.end
+        for row in rows.tolist():
+            self._rows[row] = self._shard.owns(columns.names[row])
+        return self._rows
 
 
 class PlaceFinder:
@@ -51,12 +89,12 @@ class PlaceFinder:
         self._neighbours = neighbours
         self._reservations = reservations
         self.columns: Columns = reservations.columns
-        self._domains = LabelColumns(domain)
+        self._domains = LabelColumns(_domain)
         self.volumes = Volumes(state)
         self.classes = ClassCache(state, self.columns)
         self._shard = WHOLE
         self.apart = False
-        self._own_rows: OwnRows | None = None
+        self._own_rows: _OwnRows | None = None
 
     @property
     def limited(self) -> bool:
@@ -218,7 +256,7 @@ class PlaceFinder:
         if not self.apart or class_.prefers or self._shard is WHOLE:
             return None
         if self._own_rows is None:
-            self._own_rows = OwnRows(self._shard)
+            self._own_rows = _OwnRows(self._shard)
         return self._own_rows.of(self.columns)
 
     def _all_fit(self, class_: PlacementClass, rows: list[tuple[int, int]]) -> bool:

@@ -7,16 +7,18 @@ All of it takes longer than a decision may, so it can be prepared a part at a ti
 asks. Invariant: what `read` gives does not depend on how much was prepared before.
 """
 
+from math import isqrt
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from apportion.core.placement.feasibility.devices import type_name
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import Int64, Int64s
 from apportion.core.placement.index.row_log import FORGOTTEN
 from apportion.core.placement.pricing import loss_loops, tables
-from apportion.core.placement.pricing.fragments import Fragments
 from apportion.core.placement.pricing.readings import Ints, Readings, Tables
+from apportion.core.placement.pricing.sizes import NEVER, Sort, sort_of
 from apportion.core.placement.pricing.states import (
     DEVICE_COUNTS,
     STATES,
@@ -24,8 +26,9 @@ from apportion.core.placement.pricing.states import (
     is_cut,
     percent_left,
 )
-from apportion.core.placement.pricing.variety import Frequent, frequent
-from apportion_schemas import Device, PricesLearnt
+from apportion_schemas import Device, DeviceConstraints, PricesLearnt
+from apportion_schemas.pricing import PricedShape
+from apportion_schemas.quantities import WHOLE
 
 _ENDLESS: Final = 1 << 40
 
@@ -40,6 +43,77 @@ class _OfKind(NamedTuple):
 
 
 _Known = tuple[Device | None, _OfKind]
+
+
+# The shapes of pods as fragmentation sees them, in tables by kind of device.
+#
+# After "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): what is idle on a node is a
+# fragment to a pod that does not fit there, and else what is idle on devices too full for its
+# share.
+
+TOO_BIG = WHOLE + 1
+
+
+class Fragments:
+    """The distribution of shapes. `sizes` is by kind and shape: percent of one device, `TOO_BIG`
+    where the shape does not go; `pods` are the weights, which sum to `total`.
+    """
+
+    def __init__(self, prices: PricesLearnt, devices: list[Device | None]) -> None:
+        shapes = prices.shapes
+        self.cpu_milli = np.array([shape.cpu_milli for shape in shapes], np.int64)
+        counts = [shape.ask.count if shape.ask else 1 for shape in shapes]
+        self.counts = np.array(counts, np.int64)
+        self.pods = np.array([shape.pods for shape in shapes], np.int64)
+        self.total = int(self.pods.sum())
+        sizes = [[_size(shape, device) for shape in shapes] for device in devices]
+        self.sizes = np.array(sizes, np.int64)
+
+
+def _size(shape: PricedShape, device: Device | None) -> int:
+    if shape.ask is None or device is None:
+        return TOO_BIG
+    wants = DeviceConstraints(use_types=shape.use_types)
+    size = sort_of(shape).size_on(device)
+    return size if size != NEVER and type_name(shape.ask, wants, device) else TOO_BIG
+
+
+# The shapes that weigh most in a node's room for variety, and how much each weighs.
+
+SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
+
+
+class Frequent(NamedTuple):
+    """One independent piece of a frequent pod; `weight` is what the room for one more is worth.
+
+    In millionths of a device: half the part of all pods times the root of the size in thousandths.
+    """
+
+    sort: Sort
+    cpu_milli: int
+    memory_mib: int
+    weight: int
+
+
+def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
+    """The shapes of most weight, whatever models they insist on."""
+    merged: dict[Sort, list[PricedShape]] = {}
+    for shape in shapes:
+        merged.setdefault(sort_of(shape), []).append(shape)
+    total = sum(shape.pods for shape in shapes)
+    found = [_frequent(alike, total) for alike in merged.values()]
+    found.sort(key=lambda each: (-each.weight, repr(each)))
+    return found[:SHAPES_WEIGHED]
+
+
+def _frequent(alike: list[PricedShape], total: int) -> Frequent:
+    sort, size = sort_of(alike[0]), alike[0].size
+    pods = sum(shape.pods for shape in alike)
+    memory_mib = sum(shape.pods * shape.memory_mib for shape in alike) // pods
+    pieces = sort.pieces(WHOLE if sort.ask is not None and sort.ask.whole else NEVER)
+    root = isqrt(size // pieces * 1000)  # of thousandths, in thousandths
+    weight = pods * pieces * root // (2 * total)
+    return Frequent(sort, sort.cpu_milli // pieces, memory_mib // pieces, weight)
 
 
 class PriceTable:
