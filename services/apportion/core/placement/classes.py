@@ -31,10 +31,8 @@ from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, NodeSc
 from apportion.core.placement.index.scoreboard import Scoreboard
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.scores import WEIGH_SHAPES, node_score
-from apportion.core.placement.scores.devices import Order, binpack, first, spread
-from apportion.core.placement.scores.nodes import Binpack
-from apportion.core.placement.scores.orders import order_of
-from apportion.core.placement.scores.weighed import WEIGHABLE, Weighed
+from apportion.core.placement.scores.devices import Order, binpack, first, order_of, spread
+from apportion.core.placement.scores.nodes import WEIGHABLE, Binpack, Weighed
 from apportion.core.placement.volume_needs import VolumeNeeds
 from apportion_schemas import PolicyChanged, RefusalCode, Shape
 

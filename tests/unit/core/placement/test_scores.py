@@ -11,9 +11,8 @@ from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS, free_amounts, mean_load
 from apportion.core.placement.scores import WEIGH_SHAPES
-from apportion.core.placement.scores.devices import Order
+from apportion.core.placement.scores.devices import Order, order_of
 from apportion.core.placement.scores.nodes import LOADS
-from apportion.core.placement.scores.orders import order_of
 from apportion_schemas import Policy, PolicyChanged, Shape, Share
 from apportion_schemas.operations import POLICIES
 from tests.support.fleet import gpu, node, npu, rack

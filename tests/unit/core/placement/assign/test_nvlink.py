@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.core.placement.assign.nvlink import best_linked
+from apportion.core.placement.assign.devices import best_linked
 from apportion_schemas import Device, NodeReported
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
