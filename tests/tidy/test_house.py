@@ -7,7 +7,7 @@ import pytest
 
 from tools.house import FIGURES, MODULES_MAX, ONE_IMPORTER_LINES, House, table
 
-OWED = {"one-importer": 23}
+OWED = {"one-importer": 3}
 """Structural figures that are not at their limit yet, and where they are. They may only fall: who
 lowers one writes the new figure here, and takes the row out at the limit.
 """
