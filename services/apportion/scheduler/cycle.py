@@ -24,7 +24,7 @@ from msgspec import structs
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import EVENTS_MAX, Decision, Engine
-from apportion.core.placement.external_choice import Chosen
+from apportion.core.placement.external_choice import ExternalChoices
 from apportion.core.placement.queueing.hints import BY_EVENT
 from apportion.core.placement.queueing.shape_queue import is_pending
 from apportion.core.placement.queueing.sharding import shard
@@ -177,7 +177,7 @@ class Cycle:
         self._contention = Contention()
         self._fences = Fences()
         self.engine = Engine(state, now=_micros(clock))
-        self._chosen = Chosen(state, self.engine.columns)
+        self._chosen = ExternalChoices(state, self.engine.columns)
 
     def share(self, member: str, members: Sequence[str]) -> None:
         """Decide for what is `member`'s among `members`; what became ours is looked at now."""
@@ -338,7 +338,7 @@ _read_choice = from_outside(msgspec.json.Decoder(Choice).decode)
 _write_heard = msgspec.json.Encoder().encode
 
 
-async def _serve_choices(ledger: Ledger, chosen: Chosen, stir: Callable[[], None]) -> None:
+async def _serve_choices(ledger: Ledger, chosen: ExternalChoices, stir: Callable[[], None]) -> None:
     """Take choices from now on, and `stir` whoever decides at each."""
 
     async def take(_subject: str, payload: bytes) -> bytes:

@@ -21,7 +21,7 @@ CHOICES_MAX: Final = 10_000
 """Choices that wait; beyond, the oldest is forgotten, and whoever made it asks again."""
 
 
-class Chosen:
+class ExternalChoices:
     """The choices that wait over one state; `columns` are those of its engine, if it has one."""
 
     def __init__(self, state: State, columns: Columns | None = None) -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.ledger.digest import digest
-from apportion.core.placement.external_choice import CHOICES_MAX, Chosen
+from apportion.core.placement.external_choice import CHOICES_MAX, ExternalChoices
 from apportion.core.placement.fit_query import FitQuery
 from apportion.core.placement.queueing.sharding import WHOLE
 from apportion_schemas import (
@@ -33,7 +33,7 @@ class Asked(Ledger):
     def __init__(self, *payloads: Any) -> None:
         super().__init__()
         self.fit_query = FitQuery(self.state)
-        self.chosen = Chosen(self.state)
+        self.chosen = ExternalChoices(self.state)
         self.play(*payloads)
 
     def take(self, data: Any) -> Any:
@@ -183,7 +183,7 @@ def test_choices_of_one_batch_count_for_one_another() -> None:
 def test_choices_share_the_columns_of_the_engine() -> None:
     """What either reserves is undone before the other looks, and both see what is folded."""
     ledger = Asked(rack("n1", 2), rack("n2", 1))
-    shared = Chosen(ledger.state, ledger.engine.columns)
+    shared = ExternalChoices(ledger.state, ledger.engine.columns)
     ledger.submit(chosen_pod("p", cards(2)), chosen_pod("q", cards()), pod("r", cards(2)))
     for chosen in (shared, ledger.chosen):
         chosen.choose("p", "n1")
@@ -194,7 +194,7 @@ def test_choices_share_the_columns_of_the_engine() -> None:
     ledger.settle()
     assert ledger.where("r") == "n1"
     ledger.take(NodeGone(node="n2"))
-    late = Chosen(ledger.state, ledger.engine.columns)
+    late = ExternalChoices(ledger.state, ledger.engine.columns)
     late.choose("q", "n1")
     ((_, refused),) = late.decide(lambda _: True, events_max=256)
     assert isinstance(refused, PodRefused)

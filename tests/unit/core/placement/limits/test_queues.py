@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from apportion.core.explain.text import constraint_text, words
-from apportion.core.placement.external_choice import Chosen
+from apportion.core.placement.external_choice import ExternalChoices
 from apportion_schemas import (
     Ask,
     Configuration,
@@ -322,7 +322,7 @@ def test_nothing_is_counted_for_one_queue_without_limits() -> None:
 
 def chosen(ledger: Ledger, uid: str) -> Payload:
     """What becomes of kube-scheduler's choice of node `n1` for the pod."""
-    choices = Chosen(ledger.state)
+    choices = ExternalChoices(ledger.state)
     choices.choose(uid, "n1")
     ((_, event),) = choices.decide(lambda _: True, events_max=9)
     return event
@@ -343,7 +343,7 @@ def test_choices_of_one_decision_count_for_each_other() -> None:
     """The second of two finds the queue as the first leaves it, and nothing is left assumed."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(*(queued(uid, ask(1), chooser="kube") for uid in "ab"))
-    choices = Chosen(ledger.state)
+    choices = ExternalChoices(ledger.state)
     for uid in "ab":
         choices.choose(uid, "n1")
     for _ in range(2):

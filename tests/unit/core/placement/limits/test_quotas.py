@@ -8,7 +8,7 @@ from msgspec import structs
 from apportion.core.explain.text import constraint_text, words
 from apportion.core.explain.why import why
 from apportion.core.placement.engine import Engine
-from apportion.core.placement.external_choice import Chosen
+from apportion.core.placement.external_choice import ExternalChoices
 from apportion.core.placement.queueing.sharding import PARTS, Shard, part_of
 from apportion_schemas import (
     Ask,
@@ -248,7 +248,7 @@ def test_a_node_that_kube_scheduler_chose_is_within_the_quota_as_well() -> None:
     """What goes beyond it is refused there too, with the quota."""
     ledger = Ledger(rack("n1", 4), quota(count=1))
     ledger.submit(inside("a", ask(1), chooser="kube"), inside("b", ask(1), chooser="kube"))
-    choices = Chosen(ledger.state)
+    choices = ExternalChoices(ledger.state)
     for uid in "ab":
         choices.choose(uid, "n1")
     (_, first), (_, second) = choices.decide(lambda _: True, events_max=9)
