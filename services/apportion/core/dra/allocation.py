@@ -65,7 +65,7 @@ def allocation(
 
 def is_allocated(claim: ResourceClaim, wanted: Json) -> bool:
     """Whether the claim has this very allocation."""
-    return _as_wanted(claim.results) == [
+    return [(r.request, r.driver, r.pool, r.device, r.share_id) for r in claim.results] == [
         (each["request"], each["driver"], each["pool"], each["device"], each.get("shareID", ""))
         for each in wanted["devices"]["results"]
     ]
@@ -74,7 +74,3 @@ def is_allocated(claim: ResourceClaim, wanted: Json) -> bool:
 def of_ours(results: Sequence[Result]) -> bool:
     """Whether all of an allocation is ours to take back."""
     return bool(results) and all(each.driver == DRIVER for each in results)
-
-
-def _as_wanted(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    return [(r.request, r.driver, r.pool, r.device, r.share_id) for r in results]

@@ -221,11 +221,12 @@ def wanted(claim: ResourceClaim) -> Wanted:
 
 def requests_of(claim: ResourceClaim) -> list[str]:
     """The name of the request that each share of the claim is for, in the order of its asks."""
-    return [each.name for each in claim.requests for _ in range(_count(each))]
-
-
-def _count(request: Request) -> int:
-    return request.exactly.count if request.exactly is not None else 0
+    return [
+        each.name
+        for each in claim.requests
+        if each.exactly is not None
+        for _ in range(each.exactly.count)
+    ]
 
 
 def _later(fix: str) -> tuple[str, str]:

@@ -90,7 +90,7 @@ def _never_within(state: State, pod: PodState, refused: PodRefused) -> str:
     if queue is not None and queue.cards:
         needed = sum(count for (what, *_), count in much.items() if what == SHARES)
         cards, most_cards = _cards_allowed(
-            state, queue, _members(state, pod) if together else [pod]
+            state, queue, state.groups[pod.submitted.group].pods.values() if together else [pod]
         )
         if needed > most_cards:
             of = " and ".join(cards) or (refused.queue.resource if refused.queue else "")
@@ -171,11 +171,6 @@ def _shares_by_model(state: State, pods: Iterable[PodState]) -> Counter[str]:
         if pod.placement is not None
         for share in pod.placement.shares
     )
-
-
-def _members(state: State, pod: PodState) -> Iterable[PodState]:
-    """All of its gang."""
-    return state.groups[pod.submitted.group].pods.values()
 
 
 def _holders(state: State, pod: PodState, refused: PodRefused) -> list[PodState]:

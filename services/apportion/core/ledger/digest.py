@@ -13,7 +13,7 @@ import msgspec
 from apportion.core.devices.cordons import Cordon, reasons
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.rationale import placed_of
-from apportion.core.ledger.state import GroupState, NodeState, PodState, State
+from apportion.core.ledger.state import NodeState, PodState, State
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -30,7 +30,10 @@ def canonical(state: State) -> bytes:
             "revision": state.revision,
             "nodes": {name: _node(node) for name, node in state.nodes.items()},
             "pods": {uid: _pod(pod) for uid, pod in state.pods.items()},
-            "groups": {name: _group(group) for name, group in state.groups.items()},
+            "groups": {
+                name: {"observed": group.observed, "pods": sorted(group.pods)}
+                for name, group in state.groups.items()
+            },
             "queues": state.queues,
             "failing": state.failing,
             "rejected": state.rejected,
@@ -126,7 +129,3 @@ def _pod(pod: PodState) -> dict[str, Any]:
         "last_failure": pod.last_failure,
         **backoff,
     }
-
-
-def _group(group: GroupState) -> dict[str, Any]:
-    return {"observed": group.observed, "pods": sorted(group.pods)}

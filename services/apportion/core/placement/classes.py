@@ -121,7 +121,8 @@ class PlacementClass:
         self._order = order_of(self.chain, shape.device_weights)
         self._follows_score = device_policy in WEIGH_SHAPES and shape.device_weights is None
         self.node_score = _node_score(shape, policy, price_table)
-        one = _wants_one(shape) and not self.chain.best_linked
+        anywhere = not (shape.devices.numa_bind or self.chain.best_linked)
+        one = anywhere and [ask.count for ask in shape.asks] == [1]
         self.picks_one = one and self._order in (binpack, spread)
         self._ask_at: Int64 = self.node_score.ask_at
         loops = isinstance(self.node_score, Binpack) and not self.needs
@@ -299,11 +300,6 @@ class PlacementClass:
         score[list(self.collided)] = REFUSED
         self.board.replace(score)
         return True
-
-
-def _wants_one(shape: Shape) -> bool:
-    """Whether it asks for one device, wherever that stands."""
-    return [ask.count for ask in shape.asks] == [1] and not shape.devices.numa_bind
 
 
 def _alike(shape: Shape) -> bool:

@@ -50,7 +50,9 @@ def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
             name=row.name,
             shape=Shape(
                 asks=_asks(row),
-                devices=DeviceConstraints(use_types=_types(row)),
+                devices=DeviceConstraints(
+                    use_types=tuple(sorted({name for name in row.gpu_spec.split("|") if name}))
+                ),
                 node=NodeConstraints(cpu_milli=row.cpu_milli, memory_mib=row.memory_mib),
             ),
             dialect=hami.NAME if row.num_gpu else NO_DIALECT,
@@ -64,10 +66,6 @@ def _asks(row: _Row) -> tuple[Ask, ...]:
     if row.num_gpu > 1 or percent == WHOLE:
         return (Ask(container=CONTAINER, family=FAMILY, count=row.num_gpu, cores=WHOLE),)
     return (Ask(container=CONTAINER, family=FAMILY, memory_percent=percent, cores=percent),)
-
-
-def _types(row: _Row) -> tuple[str, ...]:
-    return tuple(sorted({name for name in row.gpu_spec.split("|") if name}))
 
 
 def _rows(lines: Iterable[str]) -> Iterator[tuple[str, _Row]]:

@@ -147,7 +147,7 @@ def claim_of(
         about,
         families,
         _wanted(document, about, families, config.dialects),
-        running=not ours or _running(document),
+        running=not ours or (document.get("status") or {}).get("phase") == "Running",
         doubted=doubted,
     )
     if ours and (notes.get(SHARES) or not names):
@@ -315,10 +315,6 @@ def _resource_names(document: dict[str, Any]) -> frozenset[str]:
 
 def _names(document: dict[str, Any], part: str) -> tuple[str, ...]:
     return tuple(container["name"] for container in document["spec"].get(part) or ())
-
-
-def _running(document: dict[str, Any]) -> bool:
-    return (document.get("status") or {}).get("phase") == "Running"
 
 
 def _notes(document: dict[str, Any]) -> Mapping[str, str]:

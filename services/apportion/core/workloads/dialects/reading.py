@@ -184,7 +184,10 @@ def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -
     if not policy and weights is None:
         policy, weights = dialect.device_choice
     if one(notes, (GROUP_POLICY,), _policy) == "spread":
-        policy = _alone(policy)
+        # Volcano's `spread` puts no two pods of one PodGroup onto a card, and its `binpack` says
+        # nothing beyond the cluster's policy. Here it also keeps the pod off cards of other pods,
+        # which is more than was asked, and never what was forbidden.
+        policy = ",".join(dict.fromkeys((*filter(None, policy.split(",")), MUTEX)))
     return Selection(
         devices=dialect.choose(notes),
         node_policy=one(notes, (NODE_POLICY,), _policy) or "",
@@ -200,16 +203,6 @@ def _policy(notes: Notes, key: str) -> str:
             key, "is not implemented", f"write one of {', '.join(POLICIES)}, or remove it"
         )
     return value
-
-
-def _alone(chain: str) -> str:
-    """The chain, and only devices that nobody holds.
-
-    Volcano's `spread` puts no two pods of one PodGroup onto a card, and its `binpack` says nothing
-    beyond the cluster's policy. Here it also keeps the pod off cards of other pods, which is more
-    than was asked, and never what was forbidden.
-    """
-    return ",".join(dict.fromkeys((*filter(None, chain.split(",")), MUTEX)))
 
 
 def _chain(notes: Notes, key: str) -> str:

@@ -134,7 +134,7 @@ def _term(term: kube.PodAffinityTerm, field: str, own: Own) -> PodTerm:
 def _namespaces(term: kube.PodAffinityTerm, field: str, own: Own) -> tuple[str, ...]:
     """Sorted; none is all of them, which an empty `namespaceSelector` means."""
     selector = term.namespace_selector
-    if selector is not None and not _chooses(selector):
+    if selector is not None and not (selector.match_labels or selector.match_expressions):
         return ()
     if len(term.namespaces) > NAMESPACES_MAX:
         raise ManifestError(
@@ -148,10 +148,6 @@ def _by_label(term: kube.PodAffinityTerm, field: str) -> tuple[LabelExpression, 
     """A `namespaceSelector` that is not empty."""
     selector = term.namespace_selector
     return expressions(selector, f"{field}.namespaceSelector") if selector is not None else ()
-
-
-def _chooses(selector: kube.LabelSelector) -> bool:
-    return bool(selector.match_labels or selector.match_expressions)
 
 
 def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint:
