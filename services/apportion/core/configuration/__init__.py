@@ -7,9 +7,8 @@ Invariant: a `Configuration` that `check` passes has no key without an effect, a
 meanings.
 """
 
-from apportion.core.configuration.checks import check
+from apportion.core.configuration.checks import check, manifest_config
 from apportion.core.configuration.errors import ConfigurationError
 from apportion.core.configuration.reading import passed_over, read_configuration
-from apportion.core.configuration.resources import manifest_config
 
 __all__ = ["ConfigurationError", "check", "manifest_config", "passed_over", "read_configuration"]

@@ -5,20 +5,18 @@ put on the ledger is refused there by the same words.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import msgspec
+from msgspec import structs
 
 from apportion.core.configuration.errors import ConfigurationError
-from apportion.core.configuration.resources import (
-    RESOURCE_KEYS,
-    names_in_force,
-    written_names,
-)
 from apportion.core.devices.catalogue import normal
 from apportion.core.devices.geometries import Unlaid, laid_out
 from apportion.core.workloads.dialects.listing import claims
-from apportion.core.workloads.dialects.names import dialect_config
-from apportion.core.workloads.schedulers import OURS
+from apportion.core.workloads.dialects.names import dialect_config, original_names, renamed
+from apportion.core.workloads.pods.template import ManifestConfig
+from apportion.core.workloads.schedulers import OURS, scheduler_names
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import (
     MigGeometries,
@@ -164,3 +162,38 @@ def _idle_under_mig(node: NodeConfiguration) -> Iterator[tuple[str, object]]:
     ):
         if value not in (None, idle):
             yield key, value
+
+
+# Which key of the document names which resource, and how manifests are read under it.
+#
+# Invariant: every resource that the section `nvidia` can rename has one key.
+
+RESOURCE_KEYS = {
+    "count": "resourceCountName",
+    "memory": "resourceMemoryName",
+    "memory_percent": "resourceMemoryPercentageName",
+    "cores": "resourceCoreName",
+    "priority": "resourcePriorityName",
+}
+"""Field of `VgpuNames` to key of the document."""
+
+
+def written_names(nvidia: NvidiaConfiguration) -> dict[str, str]:
+    """The resource names that the document says, with their keys."""
+    return {name: RESOURCE_KEYS[part] for part, name in renamed(nvidia).items()}
+
+
+def names_in_force(nvidia: NvidiaConfiguration) -> list[tuple[str, str]]:
+    """Key and name of every resource of the section's dialect, those that are written last."""
+    written = renamed(nvidia)
+    named = structs.asdict(original_names(nvidia)) | written
+    parts = sorted((part for part in RESOURCE_KEYS if named[part]), key=written.__contains__)
+    return [(RESOURCE_KEYS[part], named[part]) for part in parts]
+
+
+@lru_cache(maxsize=8)
+def manifest_config(configuration: Configuration) -> ManifestConfig:
+    """How manifests are read under this configuration."""
+    return ManifestConfig(
+        dialects=dialect_config(configuration), schedulers=scheduler_names(configuration)
+    )
