@@ -16,8 +16,8 @@ from tests.tidy.tree import parsed
 FIELDS: Final = frozenset((
     "available_words", "awaits", "cause", "choice", "cure", "error", "fix", "headline",
     "last_failure", "message", "missing", "needed_words", "problem", "reason", "reason_words",
-    "rejection", "room", "sentence", "spared", "summary", "text", "unblocked_by", "unready",
-    "when", "words",
+    "rejection", "room", "sentence", "since_text", "spared", "summary", "text", "unblocked_by",
+    "unready", "when", "words",
 ))  # fmt: skip
 """Fields that hold sentences, of answers and of errors."""
 WORDERS: Final = ("_words", "_text", "_with_text")

@@ -8,7 +8,7 @@ Invariant: an answer holds nothing that the state does not say, except `Revision
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Final, Generic, TypeVar
+from typing import Annotated, Final, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -178,6 +178,15 @@ class CordonAnswer(Answer, frozen=True):
     revision: Everyone[int]
 
 
+class OffOffer(Answer, frozen=True):
+    """A node, or a device of it, that takes nothing new; `cordons` where people cordoned it."""
+
+    node: Everyone[str]
+    device: Everyone[str] = ""
+    state: Everyone[Literal["cordoned", "silent", "not-ready"]] = "cordoned"
+    cordons: Everyone[tuple[CordonAnswer, ...]] = ()
+
+
 class RefusedReportAnswer(Answer, frozen=True):
     """What an intake did not take of a node's agent: the name of the reason, and it in words."""
 
@@ -197,7 +206,8 @@ class ClosedDevice(Answer, frozen=True):
 class NodeAnswer(Answer, frozen=True):
     """One node. Used amounts are what the pods placed there ask for.
 
-    `cordon` is in words why nothing new goes there; `cordons` are the reasons of the ledger.
+    `cordons` are the reasons of the ledger for which nothing new goes there, `unschedulable` is
+    that of Kubernetes, and `cordon` is made from both.
     `silent` is when its agent was found silent, empty while it is heard; such a node is not ready.
     `devices_open` are those that something new may go onto: none of a node that is not ready, or
     cordoned. `closed` are those that failed or are cordoned themselves.
@@ -208,8 +218,9 @@ class NodeAnswer(Answer, frozen=True):
     node: Everyone[str]
     ready: Everyone[bool]
     gone: Everyone[bool] = False
-    cordon: People[str] = ""
+    cordon: Made[str] = ""
     cordons: Everyone[tuple[CordonAnswer, ...]] = ()
+    unschedulable: Everyone[bool] = False
     silent: Everyone[str] = ""
     refused: Everyone[RefusedReportAnswer | None] = None
     simulated: Everyone[bool] = False
@@ -409,8 +420,9 @@ class CauseRow(Answer, frozen=True):
     """One cause of a refusal: on how many nodes, in words, and what would unblock it.
 
     `unblocked_by` is made from `command`, `cure`, the first of the `holders` of a limit, and the
-    first `cordons`, each with who cordoned it and why. `off_offer`: what would do is cordoned,
-    failed or away. `is_limit`: a limit refuses the pod, wherever it would stand.
+    first that are `cordoned`; `cordoned_more` counts the others, and is None where there may be
+    more than were looked at. `people` has `cordoned` in words. `off_offer`: what would do is
+    cordoned, failed or away. `is_limit`: a limit refuses the pod, wherever it would stand.
     """
 
     code: RefusalCode
@@ -421,7 +433,9 @@ class CauseRow(Answer, frozen=True):
     cure: str = ""
     held_by: Names[tuple[str, ...]] = ()
     holders: int = 0
-    cordons: People[tuple[str, ...]] = ()
+    cordoned: tuple[OffOffer, ...] = ()
+    cordoned_more: int | None = 0
+    people: Made[str] = ""
     off_offer: bool = False
     is_limit: bool = False
 
@@ -451,7 +465,8 @@ class WhyRefused(Answer, frozen=True):
     `nearest` are nodes that could hold the pod once what is there has ended. `never`: there is no
     such node, and `nearest` are those that lack least. `unbelieved` are nodes that might hold it,
     were what their agents say of their devices not refused. `since` is what was taken off offer
-    after that event, in words, and `spared` why nobody goes for the pod, in a sentence. `limit` is
+    after that event, `since_more` counts more that are cordoned, and `since_text` has both in
+    words; `spared` is why nobody goes for the pod, in a sentence. `limit` is
     what keeps it out wherever it would stand, and `reason` that, or else the first cause and the
     nearest node, for whoever has room for one. `reason_parts` are its parts: a node is one, and of
     a pod that can never fit the first says that. `text` has all causes in one sentence.
@@ -463,7 +478,9 @@ class WhyRefused(Answer, frozen=True):
     nearest: tuple[MissRow, ...] = ()
     never: bool = False
     unbelieved: tuple[str, ...] = ()
-    since: People[tuple[str, ...]] = ()
+    since: tuple[OffOffer, ...] = ()
+    since_more: int = 0
+    since_text: Made[str] = ""
     spared: str = ""
     limit: str = ""
     reason: str = ""

@@ -4,7 +4,26 @@ Invariant: one person has one reason at a time for one thing, the newest; the or
 events.
 """
 
+from collections.abc import Iterable
+from typing import Protocol
+
 from msgspec import Struct
+
+
+class Stated(Protocol):
+    """A reason with its author and time, in the ledger or in an answer."""
+
+    @property
+    def by(self) -> str:
+        """The person or program that cordoned it."""
+
+    @property
+    def reason(self) -> str:
+        """Why it takes nothing new, in that person's words."""
+
+    @property
+    def time(self) -> str:
+        """The time of the event, as RFC 3339 writes it."""
 
 
 class Cordon(Struct, frozen=True, array_like=True, gc=False):
@@ -31,6 +50,6 @@ def reasons(cordons: tuple[Cordon, ...]) -> str:
     return "; ".join(each.reason for each in cordons)
 
 
-def cordon_words(cordons: tuple[Cordon, ...]) -> str:
+def cordon_words(cordons: Iterable[Stated]) -> str:
     """As people read it: `fan replaced (ada, 2026-05-01T14:20:07Z); …`, as all times."""
     return "; ".join(f"{each.reason} ({each.by}, {each.time[:19]}Z)" for each in cordons)

@@ -28,14 +28,26 @@ from typing import Final
 
 from msgspec import structs
 
-from apportion.core.answers.reads import CauseRow, MissRow, Part, WhyRefused, joined
+from apportion.core.answers.reads import (
+    CauseRow,
+    CordonAnswer,
+    MissRow,
+    OffOffer,
+    Part,
+    WhyRefused,
+    joined,
+)
 from apportion.core.devices.catalogue import type_matches
-from apportion.core.devices.cordons import Cordon, cordon_words
+from apportion.core.devices.cordons import Cordon
 from apportion.core.explain.empty_capacity import NODES_WEIGHED, Room
 from apportion.core.explain.fleet_context import Explained
 from apportion.core.explain.limit_holders import holders, limit_of, never_within
 from apportion.core.explain.text import constraint_text, words
-from apportion.core.explain.text.answer_text import HOLDERS_NAMED, cause_with_text
+from apportion.core.explain.text.answer_text import (
+    HOLDERS_NAMED,
+    cause_with_text,
+    refused_with_text,
+)
 from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.natural import natural
 from apportion.core.explain.text.suggestions import near
@@ -205,14 +217,28 @@ def _with_people(
     if not names:
         return row
     of_device = row.code is RefusalCode.DEVICE_CORDONED
-    people = list[str]()
-    for name in names[:CORDONS_NAMED]:
-        cordons = state.device_cordons[name] if of_device else state.nodes[name].cordons
-        people.append(f"{name}: {cordon_words(cordons)}")
-    more = len(names) - len(people)
-    count = "" if len(names) == NODES_WEIGHED else f"{more:,} "  # no more of them are looked at
-    people += [f"and {count}more"] if more > 0 else []
-    return cause_with_text(structs.replace(row, cordons=tuple(people)))
+    cordoned = tuple(
+        OffOffer(
+            node=state.node_of_device.get(name, "") if of_device else name,
+            device=name if of_device else "",
+            cordons=cordon_answers(
+                state.device_cordons[name] if of_device else state.nodes[name].cordons
+            ),
+        )
+        for name in names[:CORDONS_NAMED]
+    )
+    more: int | None = len(names) - len(cordoned)
+    if len(names) == NODES_WEIGHED:
+        more = None  # no more of them are looked at
+    return cause_with_text(structs.replace(row, cordoned=cordoned, cordoned_more=more))
+
+
+def cordon_answers(cordons: Iterable[Cordon]) -> tuple[CordonAnswer, ...]:
+    """The reasons as answers have them."""
+    return tuple(
+        CordonAnswer(by=each.by, reason=each.reason, time=each.time, revision=each.revision)
+        for each in cordons
+    )
 
 
 def _cause_row(
@@ -515,33 +541,30 @@ _OUT = (RefusalCode.NODE_NOT_READY, RefusalCode.AGENT_SILENT, RefusalCode.NODE_G
 """Who was refused for these was out already."""
 
 
-def taken_since(
-    state: State, pod: PodState, nearest: tuple[NearMiss, ...], room: Room
-) -> tuple[str, ...]:
-    """What no longer takes the pod and did when it was refused, in words; of many the first few.
-
-    `nearest` are the nodes that its refusal names.
+def with_taken(refused: WhyRefused, state: State, pod: PodState, room: Room) -> WhyRefused:
+    """The refusal with what no longer takes the pod and did when it was refused; of many cordons
+    the first few.
     """
     found = sorted(_cordons(state, pod, room), key=lambda each: natural(each[0]))
     cordoned = {name for name, _ in found}
-    out = [
-        f"{name} is {'silent' if state.nodes[name].silent else 'not ready'}"
-        for name in dict.fromkeys(miss.node for miss in nearest if miss.code not in _OUT)
+    out = tuple(
+        OffOffer(node=name, state="silent" if state.nodes[name].silent else "not-ready")
+        for name in dict.fromkeys(miss.node for miss in refused.nearest if miss.code not in _OUT)
         if name not in cordoned and name in state.nodes and not state.nodes[name].ready
-    ]
-    more = len(found) - TAKEN_NAMED
-    said = [f"{name} is cordoned: {cordon_words(cordons)}" for name, cordons in found[:TAKEN_NAMED]]
-    said += [f"{more:,} more are cordoned"] if more > 0 else []
-    return (*said, *out)
+    )
+    named = tuple(each for _, each in found[:TAKEN_NAMED])
+    return refused_with_text(
+        structs.replace(refused, since=(*named, *out), since_more=len(found) - len(named))
+    )
 
 
-def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, tuple[Cordon, ...]]]:
-    """Nodes and devices that somebody has taken off offer since the pod was refused."""
+def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, OffOffer]]:
+    """Nodes and devices that were cordoned after the pod was refused, each by its name."""
     shape, refused = pod.submitted.shape, pod.refused_revision
     closed: set[str] = set()
     for name, node in state.nodes.items():
         if node.cordons and node.cordons[0].revision > refused and room.holds(shape, node):
-            yield name, node.cordons
+            yield name, OffOffer(node=name, cordons=cordon_answers(node.cordons))
         elif node.cordons:
             closed.add(name)
     for device, cordons in state.device_cordons.items():
@@ -549,7 +572,8 @@ def _cordons(state: State, pod: PodState, room: Room) -> Iterator[tuple[str, tup
         if cordons[0].revision <= refused or not where or where in closed:
             continue
         if room.holds(shape, state.nodes[where]):
-            yield f"{device_words(device)} of {where}", cordons
+            off = OffOffer(node=where, device=device, cordons=cordon_answers(cordons))
+            yield f"{device_words(device)} of {where}", off
 
 
 LIMITED = "nobody is evicted for what a limit keeps out"

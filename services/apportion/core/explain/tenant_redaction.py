@@ -14,14 +14,16 @@ from typing import Any, Final, get_type_hints
 from msgspec import UNSET, Struct, structs
 
 from apportion.core.answers.plans import PlanAnswer, PlannedPod
-from apportion.core.answers.reads import CauseRow, Eviction, QueuedPod, Why
+from apportion.core.answers.reads import CauseRow, Eviction, NodeAnswer, QueuedPod, Why, WhyRefused
 from apportion.core.answers.visibility import NOT_TOLD, OF_OTHERS, OTHERS, Kept, Rule, Seen
 from apportion.core.explain.text.answer_text import (
     cause_with_text,
     eviction_with_text,
+    node_with_text,
     plan_with_text,
     planned_with_text,
     queued_with_text,
+    refused_with_text,
     why_with_text,
 )
 from apportion_schemas import (
@@ -84,10 +86,12 @@ _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
 _TEXTS: Final[Mapping[type, Callable[[Any], Any]]] = {
     CauseRow: cause_with_text,
     Eviction: eviction_with_text,
+    NodeAnswer: node_with_text,
     PlanAnswer: plan_with_text,
     PlannedPod: planned_with_text,
     QueuedPod: queued_with_text,
     Why: why_with_text,
+    WhyRefused: refused_with_text,
 }
 """What makes the sentences of an answer again, from the fields that are left."""
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from apportion.core.answers.reads import (
     ClosedDevice,
     ConfigurationAnswer,
-    CordonAnswer,
     DeviceAnswer,
     GangAnswer,
     Holder,
@@ -21,9 +20,9 @@ from apportion.core.answers.reads import (
     SummaryAnswer,
 )
 from apportion.core.devices.catalogue import mig_profiles
-from apportion.core.devices.cordons import Cordon, cordon_words
+from apportion.core.devices.cordons import cordon_words
 from apportion.core.devices.shares import DeviceState
-from apportion.core.explain.causes import cause_words
+from apportion.core.explain.causes import cause_words, cordon_answers
 from apportion.core.explain.fleet_context import Explainer
 from apportion.core.explain.health import failed_devices, failure, unready
 from apportion.core.explain.not_queued import unlooked
@@ -165,7 +164,8 @@ def node_answer(node: NodeState) -> NodeAnswer:
         ready=node.ready,
         gone=node.gone,
         cordon=node_cordon_words(node),
-        cordons=_cordons(node.cordons),
+        cordons=cordon_answers(node.cordons),
+        unschedulable=node.drained,
         silent=node.silent,
         refused=_refused(node.refused),
         simulated=node.reported.simulated if node.reported else False,
@@ -215,13 +215,6 @@ def node_cordon_words(node: NodeState) -> str:
     return cordon_words(node.cordons) or node.cordoned
 
 
-def _cordons(cordons: Iterable[Cordon]) -> tuple[CordonAnswer, ...]:
-    return tuple(
-        CordonAnswer(by=each.by, reason=each.reason, time=each.time, revision=each.revision)
-        for each in cordons
-    )
-
-
 def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
     """The devices of one node by index, each with who is on it."""
     holders: dict[str, list[Holder]] = {}
@@ -263,7 +256,7 @@ def _device_answer(
         healthy=state.healthy,
         health_reason=state.health_reason,
         cordon=cordon_words(state.cordons),
-        cordons=_cordons(state.cordons),
+        cordons=cordon_answers(state.cordons),
         node_cordon=node_cordon_words(node),
         node_ready=node.ready,
         node_silent=node.silent,

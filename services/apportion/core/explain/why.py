@@ -19,7 +19,7 @@ from apportion.core.answers.reads import (
     WhyRefused,
     WhyWaiting,
 )
-from apportion.core.explain.causes import refused_answer, spared_words, taken_since, whose
+from apportion.core.explain.causes import refused_answer, spared_words, whose, with_taken
 from apportion.core.explain.empty_capacity import Room
 from apportion.core.explain.fleet_context import Explainer, of_one_sort
 from apportion.core.explain.health import failed_devices, unready
@@ -96,9 +96,8 @@ def _refusal(state: State, pod: PodState, refused: PodRefused, explainer: Explai
     answer = refused_answer(state, pod, explained, room, unbelieved)
     if explained.never:
         return answer
-    spared = spared_words(state, pod, room)
-    since = () if explained.of_limits else taken_since(state, pod, explained.refused.nearest, room)
-    return structs.replace(answer, since=since, spared=spared)
+    answer = structs.replace(answer, spared=spared_words(state, pod, room))
+    return answer if explained.of_limits else with_taken(answer, state, pod, room)
 
 
 def why_rejected(state: State, rejected: PodRejected) -> Why:

@@ -5,6 +5,7 @@ import pytest
 
 from apportion.core.answers.past import LogRow
 from apportion.core.answers.reads import (
+    CordonAnswer,
     DeviceAnswer,
     Holder,
     Line,
@@ -122,8 +123,10 @@ def test_what_is_his_own_is_as_it_was() -> None:
 )
 def test_names_in_what_people_write_are_blanked(text: str, shown: str) -> None:
     """In answers and in the data of events."""
-    node: NodeAnswer = redacted(NodeAnswer(node="n1", ready=True, cordon=text), sees)
-    assert (node.node, node.cordon) == ("n1", shown)
+    cordon = CordonAnswer(by="ann", reason=text, time="2026-01-01T00:00:00Z", revision=1)
+    node: NodeAnswer = redacted(NodeAnswer(node="n1", ready=True, cordons=(cordon,)), sees)
+    assert (node.node, node.cordons[0].reason) == ("n1", shown)
+    assert shown in node.cordon
     assert event_redacted({"reason": text}, sees) == {"reason": shown}
 
 

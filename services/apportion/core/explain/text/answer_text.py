@@ -13,16 +13,22 @@ from apportion.core.answers.plans import PlanAnswer, PlannedPod
 from apportion.core.answers.reads import (
     CauseRow,
     Eviction,
+    NodeAnswer,
+    OffOffer,
     QueuedPod,
     RunnerUp,
     Why,
     WhyPlaced,
+    WhyRefused,
 )
 from apportion.core.answers.visibility import OF_OTHERS
+from apportion.core.devices.cordons import cordon_words
 from apportion.core.explain.health import consequences, failed_words, moment
 from apportion.core.explain.not_queued import chooser_words, gates_words
 from apportion.core.explain.text import words
 from apportion.core.explain.text.event_text import listed, rejection_words, room_made
+from apportion.core.explain.text.words import device_words
+from apportion.core.ledger.state import DRAINED
 from apportion_schemas import Score
 
 HOLDERS_NAMED: Final = 4
@@ -38,8 +44,35 @@ def cause_with_text(row: CauseRow) -> CauseRow:
         said += "; held by pods of several namespaces"  # and no count
     elif row.held_by:
         said += f"; held by {_counted(row.held_by, row.holders)}"
-    said += f" ({', '.join(row.cordons)})" if row.cordons else ""
-    return structs.replace(row, unblocked_by=said)
+    people = [f"{each.device or each.node}: {cordon_words(each.cordons)}" for each in row.cordoned]
+    if row.cordoned_more != 0:
+        people.append(
+            "and more" if row.cordoned_more is None else f"and {row.cordoned_more:,} more"
+        )
+    named = ", ".join(people)
+    said += f" ({named})" if named else ""
+    return structs.replace(row, unblocked_by=said, people=named)
+
+
+def refused_with_text(refused: WhyRefused) -> WhyRefused:
+    """The refusal with what was taken off offer after it: what is cordoned comes first."""
+    cordoned = [_off_words(each) for each in refused.since if each.state == "cordoned"]
+    cordoned += [f"{refused.since_more:,} more are cordoned"] if refused.since_more else []
+    out = [_off_words(each) for each in refused.since if each.state != "cordoned"]
+    return structs.replace(refused, since_text="; ".join((*cordoned, *out)))
+
+
+def _off_words(off: OffOffer) -> str:
+    name = f"{device_words(off.device)} of {off.node}" if off.device else off.node
+    if off.state == "cordoned":
+        return f"{name} is cordoned: {cordon_words(off.cordons)}"
+    return f"{name} is {'silent' if off.state == 'silent' else 'not ready'}"
+
+
+def node_with_text(node: NodeAnswer) -> NodeAnswer:
+    """The node with why nothing new goes there."""
+    said = cordon_words(node.cordons) or (DRAINED if node.unschedulable else "")
+    return structs.replace(node, cordon=said)
 
 
 def _counted(names: Sequence[str], count: int) -> str:
@@ -134,7 +167,7 @@ def cause_text(why: Why) -> str:
     said = ("it " if refused.never else "") + refused.text + _while_it_waits(why)
     said += _unbelieved(refused.unbelieved)
     said += f". {refused.spared}" if refused.spared else ""
-    return said + (f". Since then {'; '.join(refused.since)}" if refused.since else "")
+    return said + (f". Since then {refused.since_text}" if refused.since_text else "")
 
 
 def _sentence(why: Why, cause: str) -> str:

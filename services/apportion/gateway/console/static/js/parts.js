@@ -86,11 +86,11 @@ function causeBar(cause, nodes) {
  * What would unblock it: a command with a button that copies it, what else has to be and whom it is
  * about; or words.
  */
-function cure({ unblocked_by: words, command: line, cure: besides, cordons }) {
+function cure({ unblocked_by: words, command: line, cure: besides, people }) {
   if (!words) return "";
   if (!line) return html`<p class="cure">${withCode(sentenceCase(words))}.</p>`;
   return html`<div class="cure">
-    ${command(line)}${besides || cordons.length ? html`<span>${withCode(besides)} ${cordons.join(", ")}</span>` : ""}
+    ${command(line)}${besides || people ? html`<span>${withCode(besides)} ${people}</span>` : ""}
   </div>`;
 }
 

@@ -264,7 +264,7 @@ class PodPage extends ListPage {
     if (!refused || this.hasEnded()) return "";
     const said = [
       refused.spared,
-      refused.since.length ? `Since then ${ownTimes(refused.since.join("; "))}` : "",
+      refused.since_text ? `Since then ${ownTimes(refused.since_text)}` : "",
     ].filter(Boolean);
     return said.map(
       words => html`<p class="note warn">${ICONS.soon}<span>${withCode(words)}.</span></p>`,
