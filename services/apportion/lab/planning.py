@@ -524,12 +524,14 @@ class _Answering:
         """The first of these that wait; how many wait for the same is counted of all of them."""
         causes = [self._causes(pod, short=True) for pod in pods]
         alike = Counter(zip((pod.submitted.priority for pod in pods), causes, strict=True))
+        lines = {key: number for number, key in enumerate(alike, 1)}
         named = islice(zip(pods, causes, strict=True), WAITING_NAMED)
         return tuple(
             Ahead(
                 namespace=pod.submitted.namespace, pod=pod.submitted.name,
                 priority=pod.submitted.priority, submitted_revision=pod.submitted_revision,
-                cause=cause.sentence, alike=alike[pod.submitted.priority, cause],
+                cause=cause.sentence, line=lines[pod.submitted.priority, cause],
+                alike=alike[pod.submitted.priority, cause],
                 lead=cause.lead, clauses=cause.clauses,
             )
             for pod, cause in named

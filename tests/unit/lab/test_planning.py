@@ -317,6 +317,7 @@ def test_of_those_that_wait_for_the_same_all_are_counted_and_the_first_named() -
         "other": 1,
         "alike": WAITING_NAMED + 7,
     }
+    assert [row.line for row in waiting] == [1] + [2] * (WAITING_NAMED - 1)
 
 
 def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:

@@ -40,7 +40,8 @@ class Leaving(Answer, frozen=True):
 class Ahead(Answer, frozen=True):
     """A pod that waits and whose turn comes first, with what it waits for.
 
-    `alike` counts all of its priority that would wait for the same, those that are not named too.
+    Those of one priority that would wait for the same have one `line`, counted from 1, and `alike`
+    counts all of them, those that are not named too.
     `cause` is `lead`, then `clauses` with semicolons between them.
     """
 
@@ -49,6 +50,7 @@ class Ahead(Answer, frozen=True):
     priority: int
     submitted_revision: Everyone[int]
     cause: str
+    line: int = 0
     alike: int = 0
     lead: str = ""
     clauses: tuple[str, ...] = ()

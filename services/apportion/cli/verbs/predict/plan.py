@@ -223,19 +223,19 @@ def _show_waiting(out: Console, answer: PlanAnswer) -> None:
     shown = [pod for pod in answer.waiting if before_it or pod.submitted_revision > answer.revision]
     made = table("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
                  right=("PRIORITY", "SINCE REVISION"), wraps=("FOR WHAT",))  # fmt: skip
-    lines: dict[tuple[int, str], list[Ahead]] = {}
+    lines: dict[int, list[Ahead]] = {}
     for pod in shown:
-        lines.setdefault((pod.priority, pod.cause), []).append(pod)
+        lines.setdefault(pod.line, []).append(pod)
     counted = 0
-    for (priority, cause), alike in lines.items():
+    for alike in lines.values():
         first, count = alike[0], max(len(alike), alike[0].alike if before_it else 0)
         counted += count
         more = f" and {count - 1:,} more" if count > 1 else ""
         since = str(first.submitted_revision)
         made.add_row(
-            plain(f"{first.namespace}/{first.pod}{more}"), str(priority),
+            plain(f"{first.namespace}/{first.pod}{more}"), str(first.priority),
             since if first.submitted_revision <= answer.revision else "the plan",
-            plain(cause), style="dim",
+            plain(first.cause), style="dim",
         )  # fmt: skip
     if made.row_count:
         out.print(made)

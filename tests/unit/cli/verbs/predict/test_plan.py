@@ -59,13 +59,13 @@ def shown(answer: PlanAnswer) -> list[str]:
     return [" ".join(line.split()) for line in out.file.getvalue().splitlines()]
 
 
-LONG = Ahead("default", "long", 0, 6, "room")
-MOVED = Ahead("default", "moved", 9, 8, "room")
+LONG = Ahead("default", "long", 0, 6, "room", line=1)
+MOVED = Ahead("default", "moved", 9, 8, "room", line=2)
 
 
 def test_of_all_before_it_a_row_counts_those_that_are_not_named(golden: Golden) -> None:
     """The names are the first so many; those of one row and those behind come to all that wait."""
-    row = Ahead("default", "g-0", 0, 6, "gang", alike=50)
+    row = Ahead("default", "g-0", 0, 6, "gang", line=3, alike=50)
     pods = (structs.replace(waits("new", "gang"), ahead=60),)
     lines = shown(after(61, row, structs.replace(row, pod="g-1"), pods=pods))
     golden({"60 before it, 50 of them alike": "\n".join(lines)})

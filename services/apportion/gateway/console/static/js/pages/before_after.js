@@ -148,9 +148,10 @@ function cardWords(cards) {
 export function waiters({ waiting: pods, after, ...plan }) {
   const isBehind = plan.pods.some(pod => pod.ahead);
   const told = isBehind ? pods : pods.filter(pod => pod.submitted_revision > plan.revision);
-  const lines = [...Map.groupBy(told, pod => `${pod.priority} ${pod.cause}`).values()].map(
-    line => ({ first: line[0], count: (isBehind && line[0].alike) || line.length }),
-  );
+  const lines = [...Map.groupBy(told, pod => pod.line).values()].map(line => ({
+    first: line[0],
+    count: (isBehind && line[0].alike) || line.length,
+  }));
   const above = new Set(
     [...plan.pods, ...plan.moved]
       .filter(pod => !pod.node)
