@@ -1,0 +1,111 @@
+"""Every sentence is replaced by another one: the facts of answers stay as they are.
+
+An answer is made twice of one state, the second time with every function of `core/explain/text`
+that returns a text returning *lorem ipsum*. Only sentences may differ, also for a tenant. Names of
+devices are no sentences.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
+from inspect import isfunction
+from typing import Any, get_type_hints
+
+import msgspec
+import pytest
+
+from apportion.core.answers.reads import Why, WhyRefused
+from apportion.core.explain import causes
+from apportion.core.explain.tenant_redaction import redacted
+from apportion.core.explain.text import answer_text, constraint_text, event_text, words
+from apportion.core.explain.why import why
+from apportion_schemas import DeviceCordoned, NodeCordoned
+from tests.support.fleet import T4, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
+
+LOREM = "lorem ipsum; dolor sit: amet (9), and"
+NAMES = frozenset(("device_words",))
+
+
+def a_ledger() -> Ledger:
+    """A pod that waits, one that could never fit, and what was cordoned after they were refused."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("small", 1, model=T4))
+    ledger.submit(pod("holds-1", ask(70_000)), pod("holds-2", ask(70_000))).settle()
+    ledger.submit(pod("large", ask(60_000)), pod("never", ask(900_000))).settle()
+    return ledger.play(
+        NodeCordoned(node="n2", by="ann", reason="fan"),
+        DeviceCordoned(device="n1-g0", by="bob", reason="noise"),
+    )
+
+
+def answers(ledger: Ledger) -> list[Why]:
+    """Why each of its pods is where it is: for all readers, and for a tenant that sees no pod."""
+    found = [why(ledger.state, each) for each in ledger.state.pods.values()]
+    return found + [redacted(each, lambda _: False) for each in found]
+
+
+def lorem(function: Callable[..., str]) -> Callable[..., str]:
+    """The function with another text; an empty one says that there is nothing to say."""
+
+    @wraps(function)
+    def said(*args: Any, **kwargs: Any) -> str:
+        return LOREM if function(*args, **kwargs) else ""
+
+    return said
+
+
+def replaced(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Replace the functions wherever a module has one, and say in how many places that was."""
+    places = 0
+    for module in (answer_text, constraint_text, event_text, words):
+        for name, function in list(vars(module).items()):
+            own = isfunction(function) and function.__module__ == module.__name__
+            if not own or name in NAMES or get_type_hints(function).get("return") is not str:
+                continue
+            other = lorem(function)
+            for user in [each for key, each in sys.modules.items() if key.startswith("apportion.")]:
+                for bound in [key for key, value in vars(user).items() if value is function]:
+                    monkeypatch.setattr(user, bound, other)
+                    places += 1
+    return places
+
+
+def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """The paths of all that differs and is no sentence."""
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        for key in before:
+            yield from differences(before[key], after[key], f"{path}.{key}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for number, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from differences(one, other, f"{path}[{number}]")
+    elif before != after and not (isinstance(after, str) and "lorem" in after):
+        yield path
+
+
+def differing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What differs once the sentences are others."""
+    ledger = a_ledger()
+    before = msgspec.to_builtins(answers(ledger), str_keys=True)
+    assert replaced(monkeypatch) > 50
+    after = msgspec.to_builtins(answers(ledger), str_keys=True)
+    assert before != after
+    as_lists = [msgspec.json.decode(msgspec.json.encode(each)) for each in (before, after)]
+    return list(differences(*as_lists))
+
+
+def test_with_other_sentences_the_facts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No code of an answer reads what another part of it says."""
+    assert differing(monkeypatch) == []
+
+
+def test_code_that_reads_a_sentence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: what is counted comes from the punctuation of a text."""
+
+    def reads(refused: WhyRefused) -> WhyRefused:
+        made = answer_text.refused_with_text(refused)
+        parts = len(words.nodes(2).split(";")) + refused.since_more
+        return msgspec.structs.replace(made, since_more=parts)
+
+    monkeypatch.setattr(causes, "refused_with_text", reads)
+    assert any(path.endswith(".since_more") for path in differing(monkeypatch))
