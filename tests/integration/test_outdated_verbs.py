@@ -84,7 +84,7 @@ async def test_rebuild_writes_nothing(bus: Bus) -> None:
     done = await run(bus, "rebuild", "--kubernetes", "--reason", "test")
     assert done.returncode == OUTDATED
     assert f"schemaversion {NEXT}" in done.stderr
-    assert await (await bus.connect("auditor")).last_revision() == REVISION
+    assert await (await bus.connect("operator")).last_revision() == REVISION
 
 
 async def test_trim_drops_nothing(bus: Bus, tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ _execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 _lock = threading.Lock()
 _orders: list[socket.socket] = []
 _process: list[subprocess.Popen[bytes]] = []
+_begun: dict[str, str] = {}
+"""The environment that the process to be forked was itself executed with."""
 
 
 def use(wanted: bool) -> None:
@@ -115,9 +117,10 @@ def _forkable(words: Sequence[str], environment: Mapping[str, str]) -> bool:
         return False
     if words[1:3] != VERB and not (words[1] == "-c" and SERVICE.fullmatch(words[2])):
         return False
-    names = filter(INTERPRETER.match, {*environment, *os.environ})
+    begun = _begun or os.environ
+    names = filter(INTERPRETER.match, {*environment, *begun})
     return (
-        all(environment.get(name) == os.environ.get(name) for name in names)
+        all(environment.get(name) == begun.get(name) for name in names)
         and len("\0".join(words).encode(errors="surrogateescape")) < ARGUMENT_BYTES
         and len(_block(environment)) < ENVIRONMENT_BYTES
     )
@@ -136,6 +139,7 @@ def _order(order: bytes, files: Sequence[int]) -> int:
 
 
 def _start() -> None:
+    _begun.update(os.environ)
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         _process.append(
