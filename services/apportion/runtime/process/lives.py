@@ -18,8 +18,8 @@ _PARENT, _STARTED = 1, 19
 _STATE, _DEAD = 0, ("Z", "X", "x")
 _FLAGS, _OF_KERNEL, _EXITS = 6, 0x0020_0000, 0x4
 """`PF_KTHREAD` and `PF_EXITING` of the kernel's sched.h: these have no environment to come."""
-_FROM, _TO = 47, 48
-"""Where the environment starts and ends in memory; both are 0 while `execve` lays it out."""
+_CODE_TO, _FROM, _TO = 24, 47, 48
+"""Where the code ends in memory, which `execve` sets last, and where the environment is."""
 _EXEC_S: Final = 10.0
 """The longest wait for one process to become its new program, which takes microseconds."""
 
@@ -81,7 +81,8 @@ def _environment(pid: int, proc: Path) -> bytes:
         if len(fields) <= _TO or fields[_STATE] in _DEAD:
             break
         without = int(fields[_FLAGS]) & (_OF_KERNEL | _EXITS)
-        if without or fields[_FROM] == fields[_TO] != "0" or time.monotonic() > until_s:
+        empty = fields[_CODE_TO] != "0" and fields[_FROM] == fields[_TO]
+        if without or empty or time.monotonic() > until_s:
             break
         time.sleep(0.001)
     return environment
