@@ -144,17 +144,13 @@ class Compose:
 
 @functools.cache
 def build_image(podman: Podman) -> None:
-    """Build the image as the compose file says, with wheels from the cache; once for all tests.
-
-    Its modules are compiled without optimization: that takes a fifth of the time.
-    """
+    """Build the image as the compose file says, with wheels from the cache; once for all tests."""
     tell("building the image of docker-compose.yml")
     wheels = f"--volume={prepare_wheels()}:/wheels:ro"
     offline = "--build-arg=PIP_NO_INDEX=1 --build-arg=PIP_FIND_LINKS=/wheels"
     base = f"--build-arg=BASE={BASE}"
     command = ["podman-compose", "--project-name", "apportion-build", "--file", str(COMPOSE_FILE)]
-    quick = "--build-arg=APPORTION_OPTIMIZATION=-O0"
-    arguments = f"--podman-build-args=--pull=never {wheels} {offline} {base} {quick}"
+    arguments = f"--podman-build-args=--pull=never {wheels} {offline} {base}"
     environment = podman.environment()
     checked([*command, arguments, "build", "ledger"], env=environment, timeout_s=900)
 

@@ -32,25 +32,6 @@ def test_what_is_to_be_compiled_is_there(module: str) -> None:
     ]
 
 
-@pytest.mark.skipif(bool(hatch_build.missing()), reason="nothing can be compiled here")
-@pytest.mark.timeout(300)
-def test_a_new_checkout_takes_what_another_one_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As long as the text, the declarations and the compiler are the same."""
-    small = "apportion.core.placement.pricing.sizes"
-    monkeypatch.setattr(hatch_build, "MODULES", {small: ()})
-    monkeypatch.setattr(hatch_build, "KEPT", str(tmp_path / "kept"))
-    made = []
-    for checkout, optimization in (("first", "-O0"), ("second", "-O0"), ("third", "-O1")):
-        monkeypatch.setattr(hatch_build, "SCRATCH", tmp_path / checkout)
-        monkeypatch.setattr(hatch_build, "OPTIMIZATION", optimization)
-        [file] = hatch_build.compile_all().values()
-        made.append(file)
-    assert [file.relative_to(tmp_path).parts[0] for file in made] == ["first", "kept", "third"]
-    assert made[0].read_bytes() == made[1].read_bytes()
-
-
 def test_an_expression_is_copied_to_whoever_calls_it(golden: Golden) -> None:
     """So that C writes it out there; the lines stand where they stood, for tracebacks."""
     source = """
