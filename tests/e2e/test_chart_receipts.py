@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from apportion.runtime.files.signing import make_key
+from tests.support.facts import Facts
 from tests.support.helm import documents, rendered
-from tests.support.nats import draft, running_bus
+from tests.support.nats import running_bus
 
 
 async def test_what_the_chart_runs_every_hour_signs(tmp_path: Path) -> None:
@@ -22,7 +23,9 @@ async def test_what_the_chart_runs_every_hour_signs(tmp_path: Path) -> None:
     words = " ".join(pod["containers"][0]["args"])
     words = words.replace("/key/receipts.key", str(key)).replace("=/receipts", f"={receipts}")
     async with running_bus(tmp_path / "nats") as bus:
-        await (await bus.connect("watcher")).append([draft("workload.a")])
+        facts = Facts(bus)
+        await facts.open()
+        await facts.submit("a")  # and wait for the auditors' copy: the job signs what that has
         job = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "apportion.cli.main", *words.split(),
             env=os.environ | {"APPORTION_NATS_URL": bus.server.url_for("auditor")},
