@@ -124,10 +124,15 @@ async def healthy(dra: KubeWorld, pod: str) -> None:
 async def let_go(dra: KubeWorld, kubelet: RealKubelet) -> None:
     """A pod that goes gives its part back: to the claim's next pod, and on the node."""
     uid = (await claim(dra, "small"))["metadata"]["uid"]
-    assert (kubelet.cdi / f"apportion-claim-{uid}.json").exists()
+    file = kubelet.cdi / f"apportion-claim-{uid}.json"
+    assert file.exists()
     await dra.plane.user("delete", "pod", "one", "--wait=false")
     await freed(dra, "small")
-    assert not (kubelet.cdi / f"apportion-claim-{uid}.json").exists()
+
+    async def removed() -> bool:
+        return not file.exists()
+
+    await until(removed, f"{file.name} to be removed")
     await dra.plane.apply(claiming_pod("three", "small"))
     again = await kubelet.made("three", "main")
     assert again["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2048m"

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.kube_api import KubeApi
 from tests.support.polling import wait_until
 from tests.support.ports import free_port
 from tests.support.volcano_crds import volcano_crds
@@ -203,6 +204,8 @@ class ControlPlane:
 
     def stop(self) -> None:
         """End both."""
+        if "api" in self.__dict__:
+            self.api.close()
         for process in (self._server, self._etcd):
             if process is not None and process.poll() is None:
                 process.kill()
@@ -229,9 +232,15 @@ class ControlPlane:
             return False
 
     @cached_property
+    def api(self) -> KubeApi:
+        """The API server, asked without kubectl."""
+        certificate = self._folder / "certificates" / "apiserver.crt"
+        return KubeApi(self.url, certificate, ADMIN_TOKEN)
+
+    @cached_property
     def version(self) -> tuple[int, int]:
         """Major and minor version of the API server."""
-        about = json.loads(self.kubectl("get", "--raw", "/version"))
+        about = self.api.request("GET", "/version")
         return int(about["major"]), int(about["minor"].rstrip("+"))
 
     # -------------------------------------------------------------- people and accounts
@@ -310,38 +319,37 @@ class ControlPlane:
         return await asyncio.to_thread(self.kubectl, *arguments, stdin=stdin, ok=ok)
 
     async def apply(self, *documents: dict[str, Any], namespace: str = "default") -> None:
-        """`kubectl apply` of these documents."""
-        listed = {"apiVersion": "v1", "kind": "List", "items": documents}
-        await self.user("apply", "-n", namespace, "-f", "-", stdin=json.dumps(listed))
+        """`kubectl apply` of these documents; of those that are new, without kubectl."""
+        there = [
+            each
+            for each in documents
+            if not await asyncio.to_thread(self.api.create, each, namespace)
+        ]
+        if there:
+            listed = {"apiVersion": "v1", "kind": "List", "items": there}
+            await self.user("apply", "-n", namespace, "-f", "-", stdin=json.dumps(listed))
 
     async def get(self, kind: str, name: str = "", *, namespace: str = "default") -> Any:
-        """`kubectl get -o json` of one object, or of all of a kind."""
-        named = [name] if name else []
-        return json.loads(await self.user("get", kind, *named, "-n", namespace, "-o", "json"))
+        """One object, or all of a kind, as the API server has them."""
+        return await asyncio.to_thread(self.api.get, kind, name, namespace)
 
-    async def _free_claims(self) -> None:
+    def _free_claims(self) -> None:
         """Take away what keeps claims of pods that a test leaves behind."""
-        listed = "jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {end}"
-        said = await self.user("get", "resourceclaims", "-A", "-o", listed)
-        for key in said.split():
-            namespace, _, name = key.partition("/")
-            patch = json.dumps({"metadata": {"finalizers": None}})
-            await self.user(
-                "patch", "resourceclaim", name, "-n", namespace, "--type=merge", "-p", patch
-            )
+        for claim in self.api.get("resourceclaims")["items"]:
+            about = claim["metadata"]
+            path = self.api.resource("resourceclaims").path(about["namespace"], about["name"])
+            self.api.request("PATCH", path, {"metadata": {"finalizers": None}}, merge=True)
 
     async def remove_everything(self) -> None:
         """Delete all that tests leave behind, and wait for it."""
-        spaced = "jobs.batch.volcano.sh,pods,resourcequotas,poddisruptionbudgets"
-        spaced += ",podgroups.scheduling.volcano.sh,podgroups.scheduling.x-k8s.io"
-        spaced += ",persistentvolumeclaims"
+        spaced = ["jobs.batch.volcano.sh", "pods", "resourcequotas", "poddisruptionbudgets"]
+        spaced += ["podgroups.scheduling.volcano.sh", "podgroups.scheduling.x-k8s.io"]
+        spaced += ["persistentvolumeclaims"]
         if self.version >= GANGS_SINCE:
-            spaced += ",podgroups.scheduling.k8s.io"
+            spaced += ["podgroups.scheduling.k8s.io"]
         if self.version >= DRA_SINCE:
-            spaced += ",resourceclaims,resourceclaimtemplates"
-            await self._free_claims()
-        for kinds in (spaced, "queues,nodes,csinodes,csidrivers,persistentvolumes,storageclasses"):
-            scope = ["-A"] if kinds == spaced else []
-            await self.user(
-                "delete", kinds, "--all", *scope, "--grace-period=0", "--force", "--wait=true"
-            )
+            spaced += ["resourceclaims", "resourceclaimtemplates"]
+            await asyncio.to_thread(self._free_claims)
+        await asyncio.to_thread(self.api.remove_all, *spaced)
+        of_cluster = ("queues", "nodes", "csinodes", "csidrivers", "persistentvolumes")
+        await asyncio.to_thread(self.api.remove_all, *of_cluster, "storageclasses")

@@ -6,7 +6,7 @@ processes nor objects behind.
 
 from __future__ import annotations
 
-import json
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.support.control_plane import ControlPlane
 from tests.support.facts import Facts
+from tests.support.kube_api import NOW
 from tests.support.nats import Bus, running_bus
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
@@ -70,13 +71,12 @@ class KubeWorld:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/binding"
-        await self.plane.user("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
+        await asyncio.to_thread(self.plane.api.request, "POST", path, binding)
 
     async def delete(self, name: str, *, namespace: str = "default") -> None:
         """Delete a pod at once, as the kubelet does once it has ended."""
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
-        await self.plane.user("delete", "--raw", path, "-f", "-", stdin=json.dumps(options))
+        await asyncio.to_thread(self.plane.api.request, "DELETE", path, NOW)
 
     async def pod(self, name: str, *, namespace: str = "default") -> Any:
         """A pod as the API server has it."""
@@ -89,7 +89,7 @@ class KubeWorld:
             pod = await self.pod(name, namespace=namespace)
             return pod if pod["spec"].get("nodeName") else None
 
-        return await until(found, f"pod {name} to be bound", timeout_s=SETTLE_S, interval_s=0.2)
+        return await until(found, f"pod {name} to be bound", timeout_s=SETTLE_S, interval_s=0.1)
 
     async def described(self, name: str, *words: str, namespace: str = "default") -> str:
         """Wait until `kubectl describe pod` shows all of these words, and return what it shows."""

@@ -1,0 +1,198 @@
+"""The API server of a test, asked over one connection where a kubectl each time would cost more.
+
+Resources are named as kubectl takes them: `pods`, `pod`, `pvc`, `queues.scheduling.volcano.sh`.
+Invariant: a refused request is an AssertionError, as for `ControlPlane.kubectl`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from ssl import create_default_context
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from tests.support.polling import wait_until
+
+ANSWER_S = 60.0
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+AS_APPLIED = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict"
+NOW = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+
+
+class Resource(NamedTuple):
+    """Where the objects of one kind are."""
+
+    root: str
+    """`/api/v1`, or `/apis/GROUP/VERSION`."""
+    plural: str
+    kind: str
+    namespaced: bool
+
+    @property
+    def api_version(self) -> str:
+        """As objects say it."""
+        return self.root.removeprefix("/apis/").removeprefix("/api/")
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """Of one object, or of all in a namespace, or of all."""
+        place = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{self.root}{place}/{self.plural}" + (f"/{name}" if name else "")
+
+
+class KubeApi:
+    """One API server, as its administrator."""
+
+    def __init__(self, url: str, certificate: Path, token: str) -> None:
+        self._address = urlsplit(url).netloc
+        self._certificate = certificate
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._connection: http.client.HTTPSConnection | None = None
+        self._lock = threading.Lock()
+        self._resources: dict[str, Resource] = {}
+
+    def request(self, method: str, path: str, body: Any = None, *, merge: bool = False) -> Any:
+        """The answer to one request; `merge` is a patch of that kind."""
+        kind = {"Content-Type": "application/merge-patch+json"} if merge else {}
+        data = None if body is None else json.dumps(body).encode()
+        status, answer = self._answered(method, path, data, self._headers | kind)
+        assert status < HTTPStatus.BAD_REQUEST, f"{method} {path}: {status} {answer}"
+        return json.loads(answer)
+
+    def create(self, document: dict[str, Any], namespace: str) -> bool:
+        """Create an object as `kubectl apply` does; False where there is one of its name.
+
+        It is in this namespace unless it names another.
+        """
+        about = document["metadata"]
+        applied = json.dumps(
+            document | {"metadata": {"annotations": {}, "namespace": namespace} | about},
+            separators=(",", ":"), sort_keys=True,
+        )  # fmt: skip
+        annotations = about.get("annotations") or {}
+        body = document | {
+            "metadata": about | {"annotations": annotations | {LAST_APPLIED: f"{applied}\n"}}
+        }
+        path = self._of(document).path(about.get("namespace") or namespace)
+        data = json.dumps(body).encode()
+        status, answer = self._answered("POST", f"{path}?{AS_APPLIED}", data, self._headers)
+        if status == HTTPStatus.CONFLICT:
+            return False
+        assert status < HTTPStatus.BAD_REQUEST, f"POST {path}: {status} {answer}"
+        return True
+
+    def get(self, kind: str, name: str = "", namespace: str = "") -> Any:
+        """One object, or all of a kind as a list whose items say what they are."""
+        resource = self.resource(kind)
+        found = self.request("GET", resource.path(namespace, name))
+        if not name:
+            for item in found["items"]:
+                item |= {"kind": resource.kind, "apiVersion": resource.api_version}
+        return found
+
+    def remove_all(self, *kinds: str) -> None:
+        """Delete every object of these kinds in any namespace, and wait until all are gone."""
+        resources = [self.resource(kind) for kind in kinds]
+        asked: set[str] = set()
+
+        def gone() -> bool:
+            left = [path for resource in resources for path in self._objects(resource)]
+            for path in left:
+                if path not in asked:
+                    asked.add(path)
+                    self._delete(path)
+            return not left
+
+        wait_until(gone, f"{', '.join(kinds)} to be gone", timeout_s=ANSWER_S)
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def resource(self, kind: str) -> Resource:
+        """What a name that kubectl takes means here."""
+        if kind not in self._resources:
+            self._resources = dict(self._discovered())
+        assert kind in self._resources, f"the API server has no resource {kind!r}"
+        return self._resources[kind]
+
+    def _objects(self, resource: Resource) -> Iterator[str]:
+        for item in self.request("GET", resource.path())["items"]:
+            about = item["metadata"]
+            yield resource.path(about.get("namespace", ""), about["name"])
+
+    def _delete(self, path: str) -> None:
+        status, answer = self._answered("DELETE", path, json.dumps(NOW).encode(), self._headers)
+        well = status < HTTPStatus.BAD_REQUEST or status == HTTPStatus.NOT_FOUND
+        assert well, f"DELETE {path}: {status} {answer}"
+
+    def _of(self, document: dict[str, Any]) -> Resource:
+        """Where an object is to be."""
+        kind, version = document["kind"], document["apiVersion"]
+        group = version.partition("/")[0] if "/" in version else ""
+        found = self.resource(f"{kind.lower()}.{group}")
+        root = f"/apis/{version}" if group else f"/api/{version}"
+        return found._replace(root=root)
+
+    def _discovered(self) -> Iterator[tuple[str, Resource]]:
+        """Every name of every resource; where two share one, the last is that of the first."""
+        roots = ["/api/v1"]
+        for group in self.request("GET", "/apis")["groups"]:
+            preferred = group["preferredVersion"]["groupVersion"]
+            others = [each["groupVersion"] for each in group["versions"]]
+            roots += [f"/apis/{each}" for each in dict.fromkeys([preferred, *others])]
+        for root in reversed(roots):
+            group = root.removeprefix("/apis/").partition("/")[0] if root != "/api/v1" else ""
+            for found in self.request("GET", root)["resources"]:
+                if "/" in found["name"]:
+                    continue
+                resource = Resource(root, found["name"], found["kind"], found["namespaced"])
+                names = [found["name"], found["singularName"] or found["kind"].lower()]
+                for name in [*names, *found.get("shortNames", ())]:
+                    yield name, resource
+                    yield f"{name}.{group}", resource
+
+    def _answered(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, str]:
+        """Status and body, once the server does not ask for patience."""
+
+        def asked() -> tuple[int, str] | None:
+            with self._lock:
+                answer = self._exchange(method, path, data, headers)
+            return None if answer[0] == HTTPStatus.TOO_MANY_REQUESTS else answer
+
+        answer = wait_until(asked, f"the API server to answer {method} {path}", interval_s=0.2)
+        assert answer is not None
+        return answer
+
+    def _exchange(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, str]:
+        """Status and body. A connection that the server has closed since is opened once more."""
+        for again in (True, False):
+            kept = self._connection is not None
+            try:
+                connection = self._connected()
+                connection.request(method, path, data, headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read().decode()
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if not (again and kept):
+                    raise AssertionError(f"{method} {path}: {error!r}") from error
+        raise AssertionError("unreachable")
+
+    def _connected(self) -> http.client.HTTPSConnection:
+        if self._connection is None:
+            context = create_default_context(cafile=str(self._certificate))
+            self._connection = http.client.HTTPSConnection(
+                self._address, timeout=ANSWER_S, context=context
+            )
+        return self._connection
