@@ -109,7 +109,9 @@ class RunNode:
         life = Life(asked.pid, asked.started)
         self._runs.begin(asked.pod, life, in_container=asked.in_container)
         try:
-            edits = await self.lifecycle.preparing.prepare(_holder(asked.pod))
+            edits = await self.lifecycle.preparing.prepare(
+                Holder(asked.pod, "", "", (CONTAINER,), "", (asked.pod,))
+            )
             return await asyncio.to_thread(self._handed, asked, edits)
         except BaseException:
             self._runs.end(asked.pod)
@@ -175,10 +177,6 @@ def _make_locks() -> None:
             os.fchmod(descriptor, _OPEN_TO_ALL)
     finally:
         os.close(descriptor)
-
-
-def _holder(pod: str) -> Holder:
-    return Holder(pod, "", "", (CONTAINER,), "", (pod,))
 
 
 _SAVED: Final = "runs.json"

@@ -129,7 +129,6 @@ class Specifications:
         return _text(max(OLDEST, _version(said))), found
 
     def _minors(self) -> dict[str, str]:
-        """The minor number of each card's device node, by the card's UUID."""
         found = {}
         for path in self._proc.glob("driver/nvidia/gpus/*/information"):
             with suppress(OSError, UnicodeDecodeError):

@@ -343,7 +343,6 @@ def _nodes(card: Any, made: Made, compute: int) -> tuple[DeviceNode, ...]:
 
 
 def _pairs(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of two words of a file of the kernel, if it is there."""
     with suppress(OSError):
         for line in path.read_text().splitlines():
             first, _, second = line.strip().partition(" ")

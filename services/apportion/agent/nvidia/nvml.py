@@ -391,7 +391,9 @@ class NvmlBackend:
         device = names.get(_address(event.device), "")
         if not device:
             try:
-                device = await self._call(self._naming, lambda: _uuid(event.device))
+                device = await self._call(
+                    self._naming, lambda: str(nvml.nvmlDeviceGetUUID(event.device))
+                )
             except (nvml.NVMLError, Hung):
                 return True  # lost already: the next inventory says so
         number = int(event.gpuInstanceId)
@@ -412,11 +414,6 @@ def _said(error: Exception) -> str:
 
 def _address(handle: Any) -> int | None:
     return cast(handle, c_void_p).value
-
-
-def _uuid(handle: Any) -> str:
-    """Raises NVMLError."""
-    return str(nvml.nvmlDeviceGetUUID(handle))
 
 
 def _describe(card: _Card, index: int) -> Device:

@@ -244,7 +244,6 @@ class Agent:
         await clock.pause(LEAVE_S)
 
     def _lost(self, node: str) -> bool:
-        """Whether somebody has ordered this simulated node to be lost."""
         backend = self._nodes[node].backend
         return isinstance(backend, SimulatedBackend) and backend.lost
 
@@ -488,8 +487,9 @@ def event_id(data: Payload, follows: int) -> str:
 
 
 def _as_if_well(report: NodeReported) -> NodeReported:
-    return msgspec.structs.replace(report, devices=tuple(_well(d) for d in report.devices))
-
-
-def _well(device: Device) -> Device:
-    return msgspec.structs.replace(device, healthy=True, health_reason="")
+    return msgspec.structs.replace(
+        report,
+        devices=tuple(
+            msgspec.structs.replace(d, healthy=True, health_reason="") for d in report.devices
+        ),
+    )

@@ -332,7 +332,8 @@ class FleetView:
         placed = handed(_as_placed(data), data.submitted, devices)
         known = data.shares in node.voided.get((data.pod, data.attempt), ())
         claim = Claim(placed, revision, adopted=True, doubtful=not known)
-        if self._remember and not (known or _said_to_run(data)):
+        # Pods that another scheduler placed speak of no attempt.
+        if self._remember and not (known or (data.running and data.attempt > 0)):
             _log.warning("pod %s is given nothing: only its annotations say that it may", data.pod)
         elif data.running:
             if self._remember:
@@ -378,11 +379,6 @@ class FleetView:
 def _as_said(state: DeviceState) -> Device:
     healthy, reason = state.agent_health
     return msgspec.structs.replace(state.device, healthy=healthy, health_reason=reason)
-
-
-def _said_to_run(data: PodAdopted) -> bool:
-    """Whether it runs by a placement of ours, as far as the cluster tells."""
-    return data.running and data.attempt > 0  # others' pods speak of no attempt
 
 
 def _ran(pod: PodState) -> bool:

@@ -102,7 +102,6 @@ def _life(folder: str) -> tuple[str, str] | None:
 
 
 def _text(path: str) -> str:
-    """Raises OSError."""
     with open(path, "rb") as file:  # noqa: PTH123 - a Path takes longer than the read
         return file.read(_BYTES_MAX).decode(errors="replace")
 

@@ -204,7 +204,6 @@ class Sampling:
         )
 
     def _close(self, account: Account) -> None:
-        """End the hour, and begin another one."""
         account.ended_s = self._wall_s()
         self._accounts.append(Account(account.ended_s))
         if len(self._accounts) > CLOSED_MAX + 1:

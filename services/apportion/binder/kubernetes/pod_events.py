@@ -342,7 +342,10 @@ class Telling:
         for _ in range(tries):
             try:
                 answer = await self._api.request(
-                    method, path, body=body, content_type=_form(method)
+                    method,
+                    path,
+                    body=body,
+                    content_type=MERGE_PATCH if method == "PATCH" else "application/json",
                 )
             except KubeUnavailable:
                 await self._clock.pause(PAUSE_S)
@@ -366,7 +369,6 @@ class Telling:
             self._put(tale, self._failing)
 
     def _is_queued(self, tale: Tale) -> bool:
-        """Whether this tale, or a newer one in its place, is in a queue."""
         key = _place_of(tale)
         return key in self._bad or key in self._good or key in self._failing
 
@@ -436,10 +438,6 @@ def _event_name(tale: Tale) -> str:
     """The same for what is the same, whenever it is said."""
     same = sha256(f"{tale.uid}/{tale.reason}/{tale.message}".encode())
     return f"{tale.name[:NAME_MAX]}.{same.hexdigest()[:16]}"
-
-
-def _form(method: str) -> str:
-    return MERGE_PATCH if method == "PATCH" else "application/json"
 
 
 def _rejected(data: PodRejected) -> Tale:

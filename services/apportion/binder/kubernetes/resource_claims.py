@@ -231,7 +231,6 @@ class _Pod(Struct, frozen=True):
 
 
 def _path(namespace: str, name: str = "") -> str:
-    """The path of a claim, or of all claims of a namespace."""
     path = f"{API}/namespaces/{quote(namespace, safe='')}/resourceclaims"
     return f"{path}/{quote(name, safe='')}" if name else path
 

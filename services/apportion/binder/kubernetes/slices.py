@@ -172,7 +172,6 @@ class Slices:
                 await self._publish()
 
     def _mark(self, *nodes: str) -> None:
-        """Their pools may have to be others."""
         self._marked |= dict.fromkeys(nodes)
         self._news.set()
 

@@ -228,7 +228,6 @@ class VolumeBinding:
 
 
 def _claim_path(namespace: str, name: str) -> str:
-    """The path of a claim."""
     of = quote(namespace, safe="")
     return f"/api/v1/namespaces/{of}/persistentvolumeclaims/{quote(name, safe='')}"
 

@@ -83,7 +83,6 @@ def _may_preempt(gateway: Gateway, awaited: Awaited, priorities: Mapping[str, in
 
 
 def _tell(awaited: Awaited, now: Mapping[str, Why], reported: dict[str, str]) -> None:
-    """What is waited for, on standard error."""
     for uid, why in now.items():
         if not why.evicts:
             continue

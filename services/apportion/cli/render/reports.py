@@ -186,6 +186,5 @@ def digits_of(amounts: Iterable[float | None]) -> int:
 
 
 def _h(amount: float | None) -> str:
-    """A figure in a sentence."""
     [said] = figures((amount,))
     return said

@@ -215,7 +215,6 @@ def _longest(pieces: Pieces) -> int:
 
 
 def _total(widths: list[int], left: list[int]) -> int:
-    """The cells of a line with these columns."""
     return sum(widths[place] for place in left) + len(GAP) * max(len(left) - 1, 0)
 
 

@@ -125,7 +125,6 @@ class EventStream:
         return response
 
     def _cursor(self, request: web.Request) -> int:
-        """The revision behind which the stream begins."""
         start = parsed(EventsQuery, request.query).first
         seen = request.headers.get("Last-Event-ID")
         if seen is not None:

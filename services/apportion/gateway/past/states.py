@@ -135,5 +135,4 @@ class PastStates:
 
 
 def _items(state: State) -> int:
-    """How large a state is."""
     return len(state.nodes) + len(state.node_of_device) + len(state.pods)

@@ -69,7 +69,6 @@ async def create(
 
 
 def _names(owner: str, first: str) -> Iterator[str]:
-    """The names to try, one after the other."""
     numbers = (f"{owner}-{number}" for number in itertools.count())
     few = list(itertools.islice(numbers, _ALWAYS))
     if first in few:

@@ -238,7 +238,6 @@ class Follower:
         self._note_goal()
 
     async def _newest(self) -> int:
-        """The newest revision of our subjects."""
         newest = [await stream.newest_on(self._wire, each) for each in self._subjects]
         return max(newest)
 
@@ -318,7 +317,6 @@ async def _newest_there(wire: Wire) -> int:
 
 
 def _settings(inbox: str, start: int) -> dict[str, object]:
-    """What the consumer of an ordered reader is asked to be."""
     return {
         "description": readers.OURS,
         "deliver_subject": inbox,

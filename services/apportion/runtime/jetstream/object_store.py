@@ -255,7 +255,6 @@ class Bucket:
             raise LedgerUnavailable(f"bucket {self._name} did not store: {error.description}")
 
     async def _ask(self, body: Mapping[str, object]) -> tuple[bytes, int] | None:
-        """One stored message and its place; None where there is none."""
         found = await self._direct("", msgspec.json.encode(body))
         if found is None:
             return None

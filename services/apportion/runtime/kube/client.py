@@ -222,7 +222,6 @@ class KubeApi:
                 await each.close()
 
     async def _newest(self) -> _Connection:
-        """The connection by the configuration as it is now."""
         newer = None if self._renewal is None else await self._renewal.newer()
         if newer is not None:
             old, self._before = self._before, self._connection

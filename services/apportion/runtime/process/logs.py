@@ -80,8 +80,6 @@ def configure_logs(
 
 
 def _shared(service: str, clock: Clock) -> list[Processor]:
-    """What every line goes through, ours and that of other libraries."""
-
     def stamp(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         event["time"] = rfc3339(clock.now())
         event["service"] = service

@@ -92,7 +92,6 @@ def scrapers_only(token: Path | None) -> Guard:
 
 
 def _read(path: Path | None) -> bytes:
-    """The token, empty where there is none."""
     try:
         return b"" if path is None else path.read_bytes().strip()
     except OSError:

@@ -282,7 +282,6 @@ class Facts:
                 yield Fact(change_of(pod), f"{uid}/changed/{newest}", expect)
 
     def _newest_of(self, pod: PodState) -> int:
-        """The newest revision on the pod's own subject."""
         if self._is_adopted(pod):
             return self._revisions.of(PodGone(uid=pod.uid))
         return pod.submitted_revision

@@ -426,7 +426,6 @@ class ObjectReader:
         return _amounts(tuple(parts), of_pod, claimed(self._config.dialects), infeasible)
 
     def _asks(self, spec: _PodSpec) -> bool:
-        """Whether any container asks for devices."""
         parts = (*spec.containers, *(spec.init_containers or ()))
         ours = claimed(self._config.dialects)
         return any(_names_any(bytes(part.resources), ours) for part in parts)
@@ -649,7 +648,6 @@ def _minded(
 
 
 def _mounts(volumes: bytes, pod: str) -> tuple[tuple[Disk, ...], tuple[str, ...]]:
-    """The disks and the claims of a pod that is on a node."""
     if not any(kind in volumes for kind in _MINDED_VOLUMES):
         return (), ()
     found = node_needs.mounted(msgspec.json.decode(volumes))

@@ -108,7 +108,6 @@ class ClusterView:
         )
 
     def _audiences(self, reader: ObjectReader) -> dict[str, Kind[Any]]:
-        """What each kind of object is to this view."""
         return {
             "pods": Kind(self.pods, self._read_pod, self._pod_changed, expected=self._live),
             "nodes": Kind(self.nodes, self._read_node, self._node_changed, expected=self._observed),

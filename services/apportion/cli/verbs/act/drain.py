@@ -163,7 +163,6 @@ def command(
 
 
 def _end(report: Report, *, as_json: bool, dry_run: bool) -> None:
-    """Show the report, and end with its exit code."""
     with _whole():
         if as_json:
             print_json(report)

@@ -46,7 +46,6 @@ def get(*, where: Where, as_json: bool, at: str | None) -> None:
 
 
 def _meanings() -> str:
-    """A line for each policy, with its name in a column of its own."""
     indent = " " * (max(map(len, POLICIES)) + 2)
     return "\n".join(
         textwrap.fill(f"{name:{len(indent)}}{text.prefers}", COLUMNS, subsequent_indent=indent)

@@ -172,7 +172,6 @@ def command(
 
 
 async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> None:
-    """Fill the report."""
     gateway = Gateway(where.gateway_url())
     async with open_ledger(where.reach()) as ledger:
         newest = await ledger.last_revision()
@@ -377,7 +376,6 @@ def of_plan(report: Report) -> str:
 
 
 def _outcomes(report: Report, *, waited: bool) -> Rows:
-    """One row for each pod, queue and quota."""
     made = table("POD", "OUTCOME", wraps=("OUTCOME",))
     would = "would be " if report.dry_run else ""
     if waited:
@@ -408,7 +406,6 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
 
 
 def _waited(report: Report, made: Rows) -> None:
-    """One row for each pod that was waited for."""
     for name, text in report.placed.items():
         room = evicted_for(report.evicted.get(name, []))
         made.add_row(plain(name), plain(f"{text}{room}"))
@@ -419,7 +416,6 @@ def _waited(report: Report, made: Rows) -> None:
 
 
 def _limits(report: Report, made: Rows, would: str) -> None:
-    """One row for each queue and quota."""
     for name, revision in report.limits.items():
         at = f" at revision {revision}" if revision else ""
         made.add_row(plain(name), f"{would}in force{at}")

@@ -226,7 +226,6 @@ def _placed(where: Where, pod: str, namespace: str | None) -> int:
 
 
 def _records(where: Where, signed: Checkpoint, archives: tuple[Path, ...]) -> list[Record]:
-    """The records of a receipt, from the archives or the ledger."""
     if not archives:
         return run(_read(where.reach(), signed))
     records: list[Record] = []
@@ -326,7 +325,6 @@ def _checked(data: bytes, keys: list[VerifyingKey]) -> Shown:
 
 
 def _words(proof: Proof) -> str:
-    """The event in words, where this build knows it."""
     try:
         event = decode(proof.message(), subject=proof.subject)
     except EventError:

@@ -384,7 +384,6 @@ def _say(outcome: Verified, *, as_json: bool) -> None:
 
 
 def _say_contradictions(out: Console, outcome: Verified) -> None:
-    """Name what changed nothing, the newest last."""
     earlier = outcome.contradictions - len(outcome.contradicting)
     if earlier > 0:
         out.print(f"{many(earlier, 'earlier event')} changed nothing")

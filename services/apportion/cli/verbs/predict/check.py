@@ -229,7 +229,6 @@ def _unreadable(problem: Problem) -> Row:
 
 
 def _show(report: Report, sources: Iterable[str]) -> None:
-    """Document by document, as they stand in the files."""
     out = console()
     places = {source: place for place, source in enumerate(dict.fromkeys(sources))}
     rows: tuple[Row | Skipped, ...] = (*report.documents, *report.skipped)

@@ -287,7 +287,6 @@ def bars(values: list[float], most: float, *, in_ascii: bool = False) -> list[st
 
 
 def _write_chart(path: Path, answer: ReplayAnswer, begin: str) -> None:
-    """The same as on the terminal, in a file. Raises NotFound."""
     paper = Console(record=True, file=io.StringIO(), width=100, force_terminal=True)
     _show(paper, answer, begin)
     if path.suffix.lower() == ".svg":

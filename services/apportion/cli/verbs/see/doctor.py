@@ -117,7 +117,6 @@ async def _of_ledger(where: Where, monitor: str) -> tuple[LedgerFacts | None, st
 
 
 async def _of_kubernetes(choice: KubeChoice) -> KubeFacts | None:
-    """What is seen of the cluster, where one is asked for."""
     if not choice.wanted:
         return None
     from apportion.runtime.kube.examining import examine_kube  # see kube_options

@@ -165,7 +165,6 @@ def _gateway(where: Where) -> str:
 def _asked(
     url: str, report: str, form: str, given: Mapping[str, Any]
 ) -> ReportAnswer | IdleAnswer | str:
-    """What the gateway says of it."""
     query = {
         "by": str(given["by"]), "from": given["start"], "to": given["end"], "step": given["step"],
     }  # fmt: skip

@@ -155,7 +155,6 @@ class _Seen:
 
 
 def _once(gateway: Gateway, query: dict[str, str]) -> tuple[SummaryAnswer, list[DeviceAnswer]]:
-    """All devices, and the cluster at a glance."""
     then = {"at": query["at"]} if "at" in query else {}
     summary = gateway.ask("summary", answer=SummaryAnswer, query=then)
     with naming_nodes(gateway, query):

@@ -81,7 +81,6 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
 def _detail(
     gateway: Gateway, moment: dict[str, object], node: str, target: str
 ) -> NodeDetail | None:
-    """The node of the target with its devices; None where it has left."""
     try:
         name = node or _node_of(gateway, moment, target)
         return gateway.ask("nodes", name, answer=NodeDetail, query=moment)

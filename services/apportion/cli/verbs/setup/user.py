@@ -38,7 +38,6 @@ _DATA = click.option("--data", type=click.Path(file_okay=False, path_type=Path),
 def _agents(
     _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, tuple[str, ...]]:
-    """The nodes of each agent."""
     found: dict[str, tuple[str, ...]] = {}
     for text in given:
         name, _, nodes = text.partition("=")

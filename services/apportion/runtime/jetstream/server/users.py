@@ -305,7 +305,6 @@ def _no_such_role(role: str, name: str, addable: Sequence[str]) -> str:
 
 
 def _copied(source: Path, target: Path, mode: int) -> None:
-    """Copy a file, unless it stands there already."""
     data = source.read_bytes()
     if not target.exists() or target.read_bytes() != data:
         write_whole(target, data, mode=mode)
