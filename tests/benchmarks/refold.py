@@ -5,10 +5,8 @@
 A real nats-server holds 1,000,000 events over 5,000 nodes of 8 devices: pods of 34 shapes that
 are submitted, placed, bound, allocated and gone, one in ten of them left running. `events_per_s`
 is what a service's own reader folds, from the first revision until it is caught up.
-`raw_read_per_s` is what an empty callback of the client library's own ordered push consumer reads
-of the same ledger in the same run, and `ratio` the one over the other. `follow_per_s` is what an
-empty callback of our own reader reads, by which decoding and folding alone can be told: it does
-without most of what the library does for a message, so it is the faster of the two.
+`follow_per_s` is what an empty callback of our own reader reads in the same run, and `ratio` the
+one over the other: what decoding and folding leave of it.
 `snapshot_restore_s` is from asking the object store until there is a state of 80,000 devices and
 200,000 live placements; `snapshot_pause_ms` is the longest that writing it held the loop.
 `*_cpu_s` are the processor's seconds, which say more where the machine has other work.
@@ -24,18 +22,14 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-import nats
 import uvloop
 from msgspec import structs
-from nats.aio.msg import Msg
-from nats.js.api import ConsumerConfig
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
-from apportion.runtime.jetstream.wire import STREAM
-from apportion.runtime.ledger.port import ALL_SUBJECTS, Draft, Record
+from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.cpu_policy import seldom_look_for_cycles
@@ -134,27 +128,6 @@ async def fill(bus: Bus, events: int, nodes: int) -> None:
             await writers[role].append(drafts)
 
 
-async def measure_raw(url: str, role: str, events: int) -> float:
-    """Messages per second of an empty callback of the client library, by itself."""
-    read, done = itertools.count(1), asyncio.Event()
-
-    async def nothing(_message: Msg) -> None:
-        if next(read) == events:
-            done.set()
-
-    async with await nats.connect(url, inbox_prefix=f"_INBOX_{role}") as client:
-        began = time.perf_counter()
-        await client.jetstream().subscribe(
-            ALL_SUBJECTS,
-            stream=STREAM,
-            config=ConsumerConfig(name="raw"),  # who has no name may not make one
-            ordered_consumer=True,
-            cb=nothing,
-        )
-        await done.wait()
-        return events / (time.perf_counter() - began)
-
-
 async def measure_follow(ledger: JetStreamLedger) -> float:
     """Records per second of an empty callback of our own reader."""
 
@@ -245,7 +218,6 @@ async def run(folder: Path, events: int, nodes: int, scale: float) -> dict[str, 
     async with running_bus(folder) as bus:
         await fill(bus, events, nodes)
         ledger = await bus.connect("auditor")
-        raw = await measure_raw(bus.server.url_for("auditor"), "auditor", events)
         follow = await measure_follow(ledger)
         rate, cpu = await measure_fold(ledger)
         memory = rss_mb()
@@ -254,9 +226,8 @@ async def run(folder: Path, events: int, nodes: int, scale: float) -> dict[str, 
         )
     return {
         "events_per_s": round(rate),
-        "raw_read_per_s": round(raw),
-        "ratio": round(rate / raw, 3),
         "follow_per_s": round(follow),
+        "ratio": round(rate / follow, 3),
         "fold_cpu_s": round(cpu, 2),
         **figures,
         "rss_mb": round(memory),

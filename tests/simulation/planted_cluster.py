@@ -212,7 +212,7 @@ def _spent_ids_believed(patch: Patch) -> None:
 
 def _taken_back_unasked(patch: Patch) -> None:
     """A watcher that has not heard of a pod's end holds it again, once another one let go of it."""
-    patch.setattr(Doubts, "note", lambda _self, _uid: None)
+    patch.setattr(Doubts, "note", lambda _self, _uid, _revision: None)
 
 
 def _compares_what_moved_on(patch: Patch) -> None:
