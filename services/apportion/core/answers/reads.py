@@ -197,10 +197,15 @@ class RefusedReportAnswer(Answer, frozen=True):
 
 
 class ClosedDevice(Answer, frozen=True):
-    """A device that nothing new may go onto for its own sake, and why in words."""
+    """A device that nothing new may go onto for its own sake: it failed, or is cordoned, or both.
+
+    `cause` is made from `failed` and `cordons`.
+    """
 
     device: Everyone[str]
-    cause: People[str]
+    cause: Made[str] = ""
+    failed: Everyone[FailedDevice | None] = None
+    cordons: Everyone[tuple[CordonAnswer, ...]] = ()
 
 
 class NodeAnswer(Answer, frozen=True):
@@ -259,7 +264,8 @@ class DeviceAnswer(Answer, frozen=True):
     instances more there is room for at most.
 
     `healthy` is what was last said of it: where the node is not ready nobody knows whether it still
-    is, and `node_silent` is when its agent was found silent.
+    is, and `node_silent` is when its agent was found silent. `cordon` and `node_cordon` are made
+    from the reasons of the device, and from those of its node and of Kubernetes.
     """
 
     device: Everyone[str]
@@ -277,9 +283,11 @@ class DeviceAnswer(Answer, frozen=True):
     present: Everyone[bool] = True
     healthy: Everyone[bool] = True
     health_reason: People[str] = ""
-    cordon: People[str] = ""
+    cordon: Made[str] = ""
     cordons: Everyone[tuple[CordonAnswer, ...]] = ()
-    node_cordon: People[str] = ""
+    node_cordon: Made[str] = ""
+    node_cordons: Everyone[tuple[CordonAnswer, ...]] = ()
+    node_unschedulable: Everyone[bool] = False
     node_ready: Everyone[bool] = True
     node_silent: Everyone[str] = ""
     numa: Everyone[int | None] = None

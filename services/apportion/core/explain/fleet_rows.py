@@ -57,7 +57,8 @@ class PackedNode(Struct, frozen=True, array_like=True):
     `models` are pairs of a model and the MiB of one card. `cards` are triples, one behind the
     other: index, place in `models`, `CardState`. By the place of the card, `notes` say why it
     failed and `cordons` who took it off offer, for a card may be both; `cordon` is that of the
-    whole node.
+    whole node. `hardware` has the cards of a node whose pool no label names: how many, place in
+    `models`, and the mode unless it is hami-core.
     """
 
     node: Everyone[str]
@@ -69,6 +70,7 @@ class PackedNode(Struct, frozen=True, array_like=True):
     notes: People[dict[str, str]]
     pods: Everyone[tuple[PackedPod, ...]]
     cordons: People[dict[str, str]]
+    hardware: Everyone[tuple[tuple[int, int, str], ...]] = ()
 
 
 class PackedUse(Struct, frozen=True, array_like=True):
@@ -99,18 +101,23 @@ class FleetAnswer(Answer, frozen=True):
     time: Everyone[str] = ""
 
 
-def pool_of(node: NodeState) -> str:
-    """The pool that a node belongs to: by its labels, else what its cards are."""
+Kind = tuple[str, str]
+"""The model of a card, and its mode unless that is hami-core."""
+
+
+def pool_of(node: NodeState) -> tuple[str, dict[Kind, int]]:
+    """The pool that a node belongs to: its name by a label, else by the cards that are counted."""
     labels = node.host.labels
     for label in POOL_LABELS:
         if labels.get(label):
-            return labels[label]
-    counts: dict[str, int] = {}
+            return labels[label], {}
+    counts: dict[Kind, int] = {}
     for state in node.devices:
         device = state.device
-        mode = "" if device.mode == "hami-core" else f" {device.mode}"
-        counts[f"{device.model}{mode}"] = counts.get(f"{device.model}{mode}", 0) + 1
-    return " + ".join(f"{count} x {model}" for model, count in counts.items()) or "no cards"
+        kind = device.model, "" if device.mode == "hami-core" else device.mode
+        counts[kind] = counts.get(kind, 0) + 1
+    said = (f"{count} x {' '.join(filter(None, kind))}" for kind, count in counts.items())
+    return " + ".join(said) or "no cards", counts
 
 
 def packed_node(node: NodeState) -> PackedNode:
@@ -136,9 +143,11 @@ def packed_node(node: NodeState) -> PackedNode:
         if state.cordons:
             cordons[str(at)] = cordon_words(state.cordons)
         cards += (device.index, model, int(bits))
+    pool, hardware = pool_of(node)
+    names = [model for model, _ in models]
     return PackedNode(
         node=node.name,
-        pool=pool_of(node),
+        pool=pool,
         ready=int(node.ready),
         cordon=cordon_words(node.cordons) or node.cordoned,
         models=tuple(models),
@@ -146,6 +155,9 @@ def packed_node(node: NodeState) -> PackedNode:
         notes=notes,
         pods=tuple(_pods(node, place)),
         cordons=cordons,
+        hardware=tuple(
+            (count, names.index(model), mode) for (model, mode), count in hardware.items()
+        ),
     )
 
 

@@ -14,10 +14,21 @@ from typing import Any, Final, get_type_hints
 from msgspec import UNSET, Struct, structs
 
 from apportion.core.answers.plans import PlanAnswer, PlannedPod
-from apportion.core.answers.reads import CauseRow, Eviction, NodeAnswer, QueuedPod, Why, WhyRefused
+from apportion.core.answers.reads import (
+    CauseRow,
+    ClosedDevice,
+    DeviceAnswer,
+    Eviction,
+    NodeAnswer,
+    QueuedPod,
+    Why,
+    WhyRefused,
+)
 from apportion.core.answers.visibility import NOT_TOLD, OF_OTHERS, OTHERS, Kept, Rule, Seen
 from apportion.core.explain.text.answer_text import (
     cause_with_text,
+    closed_with_text,
+    device_with_text,
     eviction_with_text,
     node_with_text,
     plan_with_text,
@@ -85,6 +96,8 @@ _EVERYONES: Final = frozenset((Rule.EVERYONE,))
 _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
 _TEXTS: Final[Mapping[type, Callable[[Any], Any]]] = {
     CauseRow: cause_with_text,
+    ClosedDevice: closed_with_text,
+    DeviceAnswer: device_with_text,
     Eviction: eviction_with_text,
     NodeAnswer: node_with_text,
     PlanAnswer: plan_with_text,

@@ -20,13 +20,17 @@ from apportion.core.answers.reads import (
     SummaryAnswer,
 )
 from apportion.core.devices.catalogue import mig_profiles
-from apportion.core.devices.cordons import cordon_words
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.causes import cause_words, cordon_answers
 from apportion.core.explain.fleet_context import Explainer
 from apportion.core.explain.health import failed_devices, failure, unready
 from apportion.core.explain.not_queued import unlooked
 from apportion.core.explain.text import words
+from apportion.core.explain.text.answer_text import (
+    closed_with_text,
+    device_with_text,
+    node_with_text,
+)
 from apportion.core.explain.text.event_text import rejection_words
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.shaping import spec_digest
@@ -159,11 +163,10 @@ def node_answer(node: NodeState) -> NodeAnswer:
     """One node as the read API shows it, with its devices."""
     host = node.host
     present = [device for device in node.devices if device.present]
-    return NodeAnswer(
+    answer = NodeAnswer(
         node=node.name,
         ready=node.ready,
         gone=node.gone,
-        cordon=node_cordon_words(node),
         cordons=cordon_answers(node.cordons),
         unschedulable=node.drained,
         silent=node.silent,
@@ -184,16 +187,17 @@ def node_answer(node: NodeState) -> NodeAnswer:
         placement_revision=node.fence,
         of_kubernetes=node.observed is not None and node.observed.version > 0,
     )
+    return node_with_text(answer)
 
 
 def _closed(devices: Iterable[DeviceState]) -> Iterator[ClosedDevice]:
     """Those that are not open, whatever their node is."""
     for each in devices:
-        failed, cordon = failure(each), cordon_words(each.cordons) or each.cordon
-        causes = [f"has failed ({failed.reason})"] if failed else []
-        causes += [f"is cordoned: {cordon}"] if cordon else []
-        if causes:
-            yield ClosedDevice(device=each.device.id, cause=" and ".join(causes))
+        failed = failure(each)
+        if failed is not None or each.cordons:
+            yield closed_with_text(ClosedDevice(
+                device=each.device.id, failed=failed, cordons=cordon_answers(each.cordons)
+            ))  # fmt: skip
 
 
 def _devices_open(node: NodeState) -> int:
@@ -208,11 +212,6 @@ def _refused(report: RefusedReport | None) -> RefusedReportAnswer | None:
     return RefusedReportAnswer(
         cause=report.cause, message=report.message, revision=report.revision, time=report.time
     )
-
-
-def node_cordon_words(node: NodeState) -> str:
-    """Why nothing new goes to the node, with who says so since when; empty where it may."""
-    return cordon_words(node.cordons) or node.cordoned
 
 
 def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
@@ -239,7 +238,7 @@ def _device_answer(
     node: NodeState, state: DeviceState, holders: tuple[Holder, ...]
 ) -> DeviceAnswer:
     device = state.device
-    return DeviceAnswer(
+    answer = DeviceAnswer(
         device=device.id,
         node=node.name,
         index=device.index,
@@ -255,14 +254,15 @@ def _device_answer(
         present=state.present,
         healthy=state.healthy,
         health_reason=state.health_reason,
-        cordon=cordon_words(state.cordons),
         cordons=cordon_answers(state.cordons),
-        node_cordon=node_cordon_words(node),
+        node_cordons=cordon_answers(node.cordons),
+        node_unschedulable=node.drained,
         node_ready=node.ready,
         node_silent=node.silent,
         numa=device.numa,
         holders=holders,
     )
+    return device_with_text(answer)
 
 
 def _slots_free(state: DeviceState) -> int:

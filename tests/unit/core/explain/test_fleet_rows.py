@@ -82,14 +82,17 @@ def test_a_card_that_is_no_more_reported_stays_while_it_is_held() -> None:
 def test_a_pool_is_named_by_the_cluster_or_by_its_cards() -> None:
     """The label of a known provisioner goes before what the node has."""
 
-    def pool(report: NodeReported) -> str:
+    def pool(report: NodeReported) -> tuple[str, dict[tuple[str, str], int]]:
         return pool_of(Ledger(report).node("n1"))
 
     cards = gpu("g0", model="NVIDIA H100"), gpu("g1", model="NVIDIA H100", mode="mig")
-    assert pool(node("n1", *cards)) == "1 x NVIDIA H100 + 1 x NVIDIA H100 mig"
+    counts = {("NVIDIA H100", ""): 1, ("NVIDIA H100", "mig"): 1}
+    assert pool(node("n1", *cards)) == ("1 x NVIDIA H100 + 1 x NVIDIA H100 mig", counts)
+    hardware = packed_node(Ledger(node("n1", *cards)).node("n1")).hardware
+    assert hardware == ((1, 0, ""), (1, 0, "mig"))
     host = Host(cpu_milli=1, memory_mib=1, labels={"karpenter.sh/nodepool": "train"})
-    assert pool(node("n1", *cards, host=host)) == "train"
-    assert pool(node("n1")) == "no cards"
+    assert pool(node("n1", *cards, host=host)) == ("train", {})
+    assert pool(node("n1")) == ("no cards", {})
 
 
 def test_a_row_of_the_wire_is_the_row() -> None:

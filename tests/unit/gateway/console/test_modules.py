@@ -35,7 +35,8 @@ def share(device: str, memory_mib: int, cores: int, template: str = "") -> dict[
 
 
 LAID = """const [widths, across] = given;
-  const pools = widths.map((width, at) => ({ name: `pool ${at}`, width, cards: width }));
+  const pools = widths.map((width, at) => (
+    { name: `pool ${at}`, hardware: [], width, cards: width }));
   for (const [at, pool] of pools.entries())
     pool.nodes = Array.from({ length: given[3] ?? 1 }, (_, place) => (
       { name: given[2] ?? `h100-${at}`, home: pool, place, count: pool.width }));
@@ -64,8 +65,11 @@ LAID = """const [widths, across] = given;
         ("m.clock(Date.parse('2026-11-20T14:20:07Z'))", "14:20:07"),
         ("m.shortModel('NVIDIA H100 80GB HBM3')", "H100 80GB"),
         ("m.shortModel('Tesla V100-SXM2-32GB')", "V100 32GB"),
-        ("m.poolWords('8 x NVIDIA A100-SXM4-40GB mig')", "8 \N{MULTIPLICATION SIGN} A100 40GB mig"),
-        ("m.poolWords('train-h100')", "train-h100"),
+        (
+            "m.poolWords({ hardware: [{ count: 8, model: 'NVIDIA A100-SXM4-40GB', mode: 'mig' }]})",
+            "8 \N{MULTIPLICATION SIGN} A100 40GB mig",
+        ),
+        ("m.poolWords({ name: 'train-h100', hardware: [] })", "train-h100"),
         (
             "m.subjectWords('apportion.v1.inventory.gpu-1%2Eexample%2Ecom')",
             "inventory.gpu-1.example.com",
@@ -299,7 +303,8 @@ def test_all_cards_have_a_place_of_their_own_and_are_found_there(
     found = node.run(
         "fleet/layout.js",
         """const [count] = given, pools = [
-          { name: 'big', width: 8, nodes: [] }, { name: 'small', width: 4, nodes: [] }];
+          { name: 'big', hardware: [], width: 8, nodes: [] },
+          { name: 'small', hardware: [], width: 4, nodes: [] }];
         for (let at = 0; at < count; at += 1) {
           const pool = pools[at % 5 ? 0 : 1];
           const place = pool.nodes.length;
@@ -332,7 +337,7 @@ def test_zooming_keeps_what_is_under_the_pointer(node: NodeModules) -> None:
     """In and out again, the same card stays there."""
     found = node.run(
         "fleet/layout.js",
-        """const pool = { name: 'p', width: 8, nodes: [] };
+        """const pool = { name: 'p', hardware: [], width: 8, nodes: [] };
         for (let at = 0; at < 500; at += 1)
           pool.nodes.push({ name: `n-${at}`, home: pool, place: at, count: 8 });
         const layout = new m.Layout([pool], 1104, 588, 1);
@@ -411,7 +416,10 @@ def test_a_chart_holds_its_values_and_its_axis_is_round(node: NodeModules) -> No
 
 def test_a_pool_that_there_is_not_is_told_of(golden: Golden, node: NodeModules) -> None:
     """With those that there are, by the names that the picture has; a part of a name is enough."""
-    code = "return m.odd(given[0], 'all', ['8 x NVIDIA H100 80GB HBM3', 'spare']);"
+    code = """const cards = [{ count: 8, model: 'NVIDIA H100 80GB HBM3', mode: '' }];
+        const pools = [{ name: '8 x NVIDIA H100 80GB HBM3', hardware: cards },
+          { name: 'spare', hardware: [] }];
+        return m.odd(given[0], 'all', pools);"""
     [said] = node.run("fleet/filter.js", code, "pool:train")
     golden({"pool:train": said})
     assert node.run("fleet/filter.js", code, "pool:h100") == []
@@ -460,8 +468,9 @@ def test_a_pool_with_a_name_of_its_own_says_what_its_cards_are(node: NodeModules
     """Beside the name; where the name says it already it is not said twice."""
     models = node.run(
         "fleet/model.js",
-        """const rows = [['train', 'a'], ['8 x NVIDIA H100 80GB HBM3', 'b']].map(([pool, name]) =>
-          [name, pool, 1, '', [['NVIDIA H100 80GB HBM3', 1000]], [0, 0, 0, 1, 0, 0], {}, [], {}]);
+        """const rows = [['train', []], ['2 x NVIDIA H100 80GB HBM3', [[2, 0, '']]]].map(
+          ([pool, hardware]) => [`of ${pool}`, pool, 1, '', [['NVIDIA H100 80GB HBM3', 1000]],
+            [0, 0, 0, 1, 0, 0], {}, [], {}, hardware]);
         const f = new m.Fleet();
         f.take({ whole: true, revision: 7, nodes: rows, gone: [] });
         return f.pools.map(pool => [pool.name, pool.models]);""",

@@ -12,6 +12,9 @@ from msgspec import structs
 from apportion.core.answers.plans import PlanAnswer, PlannedPod
 from apportion.core.answers.reads import (
     CauseRow,
+    ClosedDevice,
+    CordonAnswer,
+    DeviceAnswer,
     Eviction,
     NodeAnswer,
     OffOffer,
@@ -71,8 +74,29 @@ def _off_words(off: OffOffer) -> str:
 
 def node_with_text(node: NodeAnswer) -> NodeAnswer:
     """The node with why nothing new goes there."""
-    said = cordon_words(node.cordons) or (DRAINED if node.unschedulable else "")
-    return structs.replace(node, cordon=said)
+    return structs.replace(
+        node, cordon=_node_cordon(node.cordons, unschedulable=node.unschedulable)
+    )
+
+
+def _node_cordon(cordons: Sequence[CordonAnswer], *, unschedulable: bool) -> str:
+    return cordon_words(cordons) or (DRAINED if unschedulable else "")
+
+
+def device_with_text(device: DeviceAnswer) -> DeviceAnswer:
+    """The device with why nothing new goes onto it, and why not onto its node."""
+    return structs.replace(
+        device,
+        cordon=cordon_words(device.cordons),
+        node_cordon=_node_cordon(device.node_cordons, unschedulable=device.node_unschedulable),
+    )
+
+
+def closed_with_text(device: ClosedDevice) -> ClosedDevice:
+    """The device with why it is not open, as in `has failed (XID 79)`."""
+    causes = [f"has failed ({device.failed.reason})"] if device.failed is not None else []
+    causes += [f"is cordoned: {cordon_words(device.cordons)}"] if device.cordons else []
+    return structs.replace(device, cause=" and ".join(causes))
 
 
 def _counted(names: Sequence[str], count: int) -> str:

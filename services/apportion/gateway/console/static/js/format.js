@@ -110,8 +110,13 @@ export const shortModel = model =>
     .replace(/[\s-]+(HBM\w*|SXM\d?|PCIe)\b/gi, "")
     .replace(/-(?=\d+GB)/g, " ");
 
-/** A pool as people say it: 8 x NVIDIA H100 80GB HBM3 as 8 × H100 80GB; a name of its own stays. */
-export const poolWords = pool => shortModel(pool).replace(/(\d) x /g, "$1 × ");
+/** A pool as people say it: 8 × H100 80GB, by the cards of each node; a name of its own stays. */
+export const poolWords = ({ name, hardware }) =>
+  hardware.length
+    ? hardware
+        .map(({ count, model, mode }) => `${count} × ${shortModel(model)}${mode && ` ${mode}`}`)
+        .join(" + ")
+    : name;
 
 /** How much of a pool there is: 2 nodes, 16 cards. */
 export const poolCounts = ({ nodes, cards }) =>
@@ -122,7 +127,7 @@ export const poolCounts = ({ nodes, cards }) =>
  * 2 nodes of 8 × H100 80GB, 16 cards; train-h100, 2 nodes, 16 cards.
  */
 export function poolHeading(pool) {
-  const words = poolWords(pool.name);
-  if (!/^\d+ × /.test(words)) return `${words}, ${poolCounts(pool)}`;
+  const words = poolWords(pool);
+  if (!pool.hardware.length) return `${words}, ${poolCounts(pool)}`;
   return `${many(pool.nodes.length, "node")} of ${words}, ${many(pool.cards, "card")}`;
 }

@@ -29,7 +29,7 @@ export function odd(text, show = "all", pools = []) {
   for (const [kind, wanted] of words(text)) {
     if (kind === "state" && !states.includes(wanted))
       said.push(`No state is called “${wanted}”; ${listed(states)} are.`);
-    if (kind === "pool" && pools.length && !pools.some(name => isOfPool(name, wanted)))
+    if (kind === "pool" && pools.length && !pools.some(pool => isOfPool(pool.name, wanted)))
       said.push(`No pool is called “${wanted}”; ${poolsSaid(pools)}.`);
     if (!kind && wanted.includes(":"))
       said.push(

@@ -21,8 +21,8 @@ const LABEL_ROOM = 60; // longer ones are cut to as much: four cards of a phone 
  * its counts with how much is granted.
  */
 function nameRoom(pool) {
-  const { name, models: [model = ""] = [] } = pool;
-  const letters = poolWords(name).length + (model ? model.length + 1 : 0);
+  const { models: [model = ""] = [] } = pool;
+  const letters = poolWords(pool).length + (model ? model.length + 1 : 0);
   return Math.min(
     ROOM_MOST,
     Math.max(LETTER_ROOM * letters, SMALL_LETTER_ROOM * poolCounts(pool).length + PERCENT_ROOM),

@@ -3,7 +3,7 @@
 // It takes the gateway's packed rows (core/explain/fleet_rows.py has their fields) and lays them out so
 // that one pass over a node draws it: shares lie card by card, `start[card]` to `start[card + 1]`.
 // A row takes the place of the one before, so what changed costs what changed. Pure: no page, no DOM.
-import { byName, poolWords, shortModel } from "../format.js";
+import { byName, shortModel } from "../format.js";
 import { meetNamespaces, namespacePlace } from "../colours.js";
 
 export const FAILED = 1;
@@ -17,7 +17,8 @@ const IDLE_BELOW = 0.05;
 const EXAMPLE_CHARS = 26;
 
 /** One node out of its packed row. */
-export function unpack([name, pool, ready, cordon, models, cards, notes, pods, cordons]) {
+export function unpack(row) {
+  const [name, pool, ready, cordon, models, cards, notes, pods, cordons, hardware = []] = row;
   const count = cards.length / 3;
   const state = new Array(count);
   const index = new Array(count);
@@ -46,6 +47,11 @@ export function unpack([name, pool, ready, cordon, models, cards, notes, pods, c
   return {
     name,
     pool,
+    hardware: hardware.map(([cards, place, mode]) => ({
+      count: cards,
+      model: models[place][0],
+      mode,
+    })), // an older gateway names the pool alone
     ready: Boolean(ready),
     cordon,
     notes,
@@ -134,6 +140,7 @@ export class Fleet {
       if (!pools.has(node.pool))
         pools.set(node.pool, {
           name: node.pool,
+          hardware: node.hardware,
           nodes: [],
           cards: 0,
           width: 1,
@@ -240,8 +247,9 @@ export class Fleet {
 
 /** The models of a pool's cards, as people say them; none where its name says the same. */
 function modelsOf(pool) {
+  if (pool.hardware.length) return [];
   const models = new Set(pool.nodes.flatMap(node => node.model.map(([model]) => model)));
-  return [...models].map(shortModel).filter(model => !poolWords(pool.name).includes(model));
+  return [...models].map(shortModel).filter(model => !pool.name.includes(model));
 }
 
 /** How many cards' worth of a pool is granted. */

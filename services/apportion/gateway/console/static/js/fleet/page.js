@@ -316,11 +316,7 @@ class FleetPage {
 
   /** What of the address means nothing here is said, and what would. */
   tellOdd() {
-    const said = odd(
-      this.text,
-      this.wrong.show,
-      this.fleet.pools.map(pool => pool.name),
-    );
+    const said = odd(this.text, this.wrong.show, this.fleet.pools);
     if (!["", "state", "namespace"].includes(this.wrong.by))
       said.push(
         `Cards are not coloured by “${this.wrong.by}”; by=state and by=namespace are there.`,

@@ -245,7 +245,7 @@ export class Painter {
       );
     return {
       one: [bold(poolHeading(pool)), held, ...models],
-      name: [bold(poolWords(pool.name)), ...models],
+      name: [bold(poolWords(pool)), ...models],
       counts: [small(poolCounts(pool), "--muted"), held],
     };
   }
