@@ -16,7 +16,8 @@ from apportion.core.answers.past import PodNames
 from apportion.core.answers.reads import DeviceAnswer, NodeDetail, PodAnswer, Why
 from apportion.core.explain.text import device_names
 from apportion.core.explain.text.event_text import listed
-from apportion.core.explain.text.suggestions import near, target_meant
+from apportion.core.explain.text.suggestions import target_meant
+from apportion.core.similarity import near
 
 
 def split_name(pod: str, namespace: str | None) -> tuple[str, str]:

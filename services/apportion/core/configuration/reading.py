@@ -4,7 +4,6 @@ Invariant: whatever the document is, reading it ends in a configuration or a `Co
 """
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ from apportion.core.configuration.checks import check
 from apportion.core.configuration.errors import ConfigurationError
 from apportion.core.configuration.hami_volcano_keys import Passed, without_foreign
 from apportion.core.configuration.keys import KEYS
+from apportion.core.similarity import near
 from apportion.core.workloads.document import ManifestError, below, cleaned, refusal
 from apportion_schemas import Configuration
 
@@ -112,7 +112,6 @@ def _check_keys(value: object, kind: inspect.Type, path: str) -> None:
 
 
 def _unknown(path: str, key: str, value: object, known: list[str]) -> ConfigurationError:
-    lower = {name.lower(): name for name in known}
-    near = get_close_matches(key.lower(), lower, n=1, cutoff=0.5)
-    fix = f"write {lower[near[0]]}, or remove it" if near else f"write one of {', '.join(known)}"
+    like = near(key, known, alike=0.5, most=1, seen_as=str.lower)
+    fix = f"write {like[0]}, or remove it" if like else f"write one of {', '.join(known)}"
     return ConfigurationError(path, value, "is under a key that is not known", fix)

@@ -7,7 +7,6 @@ the same devices with the same ids on every machine and in every run.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from apportion.core.devices.models import Model, models
+from apportion.core.similarity import near
 from apportion_schemas import Device
 from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import COUNT_MAX
@@ -78,7 +78,7 @@ def find_model(name: str) -> Model:
     if name.lower() in known:
         return known[name.lower()][1]
     longer = [key for key in known if key.startswith(name.lower())]
-    close = longer or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.4) or known
+    close = longer or near(name.lower(), known, alike=0.4, seen_as=str) or known
     raise SimulationInvalid(
         f"devices: model {name!r} is not known; use {', '.join(known[key][0] for key in close)}"
     )

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from apportion.core.explain.text.suggestions import near
 from apportion.core.explain.text.vocabulary import OUTCOMES, PHASES, STORY
+from apportion.core.similarity import near
 from apportion.runtime.ledger.moments import MomentError, parse_moment
 from apportion_schemas.catalogue import CATALOGUE
 from tests.support.golden import Golden

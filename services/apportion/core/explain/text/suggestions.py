@@ -6,48 +6,17 @@ Invariant: only names that are there are offered, so that the one that is copied
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
-from typing import Final
 
 from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.natural import natural
 from apportion.core.explain.text.words import device_words
-
-OFFERED_MAX: Final = 3
-_ALIKE: Final = str.maketrans("oil", "011")
-ALIKE: Final = 0.6
-"""From nothing in common, 0, to the same, 1."""
+from apportion.core.similarity import ALIKE, near
 
 
 def did_you_mean(name: str, known: Iterable[str], *, alike: float = ALIKE) -> str:
     """As in `did you mean mps-1?`; empty where no known name is near."""
     found = near(name, known, alike=alike)
     return f"did you mean {listed(found)}?" if found else ""
-
-
-def near(name: str, known: Iterable[str], *, alike: float = ALIKE) -> list[str]:
-    """The few known names that are most like it, and at least so much, the nearest first; letters
-    that look like digits are taken for these.
-    """
-    by_look: dict[str, list[str]] = {}
-    for each in sorted(set(known), key=natural):
-        by_look.setdefault(_look(each), []).append(each)
-    found = get_close_matches(_look(name), list(by_look), n=OFFERED_MAX, cutoff=alike)
-    same = [each for look in found for each in _as_written(name, by_look[look])]
-    return same[:OFFERED_MAX]
-
-
-def _as_written(name: str, alike: list[str]) -> list[str]:
-    """Those that look the same, the ones with most letters as they were written first."""
-
-    def same(each: str) -> int:
-        return sum(one == other for one, other in zip(name, each, strict=False))
-
-    return sorted(alike, key=lambda each: (-same(each), each))
-
-
-def _look(name: str) -> str:
-    return name.lower().translate(_ALIKE)
 
 
 def named(what: str, known: Iterable[str]) -> str:

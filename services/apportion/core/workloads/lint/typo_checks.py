@@ -18,7 +18,6 @@ plain.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
@@ -27,6 +26,7 @@ import msgspec
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.devices.models import models
 from apportion.core.grants.controls import HIGH, PRIORITY, ends_hold
+from apportion.core.similarity import nearest
 from apportion.core.workloads import kube
 from apportion.core.workloads.dialects import (
     ManifestError,
@@ -103,7 +103,6 @@ _UNLESS_TAKEN: Final = ", unless the webhook takes it for the devices that it as
 DEFAULT_QUEUE: Final = "default"
 """The queue of whoever names none; it needs no declaration."""
 _QUEUE_KEYS: Final = frozenset((*QUEUES, "queue"))
-_OFFERED_MAX: Final = 8
 
 
 class Suspect(NamedTuple):
@@ -544,13 +543,7 @@ def _fields(
 
 def meant(name: str, known: Collection[str], cutoff: float) -> str:
     """As in `; did you mean a, b or c?`; empty where none is as alike as `cutoff`."""
-    near = get_close_matches(name, known, n=_OFFERED_MAX, cutoff=cutoff)
-    best = max((_likeness(name, each) for each in near), default=0.0)
-    *others, last = sorted(each for each in near if _likeness(name, each) == best) or [""]
+    *others, last = nearest(name, known, alike=cutoff) or [""]
     if not last:
         return ""
     return f"; did you mean {', '.join(others)} or {last}?" if others else f"; did you mean {last}?"
-
-
-def _likeness(name: str, known: str) -> float:
-    return SequenceMatcher(None, known, name).ratio()

@@ -1,6 +1,7 @@
 """What is offered for a name that nothing has."""
 
-from apportion.core.explain.text.suggestions import did_you_mean, near
+from apportion.core.explain.text.suggestions import did_you_mean
+from apportion.core.similarity import near
 
 
 def test_of_names_that_look_the_same_all_are_offered_the_likest_first() -> None:
