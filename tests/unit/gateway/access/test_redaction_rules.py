@@ -241,7 +241,7 @@ def test_the_fleet_is_shown_with_pods_of_others_without_their_names() -> None:
     whole = msgspec.json.decode(msgspec.json.encode(answer), type=look.kind)
     assert look.namespaces(whole) == {"ml", "x"}
     shown = as_sent(look.shown(whole, {"ml"}.__contains__))
-    [[name, *_, pods, _]] = shown["nodes"]
+    [[name, *_, pods, _, _]] = shown["nodes"]
     assert name == "n1"
     assert pods[0] == own
     assert pods[1][0] == OTHERS

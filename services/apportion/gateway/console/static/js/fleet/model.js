@@ -47,8 +47,8 @@ export function unpack(row) {
   return {
     name,
     pool,
-    hardware: hardware.map(([cards, place, mode]) => ({
-      count: cards,
+    hardware: hardware.map(([many, place, mode]) => ({
+      count: many,
       model: models[place][0],
       mode,
     })), // an older gateway names the pool alone
