@@ -28,7 +28,8 @@ HIDDEN = "secret"
 SHOWN = frozenset((
     "begins", "by", "capability", "cards", "cause", "code", "continue", "counts", "currency",
     "device", "driver", "family", "field", "first_time", "from", "from_time", "frozen", "gone",
-    "hardware",    "held_after", "held_before", "key", "kind", "last_time", "mode", "model", "models", "more",
+    "hardware", "held_after", "held_before", "key", "kind", "last_time", "mode", "model", "models",
+    "more",
     "node", "node_after", "node_before", "node_silent", "node_without", "nominated",
     "oldest_time", "phase", "phases", "placed_time", "pool", "profile", "queue", "report",
     "shares", "silent", "since_time", "submitted_time", "summary", "template", "time", "to",
