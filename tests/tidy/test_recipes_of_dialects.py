@@ -106,7 +106,7 @@ from apportion.core.configuration.hami_volcano_keys import without_foreign
 from apportion.core.devices.models import models
 from apportion.core.doctor.cluster import cluster_facts
 from apportion.core.workloads.dialects import DialectConfig
-from apportion.core.workloads.dialects.listing import claimed, count_names, recovers
+from apportion.core.workloads.dialects.listing import RECOVERS, claimed, count_names
 from apportion.core.workloads.kinds.limits import limit_of
 from apportion.core.workloads.lint.checking import checked
 from apportion.core.workloads.lint.typo_checks import suspects
@@ -159,7 +159,7 @@ print(json.dumps({
     "unit": unit,
     "chart": [left, passed],
     "plugin": "acme.com/tpu" in count_names(config),
-    "held": "hami.io/acme-devices-allocated" in recovers(),
+    "held": "hami.io/acme-devices-allocated" in RECOVERS,
     "guarded": "acme" in pattern,
     "generated": "acme.com/tpu" in told("    managedResources:\\n"),
     "simulated": [each.family for each in models().values() if each.family == "acme"],

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from apportion.core.configuration.errors import ConfigurationError
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.workloads.dialects import chart
-from apportion.core.workloads.dialects.listing import sections
+from apportion.core.workloads.dialects.listing import SECTIONS
 from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
 from apportion.core.workloads.document import ManifestError, below
 
@@ -97,7 +97,7 @@ def _without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Pa
             _taken(node, _NODE, f"nodeconfig[{at}]", passed) if isinstance(node, dict) else node
             for at, node in enumerate(nodes)
         ]
-    for section, check in sections().items():
+    for section, check in SECTIONS.items():
         if section in left:
             passed.append(Passed(section, check(left.pop(section), section)))
     for section in _UNKNOWN:

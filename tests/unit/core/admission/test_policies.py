@@ -14,7 +14,7 @@ from apportion.core.workloads.dialects import (
     vcuda,
     volcano_share,
 )
-from apportion.core.workloads.dialects.listing import claimed, recovers
+from apportion.core.workloads.dialects.listing import RECOVERS, claimed
 
 POLICIES = Path(__file__).resolve().parents[4] / "deploy" / "kubernetes" / "policies"
 WISHED = "volcano.sh/gpu-index"
@@ -36,7 +36,7 @@ def patterns(name: str) -> set[str]:
 def test_whatever_is_read_back_as_held_is_guarded() -> None:
     """An annotation that a pod's holding is read from is nobody else's to write."""
     (pattern,) = patterns("annotations")
-    missed = {key for key in recovers() if not re.fullmatch(pattern, key)}
+    missed = {key for key in RECOVERS if not re.fullmatch(pattern, key)}
     assert missed == {WISHED}
     assert not [key for key in PLAIN if re.fullmatch(pattern, key)]
 

@@ -31,7 +31,7 @@ from apportion.core.workloads.adoption.recovery import recover, shares_of
 from apportion.core.workloads.dialects import Container, ManifestError, nvidia
 from apportion.core.workloads.dialects.amounts import Role
 from apportion.core.workloads.dialects.dialect import BoundPod, Held
-from apportion.core.workloads.dialects.listing import claimed, count_names, families_of, recovers
+from apportion.core.workloads.dialects.listing import RECOVERS, claimed, count_names, families_of
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.dialects.reading import NO_DIALECT
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
@@ -155,14 +155,14 @@ def claim_of(
     init, containers = (_names(document, part) for part in ("initContainers", "containers"))
     found = recover(BoundPod(notes, init, containers, about.shape.asks, config.dialects))
     if found is None:
-        return claim._replace(unclear=any(notes.get(key) for key in recovers()))
+        return claim._replace(unclear=any(notes.get(key) for key in RECOVERS))
     return claim._replace(evidence=found.evidence, held=found.held)
 
 
 def _doubted(document: dict[str, Any], writers: frozenset[str]) -> tuple[str, ...]:
     """The annotations that say what the pod holds, and are not the word of who bound it."""
     metadata, notes = document["metadata"], _notes(document)
-    telling = [key for key in (SHARES, ATTEMPT, *recovers()) if key in notes]
+    telling = [key for key in (SHARES, ATTEMPT, *RECOVERS) if key in notes]
     if not telling or not bound_by_a_scheduler(metadata):
         return tuple(telling)
     trusted = {SHARES: OURS, ATTEMPT: OURS}

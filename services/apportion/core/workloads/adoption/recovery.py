@@ -15,7 +15,7 @@ from apportion.core.devices.catalogue import FAMILIES, mig_profiles
 from apportion.core.devices.demand import Demand, Known, demand, memory_charged_mib
 from apportion.core.devices.geometries import generated, groups_of, laid_out
 from apportion.core.workloads.dialects.dialect import BoundPod, Held, Unclear
-from apportion.core.workloads.dialects.listing import recovers
+from apportion.core.workloads.dialects.listing import RECOVERS
 from apportion_schemas import Ask, Device, MigInstance, Share
 from apportion_schemas.quantities import WHOLE
 
@@ -31,7 +31,7 @@ class Recovered(NamedTuple):
 
 def recover(pod: BoundPod) -> Recovered | None:
     """What the pod's annotations say that it holds; None where none of them can be understood."""
-    for key, read in recovers().items():
+    for key, read in RECOVERS.items():
         text = pod.annotations.get(key, "")
         if not text or len(text) > TEXT_MAX:
             continue

@@ -10,7 +10,8 @@ memory and by percent of their cores, of as many devices as it says. It gets NPU
 reports in the mode `hami-core`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,11 +26,11 @@ from apportion.core.workloads.dialects.dialect import (
     PlacedPod,
     Resource,
     Resources,
-    name_list,
+    Selecting,
     of_family,
-    one,
     record,
-    some_left,
+    segments,
+    selected,
 )
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.document import ManifestError, below
@@ -45,90 +46,70 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Npu(msgspec.Struct, frozen=True):
-    """One family of NPUs, by the word that its resources and annotations are made of."""
+    """One family of NPUs, with the names that are made of its `word`.
+
+    `family` is what the catalogue calls it. Resources: `count` is of devices, `memory` is in MiB,
+    and `cores` in percent of devices that are split softly. The annotations `use_ids` and
+    `nouse_ids` choose devices; from `to_allocate` the plugin takes segments, which `allocated`
+    keeps.
+    """
 
     word: str
-
-    @property
-    def family(self) -> str:
-        """What the catalogue calls it."""
-        return self.word.lower()
+    family: str
+    count: str
+    memory: str
+    cores: str
+    use_ids: str
+    nouse_ids: str
+    to_allocate: str
+    allocated: str
 
     @property
     def paired(self) -> bool:
         """Whether its dies come two to a module and are handed out in pairs."""
         return module_of(self.family) == PAIR
 
-    @property
-    def count(self) -> str:
-        """The name under which pods ask for devices of this kind."""
-        return f"huawei.com/{self.word}"
 
-    @property
-    def memory(self) -> str:
-        """The resource of memory, in MiB."""
-        return f"huawei.com/{self.word}-memory"
-
-    @property
-    def cores(self) -> str:
-        """The resource of AI cores, in percent, of devices that are split softly."""
-        return f"huawei.com/{self.word}-core"
-
-    @property
-    def use_ids(self) -> str:
-        """The annotation of the devices that will do."""
-        return f"hami.io/use-{self.word}-uuid"
-
-    @property
-    def nouse_ids(self) -> str:
-        """The annotation of the devices that will not."""
-        return f"hami.io/no-use-{self.word}-uuid"
-
-    @property
-    def to_allocate(self) -> str:
-        """The annotation that the plugin takes segments from."""
-        return f"hami.io/{self.word}-devices-to-allocate"
-
-    @property
-    def allocated(self) -> str:
-        """The annotation that keeps them."""
-        return f"hami.io/{self.word}-devices-allocated"
-
-
-Read = Callable[[Container, Amounts, Npu], Ask | None]
-NPUS = (
-    Npu("Ascend910A"),
-    Npu("Ascend910B2"),
-    Npu("Ascend910B3"),
-    Npu("Ascend910B4"),
-    Npu("Ascend910B4-1"),
-    Npu("Ascend910C"),
-    Npu("Ascend310P"),
+NPUS = tuple(
+    Npu(
+        word=word,
+        family=word.lower(),
+        count=f"huawei.com/{word}",
+        memory=f"huawei.com/{word}-memory",
+        cores=f"huawei.com/{word}-core",
+        use_ids=f"hami.io/use-{word}-uuid",
+        nouse_ids=f"hami.io/no-use-{word}-uuid",
+        to_allocate=f"hami.io/{word}-devices-to-allocate",
+        allocated=f"hami.io/{word}-devices-allocated",
+    )
+    for word in (
+        *("Ascend910A", "Ascend910B2", "Ascend910B3", "Ascend910B4", "Ascend910B4-1"),
+        *("Ascend910C", "Ascend310P"),
+    )
 )
 """One plugin serves them all, so they are one dialect."""
+RESOURCES: Resources = {MINDCLUSTER: Resource(tuple(npu.family for npu in NPUS))} | {
+    spelling(name): resource
+    for npu in NPUS
+    for spelling in (str, str.lower)
+    for name, resource in of_family(
+        npu.family, (npu.count, npu.memory, npu.cores), clamps=False
+    ).items()
+}
+_LARGEST_TEMPLATE_MIB = {
+    npu.family: max((each.memory_mib for each in FAMILIES[npu.family].templates), default=0)
+    for npu in NPUS
+}
 
 
-def _resources(_: DialectConfig) -> Resources:
-    found: dict[str, Resource] = {MINDCLUSTER: Resource(tuple(npu.family for npu in NPUS))}
-    for npu in NPUS:
-        own = of_family(npu.family, (npu.count, npu.memory, npu.cores), clamps=False)
-        found |= own | {name.lower(): resource for name, resource in own.items()}
-    return found
-
-
-def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
-    return _read_any(container, amounts, _read_family)
-
-
-def _read_soft(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
-    return _read_any(container, amounts, _read_part)
-
-
-def _read_any(container: Container, amounts: Amounts, read: Read) -> Ask | None:
+def _read(
+    container: Container, amounts: Amounts, _: DialectConfig, *, soft: bool = False
+) -> Ask | None:
     if mindcluster := amounts.get(MINDCLUSTER):
         raise mindcluster.refusal(
             "is not implemented yet", "ask by family, as in huawei.com/Ascend310P"
         )
+    read = _read_part if soft else _read_template
     asks = [ask for npu in NPUS if (ask := read(container, amounts, npu))]
     if len(asks) > 1:
         raise ManifestError(
@@ -140,7 +121,7 @@ def _read_any(container: Container, amounts: Amounts, read: Read) -> Ask | None:
     return asks[0] if asks else None
 
 
-def _read_family(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
+def _read_template(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
     count, memory = _either(amounts, npu.count), _either(amounts, npu.memory)
     if (cores := _either(amounts, npu.cores)) and cores.value:
         raise cores.refusal(
@@ -150,8 +131,15 @@ def _read_family(container: Container, amounts: Amounts, npu: Npu) -> Ask | None
     deciding = count or memory
     if deciding is None or deciding.value == 0:
         return None
-    memory_mib = _memory_mib(memory, npu) if memory else None
-    whole = memory_mib is None or memory_mib > _largest_template_mib(npu)
+    # What is printed on the device, or as much of it as no template has, is the whole device
+    # (`trimMemory` of HAMi and Volcano: up to `memoryCapacity`).
+    memory_mib, largest = (
+        memory.memory_mib(1) if memory else None,
+        _LARGEST_TEMPLATE_MIB[npu.family],
+    )
+    if memory_mib is not None and largest < memory_mib <= FAMILIES[npu.family].printed_mib:
+        memory_mib = None
+    whole = memory_mib is None or memory_mib > largest
     devices = count.devices() if count else 1
     if memory and devices > 1 and not whole:
         raise memory.refusal(
@@ -185,17 +173,6 @@ def _read_part(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
     )
 
 
-def _memory_mib(memory: Amount, npu: Npu) -> int | None:
-    """The amount; None, which is the whole device, where it is what is printed on the device, or
-    as much of it as no template has (`trimMemory` of HAMi and Volcano: up to `memoryCapacity`).
-    """
-    wanted, family = memory.memory_mib(1), FAMILIES.get(npu.family)
-    printed = family.printed_mib if family else 0
-    if wanted is not None and _largest_template_mib(npu) < wanted <= printed:
-        return None
-    return wanted
-
-
 def _paired(devices: int, count: Amount | None) -> int:
     if devices == 1:
         return PAIR
@@ -214,38 +191,36 @@ def _either(amounts: Amounts, name: str) -> Amount | None:
     return exact or lower
 
 
-def _largest_template_mib(npu: Npu) -> int:
-    family = FAMILIES.get(npu.family)
-    return max((template.memory_mib for template in family.templates), default=0) if family else 0
-
-
-def _choose(notes: Notes) -> DeviceConstraints:
+def _choose(notes: Notes, *, soft: bool = False) -> DeviceConstraints:
     """Ids are wanted and unwanted family by family."""
-    use_ids: dict[str, None] = {}
-    nouse_ids: dict[str, None] = {}
-    for npu in NPUS:
-        use = one(notes, (npu.use_ids,), name_list) or ()
-        nouse = one(notes, (npu.nouse_ids,), name_list) or ()
-        some_left(notes, (npu.nouse_ids,), use, nouse)
-        use_ids |= dict.fromkeys(use)
-        nouse_ids |= dict.fromkeys(nouse)
-    return DeviceConstraints(use_ids=tuple(use_ids), nouse_ids=tuple(nouse_ids))
-
-
-def _choose_soft(notes: Notes) -> DeviceConstraints:
-    return structs.replace(_choose(notes), modes=(SOFT,))
+    found = [
+        selected(notes, Selecting(use_ids=(npu.use_ids,), nouse_ids=(npu.nouse_ids,)))
+        for npu in NPUS
+    ]
+    return DeviceConstraints(
+        use_ids=tuple(dict.fromkeys(name for each in found for name in each.use_ids)),
+        nouse_ids=tuple(dict.fromkeys(name for each in found for name in each.nouse_ids)),
+        modes=(SOFT,) if soft else (),
+    )
 
 
 def _variant(dialect: Dialect, notes: Notes) -> Dialect:
-    if one(notes, (VNPU_MODE,), _mode) is None:
+    mode = notes.values.get(VNPU_MODE, "").strip()
+    if mode not in ("", SOFT):
+        problem = "is no way to split an NPU"
+        raise notes.refusal(VNPU_MODE, problem, f'write "{SOFT}", or remove it')
+    if not mode:
         return dialect
-    return structs.replace(dialect, read=_read_soft, choose=_choose_soft)
+    return structs.replace(
+        dialect, read=partial(_read, soft=True), choose=partial(_choose, soft=True)
+    )
 
 
-def _mode(notes: Notes, key: str) -> str:
-    if notes.values[key].strip() != SOFT:
-        raise notes.refusal(key, "is no way to split an NPU", f'write "{SOFT}", or remove it')
-    return SOFT
+def _record(it: PlacedPod, npu: Npu, share: Share) -> str:
+    if it.devices[share.device].family != npu.family:
+        return ""
+    soft = it.pod.shape.devices.modes == (SOFT,)
+    return record(share.device, npu.word, share.memory_mib, share.cores if soft else 0)
 
 
 def _render(it: PlacedPod) -> dict[str, str]:
@@ -256,31 +231,18 @@ def _render(it: PlacedPod) -> dict[str, str]:
         shares = [s for s in it.placed.shares if it.devices[s.device].family == npu.family]
         if not shares:
             continue
-        segments = "".join(
-            "".join(
-                record(share.device, npu.word, share.memory_mib, share.cores if soft else 0)
-                for share in it.shares(name)
-                if it.devices[share.device].family == npu.family
-            )
-            + ";"
-            for name in (*it.init_containers, *it.containers)
-        )
-        notes[npu.to_allocate] = segments
-        notes[npu.allocated] = segments
-        given = [_part(share) if soft else _cut(share) for share in shares]
+        text = segments(it, partial(_record, it, npu))
+        notes[npu.to_allocate] = notes[npu.allocated] = text
+        # Beside the id stands what of it is given: the amounts where it is split softly, else the
+        # template that it is cut by; what is 0 or none is left out.
+        given = []
+        for share in shares:
+            part: dict[str, int | str | None] = {"UUID": share.device, "temp": share.template}
+            if soft:
+                part = {"UUID": share.device, "memory": share.memory_mib, "core": share.cores}
+            given.append({key: value for key, value in part.items() if value})
         notes[npu.count] = _encode(given).decode()
     return notes
-
-
-def _cut(share: Share) -> dict[str, str]:
-    """A device, and the template that it is cut by where it is not taken whole."""
-    return {"UUID": share.device, **({"temp": share.template} if share.template else {})}
-
-
-def _part(share: Share) -> dict[str, str | int]:
-    """A device, and what of it is given where it is split softly: what is 0 is left out."""
-    amounts = {"memory": share.memory_mib, "core": share.cores}
-    return {"UUID": share.device, **{name: much for name, much in amounts.items() if much}}
 
 
 def _check_section(section: object, path: str) -> str:
@@ -370,7 +332,7 @@ def _check_nodes(section: object, path: str) -> str:
 DIALECT = Dialect(
     name="ascend",
     devices="NPUs",
-    resources=_resources,
+    resources=lambda _: RESOURCES,
     read=_read,
     choose=_choose,
     reserved=dict.fromkeys(

@@ -5,20 +5,22 @@ cores are of each MLU, and one of them alone asks for one. Whoever names no core
 and so the MLU alone. Their names carry `smlu`, the share that the vendor's own plugin makes.
 """
 
+from functools import partial
+from itertools import chain
+
 from apportion.core.workloads.dialects import chart, hami
 from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.dialect import (
     Dialect,
-    Notes,
     PlacedPod,
-    Resources,
     Selecting,
     of_family,
     record,
+    segments,
     selected,
 )
 from apportion.core.workloads.dialects.names import DialectConfig
-from apportion_schemas import Ask, DeviceConstraints
+from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
 
 FAMILY = "cambricon"
@@ -31,15 +33,12 @@ TO_ALLOCATE = "hami.io/cambricon-mlu-devices-to-allocate"
 ALLOCATED = "hami.io/cambricon-mlu-devices-allocated"
 _NO_COUNT = f"asks for one MLU here, where HAMi gives none; write {COUNT}: 1"
 SELECTING = Selecting(
-    use_types="cambricon.com/use-mlutype",
-    nouse_types="cambricon.com/nouse-mlutype",
-    use_ids="cambricon.com/use-gpuuuid",
-    nouse_ids="cambricon.com/nouse-gpuuuid",
+    use_types=("cambricon.com/use-mlutype",),
+    nouse_types=("cambricon.com/nouse-mlutype",),
+    use_ids=("cambricon.com/use-gpuuuid",),
+    nouse_ids=("cambricon.com/nouse-gpuuuid",),
 )
-
-
-def _resources(_: DialectConfig) -> Resources:
-    return of_family(FAMILY, (COUNT, MEMORY, CORES), unit_mib=UNIT_MIB, clamps=True)
+RESOURCES = of_family(FAMILY, (COUNT, MEMORY, CORES), unit_mib=UNIT_MIB, clamps=True)
 
 
 def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
@@ -59,23 +58,16 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
     )
 
 
-def _choose(notes: Notes) -> DeviceConstraints:
-    return selected(notes, SELECTING)
-
-
 def _render(it: PlacedPod) -> dict[str, str]:
     """What HAMi's scheduler writes; the plugin cuts one share per pod, the profile of the first."""
-    segments = "".join(
-        "".join(record(s.device, TYPE, s.memory_mib, s.cores) for s in it.shares(name)) + ";"
-        for name in (*it.init_containers, *it.containers)
-    )
+    text = segments(it, lambda s: record(s.device, TYPE, s.memory_mib, s.cores))
     first = it.placed.shares[0]
     profile = (it.index_of(first), first.cores, first.memory_mib // UNIT_MIB)
     return hami.bound(it) | {
         "CAMBRICON_DSMLU_ASSIGNED": "false",
         "CAMBRICON_DSMLU_PROFILE": "_".join(map(str, profile)),
-        TO_ALLOCATE: segments,
-        ALLOCATED: segments,
+        TO_ALLOCATE: text,
+        ALLOCATED: text,
     }
 
 
@@ -89,10 +81,10 @@ def _check_section(section: object, path: str) -> str:
 DIALECT = Dialect(
     name="cambricon",
     devices="MLUs",
-    resources=_resources,
+    resources=lambda _: RESOURCES,
     read=_read,
-    choose=_choose,
-    reserved=dict.fromkeys(SELECTING, "selects MLUs in a pod that asks for {devices}"),
+    choose=partial(selected, keys=SELECTING),
+    reserved=dict.fromkeys(chain(*SELECTING), "selects MLUs in a pod that asks for {devices}"),
     render=_render,
     recover={ALLOCATED: hami.segments_of(FAMILY)},
     needs=dict.fromkeys((MEMORY, CORES), (COUNT, _NO_COUNT)),

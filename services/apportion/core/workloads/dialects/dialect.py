@@ -115,26 +115,36 @@ class Notes(NamedTuple):
 
 class Selecting(NamedTuple):
     """The annotations by which pods choose among the devices of a vendor: comma lists of model
-    names and of device ids, wanted and unwanted.
+    names and of device ids, wanted and unwanted, each under all of its spellings.
     """
 
-    use_types: str
-    nouse_types: str
-    use_ids: str
-    nouse_ids: str
+    use_types: tuple[str, ...] = ()
+    nouse_types: tuple[str, ...] = ()
+    use_ids: tuple[str, ...] = ()
+    nouse_ids: tuple[str, ...] = ()
 
 
 def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
-    """What these four annotations say, and nothing else.
+    """What these annotations say, and nothing else.
+
+    What is wanted and unwanted is ruled out and the rest serves, as HAMi and Volcano have it ("the
+    denylist takes precedence"); where nothing is left, no device would ever do.
 
     Raises:
         ManifestError: a list is malformed, or all that is wanted is ruled out.
     """
     use_types, nouse_types, use_ids, nouse_ids = (
-        one(notes, (key,), name_list) or () for key in keys
+        one(notes, spellings, name_list) or () for spellings in keys
     )
-    some_left(notes, (keys.nouse_types,), use_types, nouse_types)
-    some_left(notes, (keys.nouse_ids,), use_ids, nouse_ids)
+    for spellings, use, nouse in (
+        (keys.nouse_types, use_types, nouse_types),
+        (keys.nouse_ids, use_ids, nouse_ids),
+    ):
+        out = {name.lower() for name in nouse}
+        if use and all(name.lower() in out for name in use):
+            key = next(key for key in spellings if notes.values.get(key, "").strip())
+            problem = f"rules out {use[0]!r}, which is asked for as well"
+            raise notes.refusal(key, problem, "keep one")
     return DeviceConstraints(
         use_types=use_types, nouse_types=nouse_types, use_ids=use_ids, nouse_ids=nouse_ids
     )
@@ -154,23 +164,6 @@ def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) ->
         if value != found[0][1]:
             raise notes.refusal(key, f"differs from {found[0][0]}", "keep one of the two")
     return found[0][1] if found else None
-
-
-def some_left(
-    notes: Notes, keys: tuple[str, ...], use: tuple[str, ...], nouse: tuple[str, ...]
-) -> None:
-    """Check that not all that is wanted is ruled out; `keys` are the spellings of the latter.
-
-    What is in both lists is ruled out and the rest serves, as HAMi and Volcano have it ("the
-    denylist takes precedence"); where nothing is left, no device would ever do.
-
-    Raises:
-        ManifestError: names what is in both.
-    """
-    out = {name.lower() for name in nouse}
-    if use and all(name.lower() in out for name in use):
-        key = next(key for key in keys if notes.values.get(key, "").strip())
-        raise notes.refusal(key, f"rules out {use[0]!r}, which is asked for as well", "keep one")
 
 
 def name_list(notes: Notes, key: str) -> tuple[str, ...]:
@@ -277,6 +270,14 @@ class PlacedPod(NamedTuple):
             return named
         asks = (*self.pod.shape.asks, *self.pod.borrowing)
         return tuple(dict.fromkeys(ask.container for ask in asks if ask.init is init))
+
+
+def segments(it: PlacedPod, recorded: Callable[[Share], str]) -> str:
+    """One segment per container as HAMi writes it: init containers first, empty ones kept."""
+    return "".join(
+        "".join(map(recorded, it.shares(name))) + ";"
+        for name in (*it.init_containers, *it.containers)
+    )
 
 
 def record(device: str, kind: str, memory: int, cores: int) -> str:

@@ -7,26 +7,25 @@ vendors that HAMi serves read segments alike. On cards that are cut it counts in
 cards (`Fit` looks at such a card again after each).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.workloads.dialects import nvidia
-from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.dialect import (
     BoundPod,
     Dialect,
     Held,
     PlacedPod,
     Recover,
-    Resources,
     Unclear,
     record,
     records,
+    segments,
 )
-from apportion.core.workloads.dialects.names import DialectConfig
-from apportion_schemas import Ask, MigInstance, Share
+from apportion_schemas import MigInstance, Share
 from apportion_schemas.decoding import from_outside
 from apportion_schemas.quantities import WHOLE
 
@@ -36,6 +35,8 @@ ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 MANNER = nvidia.Manner(
+    names=lambda config: config.hami,
+    system="HAMi",
     cap_memory=False,
     percentage_first=False,
     zero_is_unset=True,
@@ -46,32 +47,24 @@ MANNER = nvidia.Manner(
 _encode = msgspec.json.Encoder().encode
 
 
-def _resources(config: DialectConfig) -> Resources:
-    return nvidia.resources(config.hami, config, MANNER)
-
-
-def _idle(config: DialectConfig) -> tuple[str, str, str]:
-    return (*nvidia.idle_memory(config.hami, MANNER), "HAMi")
-
-
-def _priority(config: DialectConfig) -> str:
-    return config.hami.priority or ""
-
-
-def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
-    return nvidia.read(container, amounts, config.hami, config, MANNER)
-
-
 def render(it: PlacedPod) -> dict[str, str]:
     """What HAMi's scheduler writes on a pod of this placement."""
-    segments = "".join(
-        "".join(_record(it, share) for share in it.shares(name)) + ";"
-        for name in (*it.init_containers, *it.containers)
-    )
-    instances = list(_mig_allocations(it))
+    text = segments(it, partial(_record, it))
+    instances = [
+        {
+            "containerIndex": container,
+            "deviceIndex": position,
+            "gpuUUID": share.device,
+            "profile": share.instance.profile,
+            "placement": {"start": share.instance.start, "size": share.instance.size},
+        }
+        for container, name in enumerate((*it.init_containers, *it.containers))
+        for position, share in enumerate(it.shares(name))
+        if share.instance is not None
+    ]
     return {
-        TO_ALLOCATE: segments,
-        ALLOCATED: segments,
+        TO_ALLOCATE: text,
+        ALLOCATED: text,
         **bound(it),
         **({MIG_ALLOCATIONS: _encode(instances).decode()} if instances else {}),
     }
@@ -90,26 +83,11 @@ def bound(it: PlacedPod) -> dict[str, str]:
 def _record(it: PlacedPod, share: Share) -> str:
     if share.instance is None:
         return record(share.device, TYPE, share.memory_mib, min(share.cores, WHOLE))
-    device, name = it.devices[share.device], share.instance.profile
-    profiles = mig_profiles(device.family, device.model, device.mig_sizes)
-    known = {profile.name: profile for profile in profiles}
-    if name not in known:
-        return record(share.device, TYPE, share.memory_mib, 0)
-    return record(share.device, TYPE, known[name].memory_mib, known[name].cores)
-
-
-def _mig_allocations(it: PlacedPod) -> Iterable[dict[str, object]]:
-    """Each instance with where it stands: the container and the device in it, counted from 0."""
-    for container, name in enumerate((*it.init_containers, *it.containers)):
-        for position, share in enumerate(it.shares(name)):
-            if share.instance is not None:
-                yield {
-                    "containerIndex": container,
-                    "deviceIndex": position,
-                    "gpuUUID": share.device,
-                    "profile": share.instance.profile,
-                    "placement": {"start": share.instance.start, "size": share.instance.size},
-                }
+    device = it.devices[share.device]
+    for profile in mig_profiles(device.family, device.model, device.mig_sizes):
+        if profile.name == share.instance.profile:
+            return record(share.device, TYPE, profile.memory_mib, profile.cores)
+    return record(share.device, TYPE, share.memory_mib, 0)
 
 
 class _Cut(msgspec.Struct, frozen=True):
@@ -133,14 +111,14 @@ def segments_of(family: str) -> Recover:
 
     def read(pod: BoundPod, text: str) -> Iterator[Held]:
         names = (*pod.init_containers, *pod.containers)
-        segments = text.removesuffix(";").split(";")
-        if len(segments) > len(names):
+        listed = text.removesuffix(";").split(";")
+        if len(listed) > len(names):
             raise Unclear
         cuts = _instances(pod.annotations.get(MIG_ALLOCATIONS, ""))
-        known = {(at, i) for at, each in enumerate(segments) for i, _ in enumerate(records(each))}
+        known = {(at, i) for at, each in enumerate(listed) for i, _ in enumerate(records(each))}
         if not cuts.keys() <= known:
             raise Unclear  # instances of which no segment tells: it holds more than can be read
-        for number, (name, segment) in enumerate(zip(names, segments, strict=False)):
+        for number, (name, segment) in enumerate(zip(names, listed, strict=False)):
             for position, (device, memory, cores) in enumerate(records(segment)):
                 card, cut = cuts.get((number, position), ("", None))
                 if card and card != device:
@@ -171,14 +149,14 @@ def _instances(text: str) -> dict[tuple[int, int], tuple[str, MigInstance]]:
 DIALECT = Dialect(
     name=NAME,
     devices=nvidia.DEVICES,
-    resources=_resources,
-    read=_read,
+    resources=MANNER.resources,
+    read=MANNER.read,
     choose=nvidia.choose,
     reserved=nvidia.RESERVED,
     render=render,
     recover=dict.fromkeys((ALLOCATED, TO_ALLOCATE), segments_of(nvidia.FAMILY)),
-    priority=_priority,
+    priority=MANNER.priority,
     instances_alike=True,
-    idle=_idle,
+    idle=MANNER.idle,
     writes=("hami.io/",),
 )

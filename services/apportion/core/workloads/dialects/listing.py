@@ -40,6 +40,24 @@ DIALECTS: tuple[Dialect, ...] = (
 """In the order in which names that several of them have are given away, and in which annotations of
 bound pods are looked at.
 """
+RESERVED: Mapping[str, str] = {
+    key: problem for dialect in DIALECTS for key, problem in dialect.reserved.items()
+}
+"""The annotations that are for the pods of some dialect alone, with what is wrong elsewhere."""
+RECOVERS: Mapping[str, Recover] = {
+    key: read for dialect in DIALECTS for key, read in dialect.recover.items()
+}
+"""How what a bound pod holds is read, by annotation, in the order in which they are tried."""
+NEEDS: Mapping[str, tuple[str, str]] = {
+    name: need for dialect in DIALECTS for name, need in dialect.needs.items()
+}
+"""Resources that are of use only beside another: that one, and why."""
+WRITES: tuple[str, ...] = tuple(prefix for dialect in DIALECTS for prefix in dialect.writes)
+"""How annotations begin that some system's scheduler and plugin write on pods."""
+SECTIONS: Mapping[str, Callable[[object, str], str]] = {
+    name: check for dialect in DIALECTS for name, check in dialect.sections.items()
+}
+"""The sections of HAMi's and Volcano's configuration files that dialects check."""
 
 
 def named(name: str) -> Dialect | None:
@@ -104,42 +122,6 @@ def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
         for name, resource in resources(config).items()
         if resource.bound is not None and resource.bound.counts in (SHARES, ENTIRE)
     }
-
-
-@lru_cache(maxsize=1)
-def reserved() -> Mapping[str, str]:
-    """The annotations that are for the pods of some dialect alone, with what is wrong elsewhere."""
-    return {key: problem for dialect in DIALECTS for key, problem in dialect.reserved.items()}
-
-
-@lru_cache(maxsize=1)
-def recovers() -> Mapping[str, Recover]:
-    """How what a bound pod holds is read, by annotation, in the order in which they are tried."""
-    return {key: read for dialect in DIALECTS for key, read in dialect.recover.items()}
-
-
-@lru_cache(maxsize=1)
-def needs() -> Mapping[str, tuple[str, str]]:
-    """Resources that are of use only beside another: that one, and why."""
-    return {name: need for dialect in DIALECTS for name, need in dialect.needs.items()}
-
-
-@lru_cache(maxsize=8)
-def idle(config: DialectConfig) -> tuple[tuple[str, str, str], ...]:
-    """Resources that say nothing beside another: which, beside which, and in which system."""
-    return tuple(dialect.idle(config) for dialect in DIALECTS if dialect.idle is not None)
-
-
-@lru_cache(maxsize=1)
-def writes() -> tuple[str, ...]:
-    """How annotations begin that some system's scheduler and plugin write on pods."""
-    return tuple(prefix for dialect in DIALECTS for prefix in dialect.writes)
-
-
-@lru_cache(maxsize=1)
-def sections() -> Mapping[str, Callable[[object, str], str]]:
-    """The sections of HAMi's and Volcano's configuration files that dialects check."""
-    return {name: check for dialect in DIALECTS for name, check in dialect.sections.items()}
 
 
 def families_of(names: Collection[str], config: DialectConfig) -> tuple[str, ...]:

@@ -10,19 +10,25 @@ HAMi and Volcano spell several annotations differently for the same thing, so bo
 read in every NVIDIA dialect. Invariant: two spellings of one thing agree, or the pod is refused.
 """
 
+from collections.abc import Callable
+from itertools import chain
 from typing import Final, NamedTuple, get_args
 
+from msgspec import structs
+
 from apportion.core.devices.geometries import NVIDIA
-from apportion.core.workloads.dialects.amounts import Amount, Amounts, Container
+from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.dialect import (
     Notes,
     Resource,
+    Resources,
+    Selecting,
     flag,
     indexes,
     name_list,
     of_family,
     one,
-    some_left,
+    selected,
 )
 from apportion.core.workloads.dialects.names import DialectConfig, VgpuNames
 from apportion_schemas import Ask, DeviceConstraints, Mode
@@ -34,14 +40,16 @@ MODES: tuple[Mode, ...] = tuple(
     mode for mode in get_args(Mode) if mode in {"hami-core", "mig", "mps"}
 )
 MODE = ("volcano.sh/vgpu-mode", "nvidia.com/vgpu-mode")
-USE_TYPES = ("nvidia.com/use-gputype",)
-NOUSE_TYPES = ("nvidia.com/nouse-gputype",)
-USE_IDS = ("nvidia.com/use-gpuuuid", "volcano.sh/vgpu-use-gpuuuid")
-NOUSE_IDS = ("nvidia.com/nouse-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid")
+SELECTING = Selecting(
+    use_types=("nvidia.com/use-gputype",),
+    nouse_types=("nvidia.com/nouse-gputype",),
+    use_ids=("nvidia.com/use-gpuuuid", "volcano.sh/vgpu-use-gpuuuid"),
+    nouse_ids=("nvidia.com/nouse-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"),
+)
 INDEXES = ("volcano.sh/gpu-index",)
 NUMA_BIND = ("nvidia.com/numa-bind",)
 RESERVED = dict.fromkeys(
-    (*MODE, *USE_TYPES, *NOUSE_TYPES, *USE_IDS, *NOUSE_IDS, *INDEXES, *NUMA_BIND),
+    (*MODE, *chain(*SELECTING), *INDEXES, *NUMA_BIND),
     "selects GPUs in a pod that asks for {devices}",
 )
 """The annotations that only pods which ask for GPUs may have."""
@@ -53,18 +61,9 @@ def choose(notes: Notes) -> DeviceConstraints:
     Raises:
         ManifestError: a value is malformed, or two contradict.
     """
-    use_types = one(notes, USE_TYPES, name_list) or ()
-    nouse_types = one(notes, NOUSE_TYPES, name_list) or ()
-    use_ids = one(notes, USE_IDS, name_list) or ()
-    nouse_ids = one(notes, NOUSE_IDS, name_list) or ()
-    some_left(notes, NOUSE_TYPES, use_types, nouse_types)
-    some_left(notes, NOUSE_IDS, use_ids, nouse_ids)
-    return DeviceConstraints(
+    return structs.replace(
+        selected(notes, SELECTING),
         modes=one(notes, MODE, _modes) or (),
-        use_types=use_types,
-        nouse_types=nouse_types,
-        use_ids=use_ids,
-        nouse_ids=nouse_ids,
         indexes=one(notes, INDEXES, indexes) or (),
         numa_bind=one(notes, NUMA_BIND, flag) or False,
     )
@@ -78,8 +77,9 @@ def _modes(notes: Notes, key: str) -> tuple[Mode, ...]:
 
 
 class Manner(NamedTuple):
-    """Where the two systems read the same amounts differently.
+    """How one system calls the amounts of GPUs, and where it reads the same amounts differently.
 
+    `names` are its own under a configuration, and `system` is what people call it.
     `cap_memory`: an amount above the card's size means the whole card.
     `percentage_first`: of an amount and a percentage of memory the percentage counts, else the
     amount does.
@@ -89,113 +89,83 @@ class Manner(NamedTuple):
     so is a card without a word on memory; one whose memory is written as 0 is not.
     """
 
+    names: Callable[[DialectConfig], VgpuNames]
+    system: str
     cap_memory: bool
     percentage_first: bool
     zero_is_unset: bool
     clamp_cores: bool
     full_percentage_is_alone: bool
 
+    def resources(self, config: DialectConfig) -> Resources:
+        """What each of the names means; a part of a card and a priority mean nothing in a limit."""
+        names = self.names(config)
+        return dict.fromkeys(names.every, Resource((FAMILY,))) | of_family(
+            FAMILY,
+            (names.count, names.memory, names.cores),
+            unit_mib=config.memory_factor,
+            clamps=self.clamp_cores,
+            caps=self.cap_memory,
+        )
 
-def read(
-    container: Container,
-    amounts: Amounts,
-    names: VgpuNames,
-    config: DialectConfig,
-    manner: Manner,
-) -> Ask | None:
-    """What the container wants of GPUs.
+    def idle(self, config: DialectConfig) -> tuple[str, str, str]:
+        """Of memory as an amount and as a part, the one that says nothing, and the other."""
+        amount, part = self.names(config).memory, self.names(config).memory_percent
+        idle, counting = (amount, part) if self.percentage_first else (part, amount)
+        return idle, counting, self.system
 
-    Raises:
-        ManifestError: an amount is out of bounds, or has no effect.
-    """
-    _check_priority(amounts, names)
-    if not _wanted(amounts, names):
-        return None
-    memory_mib, percent = _memory(amounts, names, config, manner)
-    if cores := amounts.get(names.cores):
-        cores_percent = cores.cores_percent(clamp=manner.clamp_cores)
-    else:
-        alone = _alone(amounts, names, memory_mib, percent, manner)
-        cores_percent = WHOLE if alone else config.default_cores
-    count = amounts.get(names.count)
-    return Ask(
-        container=container.name,
-        family=FAMILY,
-        count=count.devices() if count else config.default_gpu_count,
-        memory_mib=memory_mib,
-        memory_percent=None if percent == WHOLE else percent,
-        cores=cores_percent,
-        cap_memory=manner.cap_memory and memory_mib is not None,
-        init=container.role == "init",
-    )
+    def priority(self, config: DialectConfig) -> str:
+        """The resource of a container's priority; empty where there is none."""
+        return self.names(config).priority or ""
 
+    def read(self, container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
+        """What the container wants of GPUs.
 
-def resources(names: VgpuNames, config: DialectConfig, manner: Manner) -> dict[str, Resource]:
-    """What each of the names means; a part of a card and a priority mean nothing in a limit."""
-    return dict.fromkeys(names.every, Resource((FAMILY,))) | of_family(
-        FAMILY,
-        (names.count, names.memory, names.cores),
-        unit_mib=config.memory_factor,
-        clamps=manner.clamp_cores,
-        caps=manner.cap_memory,
-    )
-
-
-def idle_memory(names: VgpuNames, manner: Manner) -> tuple[str, str]:
-    """Of memory as an amount and as a part, the one that says nothing, and the one that counts."""
-    both = (names.memory, names.memory_percent)
-    return both if manner.percentage_first else (both[1], both[0])
-
-
-def _wanted(amounts: Amounts, names: VgpuNames) -> bool:
-    if names.count in amounts:
-        return amounts[names.count].value > 0
-    return any(name in amounts for name in (names.memory, names.memory_percent, names.cores))
-
-
-def _memory(
-    amounts: Amounts, names: VgpuNames, config: DialectConfig, manner: Manner
-) -> tuple[int | None, int | None]:
-    """Memory as an amount and as a part; at most one of them is set."""
-    memory, percent = amounts.get(names.memory), amounts.get(names.memory_percent)
-    memory_mib = memory.memory_mib(config.memory_factor) if memory else None
-    part = None
-    if percent and (percent.value or not manner.zero_is_unset):
-        part = percent.memory_percent()
-    if memory_mib is not None and part is not None:
-        return (None, part) if manner.percentage_first else (memory_mib, None)
-    if part is not None:
-        return None, part
-    return memory_mib or config.default_memory_mib or None, None
-
-
-def _alone(
-    amounts: Amounts,
-    names: VgpuNames,
-    memory_mib: int | None,
-    percent: int | None,
-    manner: Manner,
-) -> bool:
-    """Whether a container that says nothing of cores wants its cards alone.
-
-    HAMi's webhook (`defaultExclusiveCoreIfNeeded`) minds what is written: the percentage where
-    there is one, else whether an amount is there at all.
-    """
-    if not manner.full_percentage_is_alone:
-        return memory_mib is None and percent is None
-    if written := amounts.get(names.memory_percent):
-        return written.value == WHOLE
-    return names.memory not in amounts and memory_mib is None
-
-
-def _check_priority(amounts: Amounts, names: VgpuNames) -> None:
-    """Refuse a priority of nothing. Any number is one: HAMi's webhook hands it to the container as
-    `CUDA_TASK_PRIORITY`, where 0 goes first.
-    """
-    priority: Amount | None = amounts.get(names.priority or "")
-    if priority is None:
-        return
-    if not (names.count in amounts or _wanted(amounts, names)):
-        raise priority.refusal(
-            "has no effect in a container without a device", f"add {names.count}, or remove it"
+        Raises:
+            ManifestError: an amount is out of bounds, or has no effect.
+        """
+        names = self.names(config)
+        count, memory, percent, cores = (
+            amounts.get(name)
+            for name in (names.count, names.memory, names.memory_percent, names.cores)
+        )
+        wanted = count.value > 0 if count else bool(memory or percent or cores)
+        # Any number is a priority: HAMi's webhook hands it to the container as
+        # `CUDA_TASK_PRIORITY`, where 0 goes first. One of nothing is refused.
+        priority = amounts.get(names.priority or "")
+        if priority and not (count or wanted):
+            raise priority.refusal(
+                "has no effect in a container without a device", f"add {names.count}, or remove it"
+            )
+        if not wanted:
+            return None
+        memory_mib = memory.memory_mib(config.memory_factor) if memory else None
+        part = None
+        if percent and (percent.value or not self.zero_is_unset):
+            part = percent.memory_percent()
+        if memory_mib is not None and part is not None:
+            memory_mib, part = (None, part) if self.percentage_first else (memory_mib, None)
+        elif part is None:
+            memory_mib = memory_mib or config.default_memory_mib or None
+        if cores:
+            cores_percent = cores.cores_percent(clamp=self.clamp_cores)
+        else:
+            if not self.full_percentage_is_alone:
+                alone = memory_mib is None and part is None
+            # HAMi's webhook (`defaultExclusiveCoreIfNeeded`) minds what is written: the percentage
+            # where there is one, else whether an amount is there at all.
+            elif percent:
+                alone = percent.value == WHOLE
+            else:
+                alone = memory is None and memory_mib is None
+            cores_percent = WHOLE if alone else config.default_cores
+        return Ask(
+            container=container.name,
+            family=FAMILY,
+            count=count.devices() if count else config.default_gpu_count,
+            memory_mib=memory_mib,
+            memory_percent=None if part == WHOLE else part,
+            cores=cores_percent,
+            cap_memory=self.cap_memory and memory_mib is not None,
+            init=container.role == "init",
         )

@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 from apportion.core.devices.chains import CHAINABLE, MUTEX
 from apportion.core.workloads.dialects.amounts import Container, amounts_of
 from apportion.core.workloads.dialects.dialect import SLOT, Dialect, Notes, one
-from apportion.core.workloads.dialects.listing import claims, count_names, reserved
+from apportion.core.workloads.dialects.listing import RESERVED, claims, count_names
 from apportion.core.workloads.dialects.names import DialectConfig
 from apportion.core.workloads.document import ManifestError
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
@@ -176,7 +176,7 @@ def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -
         ManifestError: a value is malformed, or two contradict.
     """
     notes = Notes(annotations, field)
-    for key, problem in reserved().items():
+    for key, problem in RESERVED.items():
         if key in annotations and key not in dialect.reserved:
             raise notes.refusal(key, problem.format(devices=dialect.devices), "remove it")
     policy = one(notes, (DEVICE_POLICY,), _chain) or ""

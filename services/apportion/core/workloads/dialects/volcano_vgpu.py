@@ -13,26 +13,25 @@ from collections.abc import Iterator
 
 from apportion.core.devices.geometries import generated, laid_out
 from apportion.core.workloads.dialects import nvidia
-from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.dialect import (
     BoundPod,
     Dialect,
     Held,
     PlacedPod,
-    Resources,
     Unclear,
     natural,
     record,
     records,
 )
-from apportion.core.workloads.dialects.names import DialectConfig
-from apportion_schemas import Ask, MigInstance, Share
+from apportion_schemas import MigInstance, Share
 from apportion_schemas.quantities import WHOLE
 
 NAME = "volcano-vgpu"
 TYPE = "NVIDIA"
 IDS = "volcano.sh/vgpu-ids-new"
 MANNER = nvidia.Manner(
+    names=lambda config: config.volcano_vgpu,
+    system="Volcano",
     cap_memory=True,
     percentage_first=True,
     zero_is_unset=False,
@@ -40,22 +39,6 @@ MANNER = nvidia.Manner(
     full_percentage_is_alone=False,
 )
 """Source: `ExtractResourceRequest` and `checkNodeGPUSharingPredicateAndScore` of Volcano."""
-
-
-def _resources(config: DialectConfig) -> Resources:
-    return nvidia.resources(config.volcano_vgpu, config, MANNER)
-
-
-def _idle(config: DialectConfig) -> tuple[str, str, str]:
-    return (*nvidia.idle_memory(config.volcano_vgpu, MANNER), "Volcano")
-
-
-def _priority(config: DialectConfig) -> str:
-    return config.volcano_vgpu.priority or ""
-
-
-def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
-    return nvidia.read(container, amounts, config.volcano_vgpu, config, MANNER)
 
 
 def render(it: PlacedPod) -> dict[str, str]:
@@ -103,32 +86,26 @@ def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
         for device_named, memory, cores in records(segment, places=True):
             if TYPE not in segment:
                 raise Unclear
-            device, place = _place(device_named)
+            # An instance has its group and position behind the id, as in `GPU-a[group1-0]`.
+            device, bracket, rest = device_named.partition("[")
+            group, _, position = rest.removesuffix("]").rpartition("-")
+            if bracket and not (device and group and rest.endswith("]")):
+                raise Unclear
+            place = (group, natural(position)) if bracket else None
             memory_mib = memory * pod.config.memory_factor
             yield Held(name, nvidia.FAMILY, device, -1, memory_mib, cores, place=place)
-
-
-def _place(text: str) -> tuple[str, tuple[str, int] | None]:
-    """Id, group and position, as in `GPU-a[group1-0]`; of what is no MIG instance, the id."""
-    device, bracket, place = text.partition("[")
-    if not bracket:
-        return text, None
-    group, _, position = place.removesuffix("]").rpartition("-")
-    if not device or not group or not place.endswith("]"):
-        raise Unclear
-    return device, (group, natural(position))
 
 
 DIALECT = Dialect(
     name=NAME,
     devices=nvidia.DEVICES,
-    resources=_resources,
-    read=_read,
+    resources=MANNER.resources,
+    read=MANNER.read,
     choose=nvidia.choose,
     reserved=nvidia.RESERVED,
     render=render,
     recover={IDS: _recover},
-    priority=_priority,
-    idle=_idle,
+    priority=MANNER.priority,
+    idle=MANNER.idle,
     writes=("volcano.sh/vgpu-",),
 )

@@ -15,7 +15,12 @@ from apportion.core.workloads.document import items_of
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.kinds.limits import limit_of
 from apportion.core.workloads.lint import ignored_fields
-from apportion.core.workloads.lint.typo_checks import left_elsewhere, of_no_device, suspects
+from apportion.core.workloads.lint.typo_checks import (
+    Suspect,
+    left_elsewhere,
+    of_no_device,
+    suspects,
+)
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.core.workloads.pods.unsupported import places
 from apportion.core.workloads.reading import (
@@ -41,17 +46,6 @@ TEMPLATES_READ = {
 """Where kinds that are submitted here have their pod."""
 
 
-class Note(NamedTuple):
-    """A field or annotation that has no effect here although one might expect it, and why.
-
-    Of a `doubtful` one its author probably meant another, whatever effect it has.
-    """
-
-    field: str
-    why: str
-    doubtful: bool = False
-
-
 class Checked(NamedTuple):
     """One document, or one item of a List: its pods, or why it is refused.
 
@@ -61,7 +55,7 @@ class Checked(NamedTuple):
 
     name: str
     pods: tuple[PodDraft, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Suspect, ...] = ()
     error: ManifestError | None = None
     passed_over: bool = False
     known: bool = True
@@ -88,27 +82,25 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
     try:
         with errors_below(prefix):
             if limit_of(document, config.dialects) is not None:
-                return Checked(name, notes=_below(prefix, _slips(document, config)))
+                slips = suspects(document, config.dialects, placed=True)
+                return Checked(name, notes=_below(prefix, slips))
             made, below, at = _made(document, kind)
         with errors_below(prefix + below):
             manifest = read_document(made, config)
     except ManifestError as error:
         return Checked(name, error=error)
-    of_none = (Note(*each) for each in of_no_device(document, config.dialects))
-    elsewhere = (Note(*each) for each in left_elsewhere(about, config.schedulers))
-    notes = (*_notes(about, at, below), *of_none, *elsewhere, *_slips(document, config))
+    notes = (
+        *_notes(about, at, below),
+        *of_no_device(document, config.dialects),
+        *left_elsewhere(about, config.schedulers),
+        *suspects(document, config.dialects, placed=True),
+    )
     return Checked(name, manifest.pods, _below(prefix, notes))
 
 
-def _below(prefix: str, notes: Iterable[Note]) -> tuple[Note, ...]:
+def _below(prefix: str, notes: Iterable[Suspect]) -> tuple[Suspect, ...]:
     """The notes by their whole path, where a document stands in a List."""
     return tuple(note._replace(field=prefix + note.field) for note in notes)
-
-
-def _slips(document: object, config: ManifestConfig) -> Iterator[Note]:
-    """Names in it that are probably not meant so, or have no effect."""
-    for each in suspects(document, config.dialects, placed=True):
-        yield Note(*each)
 
 
 def _made(document: Any, kind: tuple[str, str]) -> tuple[object, str, str]:
@@ -138,11 +130,11 @@ def _as(kind: tuple[str, str], document: dict[str, Any], at: str) -> dict[str, A
     return template | made | {"metadata": parts | named}
 
 
-def _notes(document: dict[str, Any], at: str, job: str) -> Iterator[Note]:
+def _notes(document: dict[str, Any], at: str, job: str) -> Iterator[Suspect]:
     below = f"{at}." if at else ""
     expected = {f"{below}spec.{path}": why for path, why in ignored_fields.EXPECTED.items()}
     if "tasks[]" in at:
         expected |= {f"{job}spec.{path}": why for path, why in ignored_fields.JOB_FIELDS.items()}
     for path, why in expected.items():
         for field, _ in places(document, "", path.split(".")):
-            yield Note(field, why)
+            yield Suspect(field, why, doubtful=False)

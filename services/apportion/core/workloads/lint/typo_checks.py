@@ -17,7 +17,7 @@ plain.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
@@ -137,7 +137,13 @@ def suspects(document: object, config: DialectConfig, *, placed: bool = False) -
         yield from (Suspect(f"{at}.{field}", why) for field, why in unknown_fields(key, found))
         if key == "container":
             yield from _priority(found, at, config)
-            yield from _freeing(found, at)
+            env = found.get("env")
+            for place, each in enumerate(env if isinstance(env, list) else ()):
+                if isinstance(each, dict):
+                    name, value = each.get("name"), each.get("value")
+                    if isinstance(name, str) and isinstance(value, str) and ends_hold(name, value):
+                        why = f"{name}={value}: {_HELD}"
+                        yield Suspect(f"{at}.env[{place}].value", why, doubtful=False)
         if key == "resources":
             for kind, amounts in _amounts(found):
                 yield from _resources(amounts, f"{at}.{kind}", config)
@@ -226,30 +232,17 @@ def _parts(value: object, field: str, depth: int) -> Iterator[_Part]:
         return
     if isinstance(value.get("containers"), list):
         yield "pod", field, value
-        yield from _containers(value, field)
+        for kind in ("initContainers", "containers"):
+            group = value.get(kind)
+            for place, each in enumerate(group if isinstance(group, list) else ()):
+                if isinstance(each, dict):
+                    yield "container", f"{field}.{kind}[{place}]", each
     for key, each in value.items():
         at = f"{field}.{key}" if field else str(key)
         if key in ("annotations", "resources") and isinstance(each, dict):
             yield key, at, each
         else:
             yield from _parts(each, at, depth + 1)
-
-
-def _freeing(container: Mapping[Any, Any], at: str) -> Iterator[Suspect]:
-    """Variables that would end HAMi-core's hold on the container."""
-    env = container.get("env")
-    for place, each in enumerate(env if isinstance(env, list) else ()):
-        name, value = (each.get("name"), each.get("value")) if isinstance(each, dict) else ("", "")
-        if isinstance(name, str) and isinstance(value, str) and ends_hold(name, value):
-            yield Suspect(f"{at}.env[{place}].value", f"{name}={value}: {_HELD}", doubtful=False)
-
-
-def _containers(spec: Mapping[Any, Any], field: str) -> Iterator[_Part]:
-    for kind in ("initContainers", "containers"):
-        group = spec.get(kind)
-        for place, each in enumerate(group if isinstance(group, list) else ()):
-            if isinstance(each, dict):
-                yield "container", f"{field}.{kind}[{place}]", each
 
 
 def _amounts(resources: Mapping[Any, Any]) -> Iterator[tuple[str, Mapping[Any, Any]]]:
@@ -322,13 +315,13 @@ def _priority(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Itera
 
 
 def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator[Suspect]:
-    known = _known_annotations()
+    known = _KNOWN_ANNOTATIONS
     yield from of_annotations(found, at)
     for key in found:
         if (
             not isinstance(key, str)
             or key in known
-            or (placed and key.startswith(("apportion.dev/", *listing.writes())))
+            or (placed and key.startswith(("apportion.dev/", *listing.WRITES)))
         ):
             continue
         hint = _hint(key, known)
@@ -338,7 +331,7 @@ def _annotations(found: Mapping[Any, Any], at: str, *, placed: bool) -> Iterator
 
 def _resources(found: Mapping[Any, Any], at: str, config: DialectConfig) -> Iterator[Suspect]:
     known = listing.claimed(config)
-    for key, (other, why) in listing.needs().items():
+    for key, (other, why) in listing.NEEDS.items():
         if other not in found and found.get(key) not in (None, 0, "0"):
             yield Suspect(within(at, key), why)
     for key in found:
@@ -383,38 +376,37 @@ def _domains(known: frozenset[str]) -> frozenset[str]:
     return frozenset(map(_domain, known)) - {""}
 
 
-@lru_cache(maxsize=1)
-def _known_annotations() -> frozenset[str]:
-    """All that some dialect, the manifests or a note of what has no effect knows."""
-    return frozenset((*listing.reserved(), *listing.recovers(), *OWN, *ignored_fields.ANNOTATIONS))
+_KNOWN_ANNOTATIONS: Final = frozenset(
+    (*listing.RESERVED, *listing.RECOVERS, *OWN, *ignored_fields.ANNOTATIONS)
+)
+"""All that some dialect, the manifests or a note of what has no effect knows."""
 
 
 def unknown_fields(part: Part, found: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
     """Each field of this part that is nearly a known one, and why it is told of."""
-    known = _known_fields(part)
+    known = _KNOWN_FIELDS[part]
     for field in found:
         if isinstance(field, str) and field not in known and (hint := meant(field, known, NEAR)):
             yield field, f"is no field of a {_PART_NAMES[part]}, and has no effect{hint}"
 
 
-@lru_cache(maxsize=3)
-def _known_fields(part: Part) -> frozenset[str]:
-    if part == "pod":
-        refused = (row.path for row in unsupported.POD_SPEC)
-        return _read_names(kube.PodSpec) | _first(
-            ignored_fields.POD_FIELDS, ignored_fields.OTHER_FIELDS, refused
-        )
-    if part == "container":
-        return _read_names(kube.ContainerSpec) | _first(ignored_fields.CONTAINER_FIELDS)
-    return _read_names(kube.Resources) | {"claims"}
+def _read_names(kind: type[msgspec.Struct], *passed_over: Iterable[str]) -> frozenset[str]:
+    """The fields of a struct, and the first of each path below the part that it stands for."""
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind)) | {
+        path.split(".")[0].removesuffix("[]") for paths in passed_over for path in paths
+    }
 
 
-def _read_names(kind: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
-
-
-def _first(*paths: Any) -> frozenset[str]:
-    return frozenset(path.split(".")[0].removesuffix("[]") for each in paths for path in each)
+_KNOWN_FIELDS: Final[Mapping[Part, frozenset[str]]] = {
+    "pod": _read_names(
+        kube.PodSpec,
+        ignored_fields.POD_FIELDS,
+        ignored_fields.OTHER_FIELDS,
+        (row.path for row in unsupported.POD_SPEC),
+    ),
+    "container": _read_names(kube.ContainerSpec, ignored_fields.CONTAINER_FIELDS),
+    "resources": _read_names(kube.Resources, ("claims",)),
+}
 
 
 class Asked(NamedTuple):
@@ -438,7 +430,20 @@ def doubtful_amounts(
             yield each, _CLAMPED.format(each.value)
         elif why := _too_much(each, config):
             yield each, why
-    yield from _beside(asked, config)
+    for dialect in listing.DIALECTS if asked else ():
+        if dialect.idle is None:
+            continue
+        # Of memory that is asked for as an amount and as a part, one of the two says nothing.
+        idle_name, counting_name, system = dialect.idle(config)
+        idle, counting = asked.get(idle_name), asked.get(counting_name)
+        if idle and counting and idle.value and counting.value:
+            yield (
+                idle,
+                (
+                    f"is {idle.value} and says nothing of memory beside {counting.name}, which "
+                    f"counts alone, as in {system}; keep one of the two"
+                ),
+            )
 
 
 def _asked(resources: Mapping[Any, Any], config: DialectConfig) -> dict[str, Asked]:
@@ -483,35 +488,18 @@ def _largest_mib(family: str) -> int:
     return max((FAMILIES[family].printed_mib, *of_models))
 
 
-def _beside(asked: Mapping[str, Asked], config: DialectConfig) -> Iterator[tuple[Asked, str]]:
-    """Where memory is asked for as an amount and as a part, that of the two which says nothing."""
-    for idle_name, counting_name, system in listing.idle(config):
-        idle, counting = asked.get(idle_name), asked.get(counting_name)
-        if not (idle and counting and idle.value and counting.value):
-            continue
-        yield (
-            idle,
-            (
-                f"is {idle.value} and says nothing of memory beside {counting.name}, which counts "
-                f"alone, as in {system}; keep one of the two"
-            ),
-        )
-
-
 def left_elsewhere(document: object, names: SchedulerNames) -> Iterator[Suspect]:
     """Each name of another scheduler, wherever in the document its pods stand."""
     for field, name in _fields(document, (_SCHEDULER_FIELD,), skip="metadata"):
         if names.chooser(name) in {Chooser.OTHERS, Chooser.NOBODY}:
-            yield Suspect(field, _why_elsewhere(name, names))
-
-
-def _why_elsewhere(name: str, names: SchedulerNames) -> str:
-    ours = OURS[0] if OURS[0] in names.ours else min(names.ours)
-    unless = _UNLESS_TAKEN if name == DEFAULT else ""
-    return (
-        f"{name[:NAME_CHARS_MAX]} is another scheduler: without Kubernetes Apportion places the "
-        f"pod all the same, in Kubernetes it leaves it alone{unless}; write {ours}"
-    )
+            ours = OURS[0] if OURS[0] in names.ours else min(names.ours)
+            unless = _UNLESS_TAKEN if name == DEFAULT else ""
+            why = (
+                f"{name[:NAME_CHARS_MAX]} is another scheduler: without Kubernetes Apportion "
+                f"places the pod all the same, in Kubernetes it leaves it alone{unless}; "
+                f"write {ours}"
+            )
+            yield Suspect(field, why)
 
 
 def queues_named(document: object, manifest: Manifest) -> Iterator[tuple[str, str]]:
