@@ -8,15 +8,16 @@ would make of such facts the course makes of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, get_args
 
 from msgspec import Struct, structs
 
+from apportion.core.answers.plans import PlanChange
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
 from apportion.core.explain.health import pods_on
 from apportion.core.explain.text import device_names
-from apportion.core.explain.text.event_text import limit_name
+from apportion.core.explain.text.answer_text import change_with_text
 from apportion.core.explain.text.suggestions import did_you_mean, named
 from apportion.core.explain.text.words import device_words
 from apportion.core.ledger.state import NodeState, PodState, State
@@ -103,21 +104,35 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
     return _lose(course, lost)
 
 
-def words(changes: Changes, state: State) -> tuple[str, ...]:
-    """What is otherwise, as in `without node-3`, one text for each change; to lose the same twice
-    is to lose it. The state says where devices are.
+def told(changes: Changes, state: State) -> tuple[PlanChange, ...]:
+    """What is otherwise, each change once; to lose the same twice is to lose it. The state says
+    where devices are.
     """
-    said = [f"without {_called(name, state)}" for name in dict.fromkeys(changes.lose)]
-    said += [f"{_called(name, state)} drained" for name in dict.fromkeys(changes.drain)]
-    said += [f"with {text} more" for text in changes.add]
-    said += [f"by the policy {changes.policy}"] if changes.policy else []
-    return (*said, *(f"with {limit_name(each)} as in the manifest" for each in changes.limits))
+    return tuple(map(change_with_text, _changed(changes, state)))
 
 
-def _called(name: str, state: State) -> str:
-    """As in `GPU-1a2b3c4d of node-3` of a device, of which perhaps only the beginning was given."""
+def _changed(changes: Changes, state: State) -> Iterator[PlanChange]:
+    for name in dict.fromkeys(changes.lose):
+        yield _off(PlanChange("lose"), name, state)
+    for name in dict.fromkeys(changes.drain):
+        yield _off(PlanChange("drain"), name, state)
+    for text in changes.add:
+        yield PlanChange("add", value=text)
+    if changes.policy:
+        yield PlanChange("policy", value=changes.policy)
+    for each in changes.limits:
+        if isinstance(each, QueueObserved):
+            yield PlanChange("limit", queue=each.queue)
+        else:
+            yield PlanChange("limit", quota=f"{each.namespace}/{each.quota}")
+
+
+def _off(change: PlanChange, name: str, state: State) -> PlanChange:
+    """With the node, or the device, of which perhaps only the beginning was given."""
     found = device_names.meant(name, state.node_of_device) if name not in state.nodes else []
-    return f"{device_words(found[0])} of {state.node_of_device[found[0]]}" if found else name
+    if not found:
+        return structs.replace(change, node=name)
+    return structs.replace(change, node=state.node_of_device[found[0]], device=found[0])
 
 
 def known_policy(name: str) -> Policy:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -31,13 +31,17 @@ from apportion.core.answers.plans import (
     Totals,
 )
 from apportion.core.answers.reads import WhyRefused
-from apportion.core.explain.causes import because, refusal_causes, refused_answer, spared_words
+from apportion.core.explain.causes import (
+    refusal_causes,
+    refused_answer,
+    spared_words,
+    waits_for,
+)
 from apportion.core.explain.fleet_context import Explained, Explainer
-from apportion.core.explain.health import failed_devices, troubles
+from apportion.core.explain.health import failed_devices, unready
 from apportion.core.explain.limit_holders import never_within
 from apportion.core.explain.manifest_diff import otherwise
 from apportion.core.explain.not_queued import unlooked
-from apportion.core.explain.text import words
 from apportion.core.explain.text.answer_text import plan_with_text, planned_with_text
 from apportion.core.explain.text.words import Causes, many
 from apportion.core.explain.views import gang_models
@@ -299,6 +303,7 @@ class _Answering:
         waiting = [pod for pod in self._state.pods.values() if pod.phase is PENDING]
         self._waiting = sorted(waiting, key=turn_of)
         self._turns = [turn_of(pod) for pod in self._waiting]
+        self._lines: dict[Hashable, int] = {}
         placed = (pod for pod in self._state.pods.values() if pod.placement is not None)
         self._least = min((pod.submitted.priority for pod in placed), default=0)
 
@@ -321,7 +326,7 @@ class _Answering:
             summary=_sentence(wish, pods, moved, self._leavers),
             moved_whole=tuple(sorted(parted)),
             moved_along=parted.total(),
-            changes=lab_changes.words(wish.changes, self._before),
+            changes=lab_changes.told(wish.changes, self._before),
             pods=pods,
             moved=moved,
             helped=tuple(self._helped(ours)),
@@ -380,14 +385,12 @@ class _Answering:
             return planned_with_text(
                 structs.replace(leaves, evicted=self._before.evictions.get(pod.uid))
             )
-        said = f"{pod.phase.value} on {node}"
-        if _differs(draft, pod):
-            other = otherwise(pod.submitted, submitted(draft, pod.uid))
-            said += f"; the manifest asks for something else: {'; '.join(other)}"
-        said += troubles(self._before, pod, failed_devices(self._before, pod))
+        other = otherwise(pod.submitted, submitted(draft, pod.uid)) if _differs(draft, pod) else ()
         return planned_with_text(PlannedPod(
-            namespace=draft.namespace, name=draft.name, outcome="unchanged", cause=said,
-            priority=pod.submitted.priority, group=pod.submitted.group, was=node, node=node,
+            namespace=draft.namespace, name=draft.name, outcome="unchanged",
+            phase=pod.phase.value, differs=other, unready=unready(self._before, pod),
+            failed_devices=failed_devices(self._before, pod), priority=pod.submitted.priority,
+            group=pod.submitted.group, was=node, node=node,
             placed=why(self._before, pod).placed, beside=tuple(self._beside(pod))[:BESIDE_NAMED],
         ))  # fmt: skip
 
@@ -419,7 +422,7 @@ class _Answering:
             namespace=about.namespace, name=about.name, outcome="not-now", was=was,
             priority=about.priority, group=about.group,
             pending_since=waits.submitted_revision if waits is not None else 0,
-            replaces=waits is not None and waits.uid != about.uid,
+            replaces=waits is not None and waits.uid != about.uid, ends=pod is None,
         )  # fmt: skip
         if pod is not None:
             made = self._fits(made, pod) if pod.placement else self._waits(made, pod)
@@ -446,16 +449,15 @@ class _Answering:
         lasting = self._empty.lasting(pod)
         if lasting is None:
             refused = self._refused(pod)
-            spared = refused.spared if refused is not None else ""
             return structs.replace(
                 made, refused=refused, ahead=ahead, while_cordoned=self._while_drained(refused),
-                cause=self._cause(pod) + (f". {spared}" if spared else ""),
+                awaits=self._awaits(pod) if refused is None else "",
+                line=self._line(self._waits_for(pod), refused),
             )  # fmt: skip
         never = self._never(pod, lasting)
         refused = refused_answer(self._state, pod, never, self._explainer.room)
-        return structs.replace(
-            made, outcome="never", cause=because(never), refused=refused, ahead=ahead
-        )
+        line = self._line(waits_for(never), refused)
+        return structs.replace(made, outcome="never", refused=refused, ahead=ahead, line=line)
 
     def _refused(self, pod: PodState) -> WhyRefused | None:
         """Why it waits, as `why` has it; None where nobody has decided."""
@@ -472,9 +474,7 @@ class _Answering:
         """What keeps the pod out of the empty fleet: a limit that somebody set, or the fleet."""
         shape = self._explainer.wishes(pod)
         if lasting.queue is not None or lasting.quota is not None:
-            limit = never_within(self._explainer.room, self._state, pod, lasting) or words.refusal(
-                lasting, shape
-            )
+            limit = never_within(self._explainer.room, self._state, pod, lasting) or lasting
             return Explained(lasting, never=False, limit=limit, shape=shape)
         if pod.refusal is not None:
             whole = self._explainer.explained(pod, pod.refusal)
@@ -490,13 +490,29 @@ class _Answering:
         }
         return tuple(sorted(near)) if near <= self._drained else ()
 
-    def _cause(self, pod: PodState, *, short: bool = False) -> str:
-        return self._causes(pod, short=short).sentence
-
-    def _causes(self, pod: PodState, *, short: bool = False) -> Causes:
+    def _causes(self, pod: PodState) -> Causes:
         if pod.refusal is not None:
-            return refusal_causes(self._explainer.explained(pod, pod.refusal), short=short)
-        return Causes("", (unlooked(self._state, pod) or "nobody has decided yet",))
+            return refusal_causes(self._explainer.explained(pod, pod.refusal), short=True)
+        return Causes("", (self._awaits(pod),))
+
+    def _awaits(self, pod: PodState) -> str:
+        return unlooked(self._state, pod) or "nobody has decided yet"
+
+    def _waits_for(self, pod: PodState) -> Hashable:
+        """What tells apart for what pods wait."""
+        if pod.refusal is not None:
+            return waits_for(self._explainer.explained(pod, pod.refusal))
+        about = pod.submitted
+        known = (tuple(about.gates), about.chooser, about.group)
+        return known if unlooked(self._state, pod) else ()
+
+    def _line(self, what_for: Hashable, refused: WhyRefused | None) -> int:
+        """The number of those that wait for the same, where the same is nearest."""
+        if refused is not None:
+            causes = tuple((each.code, each.nodes) for each in refused.causes)
+            near = tuple((each.node, each.device, each.needed) for each in refused.nearest[:1])
+            what_for = (what_for, causes, near, bool(refused.spared))
+        return self._lines.setdefault(what_for, len(self._lines) + 1)
 
     def _beside(self, pod: PodState) -> Iterable[Beside]:
         placement = pod.placement
@@ -522,19 +538,19 @@ class _Answering:
 
     def _ahead(self, pods: Sequence[PodState]) -> tuple[Ahead, ...]:
         """The first of these that wait; how many wait for the same is counted of all of them."""
-        causes = [self._causes(pod, short=True) for pod in pods]
-        alike = Counter(zip((pod.submitted.priority for pod in pods), causes, strict=True))
+        keys = [(pod.submitted.priority, self._waits_for(pod)) for pod in pods]
+        alike = Counter(keys)
         lines = {key: number for number, key in enumerate(alike, 1)}
-        named = islice(zip(pods, causes, strict=True), WAITING_NAMED)
+        named = islice(zip(pods, keys, strict=True), WAITING_NAMED)
         return tuple(
             Ahead(
                 namespace=pod.submitted.namespace, pod=pod.submitted.name,
                 priority=pod.submitted.priority, submitted_revision=pod.submitted_revision,
-                cause=cause.sentence, line=lines[pod.submitted.priority, cause],
-                alike=alike[pod.submitted.priority, cause],
+                cause=cause.sentence, line=lines[key], alike=alike[key],
                 lead=cause.lead, clauses=cause.clauses,
             )
-            for pod, cause in named
+            for pod, key in named
+            for cause in (self._causes(pod),)
         )  # fmt: skip
 
     def _compared(self, answer: PlannedPod, pod: PodState | None) -> PlannedPod:

@@ -34,7 +34,7 @@ spec:
     assert len(answer.changes) == 1
     assert (only(answer).outcome, only(answer).without) == ("never", "fits")
     golden({
-        "changes": answer.changes[0],
+        "changes": answer.changes[0].words,
         "p needs 2 of 1": only(answer).sentence,
         "the plan": answer.sentence,
     })  # fmt: skip

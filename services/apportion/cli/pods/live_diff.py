@@ -19,6 +19,7 @@ from apportion.cli.client.gateway_client import Gateway
 from apportion.cli.pods.append import Dropped, Ended, stands, submission_of
 from apportion.core.answers.reads import GangAnswer, PodAnswer
 from apportion.core.explain.manifest_diff import otherwise
+from apportion.core.explain.text.answer_text import differing
 from apportion.core.explain.text.vocabulary import PHASES
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.workloads.kinds.drafts import PodDraft, submitted
@@ -131,7 +132,7 @@ async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer)
         return ["what it asked for is not in the ledger any more"]
     except Ended:
         return ["it has ended meanwhile"]
-    return otherwise(was, submitted(draft, there.uid))
+    return differing(otherwise(was, submitted(draft, there.uid)))
 
 
 def _surplus(wish: Wish, gateway: Gateway) -> Iterator[PodAnswer]:

@@ -6,7 +6,13 @@ over a copy of the state; nothing of it is in the ledger.
 
 from typing import Literal
 
-from apportion.core.answers.reads import Answer, ErrorAnswer, WhyPlaced, WhyRefused
+from apportion.core.answers.reads import (
+    Answer,
+    ErrorAnswer,
+    FailedDevice,
+    WhyPlaced,
+    WhyRefused,
+)
 from apportion.core.answers.visibility import Everyone, Made, Names, Namespace, OrNone, People
 from apportion_schemas import PodEvicted
 
@@ -35,6 +41,30 @@ class Leaving(Answer, frozen=True):
     beneficiary: Names[str]
     budgets: tuple[str, ...] = ()
     to: Everyone[str] = ""
+
+
+class PlanChange(Answer, frozen=True):
+    """One thing that would be otherwise, and `words` for it.
+
+    What is lost or drained is a `node`, or a `device` of it. `value` is what was written of nodes
+    that are added, or the policy. A limit is a `queue`, or a `quota` with its namespace.
+    """
+
+    kind: Everyone[Literal["lose", "drain", "add", "policy", "limit"]]
+    node: Everyone[str] = ""
+    device: Everyone[str] = ""
+    value: Everyone[str] = ""
+    queue: Everyone[str] = ""
+    quota: Names[str] = ""
+    words: Made[str] = ""
+
+
+class ManifestChange(Answer, frozen=True):
+    """What a manifest asks for otherwise than its live pod did: the field, and both values."""
+
+    path: str
+    was: str
+    wanted: str
 
 
 class Ahead(Answer, frozen=True):
@@ -66,9 +96,12 @@ class PlannedPod(Answer, frozen=True):
     still wait and have their turn before it; the first of them are in the answer's `waiting`.
 
     `sentence` is made from the other fields: `text`, without the pod's name, says it with `cause`,
-    which is why it is not placed, or what is to be said of the place that it keeps. `replaces`: the
-    pod that waits asks for something else. `evicted`: it is to leave already. `while_cordoned` are
-    the drained nodes and devices that alone could hold it.
+    which is why it is not placed, or what is to be said of the place that it keeps: `phase`, what
+    `differs` in the manifest, `failed_devices` and `unready` of its node. `awaits` is for what a
+    pod waits that nobody has refused. Of one list, those that wait for the same have one `line`,
+    counted from 1. `replaces`: the pod that waits asks for something else. `evicted`: it is to
+    leave already; `ends`: it would be evicted, and comes not again. `while_cordoned` are the
+    drained nodes and devices that alone could hold it.
     """
 
     namespace: Namespace
@@ -76,7 +109,8 @@ class PlannedPod(Answer, frozen=True):
     outcome: Everyone[Outcome]
     sentence: Made[str] = ""
     text: Made[str] = ""
-    cause: People[str] = ""
+    cause: Made[str] = ""
+    line: int = 0
     priority: int = 0
     group: str = ""
     was: Everyone[str] = ""
@@ -90,6 +124,12 @@ class PlannedPod(Answer, frozen=True):
     node_without: Everyone[str] = ""
     pending_since: int = 0
     replaces: bool = False
+    phase: str = ""
+    differs: tuple[ManifestChange, ...] = ()
+    failed_devices: tuple[FailedDevice, ...] = ()
+    unready: str = ""
+    awaits: str = ""
+    ends: bool = False
     evicted: OrNone[PodEvicted | None] = None
     while_cordoned: tuple[str, ...] = ()
 
@@ -122,7 +162,7 @@ class MixedGang(Answer, frozen=True):
 class PlanAnswer(Answer, frozen=True):
     """What would happen, as of `revision`: a sentence, then the pods that it is about.
 
-    `outcome` is the worst of them. `changes` are the wishes in words. `pods` are those of the
+    `outcome` is the worst of them. `changes` are the wishes. `pods` are those of the
     manifest; `moved` held a place on a node or device that is lost, and are taken as submitted
     again, also where they are of the manifest; `helped` wait now and would have a place. `evicted`
     have a place now and would go for others, each once. `waiting` are the first that would wait
@@ -143,7 +183,7 @@ class PlanAnswer(Answer, frozen=True):
     summary: Everyone[str] = ""
     moved_whole: Names[tuple[str, ...]] = ()
     moved_along: Everyone[int] = 0
-    changes: People[tuple[str, ...]] = ()
+    changes: Everyone[tuple[PlanChange, ...]] = ()
     pods: Everyone[tuple[PlannedPod, ...]] = ()
     moved: Everyone[tuple[PlannedPod, ...]] = ()
     helped: Everyone[tuple[PlannedPod, ...]] = ()

@@ -477,7 +477,8 @@ class WhyRefused(Answer, frozen=True):
     words; `spared` is why nobody goes for the pod, in a sentence. `limit` is
     what keeps it out wherever it would stand, and `reason` that, or else the first cause and the
     nearest node, for whoever has room for one. `reason_parts` are its parts: a node is one, and of
-    a pod that can never fit the first says that. `text` has all causes in one sentence.
+    a pod that can never fit the first says that. `text` has all causes in one sentence, which does
+    not say `never`.
     """
 
     revision: Everyone[int]

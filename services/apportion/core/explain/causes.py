@@ -22,7 +22,7 @@ namespace, not even that.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -40,8 +40,8 @@ from apportion.core.answers.reads import (
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.devices.cordons import Cordon
 from apportion.core.explain.empty_capacity import NODES_WEIGHED, Room
-from apportion.core.explain.fleet_context import Explained
-from apportion.core.explain.limit_holders import holders, limit_of, never_within
+from apportion.core.explain.fleet_context import Explained, TooFewPlaces
+from apportion.core.explain.limit_holders import BeyondLimit, holders, limit_of, never_within
 from apportion.core.explain.text import constraint_text, words
 from apportion.core.explain.text.answer_text import (
     HOLDERS_NAMED,
@@ -60,6 +60,8 @@ CORDONS_NAMED = 3
 """So many cordoned nodes or devices are named with who cordoned them."""
 NO_CURE = "nothing: none of them could hold it"
 """What would unblock a pod of nodes that are cordoned and too small, or of another kind."""
+SHORT_CAUSES = 2
+"""So many causes a short sentence names; of more it names the first, and counts the others."""
 LIFTED = "nothing: it is lifted since then"
 """The causes are of the decision: nobody is to be sent to lift what is lifted."""
 LEFT = "nothing: what is cordoned is not there any more"
@@ -84,8 +86,8 @@ def refusal_words(explained: Explained, *, short: bool = False) -> str:
 
 def refusal_causes(explained: Explained, *, short: bool = False) -> words.Causes:
     """The same with its clauses apart."""
-    if explained.limit:
-        return words.Causes("", (explained.limit,))
+    if limit := limit_words(explained):
+        return words.Causes("", (limit,))
     refused, never = explained.refused, explained.never
     found = words.refusal_causes(refused, explained.shape, short=short, never=never)
     lead = f"{words.NEVER}: " if never else whose(refused, explained.shape)
@@ -94,16 +96,16 @@ def refusal_causes(explained: Explained, *, short: bool = False) -> words.Causes
 
 def because(explained: Explained, *, short: bool = False) -> str:
     """The same without that the pod can never fit."""
-    if explained.limit:
-        return explained.limit
+    if limit := limit_words(explained):
+        return limit
     said = words.refusal(explained.refused, explained.shape, short=short, never=explained.never)
     return said if explained.never else whose(explained.refused, explained.shape) + said
 
 
 def cause_words(explained: Explained) -> str:
     """A refusal in the few words of a list: its limit, or its first cause as of now."""
-    if explained.limit:
-        return explained.limit
+    if limit := limit_words(explained):
+        return limit
     said = words.cause(explained.refused, explained.shape, never=explained.never)
     return (
         f"{words.NEVER_LISTED}: {said}"
@@ -137,7 +139,49 @@ def reason_parts(explained: Explained) -> tuple[str | Part, ...]:
 
 
 def _limit_of(explained: Explained) -> str:
-    return explained.limit or words.limit_of(explained.refused)
+    return limit_words(explained) or words.limit_of(explained.refused)
+
+
+def limit_words(explained: Explained) -> str:
+    """The limit that could never hold the pod; empty where it could."""
+    match explained.limit:
+        case BeyondLimit(queue, quota, resource, most, needed, together):
+            allowed, wanted = (constraint_text.of_resource(resource, of) for of in (most, needed))
+            whose = f"its queue {queue}" if queue else f"the quota {quota} of its namespace"
+            needs = f"its gang needs {wanted} together" if together else f"it needs {wanted}"
+            return f"{whose} allows {allowed} of {resource} in all, and {needs}"
+        case TooFewPlaces(needed, places, none):
+            said = (
+                f"its gang needs {needed:,} places together, and this fleet has {places:,} with "
+                "nothing there"
+            )
+            return said + (f", and none for {listed(list(none))}" if none else "")
+        case PodRefused() as refused:
+            return words.refusal(refused, explained.shape)
+    return ""
+
+
+def waits_for(explained: Explained) -> Hashable:
+    """What tells one cause from another where it is said in short: equal for pods that wait for
+    the same.
+    """
+    shape, refused = explained.shape, explained.refused
+    if isinstance(explained.limit, PodRefused):
+        refused = explained.limit
+    elif explained.limit is not None:
+        return explained.limit
+    gang, limits = refused.gang, (refused.volume, refused.queue, refused.quota)
+    if gang is not None and gang.present < gang.needed:
+        return gang
+    shown: Hashable = None
+    if not any(limits) or RefusalCode.QUEUE_CARDS_EXCEEDED in refused.reasons:
+        refused = words.without_gone(refused)
+        causes = words.ranked(refused)
+        first = causes[0] if len(causes) > SHORT_CAUSES else tuple(causes)
+        codes = (None, *(code for code, _ in causes))
+        wished = tuple(words.wished(code, shape) for code in codes) if shape is not None else ()
+        shown = refused.nodes, first, len(causes), wished
+    return gang, limits, explained.never, shape is None, shown
 
 
 def causes_say_all(explained: Explained) -> bool:
@@ -170,7 +214,7 @@ def refused_answer(
         limit=_limit_of(explained),
         reason=reason_words(explained),
         reason_parts=reason_parts(explained),
-        text=refusal_words(explained),
+        text=because(explained),
         unbelieved=unbelieved,
     )
 
@@ -361,8 +405,8 @@ def _holders_of_limit(
 def _limit_words(explained: Explained) -> str:
     """Which limit it is, and how much of what is lacking."""
     refused = explained.refused
-    if explained.limit:
-        return explained.limit
+    if limit := limit_words(explained):
+        return limit
     if refused.queue is not None:
         return constraint_text.queue(refused.queue)
     return constraint_text.quota(refused.quota) if refused.quota is not None else ""

@@ -20,9 +20,8 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from apportion.core.explain.empty_capacity import NEAREST_KEPT, Room, host_holds
-from apportion.core.explain.limit_holders import never_within, of_its_card
+from apportion.core.explain.limit_holders import BeyondLimit, never_within, of_its_card
 from apportion.core.explain.text import words
-from apportion.core.explain.text.event_text import listed
 from apportion.core.explain.text.natural import natural
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion_schemas import GangShortage, NearMiss, PodConstraints, PodRefused, RefusalCode, Shape
@@ -36,10 +35,21 @@ Alike = tuple[bytes, int, tuple[tuple[RefusalCode, int], ...], tuple[NearMiss, .
 """What pods have in common whose refusals are explained alike."""
 
 
+class TooFewPlaces(NamedTuple):
+    """A gang for which the whole fleet has too few places with nothing there, and `none` for these
+    of its pods, where it has some for others.
+    """
+
+    needed: int
+    places: int
+    none: tuple[str, ...]
+
+
 class Explained(NamedTuple):
     """A refusal whose nearest nodes could hold the pod; `never`: none could, whatever ends.
 
-    `limit` is in words the limit that could never hold it, whoever else ends; no node is at fault.
+    `limit` is the limit that could never hold it, whoever else ends, in amounts or as the refusal
+    has it; no node is at fault.
     `own` counts the nodes that others of its gang would take, which the refusal counts as held.
     `shape` is what was asked for and refused; None where nobody knows, for it is of a gang whose
     pods differ, and may be another one's.
@@ -47,7 +57,7 @@ class Explained(NamedTuple):
 
     refused: PodRefused
     never: bool
-    limit: str = ""
+    limit: BeyondLimit | TooFewPlaces | PodRefused | None = None
     own: int = 0
     shape: Shape | None = None
 
@@ -97,9 +107,9 @@ class Explainer:
                 refused = of_its_card(self.room, self._state, pod, refused)
             return Explained(structs.replace(refused, nearest=()), never=False, limit=limit)
         if refused.gang:
-            limit = never_together(self.room, self._state, pod, refused.gang)
-            if limit or brief or self._looks >= LISTED_LOOKS:
-                return Explained(refused, never=False, limit=limit)
+            too_few = never_together(self.room, self._state, pod, refused.gang)
+            if too_few or brief or self._looks >= LISTED_LOOKS:
+                return Explained(refused, never=False, limit=too_few)
             self._looks += len(self._state.nodes)
             refused, own = beside_own(self.room, self._state, pod, refused)
             return Explained(refused, never=False, own=own)
@@ -168,35 +178,35 @@ SORTS_WEIGHED: Final = 16  # sorts of pods of a gang of which it is found out ho
 _CORDONED: Final = RefusalCode.NODE_CORDONED
 
 
-def never_together(room: Room, state: State, pod: PodState, found: GangShortage) -> str:
-    """That the whole fleet has too few places for the gang, and for which of its pods none; empty
+def never_together(
+    room: Room, state: State, pod: PodState, found: GangShortage
+) -> TooFewPlaces | None:
+    """That the whole fleet has too few places for the gang, and for which of its pods none; None
     where it may have enough, whose pods are of several sorts or of very many.
     """
     if found.present < found.needed or not any(each.present for each in state.nodes.values()):
-        return ""
+        return None
     group = pod.submitted.group
     return room.once((f"never {group}", b""), lambda: _never_together(room, state, group, found))
 
 
-def _never_together(room: Room, state: State, group: str, found: GangShortage) -> str:
+def _never_together(
+    room: Room, state: State, group: str, found: GangShortage
+) -> TooFewPlaces | None:
     sorts: dict[bytes, list[PodState]] = {}
     for each in state.groups[group].pods.values() if group in state.groups else ():
         sorts.setdefault(each.shape_key, []).append(each)
     if not 0 < len(sorts) <= SORTS_WEIGHED:
-        return ""
+        return None
     places = {
         key: min(len(alike), room.once(("most", key), partial(room.most, alike[0].submitted.shape)))
         for key, alike in sorts.items()
     }
     most = sum(places.values())
     if most >= found.needed:
-        return ""
+        return None
     none = [alike[0].full_name for key, alike in sorts.items() if not places[key]]
-    said = f", and none for {listed(sorted(none, key=natural))}" if most and none else ""
-    return (
-        f"its gang needs {found.needed:,} places together, and this fleet has {most:,} with "
-        f"nothing there{said}"
-    )
+    return TooFewPlaces(found.needed, most, tuple(sorted(none, key=natural)) if most else ())
 
 
 def beside_own(

@@ -59,17 +59,6 @@ def failure(device: DeviceState) -> FailedDevice | None:
     return FailedDevice(device=device.device.id, reason=reason)
 
 
-def troubles(state: State, pod: PodState, failed: Iterable[FailedDevice]) -> str:
-    """What keeps the pod from what it was given, as sentences behind another one; empty if nothing.
-
-    `failed` are the devices that it holds and that have failed.
-    """
-    failed = tuple(failed)
-    words = failed_words(failed)
-    said = f". It cannot rely on what it holds: {words}" if words else ""
-    return said + consequences(unready(state, pod), pod.phase.value, failed)
-
-
 def consequences(unready: str, phase: str, failed: tuple[FailedDevice, ...]) -> str:
     """What a person can do about these failed devices, and what an unready node means, as sentences
     behind another one; empty if nothing.

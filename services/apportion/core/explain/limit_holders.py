@@ -5,13 +5,13 @@ Invariant: what is said of a limit is found once for all whom it keeps out, whoe
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from msgspec import structs
 
 from apportion.core.devices.catalogue import type_matches
 from apportion.core.explain.empty_capacity import Room
 from apportion.core.explain.limit_rows import counted_devices, held_by, used
-from apportion.core.explain.text import constraint_text
 from apportion.core.explain.text.natural import natural
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.state import PodState, State
@@ -27,6 +27,17 @@ from apportion.core.placement.limits.quotas import (
 from apportion.core.workloads.dialects.dialect import DEVICE_MEMORY, SHARES
 from apportion.core.workloads.dialects.names import dialect_config
 from apportion_schemas import Device, PodRefused, QueueObserved, Shape
+
+
+class BeyondLimit(NamedTuple):
+    """A queue or quota that is too small for a pod, or its gang `together`, whoever else ends."""
+
+    queue: str
+    quota: str
+    resource: str
+    most: int
+    needed: int
+    together: bool
 
 
 def holders(room: Room, state: State, pod: PodState, refused: PodRefused) -> list[PodState]:
@@ -45,9 +56,11 @@ def limit_of(state: State, pod: PodState, refused: PodRefused) -> str:
     return f"quota {pod.submitted.namespace} {resource}"
 
 
-def never_within(room: Room, state: State, pod: PodState, refused: PodRefused) -> str:
+def never_within(
+    room: Room, state: State, pod: PodState, refused: PodRefused
+) -> BeyondLimit | None:
     """The limit of this refusal if it could never hold the pod, or its gang, with nobody else in
-    it; empty where it could, or that depends on the devices that are chosen beyond their models.
+    it; None where it could, or that depends on the devices that are chosen beyond their models.
     """
     submitted = pod.submitted
     group = state.groups.get(submitted.group)
@@ -68,25 +81,25 @@ def of_its_card(room: Room, state: State, pod: PodState, refused: PodRefused) ->
     return structs.replace(refused, queue=found)
 
 
-def _never_within(state: State, pod: PodState, refused: PodRefused) -> str:
+def _never_within(state: State, pod: PodState, refused: PodRefused) -> BeyondLimit | None:
     """See `never_within`; it counts all of the gang."""
     if refused.queue is not None and not refused.queue.resource:
-        return ""  # the queue is closed, and may be opened
+        return None  # the queue is closed, and may be opened
     together, much = _together(state, pod)
     known = amounts_by_name(dialect_config(state.configuration))
     queue = state.queues.get(queue_of(state, pod)) if refused.queue is not None else None
     quotas = state.quotas.get(pod.submitted.namespace, {}) if refused.quota is not None else {}
-    limits: list[tuple[str, Mapping[str, int], Mapping[str, tuple[Amount, int]]]] = []
+    limits: list[tuple[str, str, Mapping[str, int], Mapping[str, tuple[Amount, int]]]] = []
     if queue is not None:
         of_queue = {name: known.get(name, ((EXTENDED, name), 1)) for name in queue.capability}
-        limits.append((f"its queue {queue.queue}", queue.capability, of_queue))
-    for quota in quotas.values():
-        whose = f"the quota {quota.quota} of its namespace"
-        limits.append((whose, quota.hard, counted_devices(known, quota.hard)))
-    for whose, most, counted in limits:
+        limits.append((queue.queue, "", queue.capability, of_queue))
+    limits += [
+        ("", each.quota, each.hard, counted_devices(known, each.hard)) for each in quotas.values()
+    ]
+    for in_queue, in_quota, most, counted in limits:
         for name, needed in sorted(used(counted, much).items()):
             if needed > most[name]:
-                return _allows(whose, most[name], needed, name, together=together)
+                return BeyondLimit(in_queue, in_quota, name, most[name], needed, together)
     if queue is not None and queue.cards:
         needed = sum(count for (what, *_), count in much.items() if what == SHARES)
         cards, most_cards = _cards_allowed(
@@ -94,14 +107,8 @@ def _never_within(state: State, pod: PodState, refused: PodRefused) -> str:
         )
         if needed > most_cards:
             of = " and ".join(cards) or (refused.queue.resource if refused.queue else "")
-            return _allows(f"its queue {queue.queue}", most_cards, needed, of, together=together)
-    return ""
-
-
-def _allows(whose: str, most: int, needed: int, resource: str, *, together: bool) -> str:
-    allowed, wanted = (constraint_text.of_resource(resource, each) for each in (most, needed))
-    needs = f"its gang needs {wanted} together" if together else f"it needs {wanted}"
-    return f"{whose} allows {allowed} of {resource} in all, and {needs}"
+            return BeyondLimit(queue.queue, "", of, most_cards, needed, together)
+    return None
 
 
 def _cards_allowed(

@@ -8,24 +8,24 @@ from typing import Any, Final
 
 import msgspec
 
+from apportion.core.answers.plans import ManifestChange
 from apportion.core.explain.text.event_text import ask_words, listed
 from apportion_schemas import PodSubmitted
 
-WORDS_MAX: Final = 8
 _NOT_COMPARED: Final = frozenset(("uid", "namespace", "name"))
 
 
-def otherwise(was: PodSubmitted, wanted: PodSubmitted) -> list[str]:
-    """One text for each thing: what was → what is wanted; of many the first few."""
-    said = []
+def otherwise(was: PodSubmitted, wanted: PodSubmitted) -> tuple[ManifestChange, ...]:
+    """Each thing: what was, and what is wanted."""
+    found = []
     if was.shape.asks != wanted.shape.asks:
-        said.append(f"asks: {_asks(was)} → {_asks(wanted)}")
+        found.append(ManifestChange("asks", _asks(was), _asks(wanted)))
     before, after = (dict(_leaves(msgspec.to_builtins(each))) for each in (was, wanted))
     for path in sorted(before.keys() | after.keys()):
         one, other = before.get(path, "nothing"), after.get(path, "nothing")
         if one != other and not path.startswith("shape.asks"):
-            said.append(f"{path.removeprefix('shape.')}: {one} → {other}")
-    return [*said[:WORDS_MAX], *(["and more"] if len(said) > WORDS_MAX else [])]
+            found.append(ManifestChange(path.removeprefix("shape."), str(one), str(other)))
+    return tuple(found)
 
 
 def _asks(pod: PodSubmitted) -> str:

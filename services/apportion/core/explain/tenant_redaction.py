@@ -13,7 +13,7 @@ from typing import Any, Final, get_type_hints
 
 from msgspec import UNSET, Struct, structs
 
-from apportion.core.answers.plans import PlanAnswer, PlannedPod
+from apportion.core.answers.plans import PlanAnswer, PlanChange, PlannedPod
 from apportion.core.answers.reads import (
     CauseRow,
     ClosedDevice,
@@ -27,6 +27,7 @@ from apportion.core.answers.reads import (
 from apportion.core.answers.visibility import NOT_TOLD, OF_OTHERS, OTHERS, Kept, Rule, Seen
 from apportion.core.explain.text.answer_text import (
     cause_with_text,
+    change_with_text,
     closed_with_text,
     device_with_text,
     eviction_with_text,
@@ -101,6 +102,7 @@ _TEXTS: Final[Mapping[type, Callable[[Any], Any]]] = {
     Eviction: eviction_with_text,
     NodeAnswer: node_with_text,
     PlanAnswer: plan_with_text,
+    PlanChange: change_with_text,
     PlannedPod: planned_with_text,
     QueuedPod: queued_with_text,
     Why: why_with_text,

@@ -10,6 +10,7 @@ pods before it, of every line: priority first, then the revision of its submissi
 """
 
 from collections import Counter
+from collections.abc import Hashable
 from typing import Final
 
 from apportion.core.answers.reads import (
@@ -30,7 +31,7 @@ from apportion.core.explain.views import gang_answer
 from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.handlers.evictions import awaited
 from apportion.core.ledger.state import Phase, PodState, State
-from apportion_schemas import PodRefused, RefusalCode
+from apportion_schemas import PodRefused, RefusalCode, Shape
 
 PODS_SHOWN: Final = 20
 """How many pods of a line an answer names, unless asked for more."""
@@ -68,19 +69,17 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
     pending = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
     waiting = [pod for pod in pending if not pod.submitted.gates]
     waiting.sort(key=_turn)
-    by_wants: dict[tuple[str, ...], list[tuple[int, PodState]]] = {}
-    wants: dict[bytes, str] = {}
+    by_wants: dict[tuple[Hashable, ...], list[tuple[int, PodState]]] = {}
+    numbers: dict[Hashable, int] = {}  # of what pods want, and of shapes
     explainer = Explainer(state)
     for position, pod in enumerate(waiting, 1):
-        key = wants.get(pod.shape_key)
+        key = numbers.get(pod.shape_key)
         if key is None:
-            key = wants[pod.shape_key] = wants_words(pod)
+            key = numbers.setdefault(_wants(pod.submitted.shape), len(numbers))
+            numbers[pod.shape_key] = key
         by_wants.setdefault((key, *_kept_out(explainer, pod)), []).append((position, pod))
     ordered = list(by_wants.items())  # as their first pods stand in the queue
-    lines = [
-        _line(state, explainer, said, pods, pods_shown)
-        for (said, *_), pods in ordered[:LINES_SHOWN]
-    ]
+    lines = [_line(state, explainer, pods, pods_shown) for _, pods in ordered[:LINES_SHOWN]]
     first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
     return LinesAnswer(
         revision=state.revision,
@@ -96,6 +95,17 @@ def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
         lines_count=len(ordered),
         lines=tuple(lines),
     )
+
+
+def _wants(shape: Shape) -> Hashable:
+    """What pods ask for that stand in one line."""
+    asks = tuple(
+        (ask.count, ask.family) if ask.whole else
+        (ask.count, ask.family, ask.profile, ask.memory_mib, ask.memory_percent, ask.cores)
+        for ask in shape.asks
+    )  # fmt: skip
+    of = shape.devices
+    return asks, of.use_types, of.nouse_types, of.modes, of.indexes, of.use_ids, of.nouse_ids
 
 
 def wants_words(pod: PodState) -> str:
@@ -118,7 +128,7 @@ def _turn(pod: PodState) -> tuple[int, int]:
     return (-pod.submitted.priority, pod.submitted_revision)
 
 
-def _kept_out(explainer: Explainer, pod: PodState) -> tuple[str, ...]:
+def _kept_out(explainer: Explainer, pod: PodState) -> tuple[Hashable, ...]:
     """What other than devices keeps a pod out, as far as it tells lines apart: a refusal that may
     be about another pod of its gang is none of whoever wants the same.
     """
@@ -128,15 +138,14 @@ def _kept_out(explainer: Explainer, pod: PodState) -> tuple[str, ...]:
     if refused.gang or explainer.wishes(pod) is None:
         return (pod.submitted.group,)
     if Explained(refused, never=False).of_limits:
-        return (pod.submitted.namespace, constraint_text.of_what(refused))
+        of = (refused.volume and refused.volume.claim, refused.queue and refused.queue.queue)
+        return (pod.submitted.namespace, *of, refused.quota and refused.quota.quota)
     reasons = words.without_gone(refused).reasons
     most = max(reasons, key=reasons.__getitem__, default=None)
     return (most.value,) if most in OF_NODES else ()
 
 
-def _line(
-    state: State, explainer: Explainer, wants: str, pods: list[tuple[int, PodState]], shown: int
-) -> Line:
+def _line(state: State, explainer: Explainer, pods: list[tuple[int, PodState]], shown: int) -> Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
     about, shape = _about(pods), pods[0][1].submitted.shape
     explained = _explained(explainer, about)
@@ -145,7 +154,7 @@ def _line(
         refused_rows(state, explained, about, explainer.room) if explained else ((), ())
     )
     return Line(
-        wants=wants,
+        wants=wants_words(pods[0][1]),
         asks=shape.asks,
         wishes=tuple(constraint_text.devices(shape)),
         devices=devices_wanted(pods[0][1]),

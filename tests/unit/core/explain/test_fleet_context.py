@@ -3,7 +3,7 @@
 import pytest
 
 from apportion.core.answers.reads import Why
-from apportion.core.explain.fleet_context import Explainer
+from apportion.core.explain.fleet_context import Explainer, TooFewPlaces
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import event_words, why
 from apportion.lab.fitting import EmptyFleet
@@ -253,9 +253,9 @@ def test_a_large_node_that_is_not_ready_may_recover() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pods", "most"), [(4, ""), (5, "needs 5 places together, and this fleet")]
+    ("pods", "limit"), [(4, None), (5, TooFewPlaces(needed=5, places=4, none=()))]
 )
-def test_a_gang_that_the_empty_fleet_has_no_room_for(pods: int, most: str) -> None:
+def test_a_gang_that_the_empty_fleet_has_no_room_for(pods: int, limit: TooFewPlaces | None) -> None:
     """Two nodes of four cards, and pods of two cards: a fifth has never a place, whoever ends."""
     ledger = Ledger(rack("n1", 4), rack("n2", 4), gang("team/job", pods))
     ledger.submit(pod("holds", cards())).settle()
@@ -263,18 +263,16 @@ def test_a_gang_that_the_empty_fleet_has_no_room_for(pods: int, most: str) -> No
     waits = ledger.pod("m0")
     assert waits.refusal is not None
     found = Explainer(ledger.state).explained(waits, waits.refusal)
-    assert most in found.limit
-    assert bool(found.limit) == bool(most)
+    assert found.limit == limit
 
 
 @pytest.mark.parametrize(
-    ("memory_mib", "says"),
-    [
-        (80_000, ""),
-        (90_000, "this fleet has 1 with nothing there, and none for default/m1"),
-    ],
+    ("memory_mib", "limit"),
+    [(80_000, None), (90_000, TooFewPlaces(needed=2, places=1, none=("default/m1",)))],
 )
-def test_of_a_gang_whose_pods_differ_each_must_have_a_place(memory_mib: int, says: str) -> None:
+def test_of_a_gang_whose_pods_differ_each_must_have_a_place(
+    memory_mib: int, limit: TooFewPlaces | None
+) -> None:
     """Which of them find places together is for the engine to try; for one there may be none."""
     ledger = Ledger(rack("n1", 1), gang("team/job", 2))
     ledger.submit(member("m0", cards()), member("m1", ask(memory_mib))).settle()
@@ -282,8 +280,7 @@ def test_of_a_gang_whose_pods_differ_each_must_have_a_place(memory_mib: int, say
         waits = ledger.pod(name)
         assert waits.refusal is not None
         found = Explainer(ledger.state).explained(waits, waits.refusal)
-        assert says in found.limit
-        assert bool(found.limit) == bool(says)
+        assert found.limit == limit
 
 
 def test_of_a_fleet_without_nodes_no_gang_is_told_that_it_is_too_small() -> None:

@@ -1,8 +1,8 @@
 """Every sentence is replaced by another one: the facts of answers stay as they are.
 
-An answer is made twice of one state, the second time with every function of `core/explain/text`
-that returns a text returning *lorem ipsum*. Only sentences may differ, also for a tenant. Names of
-devices are no sentences.
+An answer is made twice of one state, the second time with every function that words something
+returning *lorem ipsum*: those of `core/explain/text` that return a text, and others by their names.
+Only sentences may differ, also for a tenant. Names of devices are no sentences.
 """
 
 import sys
@@ -14,11 +14,16 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
-from apportion.core.answers.reads import Why, WhyRefused
+from apportion.core.answers.plans import PlanRequest
+from apportion.core.answers.reads import Answer, WhyRefused
 from apportion.core.explain import causes
 from apportion.core.explain.tenant_redaction import redacted
 from apportion.core.explain.text import answer_text, constraint_text, event_text, words
+from apportion.core.explain.views import device_answers, node_answer, pod_answer
+from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import why
+from apportion.lab.planning import plan
+from apportion.lab.wishes import plan_of
 from apportion_schemas import DeviceCordoned, NodeCordoned
 from tests.support.fleet import T4, rack
 from tests.support.ledger_of import Ledger
@@ -26,6 +31,17 @@ from tests.support.pods import ask, pod
 
 LOREM = "lorem ipsum; dolor sit: amet (9), and"
 NAMES = frozenset(("device_words",))
+TEXTS = (answer_text, constraint_text, event_text, words)
+WORDERS = ("_words", "_sentence")
+"""How the names of functions end that word something, in other modules of the product."""
+MANIFEST = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  schedulerName: apportion
+  containers: [{name: main, image: x, resources: {limits: {nvidia.com/gpu: COUNT}}}]
+"""
 
 
 def a_ledger() -> Ledger:
@@ -39,10 +55,31 @@ def a_ledger() -> Ledger:
     )
 
 
-def answers(ledger: Ledger) -> list[Why]:
-    """Why each of its pods is where it is: for all readers, and for a tenant that sees no pod."""
-    found = [why(ledger.state, each) for each in ledger.state.pods.values()]
-    return found + [redacted(each, lambda _: False) for each in found]
+def plans(ledger: Ledger) -> Iterator[PlanRequest]:
+    """One for pods that are there, that fit, wait and never fit, and some with changes."""
+    pods = (("holds-1", 1), ("large", 1), ("small", 1), ("two", 2), ("huge", 9))
+    texts = {name: MANIFEST.replace("NAME", name).replace("COUNT", str(n)) for name, n in pods}
+    yield PlanRequest(files=texts)
+    yield PlanRequest(files=texts, lose=("n1",), add=("2x1xT4",), policy="spread")
+    yield PlanRequest(drain=("n1", "n2"))
+
+
+def answers(ledger: Ledger) -> list[Answer]:
+    """Why each of its pods is where it is, its lines, nodes and devices, and plans: for all
+    readers, for one that sees all pods, and for a tenant that sees none.
+    """
+    state = ledger.state
+    found: list[Answer] = [why(state, each) for each in state.pods.values()]
+    found += [pod_answer(state, each) for each in state.pods.values()]
+    found += [node_answer(each) for each in state.nodes.values()]
+    found += [device for each in state.nodes.values() for device in device_answers(each)]
+    found += [lines_answer(state)]
+    found += [plan(state, plan_of(each, state)) for each in plans(ledger)]
+    return [
+        *found,
+        *(redacted(each, lambda _: True) for each in found),
+        *(redacted(each, lambda _: False) for each in found),
+    ]
 
 
 def lorem(function: Callable[..., str]) -> Callable[..., str]:
@@ -57,16 +94,22 @@ def lorem(function: Callable[..., str]) -> Callable[..., str]:
 
 def replaced(monkeypatch: pytest.MonkeyPatch) -> int:
     """Replace the functions wherever a module has one, and say in how many places that was."""
+    product = [each for key, each in sorted(sys.modules.items()) if key.startswith("apportion.")]
+    bound: dict[Any, list[tuple[Any, str]]] = {}
+    for user in product:
+        for name, value in vars(user).items():
+            if isfunction(value):
+                bound.setdefault(value, []).append((user, name))
     places = 0
-    for module in (answer_text, constraint_text, event_text, words):
+    for module in product:
         for name, function in list(vars(module).items()):
             own = isfunction(function) and function.__module__ == module.__name__
-            if not own or name in NAMES or get_type_hints(function).get("return") is not str:
+            if not own or name in NAMES or not (module in TEXTS or name.endswith(WORDERS)):
                 continue
-            other = lorem(function)
-            for user in [each for key, each in sys.modules.items() if key.startswith("apportion.")]:
-                for bound in [key for key, value in vars(user).items() if value is function]:
-                    monkeypatch.setattr(user, bound, other)
+            if get_type_hints(function).get("return") is str:
+                other = lorem(function)
+                for place in bound[function]:
+                    monkeypatch.setattr(*place, other)
                     places += 1
     return places
 

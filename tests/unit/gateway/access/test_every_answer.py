@@ -33,7 +33,7 @@ SHOWN = frozenset((
     "node", "node_after", "node_before", "node_silent", "node_without", "nominated",
     "oldest_time", "phase", "phases", "placed_time", "pool", "profile", "queue", "report",
     "shares", "silent", "since_time", "submitted_time", "summary", "template", "time", "to",
-    "to_time", "type", "uids", "unpriced", "wants", "was", "what", "when", "wishes",
+    "to_time", "type", "uids", "unpriced", "value", "wants", "was", "what", "when", "wishes",
 ))  # fmt: skip
 """Fields that everyone sees and that hold texts: no name, reason or sentence about a pod is one."""
 

@@ -124,7 +124,8 @@ def _show(answer: PlanAnswer) -> None:
     out = console()
     out.print(plain(answer.sentence), style="bold", soft_wrap=not out.is_terminal)
     if answer.changes:
-        out.print(plain(f"as if: {', '.join(answer.changes)}"), soft_wrap=not out.is_terminal)
+        said = ", ".join(change.words for change in answer.changes)
+        out.print(plain(f"as if: {said}"), soft_wrap=not out.is_terminal)
     if len(answer.pods) > 1 or answer.changes:
         _show_pods(out, "POD", answer.pods)
     if len(answer.pods) <= DETAILED_MAX:
@@ -164,8 +165,9 @@ def _alike(pods: Iterable[PlannedPod]) -> Iterator[tuple[str, PlannedPod]]:
     """
     rows: dict[object, list[PlannedPod]] = {}
     for pod in pods:
-        alike = (pod.outcome, pod.was, pod.without, pod.node_without, _why_not(pod))
-        rows.setdefault((pod.namespace, pod.name) if pod.node else alike, []).append(pod)
+        alike = (pod.outcome, pod.was, pod.without, pod.node_without, pod.line)
+        alone = pod.node or pod.evicted is not None
+        rows.setdefault((pod.namespace, pod.name) if alone else alike, []).append(pod)
     for first, *others in rows.values():
         more = f" and {len(others):,} more" if others else ""
         yield f"{first.namespace}/{first.name}{more}", first

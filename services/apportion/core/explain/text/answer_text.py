@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import structs
 
-from apportion.core.answers.plans import PlanAnswer, PlannedPod
+from apportion.core.answers.plans import ManifestChange, PlanAnswer, PlanChange, PlannedPod
 from apportion.core.answers.reads import (
     CauseRow,
     ClosedDevice,
@@ -36,6 +36,7 @@ from apportion_schemas import Score
 
 HOLDERS_NAMED: Final = 4
 """So many of the pods are named that hold what a limit allows, or what a node has too little of."""
+CHANGES_SAID: Final = 8
 _NOW: Final = ("is", "waits")
 _THEN: Final = ("was", "waited")
 
@@ -129,14 +130,51 @@ def plan_with_text(plan: PlanAnswer) -> PlanAnswer:
     return structs.replace(plan, sentence=said)
 
 
+def change_with_text(change: PlanChange) -> PlanChange:
+    """The change with its words, as in `without node-3`."""
+    of = f"{device_words(change.device)} of {change.node}" if change.device else change.node
+    limit = f"quota {change.quota}" if change.quota else f"queue {change.queue}"
+    words_of = {
+        "lose": f"without {of}",
+        "drain": f"{of} drained",
+        "add": f"with {change.value} more",
+        "policy": f"by the policy {change.value}",
+        "limit": f"with {limit} as in the manifest",
+    }
+    return structs.replace(change, words=words_of[change.kind])
+
+
+def differing(changes: Sequence[ManifestChange]) -> list[str]:
+    """What a manifest asks for otherwise: what was → what is wanted; of many the first few."""
+    said = [f"{each.path}: {each.was} → {each.wanted}" for each in changes[:CHANGES_SAID]]
+    return [*said, *(["and more"] if len(changes) > CHANGES_SAID else [])]
+
+
 def planned_with_text(pod: PlannedPod) -> PlannedPod:
     """The pod with its sentence, and what that says of it without its name."""
+    pod = structs.replace(pod, cause=_planned_cause(pod))
     text, waits = _planned(pod), ""
     if pod.pending_since:
         whose = "in place of the one that" if pod.replaces else "which"
         waits = f", {whose} waits since revision {pod.pending_since},"
     sentence = f"{pod.namespace}/{pod.name}{waits} {text}"
     return structs.replace(pod, text=text, sentence=sentence)
+
+
+def _planned_cause(pod: PlannedPod) -> str:
+    """Why it is not placed, or what is to be said of the place that it keeps."""
+    refused = pod.refused
+    if pod.outcome == "unchanged":
+        said = f"{pod.phase} on {pod.node}"
+        if pod.differs:
+            wanted = "; ".join(differing(pod.differs))
+            said += f"; the manifest asks for something else: {wanted}"
+        failed = failed_words(pod.failed_devices)
+        said += f". It cannot rely on what it holds: {failed}" if failed else ""
+        return said + consequences(pod.unready, pod.phase, pod.failed_devices)
+    if refused is None:
+        return pod.awaits
+    return refused.text + (f". {refused.spared}" if refused.spared else "")
 
 
 def _planned(pod: PlannedPod) -> str:
@@ -149,7 +187,7 @@ def _planned(pod: PlannedPod) -> str:
         place = placed_words(pod.placed) if pod.placed is not None else pod.node
         said = f"{would if pod.was else 'fits on'} {place}"
         return said + (f", once {listed(list(pod.evicts))} left" if pod.evicts else "")
-    if not pod.cause:
+    if pod.ends:
         return "would be evicted for another pod"
     if pod.outcome == "never":
         limited = pod.refused is not None and not pod.refused.never
@@ -188,7 +226,7 @@ def cause_text(why: Why) -> str:
     refused = why.refused
     if refused is None:
         return ""
-    said = ("it " if refused.never else "") + refused.text + _while_it_waits(why)
+    said = (words.IT_NEVER if refused.never else "") + refused.text + _while_it_waits(why)
     said += _unbelieved(refused.unbelieved)
     said += f". {refused.spared}" if refused.spared else ""
     return said + (f". Since then {refused.since_text}" if refused.since_text else "")

@@ -46,15 +46,6 @@ def of_refusal(refused: PodRefused) -> list[str]:
     return limits + ([quota(refused.quota)] if refused.quota is not None else [])
 
 
-def of_what(refused: PodRefused) -> str:
-    """Which limit it is, by its kind and name; empty where there is none."""
-    if refused.volume is not None:
-        return f"claim {refused.volume.claim}"
-    if refused.queue is not None:
-        return f"queue {refused.queue.queue}"
-    return f"quota {refused.quota.quota}" if refused.quota is not None else ""
-
-
 def volume(shortage: VolumeShortage) -> str:
     """What keeps a pod from every node, as in `its PersistentVolumeClaim data is not bound yet`."""
     return f"its PersistentVolumeClaim {shortage.claim}: {VOLUME_CLAIMS[shortage.state]}"

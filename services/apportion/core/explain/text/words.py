@@ -7,7 +7,7 @@ What a code means is in its descriptor (`placement/feasibility`). Invariant: wor
 number that the refusal does not.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -117,6 +117,25 @@ def named(code: RefusalCode, shape: Shape | None, *, never: bool = False) -> str
     said, wanted = _NAMED.get(code, ("", None))
     name = wanted(shape) if wanted is not None else ""
     return said.format(name) if name else phrase(code, never=never)
+
+
+def wished(code: RefusalCode | None, shape: Shape) -> Hashable:
+    """What of the pod's wishes is named with a cause; of none, the cards that alone would do."""
+    node, devices = shape.node, shape.devices
+    match code:
+        case _C.NODE_LABELS_MISMATCH:
+            return tuple(sorted(node.selector.items())), node.required
+        case _C.EXTENDED_RESOURCE_INSUFFICIENT:
+            return tuple(sorted(node.extended))
+        case _C.TYPE_MISMATCH:
+            return devices.use_types, devices.nouse_types
+        case _C.MODE_MISMATCH:
+            return devices.modes, any(ask.profile for ask in shape.asks)
+        case _C.CORES_INSUFFICIENT:
+            return any(ask.cores for ask in shape.asks)
+        case None:
+            return devices.indexes, devices.use_ids, devices.nouse_ids
+    return None
 
 
 class Causes(NamedTuple):

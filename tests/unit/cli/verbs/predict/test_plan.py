@@ -33,9 +33,9 @@ def test_nothing_that_stays_as_it_is_is_told_twice(golden: Golden) -> None:
     golden({"the same": totals_words(answer)})
 
 
-def waits(name: str, why: str, was: str = "n1") -> PlannedPod:
+def waits(name: str, why: str, was: str = "n1", *, line: int = 1) -> PlannedPod:
     """A pod that would lose its place on that node."""
-    return PlannedPod("default", name, "not-now", cause=why, was=was)
+    return PlannedPod("default", name, "not-now", cause=why, was=was, line=line)
 
 
 def test_one_reason_of_many_is_said_once(golden: Golden) -> None:
@@ -44,7 +44,13 @@ def test_one_reason_of_many_is_said_once(golden: Golden) -> None:
     """
     finds = [PlannedPod("default", f"f-{n}", "fits", "fits", was="n1", node="n2") for n in (0, 1)]
     gang = [waits(f"g-{number}", "gang of 4: no room") for number in range(4)]
-    pods = [finds[0], *gang, waits("h", "gang of 4: no room", "n3"), waits("i", "quota"), finds[1]]
+    pods = [
+        finds[0],
+        *gang,
+        waits("h", "gang of 4: no room", "n3"),
+        waits("i", "quota", line=2),
+        finds[1],
+    ]
     out = Console(file=io.StringIO(), width=120, color_system=None)
     _show_pods(out, "POD", pods)
     assert isinstance(out.file, io.StringIO)

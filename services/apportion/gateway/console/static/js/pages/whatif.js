@@ -539,7 +539,7 @@ class WhatIfPage {
       answer(said, [
         about && sentenceCase(plan.sentence),
         `as of ${revisionWords(plan.revision)}`,
-        plan.changes.join(", "),
+        plan.changes.map(change => change.words).join(", "),
         `answered in ${num(took)} ms on a copy`,
         plan.when,
       ]),
