@@ -104,7 +104,7 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
     return _lose(course, lost)
 
 
-def told(changes: Changes, state: State) -> tuple[PlanChange, ...]:
+def changes_of(changes: Changes, state: State) -> tuple[PlanChange, ...]:
     """What is otherwise, each change once; to lose the same twice is to lose it. The state says
     where devices are.
     """

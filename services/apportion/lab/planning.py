@@ -326,7 +326,7 @@ class _Answering:
             summary=_sentence(wish, pods, moved, self._leavers),
             moved_whole=tuple(sorted(parted)),
             moved_along=parted.total(),
-            changes=lab_changes.told(wish.changes, self._before),
+            changes=lab_changes.changes_of(wish.changes, self._before),
             pods=pods,
             moved=moved,
             helped=tuple(self._helped(ours)),

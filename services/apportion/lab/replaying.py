@@ -382,4 +382,4 @@ def words(otherwise: Otherwise, state: State) -> tuple[str, ...]:
     fleet = otherwise.fleet
     devices = sum(len(node.devices) for node in fleet)
     said = (f"on a fleet of {len(fleet):,} nodes with {devices:,} devices",) if fleet else ()
-    return (*said, *(each.words for each in lab_changes.told(otherwise.changes, state)))
+    return (*said, *(each.words for each in lab_changes.changes_of(otherwise.changes, state)))
