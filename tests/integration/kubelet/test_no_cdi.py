@@ -27,7 +27,6 @@ NODE = "n1"
 GPU = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 LIMIT = "CUDA_DEVICE_MEMORY_LIMIT_0"
-ROUNDS = 50
 SEED = 15
 
 
@@ -167,8 +166,9 @@ async def test_a_container_that_was_resized_starts_again(
 
 
 @pytest.mark.timeout(300)
-async def test_fifty_rounds_of_two_pods_at_once(
-    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus
+@pytest.mark.parametrize("rounds", [15, pytest.param(50, marks=pytest.mark.nightly)])
+async def test_rounds_of_two_pods_at_once(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus, rounds: int
 ) -> None:
     """Placed in one instant, unlike, with kills of the agent before a start: none goes wrong."""
     chance = random.Random(SEED)
@@ -185,7 +185,7 @@ async def test_fifty_rounds_of_two_pods_at_once(
 
     async with ServiceProcess("binder", bus.server.url_for("binder")) as binder:
         await binder.ready()
-        for number in range(ROUNDS):
+        for number in range(rounds):
             pods = {f"{name}-{number}": chance.randrange(100, 4000) for name in "ab"}
             killed = chance.choice(list(pods)) if chance.random() < 0.15 else ""
             await facts.submit(*pods)
