@@ -207,6 +207,18 @@ def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
     assert up.json("verify")["ok"]
 
 
+def test_keys_that_decide_nothing_are_not_in_force(up: Standalone) -> None:
+    """Each is warned of by its field; what is listed as in force has weight and capability alone."""
+    dead = {"deserved": "{cpu: 1}", "guarantee": "{resource: {cpu: 1}}", "reclaimable": "true"}
+    keys = "".join(f"{name}: {value}, " for name, value in dead.items())
+    said = up.json("submit", "-f", "-", stdin=LIMITS.replace("{weight", f"{{{keys}weight").encode())
+    told = {field: [each for each in said["warnings"] if f"spec.{field}" in each] for field in dead}
+    assert {field: len(each) for field, each in told.items()} == dict.fromkeys(dead, 1)
+    (queue,) = up.json("get", "queues")["items"]
+    assert not dead.keys() & queue.keys()
+    assert queue["capability"] == {"cpu": 4000, "memory": 8192, "nvidia.com/gpu": 1}
+
+
 def test_limits_are_listed_and_end_by_name(up: Standalone) -> None:
     """Also what cannot end is told of, with what to do instead."""
     limits = LIMITS.replace("devices", "ends").replace("small", "empty").encode()
