@@ -103,6 +103,22 @@ def test_every_setting_has_its_rule() -> None:
     check(values, schema, "values")
 
 
+def test_what_is_ended_when_it_hangs_has_time_to_start() -> None:
+    """Where CPU is short a kubelet would end each start before it has answered."""
+    found = documents(rendered("--set", "extender.enabled=true"))
+    seconds = {}
+    for (_, name), each in found.items():
+        pod = each.get("spec", {}).get("template", {}).get("spec", {})
+        for container in pod.get("containers", ()):
+            if "livenessProbe" in container:
+                probe = container["startupProbe"]
+                assert probe["httpGet"] == container["livenessProbe"]["httpGet"]
+                seconds[name] = probe["periodSeconds"] * probe["failureThreshold"]
+    services = {"agent", "binder", "gateway", "intake", "scheduler", "watcher", "extender"}
+    assert services <= seconds.keys()
+    assert min(seconds.values()) >= 120
+
+
 def test_the_agent_is_told_which_xids_count() -> None:
     """Each number is an option of its own."""
     words = ("--set", "agent.ignoreXids={48,9999}", "--set", "agent.criticalXids={63}")

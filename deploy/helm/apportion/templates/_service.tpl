@@ -149,11 +149,18 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* A service that starts on a node with little CPU has two minutes: killed before that, it would start again and again. */}}
 {{- define "apportion.probes" -}}
+startupProbe:
+  httpGet: {path: /healthz, port: health}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 60
 readinessProbe:
   httpGet: {path: /readyz, port: health}
 livenessProbe:
   httpGet: {path: /healthz, port: health}
+  timeoutSeconds: 5
 {{- end }}
 
 {{/* Where a pod's image comes from, and where it may run. */}}
