@@ -496,7 +496,7 @@ class _Answering:
         return Causes("", (self._awaits(pod),))
 
     def _awaits(self, pod: PodState) -> str:
-        return unlooked(self._state, pod) or "nobody has decided yet"
+        return unlooked(self._state, pod) or "no scheduler has decided yet"
 
     def _waits_for(self, pod: PodState) -> Hashable:
         """What tells apart for what pods wait."""

@@ -98,7 +98,7 @@ class PlannedPod(Answer, frozen=True):
     `sentence` is made from the other fields: `text`, without the pod's name, says it with `cause`,
     which is why it is not placed, or what is to be said of the place that it keeps: `phase`, what
     `differs` in the manifest, `failed_devices` and `unready` of its node. `awaits` is for what a
-    pod waits that nobody has refused. Of one list, those that wait for the same have one `line`,
+    pod waits that was not refused. Of one list, those that wait for the same have one `line`,
     counted from 1. `replaces`: the pod that waits asks for something else. `evicted`: it is to
     leave already; `ends`: it would be evicted, and comes not again. `while_cordoned` are the
     drained nodes and devices that alone could hold it.

@@ -48,7 +48,7 @@ class TooFewPlaces(NamedTuple):
 class Explained(NamedTuple):
     """A refusal whose nearest nodes could hold the pod; `never`: none could, whatever ends.
 
-    `limit` is the limit that could never hold it, whoever else ends, in amounts or as the refusal
+    `limit` is the limit that could never hold it, whatever else ends, in amounts or as the refusal
     has it; no node is at fault.
     `own` counts the nodes that others of its gang would take, which the refusal counts as held.
     `shape` is what was asked for and refused; None where nobody knows, for it is of a gang whose

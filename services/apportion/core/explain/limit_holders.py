@@ -30,7 +30,7 @@ from apportion_schemas import Device, PodRefused, QueueObserved, Shape
 
 
 class BeyondLimit(NamedTuple):
-    """A queue or quota that is too small for a pod, or its gang `together`, whoever else ends."""
+    """A queue or quota that is too small for a pod, or its gang `together`, whatever else ends."""
 
     queue: str
     quota: str
