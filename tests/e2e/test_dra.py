@@ -239,6 +239,7 @@ async def test_H14_a_kubelet_that_was_killed_finds_everything_again(
         claiming_pod("one", "a"),
     )
     await kubelet.made("one", "main")
+    await kubelet.pid("one", "main")
     before = {each["metadata"]["uid"] for each in await slices(dra)}
     assert before
     await kubelet.kill()

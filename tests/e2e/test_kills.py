@@ -39,7 +39,8 @@ ON_THE_ONE = {
 }
 GATED, MOUNTING = 2, 4
 """Of each bunch so many wait for a gate at first; and those up to here mount the claim."""
-UNGATE = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
+UNGATE = json.dumps({"spec": {"schedulingGates": None}})
+"""A patch that may be sent again: a server that was killed may have written the first."""
 
 
 def _pod(name: str) -> dict[str, Any]:
@@ -83,7 +84,7 @@ class Round:
             await self._insist(self.world.plane.apply, *map(_pod, names))
             for name in names[:GATED]:
                 await self._insist(
-                    self.world.plane.user, "patch", "pod", name, "--type=json", "-p", UNGATE
+                    self.world.plane.user, "patch", "pod", name, "--type=merge", "-p", UNGATE
                 )
             if self.whim.random() < 0.5:
                 name = self.whim.choice(names)

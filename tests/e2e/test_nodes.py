@@ -118,6 +118,8 @@ async def pods_that_wrote_more(world: KubeWorld, kubelet: RealKubelet) -> None:
     await world.plane.apply(pod("beside", {"nvidia.com/gpu": 1, MEMORY: 13_000}))
     await kubelet.made("beside", "main")
     await kubelet.offered(MEMORY, CARD_MIB + 8_000)
+    for name in ("small", "beside"):  # a kubelet admits again what it made and did not start
+        await kubelet.pid(name, "main")
     await kubelet.kill()
     await kubelet.start()
 

@@ -133,11 +133,15 @@ class RealKubelet:
         os.kill(await self.pid(pod, container), signal.SIGKILL)
 
     async def pid(self, pod: str, container: str) -> int:
-        """The process that runs in the container, once it runs."""
-        attempt = self.created(pod, container)[-1]["attempt"]
-        file = self.containers / f"{pod}-{container}-{attempt}.pid"
+        """The process that runs in the container, once it runs.
+
+        A kubelet that died between making and starting a container makes it once more, so this
+        looks at the newest one each time.
+        """
 
         async def there() -> int:
+            attempt = self.created(pod, container)[-1]["attempt"]
+            file = self.containers / f"{pod}-{container}-{attempt}.pid"
             return int(file.read_text() or 0) if file.exists() else 0
 
         return await until(there, f"{pod}/{container} to run")
