@@ -21,7 +21,7 @@ from apportion.core.ledger.state import State
 from apportion.core.placement.fit_query import FilterResult, FitQuery
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.kinds.drafts import PodDraft
-from apportion.core.workloads.pods.devices_only import devices_only
+from apportion.core.workloads.pods.template import devices_only
 from apportion.core.workloads.reading import read_document
 from apportion.core.workloads.schedulers import Chooser, scheduler_names
 from apportion.extender.binding import ExtenderBinding

@@ -24,8 +24,7 @@ from apportion.core.workloads.dialects.names import VgpuNames
 from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
 from apportion.core.workloads.document import ManifestError, cleaned, typed, within
 from apportion.core.workloads.kinds.drafts import PodDraft
-from apportion.core.workloads.pods.devices_only import devices_only
-from apportion.core.workloads.pods.template import ManifestConfig, containers_of
+from apportion.core.workloads.pods.template import ManifestConfig, containers_of, devices_only
 from apportion.core.workloads.reading import read_document
 from apportion.core.workloads.schedulers import Chooser, SchedulerNames
 from apportion_schemas import Ask

@@ -33,10 +33,9 @@ from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.core.workloads.kinds.limits import QUEUE, card_quota, extended_limits
 from apportion.core.workloads.lint.typo_checks import Suspect, of_annotations, of_queue
 from apportion.core.workloads.pods import affinity, node_needs
-from apportion.core.workloads.pods.devices_only import devices_only
 from apportion.core.workloads.pods.gangs import api_of
 from apportion.core.workloads.pods.node_needs import NodeAmounts, node_amounts
-from apportion.core.workloads.pods.template import ManifestConfig
+from apportion.core.workloads.pods.template import ManifestConfig, devices_only
 from apportion.core.workloads.pods.volumes import read_node_drivers
 from apportion.core.workloads.reading import read_document
 from apportion.core.workloads.schedulers import Chooser, SchedulerNames, scheduler_names

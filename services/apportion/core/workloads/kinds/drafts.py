@@ -5,7 +5,7 @@ controller would make, named as it would number them. Invariant: a document yiel
 or none.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,37 +22,19 @@ from apportion.core.workloads.pods.template import (
     priority_of,
     read_template,
 )
-from apportion_schemas import Ask, PodGroupObserved, PodSubmitted, Shape
+from apportion_schemas import PodGroupObserved, PodSubmitted
 from apportion_schemas.quantities import GANG_PODS_MAX
-from apportion_schemas.workload import Controls
 
 VOLCANO_DEFAULT_TASK = "default"  # and its number, as Volcano's admission names tasks
 
 
-class PodDraft(Struct, frozen=True, kw_only=True):
+class PodDraft(Template, frozen=True, kw_only=True):
     """A pod that may be submitted: all but its uid. Fields as in `PodSubmitted`."""
 
     namespace: str
     name: str
-    shape: Shape
-    dialect: str
-    labels: dict[str, str] = {}
-    priority: int = 0
-    group: str = ""
-    task: str = ""
     owner: str = ""
-    high_priority: tuple[str, ...] = ()
-    controls: Controls = {}
-    borrowing: tuple[Ask, ...] = ()
-    init_containers: tuple[str, ...] = ()
-    containers: tuple[str, ...] = ()
-    scheduler_name: str = ""
     chooser: str = ""
-    queue: str = ""
-    gates: tuple[str, ...] = ()
-    volume_claims: tuple[str, ...] = ()
-    preempts: bool = True
-    evictable: bool = True
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -67,29 +49,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
     """The event that a draft becomes once it has an identity."""
-    return PodSubmitted(
-        uid=uid,
-        namespace=draft.namespace,
-        name=draft.name,
-        shape=draft.shape,
-        dialect=draft.dialect,
-        labels=draft.labels,
-        priority=draft.priority,
-        group=draft.group,
-        task=draft.task,
-        owner=draft.owner,
-        high_priority=draft.high_priority,
-        controls=draft.controls,
-        borrowing=draft.borrowing,
-        init_containers=draft.init_containers,
-        containers=draft.containers,
-        chooser=draft.chooser,
-        queue=draft.queue,
-        gates=draft.gates,
-        volume_claims=claims_of(draft),
-        preempts=draft.preempts,
-        evictable=draft.evictable,
-    )
+    fields = msgspec.structs.asdict(draft) | {"volume_claims": claims_of(draft)}
+    del fields["scheduler_name"]
+    return PodSubmitted(uid=uid, **fields)
 
 
 def claims_of(draft: PodDraft) -> tuple[str, ...]:
@@ -246,42 +208,14 @@ def _manifest(
     """All pods of a document; the names of the document itself are checked here."""
     name = dns_subdomain(metadata.name, "metadata.name")
     namespace = dns_label(metadata.namespace, "metadata.namespace")
-    return Manifest(
-        kind=kind,
-        namespace=namespace,
-        name=name,
-        group=group,
-        pods=tuple(_drafts(namespace, named, owner)),
-    )
-
-
-def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> Iterator[PodDraft]:
-    for name, template in named:
-        group = template.group and joined_name(
+    pods = []
+    for pod_name, template in named:
+        gang = template.group and joined_name(
             namespace, template.group, by="/", field="metadata.namespace"
         )
-        yield PodDraft(
-            namespace=namespace,
-            name=name,
-            shape=template.shape,
-            dialect=template.dialect,
-            labels=template.labels,
-            priority=template.priority,
-            group=group,
-            task=template.task,
-            owner=owner,
-            high_priority=template.high_priority,
-            controls=template.controls,
-            borrowing=template.borrowing,
-            init_containers=template.init_containers,
-            containers=template.containers,
-            scheduler_name=template.scheduler_name,
-            queue=template.queue,
-            gates=template.gates,
-            volume_claims=template.volume_claims,
-            preempts=template.preempts,
-            evictable=template.evictable,
-        )
+        fields = msgspec.structs.asdict(template) | {"group": gang}
+        pods.append(PodDraft(namespace=namespace, name=pod_name, owner=owner, **fields))
+    return Manifest(kind=kind, namespace=namespace, name=name, group=group, pods=tuple(pods))
 
 
 def _group_name(metadata: kube.Metadata, api: str = "") -> str:

@@ -67,26 +67,30 @@ def _queue(document: Mapping[str, Any], config: DialectConfig) -> QueueObserved:
     if not isinstance(capability, dict):
         raise ManifestError("spec.capability", capability, "is no object", "write name: amount")
     _check_units(capability, "spec.capability", config)
-    _refuse_state(spec)
-    return QueueObserved(
-        queue=dns_subdomain(str(metadata.get("name") or ""), "metadata.name"),
-        weight=weight,
-        capability={name: _amount(name, value) for name, value in sorted(capability.items())},
-        open=_state(document) in OPEN,
-        cards=card_quota(metadata.get("annotations") or {}),
-    )
-
-
-def _refuse_state(spec: Mapping[str, Any]) -> None:
-    """Volcano has it in the status: a queue that was to be closed so would take pods."""
-    state = spec.get("state")
-    if state not in (None, *OPEN):
+    if (state := spec.get("state")) not in (None, *OPEN):
+        # Volcano has it in the status: a queue that was to be closed so would take pods.
         raise ManifestError(
             "spec.state",
             state,
             "has no effect: the state of a queue is in its status",
             f"write status: {{state: {state}}}, beside spec",
         )
+    name = dns_subdomain(str(metadata.get("name") or ""), "metadata.name")
+    amounts: dict[str, int] = {}
+    for resource, value in sorted(capability.items()):
+        field = within("spec.capability", resource)
+        factor, divisor = _UNITS.get(resource, (1, 1))
+        amounts[resource] = math.floor(quantity(value, field) * factor) // divisor
+        if not 0 <= amounts[resource] <= AMOUNT_MAX:
+            fix = f"at most {AMOUNT_MAX}, at least 0"
+            raise ManifestError(field, value, "is out of bounds", fix)
+    return QueueObserved(
+        queue=name,
+        weight=weight,
+        capability=amounts,
+        open=_state(document) in OPEN,
+        cards=card_quota(metadata.get("annotations") or {}),
+    )
 
 
 def _state(document: Mapping[str, Any]) -> str:
@@ -100,15 +104,6 @@ def _state(document: Mapping[str, Any]) -> str:
             "status.state", state, "is no state of a queue", f"write one of {', '.join(STATES[1:])}"
         )
     return str(state)
-
-
-def _amount(name: str, value: object) -> int:
-    field = within("spec.capability", name)
-    factor, divisor = _UNITS.get(name, (1, 1))
-    amount = math.floor(quantity(value, field) * factor) // divisor
-    if not 0 <= amount <= AMOUNT_MAX:
-        raise ManifestError(field, value, "is out of bounds", f"at most {AMOUNT_MAX}, at least 0")
-    return amount
 
 
 def _check_units(limited: Mapping[str, object], field: str, config: DialectConfig) -> None:
@@ -240,8 +235,7 @@ def extended_limits(document: Mapping[str, Any]) -> dict[str, int]:
                 "chooses among pods, which is not implemented for devices",
                 "limit devices in a quota without scopes",
             )
-    return {name: _whole_units(amount, within("spec.hard", name)) for name, amount in hard.items()}
-
-
-def _whole_units(amount: object, field: str) -> int:
-    return min(max(math.floor(quantity(amount, field)), 0), HARD_MAX)
+    return {
+        name: min(max(math.floor(quantity(amount, within("spec.hard", name))), 0), HARD_MAX)
+        for name, amount in hard.items()
+    }

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args, get_type_hints
 
 from apportion.core.workloads import kube
 from apportion.core.workloads.document import ManifestError, dns_label, texts
+from apportion.core.workloads.pods.node_needs import check_expression
 from apportion_schemas import (
     LabelExpression,
     PodConstraints,
@@ -95,8 +96,10 @@ def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
             field, None, "has terms of which one chooses other namespaces by their labels",
             "write the same namespaces and namespaceSelector in all of them",
         )  # fmt: skip
-    namespaces = _common({term.pods.namespaces for term in terms})
-    if namespaces is None:
+    # A term without namespaces means any.
+    named = [set(term.pods.namespaces) for term in terms if term.pods.namespaces]
+    namespaces = tuple(sorted(set.intersection(*named))) if named else ()
+    if named and not namespaces:
         raise ManifestError(
             field, None, "has terms with no namespace in common, so that no pod meets all of them",
             "name a namespace in all of them",
@@ -111,23 +114,13 @@ def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
     return tuple(PodTerm(pods=pods, topology_key=term.topology_key) for term in terms)
 
 
-def _common(each: set[tuple[str, ...]]) -> tuple[str, ...] | None:
-    """The namespaces that all of these name, of which an empty one is any; None for none."""
-    named = [set(namespaces) for namespaces in each if namespaces]
-    if not named:
-        return ()
-    return tuple(sorted(set.intersection(*named))) or None
-
-
 def _term(term: kube.PodAffinityTerm, field: str, own: Own) -> PodTerm:
     found = _selector(term.label_selector, field, own, term.match_label_keys)
     found += _own_labels("NotIn", term.mismatch_label_keys, own)
     _bounded(found, f"{field}.labelSelector")
-    pods = PodSelector(
-        expressions=found,
-        namespaces=_namespaces(term, field, own),
-        by_label=_by_label(term, field),
-    )
+    namespaces, selector = _namespaces(term, field, own), term.namespace_selector
+    by_label = expressions(selector, f"{field}.namespaceSelector") if selector is not None else ()
+    pods = PodSelector(expressions=found, namespaces=namespaces, by_label=by_label)
     return PodTerm(pods=pods, topology_key=term.topology_key)
 
 
@@ -142,12 +135,6 @@ def _namespaces(term: kube.PodAffinityTerm, field: str, own: Own) -> tuple[str, 
         )
     named = (dns_label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces))
     return tuple(sorted(set(named))) or (() if selector is not None else (own.namespace,))
-
-
-def _by_label(term: kube.PodAffinityTerm, field: str) -> tuple[LabelExpression, ...]:
-    """A `namespaceSelector` that is not empty."""
-    selector = term.namespace_selector
-    return expressions(selector, f"{field}.namespaceSelector") if selector is not None else ()
 
 
 def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint:
@@ -197,10 +184,10 @@ def expressions(selector: kube.LabelSelector, field: str) -> tuple[LabelExpressi
     found = [
         LabelExpression(key=key, operator="In", values=(labels[key],)) for key in sorted(labels)
     ]
-    found += [
-        _expression(expression, f"{field}.matchExpressions[{i}]")
-        for i, expression in enumerate(selector.match_expressions)
-    ]
+    for i, each in enumerate(selector.match_expressions):
+        check_expression(each, f"{field}.matchExpressions[{i}]", _OPERATORS)
+        operator, values = cast("Any", each.operator), tuple(each.values)
+        found.append(LabelExpression(key=each.key, operator=operator, values=values))
     return _bounded(tuple(found), field)
 
 
@@ -224,19 +211,6 @@ def _bounded(found: tuple[LabelExpression, ...], field: str) -> tuple[LabelExpre
     if len(once) > EXPRESSIONS_MAX:
         raise ManifestError(field, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
     return once
-
-
-def _expression(expression: kube.Expression, field: str) -> LabelExpression:
-    operator, values = expression.operator, expression.values
-    if operator not in _OPERATORS:
-        raise ManifestError(
-            f"{field}.operator", operator, "is unknown", f"write one of {', '.join(_OPERATORS)}"
-        )
-    if operator in {"In", "NotIn"} and not values:
-        raise ManifestError(f"{field}.values", values, "is empty", "name at least one value")
-    if operator in {"Exists", "DoesNotExist"} and values:
-        raise ManifestError(f"{field}.values", values, f"means nothing to {operator}", "remove it")
-    return LabelExpression(key=expression.key, operator=cast("Any", operator), values=tuple(values))
 
 
 def meet(labels: Mapping[str, str], expressions: Iterable[LabelExpression]) -> bool:

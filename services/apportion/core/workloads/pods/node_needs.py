@@ -14,7 +14,7 @@ their disks here exactly where two of these volumes do in Kubernetes.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Final, NamedTuple, cast, get_args, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_type_hints
 
 import msgspec
 from msgspec import structs
@@ -75,21 +75,18 @@ def node_amounts(
         for name, amount in overhead.items()
         if name not in claimed
     }
-    total = _most(_sum(running, sidecars), peak) | _of_pod(whole, claimed)
-    return _rounded(_sum(total, extra), f"{field}.containers")
-
-
-def _of_pod(whole: Container, claimed: frozenset[str]) -> _Vector:
-    for kind in ("limits", "requests"):
+    kinds: tuple[Literal["limits", "requests"], ...] = ("limits", "requests")
+    for kind in kinds:
         for name in getattr(whole, kind):
             if name in claimed or not (name in _OF_PODS or name.startswith("hugepages-")):
                 raise ManifestError(
-                    whole.at("limits" if kind == "limits" else "requests", name),
+                    whole.at(kind, name),
                     None,
                     "is asked for by containers only",
                     "write it in the resources of a container",
                 )
-    return _requests(whole, claimed)
+    total = _most(_sum(running, sidecars), peak) | _requests(whole, claimed)
+    return _rounded(_sum(total, extra), f"{field}.containers")
 
 
 def _requests(container: Container, claimed: frozenset[str]) -> _Vector:
@@ -99,7 +96,14 @@ def _requests(container: Container, claimed: frozenset[str]) -> _Vector:
         if name in claimed:
             continue
         if name not in _FRACTIONAL and not name.startswith("hugepages-"):
-            needs[name] = Fraction(_extended(container, name))
+            if "/" not in name:
+                raise ManifestError(
+                    f"{container.field}.resources",
+                    name,
+                    "is no resource",
+                    "write cpu, memory, or a name with its domain, as in nvidia.com/gpu",
+                )
+            needs[name] = Fraction(amount_of(container, name).value)
             continue
         limit = name in container.limits and quantity(
             container.limits[name], container.at("limits", name)
@@ -112,17 +116,6 @@ def _requests(container: Container, claimed: frozenset[str]) -> _Vector:
         if name in container.limits and needs[name] > limit:
             raise ManifestError(field, written, "is more than the limit", "lower it")
     return needs
-
-
-def _extended(container: Container, name: str) -> int:
-    if "/" not in name:
-        raise ManifestError(
-            f"{container.field}.resources",
-            name,
-            "is no resource",
-            "write cpu, memory, or a name with its domain, as in nvidia.com/gpu",
-        )
-    return amount_of(container, name).value
 
 
 def _sum(left: _Vector, right: _Vector) -> _Vector:
@@ -163,6 +156,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _OPERATORS = get_args(get_type_hints(NodeExpression)["operator"])
 HIGHEST_PORT = 65535
+INT64_CHARS_MAX = 19
 ADDRESS_MAX = 64
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - what manifests say, nobody listens there
 _PROTOCOLS = get_args(get_type_hints(HostPort)["protocol"])
@@ -216,10 +210,26 @@ def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
     Raises:
         ManifestError: an operator or effect is unknown, or a key is missing.
     """
-    return tuple(
-        _toleration(toleration, f"{field}.tolerations[{i}]")
-        for i, toleration in enumerate(spec.tolerations)
-    )
+    found = []
+    for i, each in enumerate(spec.tolerations):
+        at, operator = f"{field}.tolerations[{i}]", each.operator or "Equal"
+        if operator not in {"Exists", "Equal"}:
+            raise _choice(f"{at}.operator", operator, ("Exists", "Equal"))
+        if each.effect not in _EFFECTS:
+            raise _choice(f"{at}.effect", each.effect, _EFFECTS)
+        if not each.key and operator != "Exists":
+            raise ManifestError(f"{at}.key", "", "is empty", "name a taint, or use Exists")
+        if each.value and operator == "Exists":
+            raise ManifestError(f"{at}.value", each.value, "means nothing to Exists", "remove it")
+        found.append(
+            Toleration(
+                key=each.key,
+                operator=cast("Any", operator),
+                value=each.value,
+                effect=cast("Any", each.effect),
+            )
+        )
+    return tuple(found)
 
 
 def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
@@ -238,23 +248,22 @@ def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
                 number = port.host_port or (port.container_port if spec.host_network else 0)
                 if number:
                     at = f"{field}.{kind}[{i}].ports[{j}]"
-                    found[_port(port, number, at)] = None
+                    if not 0 < number <= HIGHEST_PORT:
+                        problem = "is no port"
+                        raise ManifestError(f"{at}.hostPort", number, problem, "write 1 to 65535")
+                    if port.protocol not in _PROTOCOLS:
+                        raise _choice(f"{at}.protocol", port.protocol, _PROTOCOLS)
+                    address = "" if port.host_ip in ANY_ADDRESS else port.host_ip
+                    if len(address) > ADDRESS_MAX:
+                        problem, fix = "is no address", "write an IP address"
+                        raise ManifestError(f"{at}.hostIP", address, problem, fix)
+                    protocol = cast("Any", port.protocol)
+                    found[HostPort(port=number, protocol=protocol, ip=address)] = None
     if len(found) > PORTS_MAX:
         raise ManifestError(
             f"{field}.containers", None, "takes too many host ports", f"{PORTS_MAX}"
         )
     return tuple(found)
-
-
-def _port(port: kube.Port, number: int, field: str) -> HostPort:
-    if not 0 < number <= HIGHEST_PORT:
-        raise ManifestError(f"{field}.hostPort", number, "is no port", "write 1 to 65535")
-    if port.protocol not in _PROTOCOLS:
-        raise _choice(f"{field}.protocol", port.protocol, _PROTOCOLS)
-    address = "" if port.host_ip in ANY_ADDRESS else port.host_ip
-    if len(address) > ADDRESS_MAX:
-        raise ManifestError(f"{field}.hostIP", address, "is no address", "write an IP address")
-    return HostPort(port=number, protocol=cast("Any", port.protocol), ip=address)
 
 
 def term(wanted: kube.NodeTerm, field: str) -> tuple[NodeExpression, ...]:
@@ -267,59 +276,44 @@ def term(wanted: kube.NodeTerm, field: str) -> tuple[NodeExpression, ...]:
         _expression(expression, f"{field}.matchExpressions[{i}]")
         for i, expression in enumerate(wanted.match_expressions)
     ]
-    fields = [
-        _of_field(expression, f"{field}.matchFields[{i}]")
-        for i, expression in enumerate(wanted.match_fields)
-    ]
+    fields = []
+    for i, each in enumerate(wanted.match_fields):
+        # Of `matchFields` Kubernetes knows one field and two operators, with one value.
+        at = f"{field}.matchFields[{i}]"
+        if each.key != NAME_FIELD:
+            raise ManifestError(f"{at}.key", each.key, "is unknown", f"write {NAME_FIELD}")
+        if each.operator not in {"In", "NotIn"}:
+            raise _choice(f"{at}.operator", each.operator, ("In", "NotIn"))
+        if len(each.values) != 1:
+            raise ManifestError(f"{at}.values", each.values, "is not one name", "name one")
+        fields.append(structs.replace(_expression(each, at), of_field=True))
     return (*labels, *fields)
-
-
-def _of_field(expression: kube.Expression, field: str) -> NodeExpression:
-    """`matchFields`, of which Kubernetes knows one field and two operators, with one value."""
-    if expression.key != NAME_FIELD:
-        raise ManifestError(f"{field}.key", expression.key, "is unknown", f"write {NAME_FIELD}")
-    if expression.operator not in {"In", "NotIn"}:
-        raise _choice(f"{field}.operator", expression.operator, ("In", "NotIn"))
-    if len(expression.values) != 1:
-        raise ManifestError(f"{field}.values", expression.values, "is not one name", "name one")
-    return structs.replace(_expression(expression, field), of_field=True)
 
 
 def _expression(expression: kube.Expression, field: str) -> NodeExpression:
     operator, values = expression.operator, expression.values
-    if operator not in _OPERATORS:
-        raise _choice(f"{field}.operator", operator, _OPERATORS)
+    check_expression(expression, field, _OPERATORS)
+    if operator in {"Gt", "Lt"}:
+        (number,) = values if len(values) == 1 else ("",)
+        digits = number.isascii() and number.removeprefix("-").isdecimal()
+        if not digits or len(number) > INT64_CHARS_MAX:
+            raise ManifestError(f"{field}.values", values, "is not one number", "write one number")
+    return NodeExpression(key=expression.key, operator=cast("Any", operator), values=tuple(values))
+
+
+def check_expression(expression: kube.Expression, field: str, operators: tuple[str, ...]) -> None:
+    """Refuse an expression over labels that Kubernetes would refuse as well.
+
+    Raises:
+        ManifestError: an operator is none of these, or has not the values that it needs.
+    """
+    operator, values = expression.operator, expression.values
+    if operator not in operators:
+        raise _choice(f"{field}.operator", operator, operators)
     if operator in {"In", "NotIn"} and not values:
         raise ManifestError(f"{field}.values", values, "is empty", "name at least one value")
     if operator in {"Exists", "DoesNotExist"} and values:
         raise ManifestError(f"{field}.values", values, f"means nothing to {operator}", "remove it")
-    if operator in {"Gt", "Lt"} and not (len(values) == 1 and _is_integer(values[0])):
-        raise ManifestError(f"{field}.values", values, "is not one number", "write one number")
-    return NodeExpression(key=expression.key, operator=cast("Any", operator), values=tuple(values))
-
-
-def _is_integer(value: str) -> bool:
-    return value.isascii() and value.removeprefix("-").isdecimal() and len(value) <= 19  # noqa: PLR2004  int64
-
-
-def _toleration(toleration: kube.TolerationSpec, field: str) -> Toleration:
-    operator = toleration.operator or "Equal"
-    if operator not in {"Exists", "Equal"}:
-        raise _choice(f"{field}.operator", operator, ("Exists", "Equal"))
-    if toleration.effect not in _EFFECTS:
-        raise _choice(f"{field}.effect", toleration.effect, _EFFECTS)
-    if not toleration.key and operator != "Exists":
-        raise ManifestError(f"{field}.key", "", "is empty", "name a taint, or use Exists")
-    if toleration.value and operator == "Exists":
-        raise ManifestError(
-            f"{field}.value", toleration.value, "means nothing to Exists", "remove it"
-        )
-    return Toleration(
-        key=toleration.key,
-        operator=cast("Any", operator),
-        value=toleration.value,
-        effect=cast("Any", toleration.effect),
-    )
 
 
 def _choice(field: str, value: str, choices: tuple[str, ...]) -> ManifestError:

@@ -15,7 +15,7 @@ from apportion.core.workloads.dialects import Container, DialectConfig, Manifest
 from apportion.core.workloads.dialects.amounts import Role
 from apportion.core.workloads.dialects.dialect import FALSE, TRUE
 from apportion.core.workloads.dialects.listing import claimed
-from apportion.core.workloads.dialects.reading import DeviceRequest, refuse_others
+from apportion.core.workloads.dialects.reading import refuse_others
 from apportion.core.workloads.document import (
     dns_label,
     dns_subdomain,
@@ -56,6 +56,8 @@ class ManifestConfig(Struct, frozen=True, kw_only=True):
 
 
 PREEMPTABLE = "volcano.sh/preemptable"
+"""Volcano's annotation, or else label: whether a pod may be evicted for one of higher priority.
+Without it a pod may be."""
 DEFAULT_CONFIG = ManifestConfig()
 
 
@@ -67,9 +69,9 @@ class Template(Struct, frozen=True, kw_only=True):
 
     shape: Shape
     dialect: str
-    labels: dict[str, str]
-    priority: int
-    scheduler_name: str
+    labels: dict[str, str] = {}
+    priority: int = 0
+    scheduler_name: str = ""
     high_priority: tuple[str, ...] = ()
     controls: Controls = {}
     borrowing: tuple[Ask, ...] = ()
@@ -117,19 +119,47 @@ def read_template(
         device_policy=request.device_policy,
         device_weights=request.device_weights,
     )
-    return Template(
-        shape=_bounded(shape, spec_field),
+    shape, spec = _bounded(shape, spec_field), parts.spec
+    priority = spec.priority
+    if priority is None:
+        named, at = spec.priority_class_name or priority_class, f"{spec_field}.priorityClassName"
+        priority = priority_of(named, at, config)
+    # Whoever set a gate takes it away once the pod may have a place.
+    gates = [
+        qualified_name(gate.name, f"{spec_field}.schedulingGates[{i}].name")
+        for i, gate in enumerate(spec.scheduling_gates)
+    ]
+    group = gangs.gang_of(spec, notes, own.labels, at=field) if config.gangs else ""
+    key = next((key for key in QUEUES if notes.get(key)), "")
+    queue = dns_subdomain(notes[key], within(notes_field, key)) if key else ""
+    evictable = notes.get(PREEMPTABLE, own.labels.get(PREEMPTABLE, "true"))
+    if evictable not in TRUE | FALSE:
+        field = within(notes_field, PREEMPTABLE)
+        raise ManifestError(field, evictable, "is no truth value", "write false")
+    template = Template(
+        shape=shape,
         dialect=request.dialect,
         labels=own.labels,
-        priority=_priority(parts.spec, spec_field, config, priority_class),
-        scheduler_name=parts.spec.scheduler_name,
+        priority=priority,
+        scheduler_name=spec.scheduler_name,
         high_priority=request.high_priority,
         borrowing=request.borrowing,
-        **(_every_container(parts.spec, request) if request.asks else {}),
-        gates=_gates(parts.spec, spec_field),
-        volume_claims=node_needs.claims(parts.spec.volumes),
-        preempts=parts.spec.preemption_policy != "Never",
-        **_among_others(parts.spec, notes, own.labels, config, at=field),
+        group=group,
+        task=notes.get(TASK, ""),
+        queue=queue,
+        gates=tuple(dict.fromkeys(gates)),
+        volume_claims=node_needs.claims(spec.volumes),
+        preempts=spec.preemption_policy != "Never",
+        evictable=evictable in TRUE,
+    )
+    if not request.asks:
+        return template
+    # The names of all containers are for device plugins that count them.
+    return msgspec.structs.replace(
+        template,
+        controls=_controls(spec, (*request.asks, *request.borrowing)),
+        init_containers=tuple(container.name for container in spec.init_containers),
+        containers=tuple(container.name for container in spec.containers),
     )
 
 
@@ -148,65 +178,6 @@ def priority_of(name: str, field: str, config: ManifestConfig) -> int:
             f"use one of {known}, or submit it with its PriorityClass",
         )
     return config.priority_classes[name] if name else 0
-
-
-def _priority(spec: kube.PodSpec, field: str, config: ManifestConfig, inherited: str) -> int:
-    if spec.priority is not None:
-        return spec.priority
-    return priority_of(spec.priority_class_name or inherited, f"{field}.priorityClassName", config)
-
-
-def _queue(annotations: dict[str, str], field: str) -> str:
-    key = next((key for key in QUEUES if annotations.get(key)), "")
-    return dns_subdomain(annotations[key], within(field, key)) if key else ""
-
-
-def _among_others(
-    spec: kube.PodSpec,
-    notes: dict[str, str],
-    labels: dict[str, str],
-    config: ManifestConfig,
-    *,
-    at: str,
-) -> dict[str, Any]:
-    """What the pod is among others: its gang, its task there, its queue, whether it may go."""
-    field = f"{at}.metadata.annotations".lstrip(".")
-    return {
-        "group": gangs.gang_of(spec, notes, labels, at=at) if config.gangs else "",
-        "task": notes.get(TASK, ""),
-        "queue": _queue(notes, field),
-        "evictable": _evictable(notes, labels, field),
-    }
-
-
-def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> bool:
-    """Whether the pod may be evicted for one of higher priority.
-
-    Source: Volcano's `volcano.sh/preemptable`, an annotation, or else a label; without it a pod may
-    be evicted.
-    """
-    value = notes.get(PREEMPTABLE, labels.get(PREEMPTABLE, "true"))
-    if value not in TRUE | FALSE:
-        raise ManifestError(within(field, PREEMPTABLE), value, "is no truth value", "write false")
-    return value in TRUE
-
-
-def _gates(spec: kube.PodSpec, field: str) -> tuple[str, ...]:
-    """`schedulingGates`: whoever set one takes it away once the pod may have a place."""
-    names = (
-        qualified_name(gate.name, f"{field}.schedulingGates[{i}].name")
-        for i, gate in enumerate(spec.scheduling_gates)
-    )
-    return tuple(dict.fromkeys(names))
-
-
-def _every_container(spec: kube.PodSpec, request: DeviceRequest) -> dict[str, Any]:
-    """The names of all containers, for device plugins that count them, and what they control."""
-    return {
-        "controls": _controls(spec, (*request.asks, *request.borrowing)),
-        "init_containers": tuple(container.name for container in spec.init_containers),
-        "containers": tuple(container.name for container in spec.containers),
-    }
 
 
 def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
@@ -303,3 +274,37 @@ def _controls(spec: kube.PodSpec, asks: Iterable[Ask]) -> Controls:
         if said:
             found[container.name] = said
     return found
+
+
+_SPEC_KEPT: Final = ("overhead", "priority", "schedulerName")
+_CONTAINER_KEPT: Final = ("name", "resources", "restartPolicy")
+_GANG: Final = (gangs.GROUP, TASK, gangs.MIN_MEMBER)
+
+
+def devices_only(document: dict[str, Any]) -> dict[str, Any]:
+    """A pod's document with only what is about devices and amounts; read it like any other.
+
+    Where kube-scheduler chooses the node and asks our extender, volumes, affinity, taints and
+    priority classes are its business, and none of them is a reason for us to refuse a pod. Asks,
+    annotations that choose devices, labels, and the amounts that the pod takes of its node are
+    kept.
+    """
+    metadata, spec = document.get("metadata"), document.get("spec")
+    if not isinstance(metadata, dict) or not isinstance(spec, dict):
+        return document
+    annotations = metadata.get("annotations")
+    if isinstance(annotations, dict):
+        kept = {key: value for key, value in annotations.items() if key not in _GANG}
+        metadata = metadata | {"annotations": kept}
+    lists = {
+        kind: [
+            _only(each, _CONTAINER_KEPT) if isinstance(each, dict) else each for each in spec[kind]
+        ]
+        for kind in ("containers", "initContainers")
+        if isinstance(spec.get(kind), list)
+    }
+    return document | {"metadata": metadata, "spec": _only(spec, _SPEC_KEPT) | lists}
+
+
+def _only(part: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: part[key] for key in keys if key in part}
