@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from apportion.core.workloads.adoption.managed_fields import WRITERS
+from apportion.core.workloads.adoption.claims import WRITERS
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.clock import SystemClock

@@ -51,8 +51,15 @@ def read_documents(
     for number, document in enumerate(documents, 1):
         items, error = items_of(document)
         for field, item in items:
-            if not leaves(item):
-                yield _outcome(number, item, field, config)
+            if leaves(item):
+                continue
+            name = title(item)
+            try:
+                with errors_below(field):
+                    outcome = Outcome(number, name, manifest=read_document(item, config))
+            except ManifestError as wrong:
+                outcome = Outcome(number, name, error=wrong)
+            yield outcome
         if error is not None:
             yield Outcome(number, title(document), error=error)
 
@@ -66,9 +73,13 @@ def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> 
     clean = cleaned(document)
     if not isinstance(clean, dict):
         raise ManifestError(ROOT, document, "is not an object", "start with apiVersion, kind")
-    api_version, kind = (_text(clean, field) for field in ("apiVersion", "kind"))
+    api_version, kind = (clean.get(field) for field in ("apiVersion", "kind"))
+    for field, value in (("apiVersion", api_version), ("kind", kind)):
+        if not isinstance(value, str):
+            fix = "say what the document is"
+            raise ManifestError(field, value, "is missing or not text", fix)
     require_class(clean)
-    read = KINDS.get((api_version, kind))
+    read = KINDS.get((str(api_version), str(kind)))
     if read is None:
         raise ManifestError(
             "kind", f"{kind} ({api_version})", "is not read", f"submit one of {known_kinds()}"
@@ -98,13 +109,6 @@ def title(document: object) -> str:
     return f"{kind} {namespace}/{name}"[:512] if name else kind[:512]
 
 
-def _text(document: dict[str, Any], field: str) -> str:
-    value = document.get(field)
-    if not isinstance(value, str):
-        raise ManifestError(field, value, "is missing or not text", "say what the document is")
-    return value
-
-
 @contextmanager
 def errors_below(prefix: str) -> Iterator[None]:
     """What goes wrong inside is told by its whole path, where a document stands in another."""
@@ -112,15 +116,6 @@ def errors_below(prefix: str) -> Iterator[None]:
         yield
     except ManifestError as error:
         raise ManifestError(prefix + error.field, error.value, error.problem, error.fix) from None
-
-
-def _outcome(number: int, document: object, prefix: str, config: ManifestConfig) -> Outcome:
-    name = title(document)
-    try:
-        with errors_below(prefix):
-            return Outcome(number, name, manifest=read_document(document, config))
-    except ManifestError as error:
-        return Outcome(number, name, error=error)
 
 
 TEMPLATES: Final = {

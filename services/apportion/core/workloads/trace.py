@@ -45,11 +45,18 @@ def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
     for field, row in _rows(lines):
         if row.num_gpu and not row.gpu_milli:
             raise ManifestError(f"{field}.gpu_milli", 0, "is no share of a GPU", "write 1 to 1000")
+        asks: tuple[Ask, ...] = ()
+        percent = math.ceil(row.gpu_milli * 100 / WHOLE_MILLI)
+        if row.num_gpu > 1 or (row.num_gpu and percent == WHOLE):
+            asks = (Ask(container=CONTAINER, family=FAMILY, count=row.num_gpu, cores=WHOLE),)
+        elif row.num_gpu:
+            part = Ask(container=CONTAINER, family=FAMILY, memory_percent=percent, cores=percent)
+            asks = (part,)
         yield PodDraft(
             namespace=NAMESPACE,
             name=row.name,
             shape=Shape(
-                asks=_asks(row),
+                asks=asks,
                 devices=DeviceConstraints(
                     use_types=tuple(sorted({name for name in row.gpu_spec.split("|") if name}))
                 ),
@@ -57,15 +64,6 @@ def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
             ),
             dialect=hami.NAME if row.num_gpu else NO_DIALECT,
         )
-
-
-def _asks(row: _Row) -> tuple[Ask, ...]:
-    if not row.num_gpu:
-        return ()
-    percent = math.ceil(row.gpu_milli * 100 / WHOLE_MILLI)
-    if row.num_gpu > 1 or percent == WHOLE:
-        return (Ask(container=CONTAINER, family=FAMILY, count=row.num_gpu, cores=WHOLE),)
-    return (Ask(container=CONTAINER, family=FAMILY, memory_percent=percent, cores=percent),)
 
 
 def _rows(lines: Iterable[str]) -> Iterator[tuple[str, _Row]]:

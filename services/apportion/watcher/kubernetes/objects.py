@@ -22,8 +22,7 @@ from msgspec import Raw, Struct
 from apportion.core.configuration import manifest_config
 from apportion.core.ledger.state import DEVICE_PLUGIN
 from apportion.core.workloads import kube
-from apportion.core.workloads.adoption.claims import ENDED, Claim, claim_of
-from apportion.core.workloads.adoption.managed_fields import WRITERS
+from apportion.core.workloads.adoption.claims import ENDED, WRITERS, Claim, claim_of
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES
 from apportion.core.workloads.dialects import Container, ManifestError
 from apportion.core.workloads.dialects.amounts import Role, quantity

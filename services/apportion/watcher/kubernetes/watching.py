@@ -20,7 +20,7 @@ from apportion.core.explain.text.event_text import shares_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.handlers.unattributed_devices import EVIDENCE
 from apportion.core.ledger.state import State
-from apportion.core.workloads.adoption.managed_fields import WRITERS
+from apportion.core.workloads.adoption.claims import WRITERS
 from apportion.core.workloads.pods.gangs import VERSIONS
 from apportion.core.workloads.pods.template import ManifestConfig
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path

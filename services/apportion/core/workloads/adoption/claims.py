@@ -2,9 +2,9 @@
 
 A pod that we bound says it in our annotation; one that another scheduler bound, in that one's. A
 pod that asks for devices and says of none which it got has a claim without a holding: then nobody
-knows, and so many are held that it may have (`core.ledger.unnamed`). An annotation counts only as
-the word of who bound the pod (`writers`): our annotation on a pod that is not ours is its author's,
-and so is any on a pod that its author put onto a node.
+knows, and so many are held that it may have (`core.ledger.unattributed_devices`). An annotation
+counts only as the word of who bound the pod (its managed fields): our annotation on a pod that is
+not ours is its author's, and so is any on a pod that its author put onto a node.
 
 A pod of ours without devices has a claim as well, to its CPU and memory: so it may be evicted for
 one of higher priority, whichever scheduler bound it. Invariant: any other claim is of a pod that
@@ -14,18 +14,12 @@ asks for devices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
 from apportion.core.devices.demand import Known
-from apportion.core.workloads.adoption.managed_fields import (
-    OURS,
-    WRITERS,
-    bound_by_a_scheduler,
-    written_by,
-)
 from apportion.core.workloads.adoption.placement_annotations import ATTEMPT, SHARES, read_shares
 from apportion.core.workloads.adoption.recovery import recover, shares_of
 from apportion.core.workloads.dialects import Container, ManifestError, nvidia
@@ -54,6 +48,18 @@ ATTEMPT_DIGITS_MAX = 9
 ENDED = ("Succeeded", "Failed")
 """Phases of a pod that holds nothing any more."""
 _ROLES: tuple[tuple[str, Role], ...] = (("initContainers", "init"), ("containers", "app"))
+
+WRITERS: Final = frozenset(
+    (
+        "scheduler", "hami-scheduler", "vc-scheduler", "volcano-scheduler", "kube-scheduler",
+        "gpu-admission", "gpu-manager", "nvidia-device-plugin", "device-plugin",
+        "ascend-device-plugin", "volcano-vgpu-device-plugin", "volcano-device-plugin",
+    )
+)  # fmt: skip
+"""Field managers of the schedulers and device plugins of HAMi, Volcano and gpu-manager: the names
+of their programs."""
+OURS: Final = frozenset[str]()
+"""We write with the binding alone."""
 
 
 class Wanted(NamedTuple):
@@ -131,12 +137,24 @@ def claim_of(
     the field managers whose annotations are believed.
     """
     config = structs.replace(config, resource_claims=True)
-    names = _resource_names(document) & claimed(config.dialects)
+    names = {
+        name
+        for _, container in _containers(document)
+        for amounts in _resources(container)
+        for name, amount in amounts.items()
+        if str(amount) != "0"
+    } & claimed(config.dialects)
     doubted = _doubted(document, writers)
     notes = {key: text for key, text in _notes(document).items() if key not in doubted}
     if not names and not ours:
         return None
-    draft = _draft(document, config if ours else structs.replace(config, gangs=False))
+    # The pod as it would be read without its node; None where it cannot be.
+    unbound = {name: value for name, value in document["spec"].items() if name != "nodeName"}
+    how = config if ours else structs.replace(config, gangs=False)
+    try:
+        (draft,) = read_document(document | {"spec": unbound}, how).pods
+    except ManifestError:
+        draft = None
     unknown = draft is None or bool(document["spec"].get("resourceClaims"))
     if not names and unknown and not notes.get(SHARES):
         return None
@@ -152,7 +170,10 @@ def claim_of(
     )
     if ours and (notes.get(SHARES) or not names):
         return _own(claim, notes)
-    init, containers = (_names(document, part) for part in ("initContainers", "containers"))
+    init, containers = (
+        [container["name"] for kind, container in _containers(document) if kind == role]
+        for role in ("init", "app")
+    )
     found = recover(BoundPod(notes, init, containers, about.shape.asks, config.dialects))
     if found is None:
         return claim._replace(unclear=any(notes.get(key) for key in RECOVERS))
@@ -163,10 +184,12 @@ def _doubted(document: dict[str, Any], writers: frozenset[str]) -> tuple[str, ..
     """The annotations that say what the pod holds, and are not the word of who bound it."""
     metadata, notes = document["metadata"], _notes(document)
     telling = [key for key in (SHARES, ATTEMPT, *RECOVERS) if key in notes]
-    if not telling or not bound_by_a_scheduler(metadata):
+    if not telling or not _bound_by_a_scheduler(metadata):
         return tuple(telling)
     trusted = {SHARES: OURS, ATTEMPT: OURS}
-    return tuple(key for key in telling if not written_by(metadata, key, trusted.get(key, writers)))
+    return tuple(
+        key for key in telling if not _written_by(metadata, key, trusted.get(key, writers))
+    )
 
 
 def _wanted(
@@ -182,14 +205,13 @@ def _wanted(
         return tuple(Wanted(ask.container, ask.family, ask.count) for ask in about.shape.asks)
     counting, names = count_names(dialects), claimed(dialects)
     found = []
-    for part in ("initContainers", "containers") if families else ():
-        for container in document["spec"].get(part) or ():
-            limits, requests = _resources(container)
-            amounts = {name: str(amount) for name, amount in (requests | limits).items()}
-            if names & amounts.keys():
-                counts = [int(t) for n, t in amounts.items() if n in counting and t.isdecimal()]
-                count = min(max(counts, default=1), COUNT_MAX)
-                found.append(Wanted(container["name"], families[0], count))
+    for _, container in _containers(document) if families else ():
+        limits, requests = _resources(container)
+        amounts = {name: str(amount) for name, amount in (requests | limits).items()}
+        if names & amounts.keys():
+            counts = [int(t) for n, t in amounts.items() if n in counting and t.isdecimal()]
+            count = min(max(counts, default=1), COUNT_MAX)
+            found.append(Wanted(container["name"], families[0], count))
     return tuple(each for each in found if each.devices)
 
 
@@ -207,16 +229,6 @@ def _own(claim: Claim, notes: Mapping[str, str]) -> Claim:
     return claim._replace(evidence=evidence, shares=shares, attempt=attempt, running=running)
 
 
-def _draft(document: dict[str, Any], config: ManifestConfig) -> PodDraft | None:
-    """The pod as it would be read without its node; None where it cannot be."""
-    spec = {name: value for name, value in document["spec"].items() if name != "nodeName"}
-    try:
-        (draft,) = read_document(document | {"spec": spec}, config).pods
-    except ManifestError:
-        return None
-    return draft
-
-
 def _submitted(
     document: dict[str, Any], draft: PodDraft | None, config: ManifestConfig, *, ours: bool
 ) -> PodSubmitted:
@@ -225,7 +237,15 @@ def _submitted(
     if draft is not None:
         about = submitted(draft, meta["uid"])
         return about if ours else structs.replace(about, task="")
-    amounts = _amounts(document["spec"], claimed(config.dialects))
+    containers = [
+        Container(each["name"], "spec", *_resources(each), role)
+        for role, each in _containers(document)
+    ]
+    overhead, devices = document["spec"].get("overhead") or {}, claimed(config.dialects)
+    try:
+        amounts = node_amounts(containers, overhead, field="spec", claimed=devices)
+    except ManifestError:
+        amounts = NodeAmounts(0, 0, {})  # the kubelet took what we cannot add up
     mounted = node_needs.mounted(document["spec"].get("volumes"))
     node = NodeConstraints(
         cpu_milli=amounts.cpu_milli,
@@ -244,16 +264,10 @@ def _submitted(
     )
 
 
-def _amounts(spec: dict[str, Any], ours: frozenset[str]) -> NodeAmounts:
-    containers = [
-        Container(each["name"], f"spec.{part}", *_resources(each), role)
-        for part, role in _ROLES
-        for each in spec.get(part) or ()
-    ]
-    try:
-        return node_amounts(containers, spec.get("overhead") or {}, field="spec", claimed=ours)
-    except ManifestError:
-        return NodeAmounts(0, 0, {})  # the kubelet took what we cannot add up
+def _containers(document: dict[str, Any]) -> Iterator[tuple[Role, dict[str, Any]]]:
+    for part, role in _ROLES:
+        for container in document["spec"].get(part) or ():
+            yield role, container
 
 
 def _resources(container: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -301,22 +315,47 @@ def _asking(
     return structs.replace(about, shape=structs.replace(about.shape, asks=tuple(asks)))
 
 
-def _resource_names(document: dict[str, Any]) -> frozenset[str]:
-    """Every resource that a container names with an amount that is not nothing."""
-    return frozenset(
-        name
-        for part in ("initContainers", "containers")
-        for container in document["spec"].get(part) or ()
-        for amounts in _resources(container)
-        for name, amount in amounts.items()
-        if str(amount) != "0"
-    )
-
-
-def _names(document: dict[str, Any], part: str) -> tuple[str, ...]:
-    return tuple(container["name"] for container in document["spec"].get(part) or ())
-
-
 def _notes(document: dict[str, Any]) -> Mapping[str, str]:
     notes: Mapping[str, str] = document["metadata"].get("annotations") or {}
     return notes
+
+
+# Whose word an annotation of a bound pod is: what the API server noted of who wrote which field.
+#
+# A pod's author may write any annotation on it, so one that says what the pod holds counts only
+# where a scheduler bound the pod and wrote it. A binding leaves no mark in
+# `metadata.managedFields`; a pod that was made with its node, or whose annotations came with it,
+# does. Invariant: nothing is believed of a pod that was not bound by a binding, or of which the API
+# server does not say who made it.
+#
+# That is as good as the API server's notes, which whoever may change a pod may change as well: the
+# policies of `deploy/kubernetes/policies` are the wall, and this is what there is where they are
+# not.
+
+
+def _bound_by_a_scheduler(metadata: Mapping[str, Any]) -> bool:
+    """Whether the pod was made without its node, and got it by a binding."""
+    specs = [_part(fields, "f:spec") for _, fields in _entries(metadata)]
+    return any(specs) and not any("f:nodeName" in spec for spec in specs)
+
+
+def _written_by(metadata: Mapping[str, Any], key: str, writers: frozenset[str]) -> bool:
+    """Whether one of these wrote the annotation, or it came with the binding."""
+    for manager, fields in _entries(metadata):
+        if f"f:{key}" in _part(_part(fields, "f:metadata"), "f:annotations"):
+            made = "f:containers" in _part(fields, "f:spec")  # whoever made the pod, by any name
+            if made or manager not in writers:
+                return False
+    return True
+
+
+def _entries(metadata: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    found = metadata.get("managedFields")
+    for entry in found if isinstance(found, list) else ():
+        if isinstance(entry, dict):
+            yield str(entry.get("manager", "")), _part(entry, "fieldsV1")
+
+
+def _part(whole: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = whole.get(key)
+    return found if isinstance(found, dict) else {}

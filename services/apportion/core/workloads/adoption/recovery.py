@@ -125,7 +125,13 @@ def _amounts(
             return None
         return needed.memory_mib, needed.cores, needed.template
     if each.instance is not None:
-        return _charged_mib(each.instance, memory_mib, device), 0, None
+        if device is None:
+            return memory_mib, 0, None
+        profiles = mig_profiles(device.family, device.model, device.mig_sizes)
+        charged = (
+            memory_charged_mib(p, device) for p in profiles if p.name == each.instance.profile
+        )
+        return next(charged, memory_mib), 0, None
     family = FAMILIES.get(each.family)
     split_softly = device is not None and device.mode == "hami-core"
     if family is not None and family.templates and not split_softly:
@@ -136,9 +142,3 @@ def _amounts(
     if cores == WHOLE and device is not None:
         cores = device.cores
     return memory_mib, cores, template
-
-
-def _charged_mib(instance: MigInstance, memory_mib: int, device: Device | None) -> int:
-    profiles = mig_profiles(device.family, device.model, device.mig_sizes) if device else ()
-    profile = next((each for each in profiles if each.name == instance.profile), None)
-    return memory_charged_mib(profile, device) if profile and device else memory_mib

@@ -56,7 +56,11 @@ def whole(value: object, field: str, *, limit: int, least: str = "write 0 or mor
     """
     amount = _exact(value)
     if amount is None:
-        raise ManifestError(field, value, "is not a quantity", _as_number(value))
+        parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
+        fix = 'write a whole number, as in "2"'
+        if parts is not None:
+            fix = f'write a whole number without "{parts["unit"]}", as in "{parts["number"]}"'
+        raise ManifestError(field, value, "is not a quantity", fix)
     if amount < 0:
         raise ManifestError(field, value, "is negative", least)
     if amount.denominator != 1:
@@ -64,14 +68,6 @@ def whole(value: object, field: str, *, limit: int, least: str = "write 0 or mor
     if amount > limit:
         raise ManifestError(field, value, "is absurdly large", f"write at most {limit}")
     return int(amount)
-
-
-def _as_number(value: object) -> str:
-    """The fix of what is no quantity; of a number with its unit, as in `4000MB`, the number."""
-    parts = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
-    if parts is None:
-        return 'write a whole number, as in "2"'
-    return f'write a whole number without "{parts["unit"]}", as in "{parts["number"]}"'
 
 
 def _exact(value: object) -> Fraction | None:

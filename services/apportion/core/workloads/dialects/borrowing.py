@@ -54,18 +54,15 @@ def lent(
     if lender is None:
         return []
     held = [share for share in shares if share.container == lender.container]
-    return [_lend(share, borrower, devices) for share in held[: borrower.count]]
-
-
-def _lend(share: Share, borrower: Ask, devices: Mapping[str, Device]) -> Share:
-    """As much of the device as the borrower wants; where it is cut, the piece as it is."""
-    own = structs.replace(share, container=borrower.container)
-    if share.instance is not None or share.template is not None:
-        return own
-    wanted = demand(borrower, devices[share.device])
-    if not isinstance(wanted, Demand) or wanted.template is not None:
-        return own
-    return structs.replace(own, memory_mib=wanted.memory_mib, cores=wanted.cores)
+    found = []
+    for share in held[: borrower.count]:
+        own = structs.replace(share, container=borrower.container)
+        if share.instance is None and share.template is None:  # a piece is lent as it is
+            wanted = demand(borrower, devices[share.device])
+            if isinstance(wanted, Demand) and wanted.template is None:
+                own = structs.replace(own, memory_mib=wanted.memory_mib, cores=wanted.cores)
+        found.append(own)
+    return found
 
 
 def lender_of(borrower: Ask, asks: Sequence[Ask], beside: Collection[str]) -> Ask | None:

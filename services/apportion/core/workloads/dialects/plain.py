@@ -7,7 +7,7 @@ one card or on several; without, such a name is whatever a node's own plugin off
 
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.workloads.dialects import hami, nvidia, volcano_vgpu
-from apportion.core.workloads.dialects.amounts import Amount, Amounts, Container
+from apportion.core.workloads.dialects.amounts import Amounts, Container
 from apportion.core.workloads.dialects.dialect import (
     INSTANCES,
     SHARES,
@@ -55,7 +55,19 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
     cards = amounts.get(config.plain_count)
     asked = [(name, a) for name, a in amounts.items() if a.value and name in PROFILES]
     if asked:
-        return _instances(container, cards, asked)
+        (name, amount), *others = asked
+        second = others[0][1] if others else cards if cards and cards.value else None
+        if second is not None:
+            raise second.refusal(
+                f"is asked beside {name} in one container", "keep one kind per container"
+            )
+        return Ask(
+            container=container.name,
+            family=nvidia.FAMILY,
+            count=amount.devices(),
+            profile=PROFILES[name],
+            init=container.role == "init",
+        )
     if cards is None or cards.value == 0:
         return None
     memory_mib = config.default_memory_mib or None
@@ -65,22 +77,6 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
         count=cards.devices(),
         memory_mib=memory_mib,
         cores=WHOLE if memory_mib is None else config.default_cores,
-        init=container.role == "init",
-    )
-
-
-def _instances(container: Container, cards: Amount | None, asked: list[tuple[str, Amount]]) -> Ask:
-    (name, amount), *others = asked
-    second = others[0][1] if others else cards if cards and cards.value else None
-    if second is not None:
-        raise second.refusal(
-            f"is asked beside {name} in one container", "keep one kind per container"
-        )
-    return Ask(
-        container=container.name,
-        family=nvidia.FAMILY,
-        count=amount.devices(),
-        profile=PROFILES[name],
         init=container.role == "init",
     )
 

@@ -88,10 +88,15 @@ def read_pod(
         return DeviceRequest()
     chosen = selection(annotations, field=annotations_field, dialect=dialect)
     own, borrowing = dialect.part(asks, {each.name for each in containers if each.role == "app"})
+    # MIG instances may share a card, and the `count` of an ask is of different cards.
     alike = dialect.instances_alike and chosen.devices.modes == ("mig",)
+    single: list[Ask] = []
+    for ask in own:
+        apart = ask.profile or alike
+        single += [structs.replace(ask, count=1)] * ask.count if apart else [ask]
     return DeviceRequest(
         dialect=dialect.name,
-        asks=tuple(each for ask in own for each in _one_by_one(ask, instances=alike)),
+        asks=tuple(single),
         borrowing=borrowing,
         devices=chosen.devices,
         node_policy=chosen.node_policy,
@@ -99,11 +104,6 @@ def read_pod(
         device_weights=chosen.device_weights,
         high_priority=tuple(high_priority),
     )
-
-
-def _one_by_one(ask: Ask, *, instances: bool) -> list[Ask]:
-    """MIG instances may share a card, and the `count` of an ask is of different cards."""
-    return [structs.replace(ask, count=1)] * ask.count if ask.profile or instances else [ask]
 
 
 def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect | None:

@@ -89,8 +89,17 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
             manifest = read_document(made, config)
     except ManifestError as error:
         return Checked(name, error=error)
+    spec = f"{at}.spec" if at else "spec"
+    expected = {f"{spec}.{path}": why for path, why in ignored_fields.EXPECTED.items()}
+    if "tasks[]" in at:
+        fields = ignored_fields.JOB_FIELDS
+        expected |= {f"{below}spec.{path}": why for path, why in fields.items()}
     notes = (
-        *_notes(about, at, below),
+        *(
+            Suspect(field, why, doubtful=False)
+            for path, why in expected.items()
+            for field, _ in places(about, "", path.split("."))
+        ),
         *of_no_device(document, config.dialects),
         *left_elsewhere(about, config.schedulers),
         *suspects(document, config.dialects, placed=True),
@@ -128,13 +137,3 @@ def _as(kind: tuple[str, str], document: dict[str, Any], at: str) -> dict[str, A
     parts = metadata if isinstance(metadata, dict) else {}
     made = {"apiVersion": kind[0], "kind": kind[1]}
     return template | made | {"metadata": parts | named}
-
-
-def _notes(document: dict[str, Any], at: str, job: str) -> Iterator[Suspect]:
-    below = f"{at}." if at else ""
-    expected = {f"{below}spec.{path}": why for path, why in ignored_fields.EXPECTED.items()}
-    if "tasks[]" in at:
-        expected |= {f"{job}spec.{path}": why for path, why in ignored_fields.JOB_FIELDS.items()}
-    for path, why in expected.items():
-        for field, _ in places(document, "", path.split(".")):
-            yield Suspect(field, why, doubtful=False)

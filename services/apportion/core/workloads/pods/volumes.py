@@ -6,7 +6,7 @@ of it: a node affinity that cannot be read raises, and is never taken for none.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import product
 from typing import Annotated, Any, Final, NamedTuple
@@ -19,7 +19,7 @@ from apportion.core.workloads import kube
 from apportion.core.workloads.dialects.amounts import quantity
 from apportion.core.workloads.pods import affinity, node_needs
 from apportion.core.workloads.pods.affinity import meet
-from apportion_schemas import LabelExpression, NodeExpression, VolumeClaimObserved
+from apportion_schemas import NodeExpression, VolumeClaimObserved
 from apportion_schemas.decoding import from_outside
 
 ZONE: Final = "topology.kubernetes.io/zone"
@@ -330,6 +330,7 @@ def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
     wanted = size_of(claim)
     selector = claim.spec.selector
     means = affinity.expressions(selector, "spec.selector") if selector else ()
+    modes = set(claim.spec.access_modes or ())
     found = [
         (volume.spec.claim_ref is None, quantity(_capacity(volume), "capacity"), volume)
         for volume in volumes
@@ -339,20 +340,17 @@ def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
         and volume.spec.volume_mode == claim.spec.volume_mode
         and _attributes(volume) == _attributes(claim)
         and quantity(_capacity(volume), "capacity") >= wanted
-        and (volume.spec.claim_ref is not None or _is_free_for(volume, claim, means))
+        and (
+            volume.spec.claim_ref is not None
+            or (
+                volume.status.phase == AVAILABLE
+                and modes <= set(volume.spec.access_modes or ())
+                and meet(volume.metadata.labels, means)
+            )
+        )
     ]
     found.sort(key=lambda each: (each[0], each[1], each[2].metadata.name))
     return [volume for free, _, volume in found if free == found[0][0]]
-
-
-def _is_free_for(volume: Volume, claim: Claim, means: tuple[LabelExpression, ...]) -> bool:
-    """Whether a volume that is kept for nobody may be the claim's; `means` is its selector."""
-    modes = set(claim.spec.access_modes or ())
-    return (
-        volume.status.phase == AVAILABLE
-        and modes <= set(volume.spec.access_modes or ())
-        and meet(volume.metadata.labels, means)
-    )
 
 
 def _attributes(of: Claim | Volume) -> str:
@@ -403,7 +401,8 @@ def terms_of(volume: Volume) -> Terms:
 def _possible(claim: Claim, class_: StorageClass, storage: Storage) -> Terms | None:
     """Where the claim could have a volume; nothing is anywhere, and None nowhere."""
     if claim.selected_node:
-        return ((_named(claim.selected_node),),)
+        node = (claim.selected_node,)
+        return ((NodeExpression(key="metadata.name", operator="In", values=node, of_field=True),),)
     options: list[Terms] = [
         affinity_of(volume) for volume in matching(claim, storage.volumes.values())
     ]
@@ -416,53 +415,35 @@ def _possible(claim: Claim, class_: StorageClass, storage: Storage) -> Terms | N
 
 def _makers(claim: Claim, class_: StorageClass, storage: Storage) -> list[Terms]:
     """Where the volume can be made: where the class allows it and, if it is told, there is room."""
-    allowed = tuple(_topologies(class_))
+    allowed = tuple(
+        tuple(
+            NodeExpression(key=label.key, operator="In", values=tuple(label.values))
+            for label in term.match_label_expressions or ()
+        )
+        for term in class_.allowed_topologies or ()
+    )
     size, driver = size_of(claim), storage.drivers.get(class_.provisioner)
     if not size or driver is None or not driver.spec.storage_capacity:
         return [allowed]
     rooms = [
-        (_meant(each.node_topology),)
+        tuple(
+            NodeExpression(key=label.key, operator=label.operator, values=label.values)
+            for label in affinity.expressions(each.node_topology, "nodeTopology")
+        )
         for each in storage.capacities.values()
         if each.storage_class_name == claim.storage_class
         and each.node_topology is not None
         and each.has_room(size)
     ]
-    both = (product(allowed or ((),), room) for room in rooms)
-    return [tuple((*left, *right) for left, right in each if left or right) for each in both]
-
-
-def _meant(selector: kube.LabelSelector) -> tuple[NodeExpression, ...]:
-    """A selector of labels as a term of nodes."""
-    return tuple(
-        NodeExpression(key=each.key, operator=each.operator, values=each.values)
-        for each in affinity.expressions(selector, "nodeTopology")
-    )
-
-
-def _topologies(class_: StorageClass) -> Iterator[tuple[NodeExpression, ...]]:
-    for term in class_.allowed_topologies or ():
-        labels = term.match_label_expressions or ()
-        yield tuple(
-            NodeExpression(key=label.key, operator="In", values=tuple(label.values))
-            for label in labels
-        )
-
-
-def _named(node: str) -> NodeExpression:
-    return NodeExpression(key="metadata.name", operator="In", values=(node,), of_field=True)
+    return [tuple((*left, *room) for left in allowed or ((),) if left or room) for room in rooms]
 
 
 def merged(terms: Iterable[tuple[NodeExpression, ...]]) -> Terms:
     """The same nodes in fewer terms; all nodes, where they are too many for one event.
 
-    Then who binds the volume finds out where it cannot be.
+    Terms that differ in one list of values of one key are one term with all of them. Where they are
+    too many, the binder finds out where the volume cannot be.
     """
-    found = _joined(terms)
-    return found if len(found) <= TERMS_MAX else ()
-
-
-def _joined(terms: Iterable[tuple[NodeExpression, ...]]) -> Terms:
-    """Terms that differ in one list of values of one key are one term with all of them."""
     some = list(dict.fromkeys(terms))
     listing = dict.fromkeys(each for term in some for each in term if each.operator == "In")
     values = Counter(each.key for each in listing)
@@ -483,4 +464,4 @@ def _joined(terms: Iterable[tuple[NodeExpression, ...]]) -> Terms:
             (*rest, NodeExpression(key=key, operator="In", values=tuple(part), of_field=of_field))
             for part in (every[at : at + VALUES_MAX] for at in range(0, len(every), VALUES_MAX))
         ]
-    return tuple(others)
+    return tuple(others) if len(others) <= TERMS_MAX else ()
