@@ -101,7 +101,7 @@ memory_mib = 32768
 
 ASKED = """
 import io, json, pathlib, re, tempfile
-from apportion.core.admission.rules import Admitted, Asked, Rules, admit
+from apportion.core.admission import Admitted, Asked, Rules, admit
 from apportion.core.configuration.hami_volcano_keys import without_foreign
 from apportion.core.devices.models import models
 from apportion.core.doctor.cluster import cluster_facts

@@ -18,8 +18,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
-from apportion.core.admission import Admitted, Asked, Rejected, Rules, admit
-from apportion.core.admission.rules import CREATE
+from apportion.core.admission import CREATE, Admitted, Asked, Rejected, Rules, admit
 from apportion.core.configuration import manifest_config
 from apportion.core.workloads.adoption.placement_annotations import PREFIX
 from apportion.core.workloads.dialects.listing import claimed

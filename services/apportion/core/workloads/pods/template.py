@@ -15,7 +15,7 @@ from apportion.core.workloads.dialects import Container, DialectConfig, Manifest
 from apportion.core.workloads.dialects.amounts import Role
 from apportion.core.workloads.dialects.dialect import FALSE, TRUE
 from apportion.core.workloads.dialects.listing import claimed
-from apportion.core.workloads.dialects.reading import refuse_others
+from apportion.core.workloads.dialects.reading import DeviceRequest, refuse_others
 from apportion.core.workloads.document import (
     dns_label,
     dns_subdomain,
@@ -26,7 +26,7 @@ from apportion.core.workloads.document import (
 from apportion.core.workloads.pods import affinity, gangs, node_needs, unsupported
 from apportion.core.workloads.pods.node_needs import node_amounts
 from apportion.core.workloads.schedulers import SchedulerNames
-from apportion_schemas import Ask, NodeConstraints, Shape
+from apportion_schemas import Ask, NodeConstraints, PodConstraints, Shape
 from apportion_schemas.quantities import CONTAINERS_MAX, Priority
 from apportion_schemas.workload import Control, Controls
 
@@ -110,16 +110,9 @@ def read_template(
     own = affinity.Own(namespace, affinity.labels_of(parts.metadata, f"{meta_field}.labels"))
     containers = refuse_others(containers_of(parts.spec, spec_field), claimed(config.dialects))
     request = read_pod(containers, notes, annotations_field=notes_field, config=config.dialects)
-    shape = Shape(
-        asks=request.asks,
-        devices=request.devices,
-        node=_node(containers, parts.spec, spec_field, config.dialects),
-        pods=affinity.wishes(parts.spec, spec_field, own),
-        node_policy=request.node_policy,
-        device_policy=request.device_policy,
-        device_weights=request.device_weights,
-    )
-    shape, spec = _bounded(shape, spec_field), parts.spec
+    spec = parts.spec
+    node = _node(containers, spec, spec_field, config.dialects)
+    shape = _shape(request, node, affinity.wishes(spec, spec_field, own), spec_field)
     priority = spec.priority
     if priority is None:
         named, at = spec.priority_class_name or priority_class, f"{spec_field}.priorityClassName"
@@ -132,10 +125,7 @@ def read_template(
     group = gangs.gang_of(spec, notes, own.labels, at=field) if config.gangs else ""
     key = next((key for key in QUEUES if notes.get(key)), "")
     queue = dns_subdomain(notes[key], within(notes_field, key)) if key else ""
-    evictable = notes.get(PREEMPTABLE, own.labels.get(PREEMPTABLE, "true"))
-    if evictable not in TRUE | FALSE:
-        field = within(notes_field, PREEMPTABLE)
-        raise ManifestError(field, evictable, "is no truth value", "write false")
+    evictable = _evictable(notes, own.labels, notes_field)
     template = Template(
         shape=shape,
         dialect=request.dialect,
@@ -150,7 +140,7 @@ def read_template(
         gates=tuple(dict.fromkeys(gates)),
         volume_claims=node_needs.claims(spec.volumes),
         preempts=spec.preemption_policy != "Never",
-        evictable=evictable in TRUE,
+        evictable=evictable,
     )
     if not request.asks:
         return template
@@ -161,6 +151,13 @@ def read_template(
         init_containers=tuple(container.name for container in spec.init_containers),
         containers=tuple(container.name for container in spec.containers),
     )
+
+
+def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> bool:
+    value = notes.get(PREEMPTABLE, labels.get(PREEMPTABLE, "true"))
+    if value not in TRUE | FALSE:
+        raise ManifestError(within(field, PREEMPTABLE), value, "is no truth value", "write false")
+    return value in TRUE
 
 
 def priority_of(name: str, field: str, config: ManifestConfig) -> int:
@@ -232,8 +229,19 @@ def _node(
     )
 
 
-def _bounded(shape: Shape, field: str) -> Shape:
+def _shape(
+    request: DeviceRequest, node: NodeConstraints, pods: PodConstraints, field: str
+) -> Shape:
     """The shape as any reader of the ledger will have it."""
+    shape = Shape(
+        asks=request.asks,
+        devices=request.devices,
+        node=node,
+        pods=pods,
+        node_policy=request.node_policy,
+        device_policy=request.device_policy,
+        device_weights=request.device_weights,
+    )
     encoded = msgspec.json.encode(shape)
     if len(encoded) > SHAPE_BYTES_MAX:
         raise ManifestError(

@@ -1,4 +1,5 @@
-"""The rule of the webhook: `admit` takes one request about one pod and says what becomes of it.
+"""Admission, pure: `admit` is the whole of what the webhook decides; the service `admission` calls
+it over the wire. It takes one request about one pod and says what becomes of it.
 
 In order: our own annotations are nobody's to write; what is labelled to be skipped and what another
 scheduler places is left alone; a pod that asks for a device and names no scheduler gets ours; a pod
@@ -9,18 +10,17 @@ Invariant: a pod that is no business of ours goes through, whatever it holds; an
 GPUs that are hidden from it where the configuration says so.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
 
 from apportion.core.workloads import kube
 from apportion.core.workloads.adoption.placement_annotations import PREFIX
-from apportion.core.workloads.dialects import Container, DialectConfig, hami, volcano_vgpu
+from apportion.core.workloads.dialects import DialectConfig, hami, volcano_vgpu
 from apportion.core.workloads.dialects.borrowing import joined
 from apportion.core.workloads.dialects.dialect import SLOT
 from apportion.core.workloads.dialects.listing import claimed, count_names, families_of
-from apportion.core.workloads.dialects.names import VgpuNames
 from apportion.core.workloads.dialects.nvidia import FAMILY as NVIDIA
 from apportion.core.workloads.document import ManifestError, cleaned, typed, within
 from apportion.core.workloads.kinds.drafts import PodDraft
@@ -78,68 +78,44 @@ class Rejected(Struct, frozen=True):
 def admit(asked: Asked, rules: Rules) -> Admitted | Rejected:
     """What becomes of the request."""
     try:
-        if asked.operation == UPDATE:
-            if rules.writer != asked.user:
-                _check_changed(asked.before, asked.pod)
-            return Admitted("update")
-        if asked.operation != CREATE:
-            return Admitted("not looked at")
-        _check_created(asked.pod)
-        return _created(asked, rules)
+        if asked.operation == CREATE:
+            return _created(asked, rules)
+        if asked.operation == UPDATE and rules.writer != asked.user:
+            _refuse_own(asked.before, asked.pod)
     except ManifestError as error:
         return Rejected(error)
+    return Admitted("update" if asked.operation == UPDATE else "not looked at")
 
 
-# Our own annotations: what we write on a pod when it is bound, and nobody else.
-#
-# They say what a pod holds, so a person could mislead others with them. Invariant: a pod is never
-# created with one, and only our binder's account changes one.
+def _refuse_own(before: Any, after: Any, when: str = "") -> None:
+    """Refuse a pod in which one of our annotations is added, rewritten or removed.
 
-_ANNOTATIONS = "metadata.annotations"
-
-
-def _own_annotations(pod: Any) -> dict[str, Any]:
-    """Those of our annotations that a pod's document has."""
-    metadata = pod.get("metadata") if isinstance(pod, dict) else None
-    found = metadata.get("annotations") if isinstance(metadata, dict) else None
-    if not isinstance(found, dict):
-        return {}
-    return {key: value for key, value in found.items() if str(key).startswith(PREFIX)}
-
-
-def _check_created(pod: Any) -> None:
-    """Refuse a new pod that has one.
+    They say what a pod holds, so a person could mislead others with them. Invariant: a pod is never
+    created with one, and only our binder's account changes one.
 
     Raises:
         ManifestError: names the annotation.
     """
-    for key, value in _own_annotations(pod).items():
-        raise ManifestError(
-            within(_ANNOTATIONS, key),
-            value,
-            "is written by Apportion alone, when the pod is bound",
-            "remove it",
-        )
-
-
-def _check_changed(before: Any, after: Any) -> None:
-    """Refuse a change of one, be it added, rewritten or removed.
-
-    Raises:
-        ManifestError: names the annotation.
-    """
-    was, now = _own_annotations(before), _own_annotations(after)
+    was, now = (
+        {
+            key: value
+            for key, value in _part(_part(pod, "metadata"), "annotations").items()
+            if str(key).startswith(PREFIX)
+        }
+        for pod in (before, after)
+    )
     for key in {**was, **now}:
         if was.get(key) != now.get(key):
             raise ManifestError(
-                within(_ANNOTATIONS, key),
+                within("metadata.annotations", key),
                 now.get(key),
-                "is written by Apportion alone",
+                f"is written by Apportion alone{when}",
                 f"leave it as it was: {was[key]}" if key in was else "remove it",
             )
 
 
 def _created(asked: Asked, rules: Rules) -> Admitted:
+    _refuse_own(None, asked.pod, ", when the pod is bound")
     metadata, spec = _part(asked.pod, "metadata"), _part(asked.pod, "spec")
     labels = _part(metadata, "labels")
     if any(labels.get(key) == IGNORE for key in SKIP_LABELS):
@@ -148,33 +124,35 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
     chooser = rules.names.chooser(named if isinstance(named, str) else "")
     if chooser is Chooser.OTHERS:
         return Admitted("of another scheduler")
-    if chooser is not Chooser.US and not _asks_for_devices(spec, rules.config):
+    ours = claimed(rules.config.dialects)
+    asks = any(
+        not ours.isdisjoint(_part(_part(container, "resources"), kind))
+        for _, container in _containers(spec)
+        for kind in ("limits", "requests")
+    )
+    if chooser is not Chooser.US and not asks:
         return Admitted("no device", tuple(_hidden(spec, rules)))
-    document = _document(asked, metadata)
+    # The pod as the watcher will see it, with a stand-in for a name that is yet to be made.
+    name = metadata.get("name") or str(metadata.get("generateName") or "").rstrip("-.") or _NAMELESS
+    metadata = {**metadata, "name": name, "namespace": asked.namespace}
+    document = {**asked.pod, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
     if chooser is Chooser.EXTENDED:
         document = devices_only(document)
     clean = cleaned(document)
     (draft,) = read_document(clean, rules.config).pods
-    patches = [
-        *_filled(clean, draft, rules, chooser),
-        *_hidden(spec, rules),
-        *_freed(spec, draft, rules),
-    ]
+    # A kube-scheduler gets no slots: it may miss them where others plug in.
+    slots = chooser is not Chooser.EXTENDED
+    patches = [*_filled(clean, draft, rules.config.dialects, slots=slots), *_hidden(spec, rules)]
+    if rules.disable_core_limit:
+        # Containers that ask for GPUs use any cores that are free, unless they say otherwise.
+        names = {ask.container for ask in _asks(draft) if ask.family == NVIDIA}
+        for base, container in _containers(spec):
+            if container.get("name") in names:
+                patches += _set(container, base, CORES, UNLIMITED, over=False)
     takes = chooser is Chooser.NOBODY
     if takes:
         patches.insert(0, {"op": "add", "path": "/spec/schedulerName", "value": rules.scheduler})
     return Admitted("taken" if takes else "read", tuple(patches))
-
-
-def _filled(
-    clean: dict[str, Any], draft: PodDraft, rules: Rules, chooser: Chooser
-) -> list[dict[str, Any]]:
-    """Its defaults; no slots for a kube-scheduler, which may miss them where others plug in."""
-    spec, dialects = typed(clean, kube.Pod).spec, rules.config.dialects
-    containers = containers_of(spec, "spec")
-    slots = chooser is not Chooser.EXTENDED
-    missing = _missing_limits(containers, _asks(draft), draft.dialect, dialects, slots=slots)
-    return [patch for each, added in missing for patch in _limit_patches(each, added)]
 
 
 # What the environment of containers says of GPUs: `overwriteEnv` and `disableCoreLimit`.
@@ -206,14 +184,6 @@ def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
         privileged = _part(container, "securityContext").get("privileged") is True
         if not asks and not privileged and not resources.get("claims"):
             yield from _set(container, base, VISIBLE, NOTHING, over=True)
-
-
-def _freed(spec: Mapping[str, Any], draft: PodDraft, rules: Rules) -> Iterator[Patch]:
-    """Lets containers that ask for GPUs use any cores that are free, unless they say otherwise."""
-    names = {ask.container for ask in _asks(draft) if ask.family == NVIDIA}
-    for base, container in _containers(spec) if rules.disable_core_limit else ():
-        if container.get("name") in names:
-            yield from _set(container, base, CORES, UNLIMITED, over=False)
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -251,90 +221,41 @@ def _set(
 # asks the agent about it. Invariant: a pod that is filled in reads to the same asks as before.
 
 
-def _missing_limits(
-    containers: Sequence[Container],
-    asks: Sequence[Ask],
-    dialect: str,
-    config: DialectConfig,
-    *,
-    slots: bool = True,
-) -> Iterator[tuple[Container, dict[str, str]]]:
-    """Each container that lacks amounts, with the limits that are to be added; `slots` among them,
-    or not.
-    """
-    names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(dialect)
-    if names is None and not slots:
-        return
-    wanted = {ask.container: ask for ask in asks}
-    for container in containers:
-        if container.name in wanted:
-            added = (
-                _missing(container, wanted[container.name], names, config)
-                if names is not None
-                else _slot(container, config)
-            )
-            if added:
-                yield container, added
-
-
-def _slot(container: Container, config: DialectConfig) -> dict[str, str]:
-    """One slot, where nothing that the container names is counted by the kubelet."""
-    said = {*container.limits, *container.requests}
-    return {} if said & count_names(config).keys() else {SLOT: "1"}
-
-
-def _missing(
-    container: Container, ask: Ask, names: VgpuNames, config: DialectConfig
-) -> dict[str, str]:
-    said = {*container.limits, *container.requests}
-    added: dict[str, int] = {}
-    if names.count not in said:
-        added[names.count] = ask.count
-    units, rest = divmod(ask.memory_mib or 0, config.memory_factor)
-    if names.memory not in said and names.memory_percent not in said and units and not rest:
-        added[names.memory] = units
-    if names.cores not in said and ask.cores:
-        added[names.cores] = ask.cores
-    return {name: str(amount) for name, amount in added.items()}
-
-
-def _limit_patches(container: Container, added: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """JSON patches that add the limits; the container names a resource, so it has `resources`."""
-    base = "/" + container.field.replace("[", "/").replace("]", "").replace(".", "/")
-    if not container.limits:
-        yield {"op": "add", "path": f"{base}/resources/limits", "value": added}
-        return
-    for name, amount in added.items():
-        yield {"op": "add", "path": f"{base}/resources/limits/{_pointer(name)}", "value": amount}
-
-
-def _pointer(name: str) -> str:
-    """A key as one part of a JSON pointer (RFC 6901)."""
-    return name.replace("~", "~0").replace("/", "~1")
+def _filled(
+    clean: dict[str, Any], draft: PodDraft, config: DialectConfig, *, slots: bool
+) -> Iterator[Patch]:
+    """JSON patches that add the amounts which containers lack; `slots` among them, or not."""
+    names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(draft.dialect)
+    wanted = {ask.container: ask for ask in _asks(draft)}
+    for container in containers_of(typed(clean, kube.Pod).spec, "spec"):
+        said, ask = {*container.limits, *container.requests}, wanted.get(container.name)
+        if ask is None:
+            continue
+        added: dict[str, int] = {}
+        if names is not None:
+            if names.count not in said:
+                added[names.count] = ask.count
+            units, rest = divmod(ask.memory_mib or 0, config.memory_factor)
+            if said.isdisjoint((names.memory, names.memory_percent)) and units and not rest:
+                added[names.memory] = units
+            if names.cores not in said and ask.cores:
+                added[names.cores] = ask.cores
+        elif slots and said.isdisjoint(count_names(config)):
+            added[SLOT] = 1
+        # The container names a resource, so it has `resources`.
+        base = "/" + container.field.replace("[", "/").replace("]", "").replace(".", "/")
+        path, amounts = f"{base}/resources/limits", {key: str(n) for key, n in added.items()}
+        if amounts and not container.limits:
+            yield {"op": "add", "path": path, "value": amounts}
+            continue
+        for name, amount in amounts.items():
+            pointer = name.replace("~", "~0").replace("/", "~1")  # RFC 6901
+            yield {"op": "add", "path": f"{path}/{pointer}", "value": amount}
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
     """Of all containers, also such as take no devices of their own; of each its own is the last."""
     return (*joined(draft.shape.asks), *draft.borrowing)
-
-
-def _document(asked: Asked, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The pod as the watcher will see it, with a stand-in for a name that is yet to be made."""
-    name = metadata.get("name") or str(metadata.get("generateName") or "").rstrip("-.") or _NAMELESS
-    named = {**metadata, "name": name, "namespace": asked.namespace}
-    return {**asked.pod, "apiVersion": "v1", "kind": "Pod", "metadata": named}
-
-
-def _asks_for_devices(spec: Mapping[str, Any], config: ManifestConfig) -> bool:
-    ours = claimed(config.dialects)
-    for kind in ("containers", "initContainers"):
-        containers = spec.get(kind)
-        for container in containers if isinstance(containers, list) else ():
-            resources = _part(container, "resources")
-            for amounts in (_part(resources, "limits"), _part(resources, "requests")):
-                if not ours.isdisjoint(amounts):
-                    return True
-    return False
 
 
 def _part(whole: Any, key: str) -> dict[str, Any]:
