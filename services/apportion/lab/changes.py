@@ -37,7 +37,6 @@ from apportion_schemas import (
     PodGone,
     PodSubmitted,
     Policy,
-    PolicyChanged,
     QueueObserved,
     QuotaObserved,
 )
@@ -98,7 +97,10 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
     added = _added(course.state, changes.add)
     lost = targets(course.state, changes.lose)
     if changes.policy:
-        course.apply(_policy(course.state, changes.policy))
+        policy = known_policy(changes.policy)
+        course.apply(
+            structs.replace(course.state.policy, by=WHO, node_policy=policy, device_policy=policy)
+        )
     for fact in (*added, *changes.limits):
         course.apply(fact)
     return _lose(course, lost)
@@ -144,11 +146,6 @@ def known_policy(name: str) -> Policy:
     raise WishInvalid("policy", rest=f" is {name!r}", fix=f"use one of {', '.join(POLICIES)}")
 
 
-def _policy(state: State, name: str) -> PolicyChanged:
-    policy = known_policy(name)
-    return structs.replace(state.policy, by=WHO, node_policy=policy, device_policy=policy)
-
-
 # ------------------------------------------------------------------ lost nodes and devices
 
 
@@ -176,26 +173,21 @@ def targets(state: State, names: Iterable[str]) -> list[Target]:
     lost = []
     for name in dict.fromkeys(names):
         node = state.nodes.get(name)
-        there = node is not None and node.present
-        lost.append(Target(node) if node is not None and there else _device(state, name))
+        if node is not None and node.present:
+            lost.append(Target(node))
+            continue
+        present = [node for node in state.nodes.values() if node.present]
+        node_of = {
+            each.device.id: node for node in present for each in node.devices if each.present
+        }
+        names_of = [node.name for node in present]
+        device = lost_device(name, names_of, node_of, f"at revision {state.revision}")
+        lost.append(Target(node_of[device], device))
     if sum(1 for each in lost for _ in each.pods()) > LOST_MAX:
         raise WishInvalid(
             "lose", f"more than {LOST_MAX} pods are there", "lose fewer nodes at once"
         )
     return lost
-
-
-def _device(state: State, name: str) -> Target:
-    """The device of that id, or the only one whose id begins so. Raises WishInvalid."""
-    node_of = {
-        held.device.id: node
-        for node in state.nodes.values()
-        for held in node.devices
-        if node.present and held.present
-    }
-    nodes = [node.name for node in state.nodes.values() if node.present]
-    device = lost_device(name, nodes, node_of, f"at revision {state.revision}")
-    return Target(node_of[device], device)
 
 
 def lost_device(name: str, nodes: Collection[str], devices: Collection[str], when: str) -> str:
@@ -247,7 +239,13 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
     facts: list[Payload] = []
     number = 0
     for text in texts:
-        nodes, devices = _read_addition(text)
+        found = _ADD.fullmatch(text.strip())
+        if found is None:
+            raise WishInvalid("add", rest=f" is {text[:80]!r}", fix=f"write {_ADD_EXAMPLE}")
+        nodes = int(found["nodes"] or 1)
+        if not nodes:
+            fix = "write a count of 1 or more"
+            raise WishInvalid("add", rest=f" is {text[:80]!r}: no node", fix=fix)
         if number + nodes > ADDED_MAX:
             raise WishInvalid("add", f"more than {ADDED_MAX:,} nodes are added", "add fewer")
         for _ in range(nodes):
@@ -255,21 +253,8 @@ def _added(state: State, texts: Iterable[str]) -> list[Payload]:
             name = f"added-{number}"
             while name in state.nodes:
                 name += "-more"
-            facts += _node(state, name, devices)
+            facts += _node(state, name, found["devices"])
     return facts
-
-
-def _read_addition(text: str) -> tuple[int, str]:
-    """How many nodes, and the devices of each."""
-    found = _ADD.fullmatch(text.strip())
-    if found is None:
-        raise WishInvalid("add", rest=f" is {text[:80]!r}", fix=f"write {_ADD_EXAMPLE}")
-    nodes = int(found["nodes"] or 1)
-    if not nodes:
-        raise WishInvalid(
-            "add", rest=f" is {text[:80]!r}: no node", fix="write a count of 1 or more"
-        )
-    return nodes, found["devices"]
 
 
 def _node(state: State, name: str, spec: str) -> list[Payload]:
@@ -304,10 +289,19 @@ def node_facts(node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Pay
 
     Kubernetes tells of it too, for where that tells of nodes no other one counts.
     """
+    seen = [each.observed for each in alike if each.observed is not None]
+    taints = tuple(
+        taint for taint in (seen[0].taints if seen else ())
+        if all(taint in each.taints for each in seen)
+    )  # fmt: skip
+    host = node.host
     return [
-        NodeReported(node=node.name, devices=node.devices, host=node.host, simulated=True),
-        _observed(node.name, node.host, alike),
-    ]
+        NodeReported(node=node.name, devices=node.devices, host=host, simulated=True),
+        NodeObserved(
+            node=node.name, ready=True, cpu_milli=host.cpu_milli, memory_mib=host.memory_mib,
+            pods=host.pods, labels=host.labels, taints=taints,
+        ),
+    ]  # fmt: skip
 
 
 def _common_labels(nodes: Sequence[NodeState]) -> dict[str, str]:
@@ -315,16 +309,3 @@ def _common_labels(nodes: Sequence[NodeState]) -> dict[str, str]:
     for node in nodes[1:]:
         common = {key: value for key, value in common.items() if node.host.labels.get(key) == value}
     return common
-
-
-def _observed(name: str, host: Host, alike: Sequence[NodeState]) -> NodeObserved:
-    """What Kubernetes would say of it."""
-    seen = [node.observed for node in alike if node.observed is not None]
-    taints = tuple(
-        taint for taint in (seen[0].taints if seen else ())
-        if all(taint in each.taints for each in seen)
-    )  # fmt: skip
-    return NodeObserved(
-        node=name, ready=True, cpu_milli=host.cpu_milli, memory_mib=host.memory_mib,
-        pods=host.pods, labels=host.labels, taints=taints,
-    )  # fmt: skip

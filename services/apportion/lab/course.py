@@ -69,7 +69,8 @@ class Course:
     def apply(self, data: Payload) -> Change:
         """Let it happen. Raises CourseFailed where it contradicts what is so."""
         if isinstance(data, _CHAINED):
-            data = structs.replace(data, previous=self._chain(data.node))
+            node = self.state.nodes.get(data.node)
+            data = structs.replace(data, previous=node.chain if node is not None else "")
         event = Event(id="lab", source="lab", time=self.time, data=data)
         change = fold.apply(self.state, self.state.revision + 1, event)
         if change.refused:
@@ -110,7 +111,3 @@ class Course:
             devices = (held.device for held in self.state.nodes[data.node].devices)
             data = handed(data, self.state.pods[data.pod].submitted, devices)
         return self.apply(data)
-
-    def _chain(self, node: str) -> str:
-        known = self.state.nodes.get(node)
-        return known.chain if known is not None else ""

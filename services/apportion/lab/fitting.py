@@ -58,18 +58,15 @@ class EmptyFleet:
         name = pod.submitted.group
         group = self._state.groups.get(name) if name else None
         if group is None or group.observed is None or not group.together:
-            return self._alone(pod)
+            about = pod.submitted
+            key = (pod.shape_key, about.namespace, about.queue)
+            if key not in self._known:
+                self._known[key] = self._ask([structs.replace(about, group="", task="")], None)
+            return self._known[key]
         if name not in self._gangs:
             members = [each.submitted for each in group.pods.values()]
             self._gangs[name] = self._ask(members, group.observed)
         return self._gangs[name]
-
-    def _alone(self, pod: PodState) -> PodRefused | None:
-        about = pod.submitted
-        key = (pod.shape_key, about.namespace, about.queue)
-        if key not in self._known:
-            self._known[key] = self._ask([structs.replace(about, group="", task="")], None)
-        return self._known[key]
 
     def _ask(
         self, pods: Iterable[PodSubmitted], group: PodGroupObserved | None
@@ -77,9 +74,12 @@ class EmptyFleet:
         course = self._course = self._course or _emptied(self._state)
         if group is not None:
             course.apply(group)
-        asked = [
-            structs.replace(_unbound(pod), uid=f"ask-{number}") for number, pod in enumerate(pods)
-        ]
+        asked = []
+        for number, pod in enumerate(pods):
+            shape = structs.replace(pod.shape, pods=PodConstraints())  # beside no other
+            asked.append(
+                structs.replace(pod, shape=shape, chooser="", gates=(), uid=f"ask-{number}")
+            )
         for pod in asked:
             course.apply(pod)
         for _ in course.settle():
@@ -92,12 +92,6 @@ class EmptyFleet:
         if placed or not waits or PASSES & waits[0].reasons.keys():
             return None
         return waits[0]
-
-
-def _unbound(pod: PodSubmitted) -> PodSubmitted:
-    """The pod as it is to an empty fleet: beside nobody, and ready to be placed."""
-    shape = structs.replace(pod.shape, pods=PodConstraints())
-    return structs.replace(pod, shape=shape, chooser="", gates=())
 
 
 def _emptied(state: State) -> Course:

@@ -119,7 +119,15 @@ async def _begin(ledger: JetStreamLedger, wanted: Wanted) -> tuple[State, Limits
     begin, end = wanted.moments()
     state = (await stream.read_info(ledger.wire)).state
     limits = await _limits(ledger, begin, end, (state.first_seq, state.last_seq), wanted.now)
-    return await _state_at(ledger, limits.after, state.first_seq), limits
+    # Behind the state the ledger holds everything.
+    first, after = state.first_seq, limits.after
+    restored = await Snapshots(ledger.wire).restore(at_most=after)
+    if restored.revision + 1 < first:
+        raise SpanInvalid(
+            f"the ledger begins at revision {first}, and no snapshot is at or before {after}; name "
+            "a later --from, or read its archives with --archive"
+        )
+    return restored, limits
 
 
 async def _feed(
@@ -185,17 +193,6 @@ async def _stored_s(ledger: JetStreamLedger, revision: int) -> float:
     return stored.timestamp()
 
 
-async def _state_at(ledger: JetStreamLedger, after: int, first: int) -> State:
-    """A state at or before `after`, from which the ledger holds everything. Raises SpanInvalid."""
-    state = await Snapshots(ledger.wire).restore(at_most=after)
-    if state.revision + 1 < first:
-        raise SpanInvalid(
-            f"the ledger begins at revision {first}, and no snapshot is at or before {after}; name "
-            "a later --from, or read its archives with --archive"
-        )
-    return state
-
-
 # ------------------------------------------------------------------ archives
 
 
@@ -252,7 +249,8 @@ def _archived_limits(paths: Sequence[Path], begin: Moment | None, end: Moment | 
     """The span, by a first look at the times of all records."""
     after, upto, begin_s, end_s, last_s = 0, 0, 0.0, 0.0, 0.0
     for record in _archived(paths):
-        last_s = max(_seconds_of(record) or last_s, last_s)
+        with contextlib.suppress(ValueError):  # a record without a time has that of the one before
+            last_s = max(seconds_of(_decode_time(record.payload).time), last_s)
         if begin is not None and not _is_in(begin, record.revision, last_s, open_end=True):
             after = record.revision
         elif not begin_s:
@@ -275,13 +273,6 @@ def _is_in(moment: Moment, revision: int, at_s: float, *, open_end: bool) -> boo
     assert moment.time is not None  # noqa: S101 - one of the two is there
     its = moment.time.timestamp()
     return mine > its if open_end else mine <= its
-
-
-def _seconds_of(record: Record) -> float:
-    try:
-        return seconds_of(_decode_time(record.payload).time)
-    except ValueError:
-        return 0.0
 
 
 def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") -> Recorded:

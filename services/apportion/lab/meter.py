@@ -149,12 +149,24 @@ class Meter:
     def _gpus(self, key: bytes, shape: Shape) -> float:
         """How many devices it asks for, each part by the kind of device of which it is least."""
         if self._kinds is None:
-            self._kinds = _kinds(self._state)
+            found: dict[tuple[object, ...], Device] = {}
+            for node in self._state.nodes.values():
+                for each in node.devices if node.present else ():
+                    device = each.device
+                    kind = (
+                        device.family,
+                        device.model,
+                        device.mode,
+                        device.memory_mib,
+                        device.cores,
+                    )
+                    found.setdefault(kind, device)
+            self._kinds = list(found.values())
             self._sizes.clear()
         if key not in self._sizes:
             total = 0.0
             for ask in shape.asks:
-                sizes = [size for kind in self._kinds if (size := size_percent(ask, kind)) != NEVER]
+                sizes = [size for each in self._kinds if (size := size_percent(ask, each)) != NEVER]
                 total += ask.count * min(sizes, default=WHOLE) / WHOLE
             self._sizes[key] = total
         return self._sizes[key]
@@ -176,16 +188,6 @@ def _held(devices: Iterable[DeviceState]) -> _Held:
         found.used += used
         found.left += 1 - used
     return found
-
-
-def _kinds(state: State) -> list[Device]:
-    found: dict[tuple[object, ...], Device] = {}
-    for node in state.nodes.values():
-        for each in node.devices if node.present else ():
-            device = each.device
-            kind = (device.family, device.model, device.mode, device.memory_mib, device.cores)
-            found.setdefault(kind, device)
-    return list(found.values())
 
 
 def _quantile(waits: np.ndarray, part: float) -> float:

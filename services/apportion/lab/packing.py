@@ -82,16 +82,15 @@ def shuffled(nodes: Sequence[SimulatedNode]) -> list[NodeReported]:
     """The nodes in the order of the study, named by their rank in it."""
     order = list(nodes)
     random.Random(SHUFFLE_NODES).shuffle(order)  # noqa: S311 - repeatable on purpose
-    return [_ranked(rank, node) for rank, node in enumerate(order)]
-
-
-def _ranked(rank: int, node: SimulatedNode) -> NodeReported:
-    name = f"node-{rank:05}"
-    devices = tuple(
-        structs.replace(device, id=f"{name}-{device.index}", nvlink_lanes={})
-        for device in node.devices
-    )
-    return NodeReported(node=name, devices=devices, host=node.host)
+    reports = []
+    for rank, node in enumerate(order):
+        name = f"node-{rank:05}"
+        devices = tuple(
+            structs.replace(device, id=f"{name}-{device.index}", nvlink_lanes={})
+            for device in node.devices
+        )
+        reports.append(NodeReported(node=name, devices=devices, host=node.host))
+    return reports
 
 
 def taken_percent(shape: Shape) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
@@ -28,9 +28,11 @@ from apportion.core.answers.plans import (
     PlanAnswer,
     PlannedPod,
     PlanProgress,
+    PlanRequest,
     Totals,
 )
 from apportion.core.answers.reads import WhyRefused
+from apportion.core.configuration import manifest_config
 from apportion.core.explain.causes import (
     refusal_causes,
     refused_answer,
@@ -63,6 +65,8 @@ from apportion.lab.changes import (
 )
 from apportion.lab.course import Course, copied
 from apportion.lab.fitting import EmptyFleet
+from apportion.runtime.files.manifest_set import TooManyPods, read_wish, undeclared_queues
+from apportion.runtime.files.manifests import read_manifest_text
 from apportion.runtime.ledger.starting import is_command
 from apportion_schemas import (
     DeviceCordoned,
@@ -102,6 +106,34 @@ class Plan(Struct, frozen=True, kw_only=True):
     passed_over: tuple[str, ...] = ()
 
 
+def plan_of(request: PlanRequest, state: State) -> Plan:
+    """The plan that somebody sent, read as the cluster of this state reads manifests.
+
+    Raises:
+        WishInvalid: it has too many pods.
+    """
+    texts = {**({"manifest": request.manifest} if request.manifest else {}), **request.files}
+    found = chain.from_iterable(read_manifest_text(text, name) for name, text in texts.items())
+    try:
+        wish, problems = read_wish(found, manifest_config(state.configuration), most=PODS_MAX)
+    except TooManyPods as error:
+        raise WishInvalid("manifest", str(error), "plan for fewer") from None
+    return Plan(
+        pods=tuple(wish.pods),
+        groups=tuple(wish.groups.values()),
+        changes=Changes(
+            lose=request.lose,
+            drain=request.drain,
+            add=request.add,
+            policy=request.policy,
+            limits=tuple(wish.limits),
+        ),
+        problems=tuple(map(str, problems)),
+        warnings=(*wish.slips, *undeclared_queues(wish, state.queues)),
+        passed_over=tuple(wish.passed_over),
+    )
+
+
 class Played(NamedTuple):
     """One course to its end: the pods that were submitted in it by their full names, and those
     that were moved.
@@ -137,7 +169,14 @@ def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: Non
     if not (wish.pods or wish.groups or wish.changes or wish.problems):
         raise WishInvalid("manifest", "the plan is empty", "give a manifest, lose, add or policy")
     live = {pod.full_name: pod for pod in state.pods.values()}
-    new = [pod for pod in wish.pods if _is_new(pod, live.get(f"{pod.namespace}/{pod.name}"))]
+    # Submitted in the course is what has a name of its own, or that of a pod that waits and asks
+    # for something else.
+    new = [
+        pod
+        for pod in wish.pods
+        if (there := live.get(f"{pod.namespace}/{pod.name}")) is None
+        or (there.placement is None and _differs(pod, there))
+    ]
     today = without = None
     if wish.changes:
         today = _play(state, Changes(), (), (), time=time, tell=_step(tell, "what waits already"))
@@ -148,13 +187,6 @@ def plan(state: State, wish: Plan, *, time: str = "", tell: Tell = lambda _: Non
         state, wish.changes, new, wish.groups, time=time, tell=_step(tell, "with the plan")
     )
     return _Answering(state, with_it, without, today, wish.changes.drain).answer(wish)
-
-
-def _is_new(draft: PodDraft, there: PodState | None) -> bool:
-    """Whether the draft is submitted in the course: nobody has its name, or one that waits and
-    asks for something else.
-    """
-    return there is None or (there.placement is None and _differs(draft, there))
 
 
 def _differs(draft: PodDraft, there: PodState) -> bool:
@@ -183,33 +215,24 @@ def _play(
     comers = _Comers(course)
     moved = lab_changes.apply(course, wanted)
     moved += drain(course, wanted.drain, comers.settle)
-    planned = _submit(course, pods, groups)
+    planned = {}
+    for number, draft in enumerate(pods):
+        pod = structs.replace(submitted(draft, f"planned-{number}"), chooser="")
+        planned[f"{pod.namespace}/{pod.name}"] = pod
+    for there in [pod for pod in course.state.pods.values() if pod.placement is None]:
+        if there.full_name in planned:
+            course.apply(PodGone(uid=there.uid, reason=REPLACED))
+    for group in groups:
+        if course.state.groups.get(group.group) is None:
+            course.apply(group)
+    for pod in planned.values():
+        course.apply(pod)
     waiting, done = course.engine.pending, 0
     tell(0, waiting)
     for events in comers.settle():
         done += events
         tell(min(done, waiting), waiting)
     return Played(course, planned, moved, comers.again)
-
-
-def _submit(
-    course: Course, pods: Sequence[PodDraft], groups: Iterable[PodGroupObserved]
-) -> dict[str, PodSubmitted]:
-    """Submit these in the course, each in place of whoever waits under its name."""
-    planned = {}
-    for number, draft in enumerate(pods):
-        pod = structs.replace(submitted(draft, f"planned-{number}"), chooser="")
-        planned[f"{pod.namespace}/{pod.name}"] = pod
-    waiting = [pod for pod in course.state.pods.values() if pod.placement is None]
-    for pod_there in waiting:
-        if pod_there.full_name in planned:
-            course.apply(PodGone(uid=pod_there.uid, reason=REPLACED))
-    for group in groups:
-        if course.state.groups.get(group.group) is None:
-            course.apply(group)
-    for pod in planned.values():
-        course.apply(pod)
-    return planned
 
 
 class _Comers:
@@ -235,16 +258,13 @@ class _Comers:
                 if comes_again(self._course.state, spec):
                     anew = submitted_again(spec, f"evicted-{len(self.again)}")
                     self.again[evicted.pod] = anew
-                    _declare(self._course, self._gangs.get(anew.group))
+                    gang = self._gangs.get(anew.group)
+                    # A gang goes with the last of its pods.
+                    if gang is not None and self._course.state.groups.get(gang.group) is None:
+                        self._course.apply(gang)
                     self._course.apply(anew)
             self._seen = len(self._course.evicted)
             yield events
-
-
-def _declare(course: Course, gang: PodGroupObserved | None) -> None:
-    """Say it again of a gang that went with the last of its pods."""
-    if gang is not None and course.state.groups.get(gang.group) is None:
-        course.apply(gang)
 
 
 def comes_again(state: State, pod: PodSubmitted) -> bool:
@@ -296,7 +316,9 @@ class _Answering:
         self._drained = frozenset(drained)
         self._live = {pod.full_name: pod for pod in state.pods.values()}
         self._displaced = {each.before.uid: each for each in played.moved}
-        self._leavers = [gone for gone in played.course.evicted if _has_place(state, gone.pod)]
+        # Others come and go in a course unseen: they wait before it and wait after it.
+        running = {uid for uid, pod in state.pods.items() if pod.placement is not None}
+        self._leavers = [gone for gone in played.course.evicted if gone.pod in running]
         self._explainer = Explainer(self._state)
         self._empty = EmptyFleet(self._state)
         self._empty_without = EmptyFleet(without.course.state) if without is not None else None
@@ -338,17 +360,14 @@ class _Answering:
             problems=wish.problems,
             warnings=wish.warnings,
             passed_over=wish.passed_over,
-            mixed_gangs=tuple(self._mixed(pod.group for pod in (*pods, *moved))),
+            mixed_gangs=tuple(
+                MixedGang(group=name, models=models)
+                for name in sorted({pod.group for pod in (*pods, *moved)})
+                if (group := self._state.groups.get(name)) is not None
+                and len(models := gang_models(self._state, group)) > 1
+            ),
         )
         return plan_with_text(answer)
-
-    def _mixed(self, groups: Iterable[str]) -> Iterator[MixedGang]:
-        """Those of the gangs whose pods would be on devices of different models."""
-        for name in sorted(set(groups)):
-            group = self._state.groups.get(name)
-            models = gang_models(self._state, group) if group is not None else {}
-            if len(models) > 1:
-                yield MixedGang(group=name, models=models)
 
     def _parted(self, wish: Plan) -> Counter[str]:
         """The pods elsewhere, by gang, that a drain would move in addition to what is lost."""
@@ -449,8 +468,14 @@ class _Answering:
         lasting = self._empty.lasting(pod)
         if lasting is None:
             refused = self._refused(pod)
+            # What is drained, where only that could hold the pod.
+            near = {
+                miss.device if miss.code is RefusalCode.DEVICE_CORDONED else miss.node
+                for miss in (refused.nearest if refused is not None else ())
+            }
+            drained = tuple(sorted(near)) if near <= self._drained else ()
             return structs.replace(
-                made, refused=refused, ahead=ahead, while_cordoned=self._while_drained(refused),
+                made, refused=refused, ahead=ahead, while_cordoned=drained,
                 awaits=self._awaits(pod) if refused is None else "",
                 line=self._line(self._waits_for(pod), refused),
             )  # fmt: skip
@@ -481,14 +506,6 @@ class _Answering:
             if whole.never:
                 return whole
         return Explained(lasting, never=True, shape=shape)
-
-    def _while_drained(self, refused: WhyRefused | None) -> tuple[str, ...]:
-        """What is drained, where only that could hold the pod; empty if something else could."""
-        near = {
-            miss.device if miss.code is RefusalCode.DEVICE_CORDONED else miss.node
-            for miss in (refused.nearest if refused is not None else ())
-        }
-        return tuple(sorted(near)) if near <= self._drained else ()
 
     def _causes(self, pod: PodState) -> Causes:
         if pod.refusal is not None:
@@ -562,14 +579,6 @@ class _Answering:
         return structs.replace(answer, without="never" if never else "not-now")
 
 
-def _has_place(state: State, uid: str) -> bool:
-    """Whether the pod runs before the plan; others come and go in a course, and nobody sees them
-    go: they wait before it and wait after it.
-    """
-    pod = state.pods.get(uid)
-    return pod is not None and pod.placement is not None
-
-
 def _sentence(
     wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod],
     leavers: Sequence[PodEvicted],
@@ -592,11 +601,15 @@ def _sentence(
 
 def _counted(pods: Sequence[PlannedPod], what: str) -> str:
     fits = "fit" if what == "planned" else "would move"
+    # What is at fault where pods can never fit: the fleet, limits, or both.
+    refused = [pod.refused for pod in pods if pod.outcome == "never" and pod.refused is not None]
+    limited = sum(not each.never for each in refused)
+    never = "can never fit" if limited else "can never fit on this fleet"
     texts: dict[Outcome, str] = {
         "fits": fits,
         "unchanged": "have their place already",
         "not-now": "would wait",
-        "never": _never_words(pods),
+        "never": WITHIN_NONE if limited and limited == len(refused) else never,
     }
     whose = "pod" if what == "planned" else "pod that loses its place"
     if len(pods) == 1:
@@ -610,15 +623,6 @@ def _counted(pods: Sequence[PlannedPod], what: str) -> str:
     return (
         f"of {len(pods):,} {'pods' if what == 'planned' else 'pods that lose their place'}, {said}"
     )
-
-
-def _never_words(pods: Sequence[PlannedPod]) -> str:
-    """What is at fault where pods can never fit: the fleet, limits, or both."""
-    refused = [pod.refused for pod in pods if pod.outcome == "never" and pod.refused is not None]
-    limited = sum(not each.never for each in refused)
-    if not limited:
-        return "can never fit on this fleet"
-    return WITHIN_NONE if limited == len(refused) else "can never fit"
 
 
 # What `apportion drain` would do without Kubernetes, on a copy: cordon, and move pod by pod.

@@ -205,8 +205,14 @@ class Recording:
         if self._meter is None:
             self._begin()
         assert self._meter is not None  # noqa: S101 - just begun
-        self._add_up()
         limits = self._limits
+        # How long each pod that came again ran in all, from the last of its successors on.
+        for before, again in reversed(self._after.items()):
+            if again in self._ran_s:
+                ran_s = self._ran_until_cut_s[before] + self._ran_s[again]
+                self._ran_s[before] = ran_s
+                if before in self._old:
+                    self._ends[before] = limits.begin_s + ran_s
         return Recorded(
             span=Span(
                 from_revision=limits.after, from_time=time_of(limits.begin_s),
@@ -239,43 +245,31 @@ class Recording:
             self._running.pop(data.pod, None)
             self._old.discard(data.pod)
         elif isinstance(data, PodEvicted):
-            self._note_eviction(at_s, data, change)
+            # The pod has run so far, and the next of its name is itself where it is made again.
+            self._cut.add(data.pod)
+            self._ran_until_cut_s[data.pod] = at_s - self._running.pop(data.pod, at_s)
+            if change.pod is not None and comes_again(self._fold.state, change.pod.submitted):
+                self._coming[data.namespace, data.name] = data.pod
         elif isinstance(data, PodGone) and data.uid not in self._cut:
-            since = self._running.pop(data.uid, None)
-            if self._makes_way(change):
-                since = None
-                self._old.discard(data.uid)
-            if since is not None:
-                self._ran_s[data.uid] = at_s - since
-            if data.uid in self._old:
-                self._ends[data.uid] = at_s
-            if len(self._ran_s) > PODS_MAX:
-                raise RecordingFailed(f"more than {PODS_MAX} pods ended; replay a shorter span")
+            self._note_end(at_s, data, change)
         if not isinstance(data, DECIDED):
             self._tape.write(Fact(at_s, data))
 
-    def _note_eviction(self, at_s: float, data: PodEvicted, change: Change) -> None:
-        """The pod has run so far, and the next of its name is itself where it is made anew."""
-        self._cut.add(data.pod)
-        self._ran_until_cut_s[data.pod] = at_s - self._running.pop(data.pod, at_s)
-        if change.pod is not None and comes_again(self._fold.state, change.pod.submitted):
-            self._coming[data.namespace, data.name] = data.pod
-
-    def _add_up(self) -> None:
-        """How long each pod that came again ran in all, from the last of its successors on."""
-        for before, again in reversed(self._after.items()):
-            if again in self._ran_s:
-                ran_s = self._ran_until_cut_s[before] + self._ran_s[again]
-                self._ran_s[before] = ran_s
-                if before in self._old:
-                    self._ends[before] = self._limits.begin_s + ran_s
-
-    def _makes_way(self, gone: Change) -> bool:
-        """Whether a newer pod of its name is there already, which has come in its place."""
-        if gone.pod is None:
-            return False
-        was = gone.pod.submitted
-        return self._newest.get((was.namespace, was.name), was.uid) in self._fold.state.pods
+    def _note_end(self, at_s: float, data: PodGone, change: Change) -> None:
+        since = self._running.pop(data.uid, None)
+        if change.pod is not None:
+            was = change.pod.submitted
+            newest = self._newest.get((was.namespace, was.name), was.uid)
+            if newest in self._fold.state.pods:
+                # It makes way for a newer pod of its name, which has come in its place.
+                since = None
+                self._old.discard(data.uid)
+        if since is not None:
+            self._ran_s[data.uid] = at_s - since
+        if data.uid in self._old:
+            self._ends[data.uid] = at_s
+        if len(self._ran_s) > PODS_MAX:
+            raise RecordingFailed(f"more than {PODS_MAX} pods ended; replay a shorter span")
 
 
 def seconds_of(time: str) -> float:

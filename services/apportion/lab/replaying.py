@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
 
@@ -24,9 +24,8 @@ from apportion.core.ledger.state import PLACED, State
 from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.lab import changes as lab_changes
-from apportion.lab.changes import Changes, submitted_again
+from apportion.lab.changes import Changes, lost_device, submitted_again
 from apportion.lab.course import Course, CourseFailed
-from apportion.lab.losing import Lost, lost
 from apportion.lab.meter import Meter
 from apportion.lab.planning import comes_again
 from apportion.lab.recording import Fact, Recorded, time_of
@@ -71,6 +70,8 @@ OF_NODES: Final = (
 )  # fmt: skip
 """Facts of nodes, which do not hold on another fleet, nor of what is lost."""
 
+LOST_REASON: Final = "lost"
+
 Tell = Callable[[int, int], None]
 
 
@@ -90,6 +91,72 @@ class Placed(Struct, frozen=True):
     node: str
     at_s: float
     devices: tuple[str, ...]
+
+
+class Lost(NamedTuple):
+    """Nodes by name, and devices by id, that a replay does without; they may come in its time."""
+
+    nodes: frozenset[str] = frozenset()
+    devices: frozenset[str] = frozenset()
+
+    def there(self, state: State) -> tuple[str, ...]:
+        """Those of them that are there now, in order."""
+        nodes = (name for name in self.nodes if (n := state.nodes.get(name)) and n.present)
+        devices = (
+            device
+            for device in self.devices
+            if (node := state.nodes.get(state.node_of_device.get(device, ""))) is not None
+            and node.present
+            and node.by_id[device].present
+        )
+        return (*sorted(nodes), *sorted(devices))
+
+    def holds(self, data: PodAdopted) -> bool:
+        """Whether the pod would run on what is lost."""
+        return data.node in self.nodes or any(s.device in self.devices for s in data.shares)
+
+    def tells(self, data: Payload) -> bool:
+        """Whether it says how a device is that is lost, whatever it says."""
+        return isinstance(data, DeviceHealthChanged) and data.device in self.devices
+
+    def without(self, data: Payload) -> Payload:
+        """The fact as it would be: a node tells of its lost devices that they have failed."""
+        if not isinstance(data, NodeReported) or self.devices.isdisjoint(
+            device.id for device in data.devices
+        ):
+            return data
+        devices = tuple(
+            structs.replace(device, healthy=False, health_reason=LOST_REASON)
+            if device.id in self.devices
+            else device
+            for device in data.devices
+        )
+        return structs.replace(data, devices=devices)
+
+
+def lost(names: Iterable[str], state: State, facts: Iterable[Fact]) -> Lost:
+    """What these names mean: nodes and devices of the state, or of what the facts report.
+
+    It is known before the replay begins, so that one that makes no sense costs no time.
+
+    Raises:
+        WishInvalid: there is nothing of that name in this time, or several devices.
+    """
+    wanted = tuple(dict.fromkeys(names))
+    if not wanted:
+        return Lost()
+    nodes = {name for name, node in state.nodes.items() if node.present}
+    devices = set(state.node_of_device)
+    for fact in facts:
+        if isinstance(fact.data, NodeReported):
+            nodes.add(fact.data.node)
+            devices.update(device.id for device in fact.data.devices)
+        elif isinstance(node := getattr(fact.data, "node", None), str) and node:
+            nodes.add(node)
+    ids = [
+        lost_device(name, nodes, devices, "in this time") for name in wanted if name not in nodes
+    ]
+    return Lost(frozenset(nodes.intersection(wanted)), frozenset(ids))
 
 
 class _Gangs:
@@ -160,13 +227,10 @@ class Replay:
                 tell(number, recorded.facts.count)
         self._settle()
         self._until(recorded.end_s)
-        return self._answer()
-
-    def _answer(self) -> ReplayAnswer:
-        happened, replayed = self._recorded.happened, self._meter.measured()
+        happened, replayed = recorded.happened, self._meter.measured()
         saved = happened.gpu_hours_waited - replayed.gpu_hours_waited
         return ReplayAnswer(
-            span=self._recorded.span,
+            span=recorded.span,
             changes=words(self._otherwise, self._course.state),
             happened=happened,
             replayed=replayed,
@@ -199,24 +263,20 @@ class Replay:
         for _ in self._course.settle():
             evicted, self._evicted = self._evicted, []
             for pod in evicted:
-                self._come_again(pod)
-
-    def _come_again(self, pod: PodSubmitted) -> None:
-        """Whoever is evicted here is submitted anew for what it had left, as it was where it was
-        evicted then as well; else where somebody makes it anew.
-        """
-        recorded, uid = self._recorded, pod.uid
-        anew = recorded.after.get(uid, "")
-        if not anew and (uid in recorded.cut or not comes_again(self._course.state, pod)):
-            return
-        again = submitted_again(pod, anew or f"evicted-{len(self._first)}")
-        first = self._first_of(uid)
-        self._first[again.uid], self._again[first] = first, again.uid
-        if uid in self._end_s:
-            self._left_s[again.uid] = max(self._end_s[uid] - self._now_s, 0.0)
-        self._gangs.declare(again.group)
-        self._course.apply(again)
-        self._learn()
+                # It is submitted again for what it had left, as it was where it was evicted then as
+                # well; else where a controller makes it again.
+                recorded, uid = self._recorded, pod.uid
+                name = recorded.after.get(uid, "")
+                if not name and (uid in recorded.cut or not comes_again(self._course.state, pod)):
+                    continue
+                again = submitted_again(pod, name or f"evicted-{len(self._first)}")
+                first = self._first_of(uid)
+                self._first[again.uid], self._again[first] = first, again.uid
+                if uid in self._end_s:
+                    self._left_s[again.uid] = max(self._end_s[uid] - self._now_s, 0.0)
+                self._gangs.declare(again.group)
+                self._course.apply(again)
+                self._learn()
 
     def _first_of(self, uid: str) -> str:
         """The pod as it came first, before it was evicted however often, here or then."""
@@ -234,12 +294,10 @@ class Replay:
         if self._histogram is not None:
             self._histogram.observe(change)
         data = change.data
-        if isinstance(data, PodPlaced):
-            self._note_place(data)
-        elif isinstance(data, PodEvicted) and change.pod is not None:
+        if isinstance(data, PodEvicted) and change.pod is not None:
             self._evicted.append(change.pod.submitted)
-
-    def _note_place(self, data: PodPlaced) -> None:
+        if not isinstance(data, PodPlaced):
+            return
         left_s = self._left_s.get(data.pod)
         if left_s is None:
             left_s = self._recorded.ran_s.get(data.pod)
@@ -270,24 +328,21 @@ class Replay:
                 self._gangs.declare(data.group)
                 self._course.apply(structs.replace(data, chooser=""))
             else:
-                if isinstance(data, ResizeAsked):
-                    self._bind(data.pod)
+                uid = data.pod if isinstance(data, ResizeAsked) else ""
+                pod = self._course.state.pods.get(uid)
+                if pod is not None and pod.phase is PLACED and pod.placement is not None:
+                    # Only a pod that runs is resized, and here nobody binds.
+                    at = pod.placement
+                    self._course.apply(PodBound(pod=pod.uid, node=at.node, attempt=at.attempt))
                 self._course.apply(self._lost.without(data))
         except CourseFailed:
             self._passed_over[type(data).__name__] += 1
             return
         self._gangs.observe(data)
         if isinstance(data, ConfigurationChanged) and self._otherwise.changes.policy:
-            self._set_policy()
+            lab_changes.apply(self._course, Changes(policy=self._otherwise.changes.policy))
         if isinstance(data, PodSubmitted):
             self._learn()
-
-    def _bind(self, uid: str) -> None:
-        """Bind a pod that has a place: only one that runs is resized, and here nobody binds."""
-        pod = self._course.state.pods.get(uid)
-        if pod is not None and pod.phase is PLACED and pod.placement is not None:
-            place = pod.placement
-            self._course.apply(PodBound(pod=uid, node=place.node, attempt=place.attempt))
 
     def _is_other(self, data: Payload) -> bool:
         """Whether the fact does not hold in this course, or comes at another time."""
@@ -329,22 +384,16 @@ class Replay:
         self._lost = lost(otherwise.changes.lose, course.state, facts)
         there = self._lost.there(course.state)
         for each in lab_changes.apply(course, structs.replace(otherwise.changes, lose=there)):
-            self._goes_on(each.before.uid, each.again.uid)
+            # A pod that began before the span runs as long as it had left, wherever it goes; where
+            # it made way for another, that is its end here as well.
+            before, again = each.before.uid, each.again.uid
+            first = self._first_of(before)
+            self._first[again], self._again[first] = first, again
+            ran_s = self._recorded.ran_s.get(before)
+            if ran_s is not None:
+                self._left_s[again] = ran_s
         if otherwise.fleet or otherwise.changes:
             self._histogram = ShapeHistogram(course.state)
-
-    def _set_policy(self) -> None:
-        lab_changes.apply(self._course, Changes(policy=self._otherwise.changes.policy))
-
-    def _goes_on(self, before: str, again: str) -> None:
-        """A pod that began before the span runs as long as it had left, wherever it goes; where it
-        made way for another, that is its end here as well.
-        """
-        first = self._first_of(before)
-        self._first[again], self._again[first] = first, again
-        ran_s = self._recorded.ran_s.get(before)
-        if ran_s is not None:
-            self._left_s[again] = ran_s
 
     def _replace_fleet(self, fleet: Sequence[SimulatedNode]) -> None:
         """These nodes are all that there are; who had a place waits for one on them."""

@@ -79,8 +79,13 @@ class Shadowing:
             return record.revision < self._upto
         self._course.time = event.time
         data = event.data
-        if isinstance(data, FormatEnabled | RevisionSetAside):
-            self._note_rule(record.revision, data)
+        # These are about the ledger's own revisions, which are not those of the course.
+        rules = self._course.state.rules
+        if isinstance(data, FormatEnabled):
+            rules.enable(record.revision, data)
+            return record.revision < self._upto
+        if isinstance(data, RevisionSetAside):
+            rules.heed(record.revision, data)
             return record.revision < self._upto
         theirs = isinstance(data, PodAdopted) and data.evidence not in ("", OURS)
         if theirs and record.revision > self._after:
@@ -92,13 +97,6 @@ class Shadowing:
         except CourseFailed:
             self._passed_over += 1
         return record.revision < self._upto
-
-    def _note_rule(self, revision: int, data: FormatEnabled | RevisionSetAside) -> None:
-        """It is about the ledger's own revisions, which are not those of the course."""
-        if isinstance(data, FormatEnabled):
-            self._course.state.rules.enable(revision, data)
-        else:
-            self._course.state.rules.heed(revision, data)
 
     def finish(self) -> ShadowAnswer:
         """All pods compared so far, and the sums over them."""
@@ -132,9 +130,16 @@ class Shadowing:
         theirs = self._spot(data.node, data.shares)
         ours = self._spot(found.node, found.shares) if isinstance(found, PodPlaced) else None
         reason = words.refusal(found, about.shape) if isinstance(found, PodRefused) else ""
+        verdict: Verdict = "same"
+        if ours is None:
+            verdict = "would-wait"
+        elif theirs.node != ours.node:
+            verdict = "other-node"
+        elif theirs.devices and ours.devices and set(theirs.devices) != set(ours.devices):
+            verdict = "other-devices"
         made = ShadowPod(
             revision=revision, time=time, namespace=about.namespace, name=about.name,
-            verdict=_verdict(theirs, ours), theirs=theirs, ours=ours, reason=reason,
+            verdict=verdict, theirs=theirs, ours=ours, reason=reason,
         )  # fmt: skip
         self.pods.append(made)
         if len(self.pods) > PODS_MAX:
@@ -146,7 +151,14 @@ class Shadowing:
             decision = self._course.engine.decide(
                 events_max=len(self._course.state.pods) + 1, looks_max=sys.maxsize
             )
-            found = _about(decision.events, uid)
+            found = next(
+                (
+                    event
+                    for event in decision.events
+                    if isinstance(event, PodPlaced | PodRefused) and event.pod == uid
+                ),
+                None,
+            )
             self._course.engine.retry(decision)
             if found is not None or not decision.more:
                 return found
@@ -158,19 +170,3 @@ class Shadowing:
         by_id = known.by_id if known is not None else {}
         opened = sum(name not in by_id or by_id[name].idle for name in devices)
         return Spot(node=node, devices=devices, opened=opened)
-
-
-def _about(events: Iterable[DecisionEvent], uid: str) -> DecisionEvent | None:
-    for event in events:
-        if isinstance(event, PodPlaced | PodRefused) and event.pod == uid:
-            return event
-    return None
-
-
-def _verdict(theirs: Spot, ours: Spot | None) -> Verdict:
-    if ours is None:
-        return "would-wait"
-    if theirs.node != ours.node:
-        return "other-node"
-    named = theirs.devices and ours.devices
-    return "other-devices" if named and set(theirs.devices) != set(ours.devices) else "same"

@@ -73,9 +73,23 @@ def _nodes(path: Path, reader: csv.DictReader[str]) -> Iterator[SimulatedNode]:
     for row in reader:
         filled = {key: value for key, value in row.items() if key and value}
         try:
-            yield _node(msgspec.convert(filled, _Node, strict=False))
+            found = msgspec.convert(filled, _Node, strict=False)
         except msgspec.ValidationError as error:
             raise TraceInvalid(f"{path}: line {reader.line_num}: {error}") from None
+        devices = tuple(
+            Device(
+                id=f"{found.sn}-{index}",
+                index=index,
+                family="nvidia",
+                model=found.model,
+                memory_mib=MEMORY_MIB,
+                physical_memory_mib=MEMORY_MIB,
+                slots=SLOTS,
+            )
+            for index in range(found.gpu)
+        )
+        host = Host(cpu_milli=found.cpu_milli, memory_mib=found.memory_mib, pods=PODS)
+        yield SimulatedNode(found.sn, devices, host)
 
 
 def _check_size(path: Path) -> None:
@@ -85,20 +99,3 @@ def _check_size(path: Path) -> None:
         raise TraceInvalid(f"{path}: {error.strerror}") from None
     if size_bytes > BYTES_MAX:
         raise TraceInvalid(f"{path}: is larger than {BYTES_MAX >> 20} MiB: split it")
-
-
-def _node(row: _Node) -> SimulatedNode:
-    devices = tuple(
-        Device(
-            id=f"{row.sn}-{index}",
-            index=index,
-            family="nvidia",
-            model=row.model,
-            memory_mib=MEMORY_MIB,
-            physical_memory_mib=MEMORY_MIB,
-            slots=SLOTS,
-        )
-        for index in range(row.gpu)
-    )
-    host = Host(cpu_milli=row.cpu_milli, memory_mib=row.memory_mib, pods=PODS)
-    return SimulatedNode(row.sn, devices, host)

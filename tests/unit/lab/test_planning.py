@@ -10,8 +10,7 @@ from apportion.core.ledger.state import State
 from apportion.core.workloads.kinds.drafts import PodDraft
 from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.course import Course, copied
-from apportion.lab.planning import PODS_MAX, WAITING_NAMED, Plan, plan
-from apportion.lab.wishes import plan_of
+from apportion.lab.planning import PODS_MAX, WAITING_NAMED, Plan, plan, plan_of
 from apportion_schemas import (
     Ask,
     DeviceConstraints,

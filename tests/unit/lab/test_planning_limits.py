@@ -3,8 +3,7 @@
 import pytest
 
 from apportion.core.answers.plans import PlanRequest
-from apportion.lab.planning import plan
-from apportion.lab.wishes import plan_of
+from apportion.lab.planning import plan, plan_of
 from apportion_schemas import NodeConstraints, PodGroupObserved, QueueObserved
 from tests.support.fleet import rack
 from tests.support.golden import Golden

@@ -80,7 +80,7 @@ class Plans:
         began = time.perf_counter()
         try:
             # Its modules bring numpy. They come before the fork, so that the next has them.
-            await asyncio.to_thread(importlib.import_module, "apportion.lab.wishes")
+            await asyncio.to_thread(importlib.import_module, "apportion.lab.planning")
             state = await self._state_of(request)
             async with contextlib.aclosing(self._lines(state, wanted)) as lines:
                 if LINES in request.headers.get("Accept", ""):
@@ -152,8 +152,7 @@ def _work(state: State, wanted: PlanRequest, now: str, tell: Tell) -> bytes:
     """Done in the fork: the last line."""
     from apportion.lab.changes import WishInvalid  # noqa: PLC0415 - see `handle`
     from apportion.lab.course import CourseFailed  # noqa: PLC0415
-    from apportion.lab.planning import plan  # noqa: PLC0415
-    from apportion.lab.wishes import plan_of  # noqa: PLC0415
+    from apportion.lab.planning import plan, plan_of  # noqa: PLC0415
 
     last_said_s = time.monotonic()
 

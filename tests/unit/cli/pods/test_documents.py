@@ -11,7 +11,7 @@ from apportion.cli.verbs.predict import check
 from apportion.core.answers.plans import PlanRequest
 from apportion.core.ledger.state import State
 from apportion.core.workloads.reading import found_as, passed_over_words
-from apportion.lab.wishes import plan_of
+from apportion.lab.planning import plan_of
 from tests.support.golden import Golden
 
 POD = """

@@ -22,8 +22,7 @@ from apportion.core.explain.text import answer_text, constraint_text, event_text
 from apportion.core.explain.views import device_answers, node_answer, pod_answer
 from apportion.core.explain.waiting_lines import lines_answer
 from apportion.core.explain.why import why
-from apportion.lab.planning import plan
-from apportion.lab.wishes import plan_of
+from apportion.lab.planning import plan, plan_of
 from apportion_schemas import DeviceCordoned, NodeCordoned
 from tests.support.fleet import T4, rack
 from tests.support.ledger_of import Ledger
