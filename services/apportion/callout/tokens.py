@@ -126,7 +126,7 @@ class Tokens:
             ends_s = msgspec.json.decode(payload_of(token.encode()), type=_Ending).exp
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise NoToken("what is shown is no token of a ServiceAccount that ends") from None
-        digest = _digest(token)
+        digest = sha256(token.encode("utf-8", "surrogatepass")).digest()
         until_s, why = self._refused.get(digest, (0.0, ""))
         if self._now() < until_s:
             raise NoToken(why)
@@ -202,10 +202,6 @@ class Tokens:
         if pod.metadata.uid != uid:
             raise NoToken(f"pod {space}/{name} of the token is gone, another has its name")
         return pod.spec.node
-
-
-def _digest(token: str) -> bytes:
-    return sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def _keep(of: OrderedDict[K, V], key: K, value: V) -> None:

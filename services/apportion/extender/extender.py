@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-from msgspec import Raw
 
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.text import words
@@ -27,7 +26,6 @@ from apportion.core.workloads.schedulers import Chooser, scheduler_names
 from apportion.extender.binding import ExtenderBinding
 from apportion.extender.wire import (
     BindingArgs,
-    Candidates,
     FilterArgs,
     decode_binding,
     decode_filter,
@@ -35,7 +33,6 @@ from apportion.extender.wire import (
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.callers import answering, read_body
 from apportion.runtime.service.limits import Limits
-from apportion_schemas import RefusalCode
 
 PREFIXES = ("/scheduler", "")
 """gpu-admission's, and HAMi's."""
@@ -120,7 +117,13 @@ class Extender:
         # What kube-scheduler evicts need not free the devices that are missing, so it is told not
         # to try. Versions that do not know the second map go by the first.
         answer = {"FailedNodes": reasons, "FailedAndUnresolvableNodes": reasons, "Error": ""}
-        return _encode(_in_form(args.candidates, kept) | answer)
+        names, objects = args.candidates
+        if objects is None:
+            return _encode({"NodeNames": kept} | answer)
+        items = [
+            raw for name, raw in zip(names, objects, strict=True) if name in filter_result.fits
+        ]
+        return _encode({"Nodes": {"metadata": {}, "items": items}} | answer)
 
     def _look(self, args: FilterArgs) -> tuple[FilterResult, dict[str, str]]:
         """What each candidate is to the pod, and the words for those that fail."""
@@ -131,12 +134,20 @@ class Extender:
             return FilterResult({}, {}), dict.fromkeys(names, str(error))
         if not draft.shape.asks:
             return FilterResult(dict.fromkeys(names, 0), {}), {}
-        held = self._held(args.pod)
-        if held:
+        # The node where the pod has devices already.
+        metadata = args.pod.get("metadata")
+        uid = metadata.get("uid", "") if isinstance(metadata, dict) else ""
+        known = self._state().pods.get(uid) if isinstance(uid, str) else None
+        if known is not None and known.placement:
+            held = known.placement.node
             reasons = {name: f"its devices are on {held}" for name in names if name != held}
             return FilterResult({name: 0 for name in names if name == held}, {}), reasons
         filter_result = self._fit_query.filter(draft.shape, names)
-        return filter_result, {name: _reason(code) for name, code in filter_result.refused.items()}
+        # The same words for the same cause, so that kube-scheduler can count them.
+        return filter_result, {
+            name: words.phrase(code) if code is not None else UNTOLD
+            for name, code in filter_result.refused.items()
+        }
 
     def _read(self, pod: dict[str, Any]) -> PodDraft:
         """The pod as far as it is about devices.
@@ -156,13 +167,6 @@ class Extender:
                 "add it to extendedSchedulerNames, and `apportion config apply`",
             )
         return draft
-
-    def _held(self, pod: dict[str, Any]) -> str:
-        """The node where the pod has devices already; empty where it has none."""
-        metadata = pod.get("metadata")
-        uid = metadata.get("uid", "") if isinstance(metadata, dict) else ""
-        known = self._state().pods.get(uid) if isinstance(uid, str) else None
-        return known.placement.node if known is not None and known.placement else ""
 
     # -------------------------------------------------------------- prioritize and bind
 
@@ -188,19 +192,3 @@ def scaled(points: dict[str, int]) -> dict[str, int]:
         return dict.fromkeys(points, SCORE_MAX)
     half, span = (most - least) // 2, most - least
     return {name: ((each - least) * SCORE_MAX + half) // span for name, each in points.items()}
-
-
-def _reason(code: RefusalCode | None) -> str:
-    """The same words for the same cause, so that kube-scheduler can count them."""
-    return words.phrase(code) if code is not None else UNTOLD
-
-
-def _in_form(candidates: Candidates, kept: list[str]) -> dict[str, Any]:
-    """The nodes that are left, in the form in which all came."""
-    if candidates.objects is None:
-        return {"NodeNames": kept}
-    left = set(kept)
-    items: list[Raw] = [
-        raw for name, raw in zip(candidates.names, candidates.objects, strict=True) if name in left
-    ]
-    return {"Nodes": {"metadata": {}, "items": items}}

@@ -76,7 +76,13 @@ def decode_filter(body: bytes) -> FilterArgs:
     pod = read_pod(fields["pod"])
     if not isinstance(pod, dict):
         raise msgspec.ValidationError("`Pod` is not an object")
-    return FilterArgs(pod, _candidates(fields))
+    if "nodes" in fields:
+        objects = _decode_nodes(fields["nodes"]).items or []
+        names = [_decode_node(raw).metadata.name for raw in objects]
+        return FilterArgs(pod, Candidates(names, objects))
+    if "nodenames" in fields:
+        return FilterArgs(pod, Candidates(_decode_names(fields["nodenames"]), None))
+    raise msgspec.ValidationError("Object missing required field `Nodes` or `NodeNames`")
 
 
 def decode_binding(body: bytes) -> BindingArgs:
@@ -93,12 +99,3 @@ def _lower(body: bytes) -> dict[str, Raw]:
     """The fields that are not null, by their names in lower case."""
     found = _decode_fields(body).items()
     return {name.lower(): raw for name, raw in found if bytes(raw) != bytes(_NULL)}
-
-
-def _candidates(fields: dict[str, Raw]) -> Candidates:
-    if "nodes" in fields:
-        objects = _decode_nodes(fields["nodes"]).items or []
-        return Candidates([_decode_node(raw).metadata.name for raw in objects], objects)
-    if "nodenames" in fields:
-        return Candidates(_decode_names(fields["nodenames"]), None)
-    raise msgspec.ValidationError("Object missing required field `Nodes` or `NodeNames`")

@@ -39,11 +39,15 @@ def fence(
     drafts, time = [], publisher.time()
 
     def draft(event: DecisionEvent, expect: int | None = None) -> Draft:
+        if isinstance(event, PodResized | ResizeRefused):
+            cause = event.asked
+        else:
+            cause = state.pods[event.pod].submitted_revision
         return publisher.draft(
             event,
             event_id=_id(event, state),
             basis=state.revision,
-            cause=_cause(event, state),
+            cause=cause,
             expect=expect,
             time=time,
         )
@@ -90,10 +94,3 @@ def _id(event: DecisionEvent, state: State) -> str:
             return f"{event.pod}/not-resized/{event.asked}"
         case PodRefused():
             return f"{event.pod}/refused/{state.revision}"
-
-
-def _cause(event: DecisionEvent, state: State) -> int:
-    """The revision that asked for it."""
-    if isinstance(event, PodResized | ResizeRefused):
-        return event.asked
-    return state.pods[event.pod].submitted_revision

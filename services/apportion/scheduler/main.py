@@ -111,7 +111,13 @@ async def body(
         cluster = StateFold(await session.restored())
         expose(service.metrics, cluster.state, device_metrics)
         publisher = Publisher(f"scheduler/{name}", service.clock, session.append)
-        cycle = _cycle(service, session, cluster.state, publisher)
+        cycle = Cycle(
+            cluster.state,
+            session.ledger,
+            clock=service.clock,
+            publisher=publisher,
+            sound=service.soundness.sound,
+        )
         membership = _membership(service, session, cycle, f"{name}/{life}")
         learning = Learning(cluster.state, session.ledger, publisher)
         snapshotting = _snapshotting(service, session, cluster.state, snapshot_every)
@@ -130,22 +136,20 @@ async def body(
         service.loop("members", lambda: membership.run(reader))
         service.loop("decide", lambda: cycle.run(reader, metrics, joined))
         service.loop("learn prices", lambda: learning.run(reader))
-        presence = _presence(service, session, cluster.state, publisher, membership)
+        presence = Presence(
+            cluster.state,
+            session.ledger,
+            clock=service.clock,
+            publisher=publisher,
+            metrics=service.metrics,
+            # The first of the members writes what all of them hear.
+            leads=lambda: membership.members[:1] == (membership.member,),
+        )
         if agent_grace_s:
             service.loop("hear agents", lambda: presence.run(reader, grace_s=agent_grace_s))
         if snapshotting is not None and snapshot_every:
             service.loop("write snapshots", lambda: snapshotting.run(reader))
         await reader.run()
-
-
-def _cycle(service: Service, session: Session, state: State, publisher: Publisher) -> Cycle:
-    return Cycle(
-        state,
-        session.ledger,
-        clock=service.clock,
-        publisher=publisher,
-        sound=service.soundness.sound,
-    )
 
 
 def _reader(
@@ -179,24 +183,6 @@ def _membership(service: Service, session: Session, cycle: Cycle, member: str) -
         metrics=service.metrics,
         on_change=lambda members: cycle.share(member, members),
         frozen=service.frozen,
-    )
-
-
-def _presence(
-    service: Service,
-    session: Session,
-    state: State,
-    publisher: Publisher,
-    membership: Membership,
-) -> Presence:
-    """Our ear for agents; the first of the members writes what all of them hear."""
-    return Presence(
-        state,
-        session.ledger,
-        clock=service.clock,
-        publisher=publisher,
-        metrics=service.metrics,
-        leads=lambda: membership.members[:1] == (membership.member,),
     )
 
 

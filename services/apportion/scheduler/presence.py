@@ -123,7 +123,17 @@ class Presence:
                 self._since_s = self._counted_s  # beats did not reach us either
                 continue
             if self._leads():
-                await self._tell(reader, self._fallen_silent(), self._grace_s)
+                # Nodes that an agent reported and that no beat came from in the grace.
+                latest = self._counted_s - self._grace_s
+                silent = [
+                    node
+                    for name, node in self._state.nodes.items()
+                    if not node.silent
+                    and node.present
+                    and node.reported is not None
+                    and max(self._heard.get(name, 0.0), self._since_s) <= latest
+                ]
+                await self._tell(reader, silent, self._grace_s)
 
     async def _follow(self, reader: Reader[Change]) -> None:
         """Write down which agents are about to stop, and which silent ones are heard again."""
@@ -139,18 +149,6 @@ class Presence:
             )
             if self._leads():
                 await self._tell(reader, list(nodes), LEAVES_S)
-
-    def _fallen_silent(self) -> list[NodeState]:
-        """Nodes that an agent reported and nobody has beaten for in the grace."""
-        latest = self._counted_s - self._grace_s
-        return [
-            node
-            for name, node in self._state.nodes.items()
-            if not node.silent
-            and node.present
-            and node.reported is not None
-            and max(self._heard.get(name, 0.0), self._since_s) <= latest
-        ]
 
     async def _tell(self, reader: Reader[Change], nodes: Iterable[NodeState], grace_s: int) -> None:
         """Write what became of each; what goes wrong is seen again in the next round."""

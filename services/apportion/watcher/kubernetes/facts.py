@@ -37,7 +37,6 @@ from apportion.watcher.kubernetes.objects import NodeView, PodView
 from apportion.watcher.kubernetes.view import ClusterView, change_of, placed_on, says_otherwise
 from apportion_schemas import (
     BudgetGone,
-    BudgetObserved,
     DifferenceFound,
     Disk,
     HostPort,
@@ -218,7 +217,9 @@ class Facts:
             if known is None or placed is None or placed.node != pod.node or pod.ended:
                 continue
             held = shares_text(placed.shares)
-            if pod.shares != held and (pod.shares or _was_written(known)):
+            # Our binder has written its shares on the pod, in the write that bound it.
+            written = placed.shares and known.bound_revision and not known.adopted
+            if pod.shares != held and (pod.shares or written):
                 yield from self.difference(
                     DifferenceFound(
                         kind="annotation", name=known.full_name[:NAME_MAX], pod=uid,
@@ -277,14 +278,12 @@ class Facts:
             if pod is None or known is None or pod.ended:
                 continue
             if says_otherwise(known, pod):
-                newest = max(known.changed_revision, self._newest_of(known))
+                newest = known.submitted_revision
+                if self._is_adopted(known):
+                    newest = self._revisions.of(PodGone(uid=uid))
+                newest = max(known.changed_revision, newest)
                 expect = self._revisions.expected(newest)
                 yield Fact(change_of(pod), f"{uid}/changed/{newest}", expect)
-
-    def _newest_of(self, pod: PodState) -> int:
-        if self._is_adopted(pod):
-            return self._revisions.of(PodGone(uid=pod.uid))
-        return pod.submitted_revision
 
     # -------------------------------------------------------------- nodes, gangs, queues, quotas
 
@@ -350,7 +349,13 @@ class Facts:
             known = self._state.budgets.get(namespace, {}).get(budget)
             if wanted is None and known is not None:
                 yield self._fact(BudgetGone(namespace=namespace, budget=budget))
-            elif wanted is not None and _is_news(wanted, known):
+            elif wanted is not None and (
+                known is None
+                or (
+                    known.version <= wanted.version
+                    and msgspec.structs.replace(wanted, version=known.version) != known
+                )
+            ):
                 yield self._fact(wanted)
 
     def namespaces(self, names: Iterable[str]) -> Iterator[Fact]:
@@ -378,7 +383,9 @@ class Facts:
         for uid, pod in self._view.pods_on.get(node.name, {}).items():
             if pod.ended or placed_on(self._state.pods.get(uid), node.name):
                 continue
-            others[_alike(pod)] += 1
+            minded = (pod.ports, pod.anti_affinity, pod.disks, pod.volume_claims)
+            labels = tuple(sorted(pod.labels.items()))
+            others[pod.namespace, labels, *minded, pod.deleting] += 1
             cpu_milli -= pod.amounts.cpu_milli
             memory_mib -= pod.amounts.memory_mib
             pods -= 1
@@ -404,19 +411,6 @@ class Facts:
         )
 
 
-def _is_news(wanted: BudgetObserved, known: BudgetObserved | None) -> bool:
-    """Whether the ledger says otherwise, and no other watcher has seen a later version."""
-    if known is None or known.version > wanted.version:
-        return known is None
-    return msgspec.structs.replace(wanted, version=known.version) != known
-
-
-def _alike(pod: PodView) -> _Alike:
-    labels = tuple(sorted(pod.labels.items()))
-    minded = (pod.ports, pod.anti_affinity, pod.disks, pod.volume_claims)
-    return pod.namespace, labels, *minded, pod.deleting
-
-
 def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
     """In a fixed order; no kubelet runs so many pods that any would be left out."""
     found = [
@@ -433,12 +427,6 @@ def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
         for (namespace, labels, ports, terms, disks, claims, terminating), count in others.items()
     ]
     return tuple(sorted(found, key=msgspec.json.encode)[:OTHERS_MAX])
-
-
-def _was_written(pod: PodState) -> bool:
-    """Whether our binder has written its shares on the pod, in the write that bound it."""
-    placed = pod.placement
-    return placed is not None and bool(placed.shares and pod.bound_revision) and not pod.adopted
 
 
 def _bound_by_another(known: PodState, pod: PodView) -> bool:

@@ -45,6 +45,24 @@ def metadata_of(raw: bytes) -> Metadata:
     return _decode(raw).metadata
 
 
+class Marks:
+    """What is to be compared again, in order of marking; `stir` is called when any is marked."""
+
+    def __init__(self, stir: Callable[[], None]) -> None:
+        self._stir = stir
+        self._marked: dict[str, None] = {}
+
+    def mark(self, key: str) -> None:
+        """It is to be compared again."""
+        self._marked[key] = None
+        self._stir()
+
+    def take(self) -> dict[str, None]:
+        """All that is marked; it is no longer."""
+        marked, self._marked = self._marked, {}
+        return marked
+
+
 class Kind(Generic[V]):
     """One kind's objects by key, kept up by a `Watch`; see `runtime.kube.watch.Audience`."""
 

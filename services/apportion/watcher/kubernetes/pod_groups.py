@@ -15,7 +15,7 @@ from apportion.core.ledger.state import State
 from apportion.core.workloads.dialects import ManifestError
 from apportion.core.workloads.pods.gangs import COSCHEDULING, KUBERNETES, VERSIONS, api_of, unread
 from apportion.core.workloads.pods.gangs import VOLCANO as VOLCANO_API
-from apportion.watcher.kubernetes.kind import Kind, metadata_of
+from apportion.watcher.kubernetes.kind import Kind, Marks, metadata_of
 from apportion.watcher.kubernetes.objects import ObjectReader
 from apportion_schemas import PodGroupObserved
 
@@ -34,7 +34,7 @@ A server that serves several versions of one API lists each group once per versi
 """
 
 
-class PodGroupView:
+class PodGroupView(Marks):
     """What PodGroups declare, by the gang's name; `stir` is called when any changes.
 
     `served` returns the versions in which the server has PodGroups of an API group, or None while
@@ -50,11 +50,10 @@ class PodGroupView:
         stir: Callable[[], None],
         problem: Callable[[str, str], None],
     ) -> None:
+        super().__init__(stir)
         self._reader = reader
         self._state = state
-        self._stir = stir
         self._problem = problem
-        self._marked: dict[str, None] = {}
         self.served: Callable[[str], Collection[str] | None] = lambda _api: None
         by_kind: dict[str, dict[str, PodGroupObserved]] = {kind: {} for kind in POD_GROUPS}
         self.declared = ChainMap(*by_kind.values())
@@ -77,16 +76,6 @@ class PodGroupView:
             return None
         served = self.served(api_of(gang) or VOLCANO_API)
         return None if served is None else unread(gang, served)
-
-    def mark(self, name: str) -> None:
-        """The gang is to be compared again."""
-        self._marked[name] = None
-        self._stir()
-
-    def take(self) -> dict[str, None]:
-        """The gangs to compare; they are marked no longer."""
-        marked, self._marked = self._marked, {}
-        return marked
 
     def everything(self) -> dict[str, None]:
         """All gangs, here or in the ledger."""

@@ -20,7 +20,7 @@ import msgspec
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.workloads.dialects import ManifestError
 from apportion.runtime.kube.watch import number
-from apportion.watcher.kubernetes.kind import Kind, metadata_of
+from apportion.watcher.kubernetes.kind import Kind, Marks, metadata_of
 from apportion.watcher.kubernetes.objects import NodeView, ObjectReader, PodView
 from apportion.watcher.kubernetes.pod_groups import PodGroupView
 from apportion.watcher.kubernetes.resource_claims import ResourceClaimView
@@ -109,7 +109,12 @@ class ClusterView:
 
     def _audiences(self, reader: ObjectReader) -> dict[str, Kind[Any]]:
         return {
-            "pods": Kind(self.pods, self._read_pod, self._pod_changed, expected=self._live),
+            "pods": Kind(
+                self.pods,
+                lambda raw: reader.pod(raw, self.pods),
+                self._pod_changed,
+                expected=self._live,
+            ),
             "nodes": Kind(self.nodes, self._read_node, self._node_changed, expected=self._observed),
             "csinodes": Kind(
                 self.volume_limits,
@@ -121,20 +126,20 @@ class ClusterView:
             "queues": Kind(
                 self.queues,
                 partial(self._read_limit, "Queue", reader.queue, self.queues),
-                self._queue_changed,
+                partial(self._limit_changed, "queues"),
                 expected=tuple,
             ),
             "resourcequotas": Kind(
                 self.quotas,
                 partial(self._read_limit, "ResourceQuota", reader.quota, {}),
-                self._quota_changed,
+                partial(self._limit_changed, "quotas"),
                 expected=self._limited,
                 forgotten=lambda name: self.problems.pop(f"ResourceQuota {name}", None),
             ),
             "poddisruptionbudgets": Kind(
                 self.budgets,
                 partial(self._read_limit, "PodDisruptionBudget", reader.budget, self.budgets),
-                self._budget_changed,
+                partial(self._limit_changed, "budgets"),
                 expected=self._spared,
                 forgotten=lambda name: self.problems.pop(f"PodDisruptionBudget {name}", None),
             ),
@@ -255,9 +260,6 @@ class ClusterView:
 
     # -------------------------------------------------------------- pods
 
-    def _read_pod(self, raw: bytes) -> tuple[str, PodView | None, int]:
-        return self._reader.pod(raw, self.pods)
-
     def _pod_changed(
         self, uid: str, before: PodView | None, now: PodView | None, version: int
     ) -> None:
@@ -269,7 +271,10 @@ class ClusterView:
         elif known:
             self.gone[uid] = DELETED
         elif before is not None and (before.ours or before.claim is not None):
-            self._note_left(uid)
+            # A watcher may be submitting the pod at this moment: remember that it has left.
+            self._left[uid] = None
+            if len(self._left) > LEFT_MAX:
+                del self._left[next(iter(self._left))]
         for view in (before, now):
             if view is not None and view.node:
                 self.touched[view.node] = max(self.touched.get(view.node, 0), version)
@@ -286,16 +291,16 @@ class ClusterView:
         views = [view for view in (before, now) if view is not None]
         matters = known or any(view.ours or view.claim is not None for view in views)
         # Of our own binding nothing follows; should the ledger let go of it, it is marked then.
-        if matters and not (now is not None and pod is not None and _is_echo(pod, now)):
+        echo = (
+            now is not None
+            and pod is not None
+            and runs_as_placed(pod, now)
+            and not says_otherwise(pod, now)
+        )
+        if matters and not echo:
             self.marked.pods[uid] = None
         if self.marked:
             self.stirred.set()
-
-    def _note_left(self, uid: str) -> None:
-        """A watcher may be submitting the pod at this moment: remember that it has left."""
-        self._left[uid] = None
-        if len(self._left) > LEFT_MAX:
-            del self._left[next(iter(self._left))]
 
     # -------------------------------------------------------------- nodes
 
@@ -336,21 +341,17 @@ class ClusterView:
         self._problem(title, "")
         return meta.key, found, meta.version
 
-    def _queue_changed(self, name: str, _before: object, _now: object, _version: int) -> None:
-        self.marked.queues[name] = None
-        self.stirred.set()
-
-    def _quota_changed(
-        self, name: str, before: QuotaObserved | None, now: QuotaObserved | None, _version: int
+    def _limit_changed(
+        self, kind: str, name: str, before: object, now: object, _version: int
     ) -> None:
         """The API server writes a quota's status as pods come and go, which is no change."""
-        if before is not None and now is not None and before.hard == now.hard:
+        if (
+            isinstance(before, QuotaObserved)
+            and isinstance(now, QuotaObserved)
+            and before.hard == now.hard
+        ):
             return
-        self.marked.quotas[name] = None
-        self.stirred.set()
-
-    def _budget_changed(self, name: str, _before: object, _now: object, _version: int) -> None:
-        self.marked.budgets[name] = None
+        getattr(self.marked, kind)[name] = None
         self.stirred.set()
 
     def _problem(self, title: str, problem: str) -> None:
@@ -376,11 +377,6 @@ def runs_as_placed(pod: PodState, view: PodView) -> bool:
         and (view.node, view.attempt) == (placed.node, str(placed.attempt))
         and not (view.ended or view.deleting)
     )
-
-
-def _is_echo(pod: PodState, view: PodView) -> bool:
-    """Whether the cluster says of the pod what the ledger has."""
-    return runs_as_placed(pod, view) and not says_otherwise(pod, view)
 
 
 def change_of(view: PodView) -> PodChanged:
@@ -421,7 +417,7 @@ class _Namespace(msgspec.Struct, frozen=True):
 _decode = from_outside(msgspec.json.Decoder(_Namespace).decode)
 
 
-class NamespaceView:
+class NamespaceView(Marks):
     """The labels of namespaces, by which terms of affinity may mean pods (`namespaceSelector`).
 
     `stir` is called when any changes. Invariant: the ledger hears of namespaces with labels of
@@ -429,23 +425,12 @@ class NamespaceView:
     """
 
     def __init__(self, state: State, stir: Callable[[], None]) -> None:
+        super().__init__(stir)
         self._state = state
-        self._stir = stir
-        self._marked: dict[str, None] = {}
         self._seen: dict[str, NamespaceObserved] = {}
         self.kinds: dict[str, Kind[Any]] = {
             "namespaces": Kind(self._seen, _read, self._changed, expected=lambda: state.namespaces)
         }
-
-    def mark(self, name: str) -> None:
-        """The namespace is to be compared again."""
-        self._marked[name] = None
-        self._stir()
-
-    def take(self) -> dict[str, None]:
-        """The namespaces to compare; they are marked no longer."""
-        marked, self._marked = self._marked, {}
-        return marked
 
     def everything(self) -> dict[str, None]:
         """All namespaces with labels, here or in the ledger."""

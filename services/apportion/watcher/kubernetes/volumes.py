@@ -30,7 +30,7 @@ from apportion.core.workloads.pods.volumes import (
     read_volume,
 )
 from apportion.runtime.kube.watch import number
-from apportion.watcher.kubernetes.kind import Kind, metadata_of
+from apportion.watcher.kubernetes.kind import Kind, Marks, metadata_of
 from apportion.watcher.kubernetes.objects import PodView
 from apportion_schemas import (
     PodAdopted,
@@ -46,7 +46,7 @@ CLAIMS, VOLUMES, CLASSES = "persistentvolumeclaims", "persistentvolumes", "stora
 DRIVERS, CAPACITIES = "csidrivers", "csistoragecapacities"
 
 
-class VolumeView:
+class VolumeView(Marks):
     """Claims and room for volumes by `namespace/name`; volumes, classes and drivers by name.
 
     `stir` is called when any changes, `problem` with what cannot be read and what is wrong with it.
@@ -57,14 +57,13 @@ class VolumeView:
     def __init__(
         self, state: State, stir: Callable[[], None], problem: Callable[[str, str], None]
     ) -> None:
+        super().__init__(stir)
         self._state = state
-        self._stir = stir
         self._problem = problem
         self.claims: dict[str, Claim] = {}
         self.storage = Storage({}, {})
         self.mounted: dict[str, set[tuple[str, str]]] = {}
         self._claim_of: dict[str, str] = {}
-        self._marked: dict[str, None] = {}
         self._marked_classes: set[str] = set()
         for uid, pod in state.pods.items():
             self._mount(LEDGER, uid, pod.submitted, live=True)
@@ -146,14 +145,9 @@ class VolumeView:
                 del self.mounted[key]
                 self.mark(key)
 
-    def mark(self, key: str) -> None:
-        """The claim is to be compared again, for something of it may have changed."""
-        self._marked[key] = None
-        self._stir()
-
     def take(self) -> dict[str, None]:
         """The claims to compare; they are marked no longer."""
-        marked, self._marked = self._marked, {}
+        marked = super().take()
         if self._marked_classes:
             for key in self.mounted:
                 claim = self.claims.get(key)

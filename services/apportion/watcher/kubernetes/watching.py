@@ -156,7 +156,15 @@ class KubernetesWatching:
             self._revisions.forget(subject_of(data))
             self._view.came(data.uid)
         elif isinstance(data, PodGone):
-            self._gone(data)
+            # The pod may run on all the same, and then comes back.
+            self._revisions.adopted.discard(data.uid)
+            self._doubts.note(data.uid, self._state.revision)
+            if self._look_again(data.uid):
+                self._revisions.note(subject_of(data), self._state.revision)
+            else:
+                self._revisions.forget(subject_of(data))
+                if data.uid in self._view.pods:
+                    self._view.mark_pod(data.uid)
         elif isinstance(data, _FENCED):
             self._revisions.note(subject_of(data), self._state.revision)
         if isinstance(data, PodAdopted) and not change.refused:
@@ -172,17 +180,6 @@ class KubernetesWatching:
         if isinstance(data, PodRejected):
             self._writing.final.discard(data.uid)
             self._view.came(data.uid)
-
-    def _gone(self, data: PodGone) -> None:
-        """The pod may run on all the same, and then comes back."""
-        self._revisions.adopted.discard(data.uid)
-        self._doubts.note(data.uid, self._state.revision)
-        if self._look_again(data.uid):
-            self._revisions.note(subject_of(data), self._state.revision)
-        else:
-            self._revisions.forget(subject_of(data))
-            if data.uid in self._view.pods:
-                self._view.mark_pod(data.uid)
 
     def _look_again(self, uid: str) -> bool:
         """Mark a pod that the ledger let go of or took; whether it is on a node."""
