@@ -107,7 +107,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan_of(request: PlanRequest, state: State) -> Plan:
-    """The plan that somebody sent, read as the cluster of this state reads manifests.
+    """The plan of a request, read as the cluster of this state reads manifests.
 
     Raises:
         WishInvalid: it has too many pods.

@@ -331,7 +331,7 @@ class Replay:
                 uid = data.pod if isinstance(data, ResizeAsked) else ""
                 pod = self._course.state.pods.get(uid)
                 if pod is not None and pod.phase is PLACED and pod.placement is not None:
-                    # Only a pod that runs is resized, and here nobody binds.
+                    # Only a pod that runs is resized, and a replay has no binder.
                     at = pod.placement
                     self._course.apply(PodBound(pod=pod.uid, node=at.node, attempt=at.attempt))
                 self._course.apply(self._lost.without(data))

@@ -328,9 +328,9 @@ def _notes(document: dict[str, Any]) -> Mapping[str, str]:
 # does. Invariant: nothing is believed of a pod that was not bound by a binding, or of which the API
 # server does not say who made it.
 #
-# That is as good as the API server's notes, which whoever may change a pod may change as well: the
-# policies of `deploy/kubernetes/policies` are the wall, and this is what there is where they are
-# not.
+# That is as good as the API server's notes, which every account that may change a pod may change as
+# well: the policies of `deploy/kubernetes/policies` are the wall, and this is what there is where
+# they are not.
 
 
 def _bound_by_a_scheduler(metadata: Mapping[str, Any]) -> bool:
@@ -343,7 +343,7 @@ def _written_by(metadata: Mapping[str, Any], key: str, writers: frozenset[str]) 
     """Whether one of these wrote the annotation, or it came with the binding."""
     for manager, fields in _entries(metadata):
         if f"f:{key}" in _part(_part(fields, "f:metadata"), "f:annotations"):
-            made = "f:containers" in _part(fields, "f:spec")  # whoever made the pod, by any name
+            made = "f:containers" in _part(fields, "f:spec")  # the maker of the pod, by any name
             if made or manager not in writers:
                 return False
     return True

@@ -117,7 +117,7 @@ def read_template(
     if priority is None:
         named, at = spec.priority_class_name or priority_class, f"{spec_field}.priorityClassName"
         priority = priority_of(named, at, config)
-    # Whoever set a gate takes it away once the pod may have a place.
+    # The controller that set a gate removes it once the pod may be scheduled.
     gates = [
         qualified_name(gate.name, f"{spec_field}.schedulingGates[{i}].name")
         for i, gate in enumerate(spec.scheduling_gates)
