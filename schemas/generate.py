@@ -153,7 +153,8 @@ def asyncapi(rows: Iterable[EventType]) -> dict[str, Any]:
     messages: dict[str, Any] = {}
     for row in rows:
         address = subject_pattern(row)
-        channel = _channel_name(address)
+        words = address.removeprefix(f"{SUBJECTS}.").split(".")
+        channel = "-".join(word for word in words if "{" not in word)
         described = channels.setdefault(channel, {"address": address, "messages": {}})
         for name in row.payload.__struct_fields__:
             if f"{{{name}}}" in address:
@@ -167,7 +168,16 @@ def asyncapi(rows: Iterable[EventType]) -> dict[str, Any]:
                 {"action": action, "channel": {"$ref": f"#/channels/{channel}"}, "messages": []},
             )
             operation["messages"].append(here)
-        messages[row.name] = _message(row)
+        messages[row.name] = {
+            "name": row.type,
+            "title": row.name,
+            "summary": row.meaning,
+            "contentType": "application/json",
+            "payload": {
+                "schemaFormat": "application/schema+json;version=2020-12",
+                "schema": {"$ref": f"./json/{row.name}.json"},
+            },
+        }
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -181,24 +191,6 @@ def asyncapi(rows: Iterable[EventType]) -> dict[str, Any]:
         "operations": dict(sorted(operations.items())),
         "components": {"messages": messages},
     }
-
-
-def _message(row: EventType) -> dict[str, Any]:
-    return {
-        "name": row.type,
-        "title": row.name,
-        "summary": row.meaning,
-        "contentType": "application/json",
-        "payload": {
-            "schemaFormat": "application/schema+json;version=2020-12",
-            "schema": {"$ref": f"./json/{row.name}.json"},
-        },
-    }
-
-
-def _channel_name(address: str) -> str:
-    words = [word for word in address.removeprefix(f"{SUBJECTS}.").split(".") if "{" not in word]
-    return "-".join(words)
 
 
 def catalogue_page(rows: Iterable[EventType]) -> str:
@@ -253,20 +245,17 @@ def files(rows: Iterable[EventType], lock: Lock) -> dict[str, str]:
 
 def differing(made: Mapping[str, str], root: Path = ROOT) -> list[str]:
     """What is missing, different or left over in the repository, one line each."""
-    found = [path for path in made if not (root / path).is_file()]
-    lines = [f"{path}: is missing" for path in found]
+    there = [path for path in made if (root / path).is_file()]
+    lines = [f"{path}: is missing" for path in made if path not in there]
     lines += [
         f"{path}: is out of date"
-        for path in made
-        if path not in found and (root / path).read_text("utf-8") != made[path]
+        for path in there
+        if (root / path).read_text("utf-8") != made[path]
     ]
-    committed = sorted((root / PACKAGE / "json").glob("*.json"))
-    lines += [
-        f"{PACKAGE}/json/{path.name}: belongs to no event"
-        for path in committed
-        if f"{PACKAGE}/json/{path.name}" not in made
+    committed = (f"{PACKAGE}/json/{p.name}" for p in (root / PACKAGE / "json").glob("*.json"))
+    return lines + [
+        f"{path}: belongs to no event" for path in sorted(committed) if path not in made
     ]
-    return lines
 
 
 def read_lock(root: Path = ROOT) -> Lock:

@@ -9,8 +9,13 @@ names: an event is never skipped in silence.
 """
 
 from apportion_schemas.agreement import DifferenceFound, LedgerRebuilt, PodAdopted
-from apportion_schemas.allocation import AllocationFailed, ShareBreached, SharesAllocated
-from apportion_schemas.binding import BindFailed, PodBound
+from apportion_schemas.allocation import (
+    AllocationFailed,
+    BindFailed,
+    PodBound,
+    ShareBreached,
+    SharesAllocated,
+)
 from apportion_schemas.catalogue import CATALOGUE, EventType, subject_of
 from apportion_schemas.cluster import (
     BudgetGone,
@@ -41,7 +46,6 @@ from apportion_schemas.envelope import (
     encode,
 )
 from apportion_schemas.formats import FormatEnabled, RevisionSetAside
-from apportion_schemas.intake import ReportRefused
 from apportion_schemas.inventory import (
     HOSTNAME,
     Device,
@@ -80,7 +84,7 @@ from apportion_schemas.placement import (
     Share,
     VolumeShortage,
 )
-from apportion_schemas.presence import NodeHeard, NodeSilent
+from apportion_schemas.presence import NodeHeard, NodeSilent, ReportRefused
 from apportion_schemas.pricing import PricedShape, PricesLearnt
 from apportion_schemas.usage import (
     DeviceUse,

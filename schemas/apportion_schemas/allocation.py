@@ -1,4 +1,8 @@
-"""What the node really handed to the container, and whether that holds it, as its agent saw it."""
+"""What became of a placement: in the API server, and on the node.
+
+The binder writes what it observed of a binding; a node's agent tells what it really handed to the
+container, and whether that holds it.
+"""
 
 from typing import Annotated, Literal
 
@@ -11,6 +15,24 @@ BreachCode = Literal["raised", "zeroed", "removed", "unheld"]
 less memory than the driver does. `removed`: it removed or broke its region. `unheld`: it runs
 without its share, or a process of it uses the device and is not in its region.
 """
+
+
+class PodBound(Payload, frozen=True):
+    """The pod is bound to the node of its placement."""
+
+    pod: Name
+    node: Name
+    attempt: Natural
+
+
+class BindFailed(Payload, frozen=True):
+    """The binding was refused. `final`: trying again cannot help, the placement must be voided."""
+
+    pod: Name
+    node: Name
+    attempt: Natural
+    message: Text
+    final: bool
 
 
 class SharesAllocated(Payload, frozen=True):

@@ -12,8 +12,13 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from apportion_schemas.agreement import DifferenceFound, LedgerRebuilt, PodAdopted
-from apportion_schemas.allocation import AllocationFailed, ShareBreached, SharesAllocated
-from apportion_schemas.binding import BindFailed, PodBound
+from apportion_schemas.allocation import (
+    AllocationFailed,
+    BindFailed,
+    PodBound,
+    ShareBreached,
+    SharesAllocated,
+)
 from apportion_schemas.cluster import (
     BudgetGone,
     BudgetObserved,
@@ -31,7 +36,6 @@ from apportion_schemas.cluster import (
 )
 from apportion_schemas.configuration import ConfigurationChanged
 from apportion_schemas.formats import BORN, FormatEnabled, RevisionSetAside
-from apportion_schemas.intake import ReportRefused
 from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
 from apportion_schemas.operations import (
     DeviceCordoned,
@@ -51,7 +55,7 @@ from apportion_schemas.placement import (
     PodResized,
     ResizeRefused,
 )
-from apportion_schemas.presence import NodeHeard, NodeSilent
+from apportion_schemas.presence import NodeHeard, NodeSilent, ReportRefused
 from apportion_schemas.pricing import PricesLearnt
 from apportion_schemas.quantities import Payload
 from apportion_schemas.usage import UsageRecorded

@@ -59,10 +59,6 @@ Legal = Callable[[str, int], bool]
 """Whether a type is legal in a version, of those that are not legal on every ledger."""
 
 
-def _every(type_: str, version: int) -> bool:  # noqa: ARG001 - whichever they are
-    return True
-
-
 class Event(Struct, frozen=True, kw_only=True):
     """One fact: what happened, who says so, when, and on which knowledge."""
 
@@ -144,7 +140,7 @@ def encode(event: Event) -> bytes:
     return payload
 
 
-def decode(payload: bytes, *, subject: str, legal: Legal = _every) -> Event:
+def decode(payload: bytes, *, subject: str, legal: Legal = lambda _, __: True) -> Event:
     """The event in these bytes, which came on this NATS subject.
 
     `legal` is asked about formats that are not legal on every ledger. Without it whatever this
@@ -156,7 +152,12 @@ def decode(payload: bytes, *, subject: str, legal: Legal = _every) -> Event:
     try:
         wire, data = _parsed(payload, legal)
     except EventError:
-        _check_depth(payload)
+        # What nests too deep is refused for that, whatever else is wrong with it.
+        steps = _STRING.sub(b"", payload).translate(None, _NO_STEPS)
+        if max(accumulate(map(_STEPS.__getitem__, steps)), default=0) > DEPTH_MAX:
+            raise UnreadableEvent(
+                f"not an event: it nests deeper than {DEPTH_MAX} levels"
+            ) from None
         raise
     if subject_of(data) != subject:
         raise InvalidEvent(
@@ -185,13 +186,6 @@ def _parsed(payload: bytes, legal: Legal) -> tuple[_Wire, Any]:
         return wire, decode_data(wire.data)
     except _NOT_TEXT as error:
         raise InvalidEvent(f"{BY_TYPE[wire.type].name}: {error}") from None
-
-
-def _check_depth(payload: bytes) -> None:
-    """Refuse what nests too deep, whatever else is wrong with it. Raises UnreadableEvent."""
-    steps = _STRING.sub(b"", payload).translate(None, _NO_STEPS)
-    if max(accumulate(map(_STEPS.__getitem__, steps)), default=0) > DEPTH_MAX:
-        raise UnreadableEvent(f"not an event: it nests deeper than {DEPTH_MAX} levels") from None
 
 
 def _refuse_broken(payload: bytes, legal: Legal, error: Exception) -> NoReturn:

@@ -1,14 +1,16 @@
-"""Whether a node's agent is heard: agents say so over and over, and nobody stores that.
+"""Whether a node's agent is heard, and what an intake did not believe of it.
 
-A scheduler that hears nothing for a while writes it down, and again when the agent is back. So all
-readers know which nodes are without an agent, and since when.
+Agents say over and over that they are there, and nobody stores that. A scheduler that hears nothing
+for a while writes it down, and again when the agent is back. So all readers know which nodes are
+without an agent, and since when. A refused report is told once for each node and cause in an hour,
+however often the agent tries.
 """
 
 from typing import Annotated
 
 from msgspec import Meta
 
-from apportion_schemas.quantities import Name, Payload
+from apportion_schemas.quantities import Name, Payload, Text
 
 
 class NodeSilent(Payload, frozen=True):
@@ -22,3 +24,14 @@ class NodeHeard(Payload, frozen=True):
     """The agent of a node is heard again."""
 
     node: Name
+
+
+class ReportRefused(Payload, frozen=True):
+    """Something that the agent of this node said was not appended.
+
+    `cause` is the name under which it was refused, `message` the first of it in words.
+    """
+
+    node: Name
+    cause: Name
+    message: Text

@@ -21,7 +21,7 @@ from tests.support.polling import until
 from tests.support.processes import NO_AGENTS, ServiceProcess, environment
 
 FAULTY = """
-from apportion.core.ledger import fold
+from apportion.core.ledger.fold import HANDLERS
 from apportion_schemas import NodeCordoned
 
 
@@ -29,7 +29,7 @@ def fails(*_):
     raise ZeroDivisionError
 
 
-fold._HANDLERS[NodeCordoned] = fails
+HANDLERS[NodeCordoned] = fails
 """
 
 

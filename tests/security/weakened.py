@@ -212,10 +212,10 @@ def holds_a_placement_to_its_turn() -> Iterator[None]:
     """A placement counts whatever attempt it is of, and whatever it follows on its node."""
     from msgspec import structs  # noqa: PLC0415
 
-    from apportion.core.ledger import fold  # noqa: PLC0415
+    from apportion.core.ledger.fold import HANDLERS  # noqa: PLC0415
     from apportion_schemas import PodPlaced  # noqa: PLC0415
 
-    place = fold._HANDLERS[PodPlaced]
+    place = HANDLERS[PodPlaced]
 
     def credulous(context: Any, data: PodPlaced) -> Any:
         pod, node = context.state.pods.get(data.pod), context.state.nodes.get(data.node)
@@ -224,7 +224,7 @@ def holds_a_placement_to_its_turn() -> Iterator[None]:
             data = structs.replace(data, previous=node.chain)
         return place(context, data)
 
-    with mock.patch.dict(fold._HANDLERS, {PodPlaced: credulous}):
+    with mock.patch.dict(HANDLERS, {PodPlaced: credulous}):
         yield
 
 

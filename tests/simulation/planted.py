@@ -24,7 +24,8 @@ from apportion.binder.binding import Binding
 from apportion.core.devices.shares import DeviceState, release
 from apportion.core.intake import judging
 from apportion.core.intake.judging import Refusal
-from apportion.core.ledger import fold, snapshot
+from apportion.core.ledger import snapshot
+from apportion.core.ledger.fold import HANDLERS
 from apportion.core.ledger.state import NodeState, Phase, State
 from apportion.core.placement import engine, gang_turn, gangs
 from apportion.core.placement.engine import Decision, Engine
@@ -210,7 +211,7 @@ def _unschedulable_for_what_never_came(patch: Patch) -> None:
 
 def _double_release(patch: Patch) -> None:
     """A pod that has gone gives its shares back twice."""
-    real = fold._HANDLERS[PodGone]
+    real = HANDLERS[PodGone]
 
     def gone(context: Any, data: PodGone) -> Any:
         pod = context.state.pods.get(data.uid)
@@ -221,12 +222,12 @@ def _double_release(patch: Patch) -> None:
                 release(context.state.nodes[placed.node].by_id[share.device], share)
         return change
 
-    patch.setitem(fold._HANDLERS, PodGone, gone)
+    patch.setitem(HANDLERS, PodGone, gone)
 
 
 def _attempt_not_raised(patch: Patch) -> None:
     """The attempt after a voided placement has the number of the one before."""
-    real = fold._HANDLERS[PlacementVoided]
+    real = HANDLERS[PlacementVoided]
 
     def voided(context: Any, data: PlacementVoided) -> Any:
         change = real(context, data)
@@ -234,7 +235,7 @@ def _attempt_not_raised(patch: Patch) -> None:
         change.pod.attempt -= 1
         return change
 
-    patch.setitem(fold._HANDLERS, PlacementVoided, voided)
+    patch.setitem(HANDLERS, PlacementVoided, voided)
 
 
 def _unsorted_tie(patch: Patch) -> None:
@@ -252,14 +253,14 @@ _touched = itertools.count()
 
 def _fold_by_reader(patch: Patch) -> None:
     """A fold that counts something that is not on the ledger: how often it was asked."""
-    real = fold._HANDLERS[PodGone]
+    real = HANDLERS[PodGone]
     count = itertools.count()
 
     def gone(context: Any, data: PodGone) -> Any:
         context.state.released_count += next(count) % 2
         return real(context, data)
 
-    patch.setitem(fold._HANDLERS, PodGone, gone)
+    patch.setitem(HANDLERS, PodGone, gone)
 
 
 def _offer(patch: Patch, **as_if: Any) -> None:

@@ -4,7 +4,6 @@ The reader of a file calls this, and so does the fold, so that a configuration t
 put on the ledger is refused there by the same words.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 import msgspec
@@ -22,7 +21,6 @@ from apportion_schemas.configuration import (
     MigGeometries,
     NodeConfiguration,
     NvidiaConfiguration,
-    PolicyConfiguration,
 )
 
 WEIGHABLE = ("binpack", "spread")
@@ -39,7 +37,14 @@ def check(configuration: Configuration) -> None:
     """
     _check_names(configuration)
     _check_geometries(configuration.nvidia.known_mig_geometries)
-    _check_policy(configuration.policy)
+    policy = configuration.policy
+    if policy.weights is not None and policy.nodes not in (None, *WEIGHABLE):
+        raise ConfigurationError(
+            "policy.weights",
+            msgspec.to_builtins(policy.weights),
+            f"would have no effect on nodes preferred by {policy.nodes}",
+            f"remove it, or set policy.nodes to one of {', '.join(WEIGHABLE)}",
+        )
     seen: set[str] = set()
     for position, node in enumerate(configuration.nodeconfig):
         _check_node(node, f"nodeconfig[{position}]", configuration.nvidia)
@@ -48,10 +53,7 @@ def check(configuration: Configuration) -> None:
                 f"nodeconfig[{position}].name", node.name, "comes twice", "make one entry of both"
             )
         seen.add(node.name)
-    _check_schedulers(configuration.scheduler_names, configuration.extended_scheduler_names)
-
-
-def _check_schedulers(ours: tuple[str, ...], extended: tuple[str, ...]) -> None:
+    ours, extended = configuration.scheduler_names, configuration.extended_scheduler_names
     for key, names in (("schedulerNames", ours), ("extendedSchedulerNames", extended)):
         if len(set(names)) < len(names):
             raise ConfigurationError(key, names, "names one twice", "name each scheduler once")
@@ -123,17 +125,6 @@ def _check_geometries(known: tuple[MigGeometries, ...]) -> None:
                     ) from None
 
 
-def _check_policy(policy: PolicyConfiguration) -> None:
-    if policy.weights is None or policy.nodes in (None, *WEIGHABLE):
-        return
-    raise ConfigurationError(
-        "policy.weights",
-        msgspec.to_builtins(policy.weights),
-        f"would have no effect on nodes preferred by {policy.nodes}",
-        f"remove it, or set policy.nodes to one of {', '.join(WEIGHABLE)}",
-    )
-
-
 def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration) -> None:
     if node == NodeConfiguration(name=node.name):
         raise ConfigurationError(path, node.name, "says nothing of the node", "remove the entry")
@@ -144,24 +135,17 @@ def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration)
             f"differs from nvidia.migStrategy, {nvidia.mig_strategy}",
             "remove it, or set nvidia.migStrategy: names mean the same on every node",
         )
-    for key, value in _idle_under_mig(node):
-        raise ConfigurationError(
-            f"{path}.{key}",
-            value,
-            "would have no effect on cards that are cut into MIG instances",
-            "remove it, or choose another operatingmode",
-        )
-
-
-def _idle_under_mig(node: NodeConfiguration) -> Iterator[tuple[str, object]]:
-    if node.operating_mode != "mig":
-        return
-    for key, value, idle in (
-        ("devicememoryscaling", node.device_memory_scaling, 1.0),
-        ("devicecorescaling", node.device_core_scaling, 1.0),
+    for key, value in (
+        ("devicememoryscaling", node.device_memory_scaling),
+        ("devicecorescaling", node.device_core_scaling),
     ):
-        if value not in (None, idle):
-            yield key, value
+        if node.operating_mode == "mig" and value not in (None, 1.0):
+            raise ConfigurationError(
+                f"{path}.{key}",
+                value,
+                "would have no effect on cards that are cut into MIG instances",
+                "remove it, or choose another operatingmode",
+            )
 
 
 # Which key of the document names which resource, and how manifests are read under it.

@@ -76,30 +76,31 @@ def without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Pas
     Raises:
         ConfigurationError: a key asks for something that is not done here.
     """
+    left, passed = dict(document), list[Passed]()
+    nvidia, nodes = document.get("nvidia"), document.get("nodeconfig")
     try:
-        return _without_foreign(document)
+        if isinstance(nvidia, dict):
+            if nvidia.get("gpuCorePolicy") == "disable":
+                nvidia = {"disableCoreLimit": True} | nvidia
+            left["nvidia"] = _taken(nvidia, _NVIDIA, "nvidia", passed)
+            _take_allowlist(left["nvidia"], passed)
+            # HAMi 2.9 gives a `core` with each instance.
+            listed = left["nvidia"].get(_GEOMETRIES)
+            without = _without_core(listed)
+            if without != listed:
+                left["nvidia"][_GEOMETRIES] = without
+                why = "core: an instance has its profile's cores"
+                passed.append(Passed(f"nvidia.{_GEOMETRIES}", why))
+        if isinstance(nodes, list):
+            left["nodeconfig"] = [
+                _taken(node, _NODE, f"nodeconfig[{at}]", passed) if isinstance(node, dict) else node
+                for at, node in enumerate(nodes)
+            ]
+        for section, check in SECTIONS.items():
+            if section in left:
+                passed.append(Passed(section, check(left.pop(section), section)))
     except ManifestError as error:  # of a section that a dialect checks
         raise ConfigurationError(error.field, error.value, error.problem, error.fix) from None
-
-
-def _without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Passed, ...]]:
-    left, passed = dict(document), list[Passed]()
-    nvidia = document.get("nvidia")
-    if isinstance(nvidia, dict):
-        if nvidia.get("gpuCorePolicy") == "disable":
-            nvidia = {"disableCoreLimit": True} | nvidia
-        left["nvidia"] = _taken(nvidia, _NVIDIA, "nvidia", passed)
-        _take_allowlist(left["nvidia"], passed)
-        _take_cores(left["nvidia"], passed)
-    nodes = document.get("nodeconfig")
-    if isinstance(nodes, list):
-        left["nodeconfig"] = [
-            _taken(node, _NODE, f"nodeconfig[{at}]", passed) if isinstance(node, dict) else node
-            for at, node in enumerate(nodes)
-        ]
-    for section, check in SECTIONS.items():
-        if section in left:
-            passed.append(Passed(section, check(left.pop(section), section)))
     for section in _UNKNOWN:
         if section in left:
             del left[section]
@@ -110,7 +111,6 @@ def _without_foreign(document: dict[str, Any]) -> tuple[dict[str, Any], tuple[Pa
 def _taken(
     part: dict[str, Any], keys: dict[str, Key], path: str, passed: list[Passed]
 ) -> dict[str, Any]:
-    """The part without these keys."""
     for name, key in keys.items():
         if name not in part:
             continue
@@ -138,15 +138,6 @@ def _take_allowlist(nvidia: dict[str, Any], passed: list[Passed]) -> None:
                         "remove the list, and say how cards are cut with knownMigGeometries",
                     )
     passed.append(Passed(path, "it allows all that cards are cut into here"))
-
-
-def _take_cores(nvidia: dict[str, Any], passed: list[Passed]) -> None:
-    """The `core` that HAMi 2.9 gives with each instance of `knownMigGeometries`."""
-    listed = nvidia.get(_GEOMETRIES)
-    left = _without_core(listed)
-    if left != listed:
-        nvidia[_GEOMETRIES] = left
-        passed.append(Passed(f"nvidia.{_GEOMETRIES}", "core: an instance has its profile's cores"))
 
 
 def _without_core(part: Any) -> Any:

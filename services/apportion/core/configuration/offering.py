@@ -4,8 +4,7 @@ Invariant: without a configuration every device is offered as its backend found 
 entry of `nodeconfig` says wins over what is said for all.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from msgspec import structs
@@ -32,7 +31,8 @@ def offered(
     `switchable`: the devices take any mode that their model has. Others are in MIG mode or not, and
     one that is in the wrong one is reported unhealthy, with the fix.
     """
-    said = _by_name(configuration.nodeconfig).get(node) or NodeConfiguration(name=node)
+    named = (each for each in configuration.nodeconfig if each.name == node)
+    said = next(named, NodeConfiguration(name=node))
     hidden = said.filter_devices
     return tuple(
         _offered(device, said, configuration.nvidia, switchable=switchable)
@@ -72,11 +72,16 @@ def _offered(
 ) -> Device:
     wanted = said.operating_mode
     if wanted is not None and wanted != device.mode:
-        if trouble := _cannot_be(wanted, device, switchable=switchable):
-            return structs.replace(
-                device, healthy=False, health_reason=device.health_reason or trouble
-            )
         profiles = mig_profiles(device.family, device.model)
+        trouble = ""
+        if wanted == "mig" and not profiles:
+            trouble = f"operatingmode mig, and {device.model} has no MIG profile"
+        elif not switchable and (wanted == "mig") != (device.mode == "mig"):
+            order = f"nvidia-smi -i {device.index} -mig {int(wanted == 'mig')}"
+            trouble = f"operatingmode {wanted}, and the card is in another: run {order}"
+        if trouble:
+            reason = device.health_reason or f"{MISCONFIGURED}{trouble}"
+            return structs.replace(device, healthy=False, health_reason=reason)
         slots = max((len(profile.starts) for profile in profiles), default=1)
         device = structs.replace(device, mode=wanted, slots=slots)
     if device.mode not in SHARED:
@@ -89,18 +94,3 @@ def _offered(
         memory_mib=min(int(device.physical_memory_mib * memory), MEMORY_MIB_MAX),
         cores=int(_CORES * cores),
     )
-
-
-def _cannot_be(wanted: Mode, device: Device, *, switchable: bool) -> str:
-    """Why the device cannot be shared in this mode, or nothing."""
-    if wanted == "mig" and not mig_profiles(device.family, device.model):
-        return f"{MISCONFIGURED}operatingmode mig, and {device.model} has no MIG profile"
-    if switchable or (wanted == "mig") == (device.mode == "mig"):
-        return ""
-    order = f"nvidia-smi -i {device.index} -mig {int(wanted == 'mig')}"
-    return f"{MISCONFIGURED}operatingmode {wanted}, and the card is in another: run {order}"
-
-
-@lru_cache(maxsize=8)
-def _by_name(nodes: tuple[NodeConfiguration, ...]) -> Mapping[str, NodeConfiguration]:
-    return {node.name: node for node in nodes}

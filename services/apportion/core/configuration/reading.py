@@ -107,11 +107,9 @@ def _check_keys(value: object, kind: inspect.Type, path: str) -> None:
         for key, entry in value.items():
             at = below(path, key)
             if key not in fields:
-                raise _unknown(at, key, entry, list(fields))
+                like = near(key, fields, alike=0.5, most=1, seen_as=str.lower)
+                fix = f"write one of {', '.join(fields)}"
+                if like:
+                    fix = f"write {like[0]}, or remove it"
+                raise ConfigurationError(at, entry, "is under a key that is not known", fix)
             _check_keys(entry, fields[key], at)
-
-
-def _unknown(path: str, key: str, value: object, known: list[str]) -> ConfigurationError:
-    like = near(key, known, alike=0.5, most=1, seen_as=str.lower)
-    fix = f"write {like[0]}, or remove it" if like else f"write one of {', '.join(known)}"
-    return ConfigurationError(path, value, "is under a key that is not known", fix)

@@ -64,7 +64,16 @@ def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
         return RefusalCode.MODE_MISMATCH
     if ask.whole:
         return _whole(device)
-    return _MODES[device.mode](ask, device)
+    if device.mode == "vnpu":
+        return _vnpu(ask, device)
+    if device.mode == "exclusive":
+        return RefusalCode.MODE_MISMATCH
+    # HAMi-core and MPS. A full 100 % of the cores is the device alone; an ask for none of them is
+    # not put where all are taken (HAMi's `CardComputeUnitsExhausted`).
+    memory_mib = memory_needed_mib(ask, device)
+    if ask.cores == WHOLE:
+        return Demand(memory_mib, device.cores, device.cores, alone=True)
+    return Demand(memory_mib, max(ask.cores, 1), ask.cores)
 
 
 def memory_needed_mib(ask: Ask, device: Device) -> int:
@@ -87,22 +96,18 @@ def _whole(device: Device) -> Demand:
     )
 
 
-def _share(ask: Ask, device: Device) -> Demand | RefusalCode:
-    """HAMi-core and MPS. A full 100 % of the cores is the device alone; an ask for none of them is
-    not put where all are taken (HAMi's `CardComputeUnitsExhausted`).
-    """
-    memory_mib = memory_needed_mib(ask, device)
-    if ask.cores == WHOLE:
-        return Demand(memory_mib, device.cores, device.cores, alone=True)
-    return Demand(memory_mib, max(ask.cores, 1), ask.cores)
-
-
 def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
     """An instance of the profile that is named, or the smallest that holds the ask; a whole card is
     the largest there is.
     """
     options = _options(device, known)
-    fitting = [place for place in options if _holds(place.profile, ask, device)]
+    if ask.profile:
+        fitting = [place for place in options if place.profile.name == ask.profile]
+    else:
+        # By memory alone: a percent of compute chooses no instance (`selectMigCandidate` of HAMi,
+        # `TryAddPod` of Volcano), which has the cores that it has.
+        needed_mib = _instance_needed_mib(ask, device)
+        fitting = [place for place in options if place.profile.memory_mib >= needed_mib]
     whole = ask.memory_mib is None and ask.memory_percent in (None, WHOLE) and not ask.profile
     if ask.cap_memory and not ask.profile:  # what is capped to the card is the whole card
         whole = whole or memory_needed_mib(ask, device) >= device.memory_mib
@@ -121,20 +126,10 @@ def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
 
 
 def _options(device: Device, known: Known) -> list[Place]:
-    """Every instance into which the card may be cut."""
     if groups := groups_of(known, device.family, device.model, device.mig_sizes):
         return [place for group in groups for place in group]
     profiles = mig_profiles(device.family, device.model, device.mig_sizes)
     return [place_at(profile, start) for profile in profiles for start in profile.starts]
-
-
-def _holds(profile: MigProfile, ask: Ask, device: Device) -> bool:
-    """By memory alone: a percent of compute chooses no instance (`selectMigCandidate` of HAMi,
-    `TryAddPod` of Volcano), which has the cores that it has.
-    """
-    if ask.profile:
-        return profile.name == ask.profile
-    return profile.memory_mib >= _instance_needed_mib(ask, device)
 
 
 def _instance_needed_mib(ask: Ask, device: Device) -> int:
@@ -182,16 +177,3 @@ def _vnpu(ask: Ask, device: Device) -> Demand | RefusalCode:
                     template=template.name,
                 )
     return _whole(device)
-
-
-def _exclusive(ask: Ask, device: Device) -> Demand | RefusalCode:
-    del ask, device
-    return RefusalCode.MODE_MISMATCH
-
-
-_MODES = {
-    "hami-core": _share,
-    "mps": _share,
-    "vnpu": _vnpu,
-    "exclusive": _exclusive,
-}

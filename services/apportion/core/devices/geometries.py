@@ -6,7 +6,7 @@ never overlap.
 """
 
 import re
-from collections.abc import Iterator
+from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -115,24 +115,19 @@ def generated(model: str) -> tuple[MigGroup, ...]:
     """Groups for a model of which nobody said any: as many of one profile as there is room for,
     and the largest that fit beside them.
     """
-    return tuple(_filled(model))
-
-
-def _filled(model: str) -> Iterator[MigGroup]:
     profiles = [each for each in mig_profiles(NVIDIA, model) if not each.by_name]
+    groups: list[MigGroup] = []
     for number, main in enumerate(profiles, 1):
         chosen: list[MigProfile] = []
         for profile in (main, *(p for p in reversed(profiles) if p.size < main.size)):
             while _starts([*chosen, profile]) is not None:
                 chosen.append(profile)
-        counts = {profile: chosen.count(profile) for profile in chosen}
-        yield MigGroup(
-            group=f"group{number}",
-            geometries=tuple(
-                MigCount(name=profile.name, memory=profile.memory_mib, count=count)
-                for profile, count in counts.items()
-            ),
+        counts = tuple(
+            MigCount(name=profile.name, memory=profile.memory_mib, count=count)
+            for profile, count in Counter(chosen).items()
         )
+        groups.append(MigGroup(group=f"group{number}", geometries=counts))
+    return tuple(groups)
 
 
 def _profile(name: str, model: str) -> MigProfile:

@@ -12,7 +12,7 @@ from importlib import resources
 
 import msgspec
 
-from apportion.core.devices.catalogue import FAMILIES, Family, mig_profiles
+from apportion.core.devices.catalogue import FAMILIES, mig_profiles
 from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import WHOLE, Count, MemoryMib, Name
 
@@ -49,15 +49,13 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         if mode == "mig":
             return max(len(p.starts) for p in mig_profiles(self.family, self.model))
         if mode == "vnpu":
-            return self._smallest_templates(FAMILIES[self.family])
+            family = FAMILIES[self.family]
+            smallest = family.templates[0]
+            by_memory = self.memory_mib // smallest.memory_mib
+            by_cores = family.cores // smallest.cores
+            by_cpu = family.template_cpu // smallest.cpu if smallest.cpu else by_cores
+            return max(1, min(by_memory, by_cores, by_cpu))
         return SLOTS
-
-    def _smallest_templates(self, family: Family) -> int:
-        smallest = family.templates[0]
-        by_memory = self.memory_mib // smallest.memory_mib
-        by_cores = family.cores // smallest.cores
-        by_cpu = family.template_cpu // smallest.cpu if smallest.cpu else by_cores
-        return max(1, min(by_memory, by_cores, by_cpu))
 
 
 @cache

@@ -94,8 +94,9 @@ def occupy(state: DeviceState, share: Share) -> None:
             state.memory_free_mib = memory_free_mib - share.memory_mib
             state.cores_free = cores_free - share.cores
             return
-    mask = slice_mask(share)
+    mask, instance = slice_mask(share), share.instance
     cpu = template_cpu(share, state)
+    leaves = instance is not None and bool(state.slices) and instance.group != state.group
     for quantity, needed, available in (
         ("slots", 1, state.slots_free),
         ("memory_mib", share.memory_mib, state.memory_free_mib),
@@ -103,7 +104,7 @@ def occupy(state: DeviceState, share: Share) -> None:
         ("template_cpu", cpu, state.template_cpu_free),
         ("slices", (mask & state.slices).bit_count(), 0),
         ("slices beyond the last", (mask >> MIG_SLICES).bit_count(), 0),
-        ("slices outside of its group", int(bool(mask) and _leaves(state, share)), 0),
+        ("slices outside of its group", int(bool(mask) and leaves), 0),
     ):
         if needed > max(available, 0):  # a device that offers less than it holds has nothing free
             raise Oversold(
@@ -137,8 +138,3 @@ def release(state: DeviceState, share: Share) -> None:
     state.slices &= ~slice_mask(share)
     if not state.slices:
         state.group = ""
-
-
-def _leaves(state: DeviceState, share: Share) -> bool:
-    """Whether the instance is of another group than those that the card is cut into already."""
-    return bool(state.slices) and share.instance is not None and share.instance.group != state.group

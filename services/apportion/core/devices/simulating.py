@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 
 import msgspec
 
@@ -48,7 +47,16 @@ def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
                 f"devices: {spec!r} has more than {COUNT_MAX} devices; spread them over more nodes"
             )
         cards += [(model, mode)] * count
-    return tuple(_linked(_device(node, index, *card) for index, card in enumerate(cards)))
+    devices = [_device(node, index, *card) for index, card in enumerate(cards)]
+    # Two sockets from four cards on; NVLink between all cards of one model that has it.
+    half = len(devices) // 2 if len(devices) >= 4 else len(devices)  # noqa: PLR2004 - cards
+    linked = []
+    for device, (model, _) in zip(devices, cards, strict=True):
+        peers = [c.id for c in devices if c.model == device.model and c.id != device.id]
+        lanes = dict.fromkeys(peers, model.nvlink) if model.nvlink else {}
+        numa = 0 if device.index < half else 1
+        linked.append(msgspec.structs.replace(device, numa=numa, nvlink_lanes=lanes))
+    return tuple(linked)
 
 
 def _read_part(part: str) -> tuple[int, Model, Mode]:
@@ -99,22 +107,3 @@ def _device(node: str, index: int, model: Model, mode: Mode) -> Device:
         slots=model.slots(mode),
         mode=mode,
     )
-
-
-def _linked(devices: Iterable[Device]) -> list[Device]:
-    """Give each card its NUMA node (two sockets from four cards on) and its NVLink peers."""
-    cards = list(devices)
-    half = len(cards) // 2 if len(cards) >= 4 else len(cards)  # noqa: PLR2004 - cards, see above
-    lanes = {model.model: model.nvlink for model in models().values()}
-    linked = []
-    for card in cards:
-        width = lanes[card.model]
-        peers = [c.id for c in cards if c.model == card.model and c.id != card.id] if width else ()
-        linked.append(
-            msgspec.structs.replace(
-                card,
-                numa=0 if card.index < half else 1,
-                nvlink_lanes=dict.fromkeys(peers, width or 0),
-            )
-        )
-    return linked

@@ -42,6 +42,8 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
         if node.reported is not None and node.reported.driver and not node.reported.simulated:
             drivers.setdefault(node.reported.driver, []).append(node.name)
     wrong = [each for each in state.refused_events if each.revision not in late]
+    known = domains(DialectConfig())
+    extended = {node.name: node.observed.extended if node.observed else {} for node in there}
     return ClusterFacts(
         revision=state.revision,
         nodes=len(there),
@@ -58,7 +60,12 @@ def cluster_facts(state: State, *, late: Collection[int] = ()) -> ClusterFacts:
             for name, node in sorted(state.nodes.items())
             if node.refused is not None
         ),
-        without_agent=tuple(node.name for node in there if _offers(node) and not node.reported),
+        without_agent=tuple(
+            node.name
+            for node in there
+            if not node.reported
+            if any(count and name.startswith(known) for name, count in extended[node.name].items())
+        ),
         without_node=tuple(
             name
             for name, node in sorted(state.nodes.items())
@@ -100,10 +107,3 @@ def _cordoned(node: NodeState) -> Iterator[Cordoned]:
     for each in node.devices:
         if each.cordons:
             yield Cordoned(each.device.id, cordon_words(each.cordons))
-
-
-def _offers(node: NodeState) -> bool:
-    """Whether Kubernetes says that it has devices."""
-    extended = node.observed.extended if node.observed else {}
-    known = domains(DialectConfig())
-    return any(count and name.startswith(known) for name, count in extended.items())

@@ -157,17 +157,13 @@ def agents(facts: Facts) -> Found | None:
     silent = counted_nodes([(each.node, "") for each in cluster.silent], "agent")
     held = [each.node for each in cluster.silent if each.pods]
     fix = _bring_back(cluster)
-    if held and not _mostly_silent(cluster):
+    # Where more nodes are silent than are heard, so many pods have nowhere to be moved to, and what
+    # is wrong is rather with what the agents have in common.
+    mostly_silent = len(cluster.silent) * 2 > cluster.nodes
+    if held and not mostly_silent:
         fix += f". If it stays away {moving(held[0])}{_and_so(held)}"
     held_by = f", with {many(pods, 'pod')}" if pods else ""
     return broken(("not heard: ", *silent, f", {since}{held_by}"), fix)
-
-
-def _mostly_silent(cluster: ClusterFacts) -> bool:
-    """Whether more nodes are silent than are heard: so many pods have nowhere to be moved to, and
-    what is wrong is rather with what the agents have in common.
-    """
-    return len(cluster.silent) * 2 > cluster.nodes
 
 
 def _bring_back(cluster: ClusterFacts) -> str:
@@ -233,10 +229,17 @@ def devices(facts: Facts) -> Found | None:
     others = f", and so for {listed(rest)}" if rest else ""
     shows = f"`apportion get devices --node {node}` shows which, and why"
     if not pods:
+        # What else keeps failed devices off offer, once they are well.
+        shut = [device_words(target) for failed in cluster.failed for target in failed.cordoned]
+        more = f", and so for {listed(shut[1:])}" if shut[1:] else ""
+        opens = (
+            f", but for what is cordoned, which `apportion uncordon {shut[0]}` opens again{more}"
+            if shut
+            else ""
+        )
         return soon(
             (*words, "; no pod is on them"),
-            f"{shows}{others}; repair them: they take pods by themselves then"
-            f"{_uncordoned(cluster)}",
+            f"{shows}{others}; repair them: they take pods by themselves then{opens}",
         )
     held = [device_words(device) for failed in cluster.failed for device in failed.held]
     more = f", and so for {listed(held[1:])}" if held[1:] else ""
@@ -245,15 +248,6 @@ def devices(facts: Facts) -> Found | None:
         f"{shows}{others}; `apportion who {held[0]}` tells whose pods, `apportion drain {held[0]} "
         f"--reason WHY` moves them{more}",
     )
-
-
-def _uncordoned(cluster: ClusterFacts) -> str:
-    """What else keeps failed devices off offer, once they are well; empty where nothing does."""
-    shut = [device_words(target) for failed in cluster.failed for target in failed.cordoned]
-    if not shut:
-        return ""
-    more = f", and so for {listed(shut[1:])}" if shut[1:] else ""
-    return f", but for what is cordoned, which `apportion uncordon {shut[0]}` opens again{more}"
 
 
 def cordons(facts: Facts) -> Found | None:

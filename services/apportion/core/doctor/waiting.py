@@ -21,7 +21,12 @@ def waiting_facts(state: State, *, now: str) -> WaitingFacts:
         pod for pod in state.pods.values() if pod.phase is Phase.PENDING and not pod.submitted.gates
     ]
     explainer = Explainer(state)
-    never = [pod for pod in waiting if _never(explainer, pod)]
+    never = []
+    for pod in waiting:
+        if pod.refusal is not None:
+            explained = explainer.explained(pod, pod.refusal, brief=True)
+            if explained.never or explained.limit:
+                never.append(pod)
     hopeless = {pod.submitted.group for pod in never}
     gangs = [
         gang
@@ -33,13 +38,6 @@ def waiting_facts(state: State, *, now: str) -> WaitingFacts:
         never=tuple(sorted(pod.full_name for pod in never)),
         starving=tuple(gangs),
     )
-
-
-def _never(explainer: Explainer, pod: PodState) -> bool:
-    if pod.refusal is None:
-        return False
-    explained = explainer.explained(pod, pod.refusal, brief=True)
-    return explained.never or bool(explained.limit)
 
 
 def _waiting_longest(
@@ -62,24 +60,20 @@ def _waiting_longest(
             found.append((waits_s, name, pods, newest))
     for waits_s, name, pods, newest in sorted(found, key=lambda each: (-each[0], each[1])):
         group = state.groups[name]
+        priority = max(pod.submitted.priority for pod in pods)
+        overtaken = sum(  # by pods of no higher priority that came after its newest
+            each.placement is not None
+            and not each.adopted
+            and each.submitted_revision > newest.submitted_revision
+            and each.submitted.priority <= priority
+            and bool(each.submitted.shape.asks)
+            for each in state.pods.values()
+        )
         yield StarvingGang(
             group=name,
             pod=newest.full_name,
             waits_s=waits_s,
             needed=group.min_available if group.observed else 0,
             present=len(group.pods),
-            overtaken=_overtaken(state, pods, newest.submitted_revision),
+            overtaken=overtaken,
         )
-
-
-def _overtaken(state: State, pods: list[PodState], revision: int) -> int:
-    """How many pods of no higher priority came after `revision` and are placed."""
-    priority = max(pod.submitted.priority for pod in pods)
-    return sum(
-        pod.placement is not None
-        and not pod.adopted
-        and pod.submitted_revision > revision
-        and pod.submitted.priority <= priority
-        and bool(pod.submitted.shape.asks)
-        for pod in state.pods.values()
-    )

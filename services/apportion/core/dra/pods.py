@@ -7,7 +7,7 @@ name then. Invariant: a pod asks either for nothing yet, or for all that its cla
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -143,36 +143,35 @@ class PodClaims:
         Raises:
             ManifestError: it cannot have what it names.
         """
-        found = list(self._found(claims))
-        if None in found:
+        by_name: dict[str, ResourceClaim] = {}
+        for i, named in enumerate(self.named):
+            claim = claims.get(f"{self.namespace}/{named.claim}") if named.claim else None
+            if claim is not None:
+                by_name[named.name] = claim
+            elif not named.made:
+                raise ManifestError(
+                    f"{_IN_PODS}[{i}].resourceClaimName", named.claim, "is not there", "make it"
+                )
+        if len(by_name) < len(self.named):
             return None
         asked = [
             self._asked(claim, f"{_IN_PODS}[{i}]", taken)
-            for i, claim in enumerate(found)
-            if claim is not None
+            for i, claim in enumerate(by_name.values())
         ]
-        by_name = {named.name: claim for named, claim in zip(self.named, found, strict=True)}
         self._check_use(by_name, draft)
         self._check_parts(asked)
         if len({each.devices for each in asked}) > 1:
             raise ManifestError(
                 _IN_PODS, None, "choose among devices differently", "choose alike in all of them"
             )
-        asks = tuple(ask for each in _once(asked) for ask in each.asks)
+        # Each claim once: its asks have its uid for their container.
+        once = {each.asks[0].container: each for each in asked}
+        asks = tuple(ask for each in once.values() for ask in each.asks)
         return structs.replace(
             draft,
             shape=structs.replace(draft.shape, asks=asks, devices=asked[0].devices),
             dialect=DIALECT,
         )
-
-    def _found(self, claims: Mapping[str, ResourceClaim]) -> Iterator[ResourceClaim | None]:
-        for i, named in enumerate(self.named):
-            claim = claims.get(f"{self.namespace}/{named.claim}") if named.claim else None
-            if claim is None and not named.made:
-                raise ManifestError(
-                    f"{_IN_PODS}[{i}].resourceClaimName", named.claim, "is not there", "make it"
-                )
-            yield claim
 
     def _asked(self, claim: ResourceClaim, field: str, taken: Callable[[str], bool]) -> Wanted:
         if others := claim.classes - {CLASS}:
@@ -231,8 +230,3 @@ class PodClaims:
                         "is a part of its claim, which is not implemented yet",
                         "name the claim alone, or write a claim of this request",
                     )  # fmt: skip
-
-
-def _once(asked: list[Wanted]) -> list[Wanted]:
-    """Each claim once: its asks have its uid for their container."""
-    return list({each.asks[0].container: each for each in asked}.values())

@@ -38,11 +38,10 @@ def pool(node: str, devices: Iterable[DeviceState], known: Known = ()) -> list[J
     cut = [each for each in cards if each.mode == "mig" and _places(each, known)]
     whole = [_card(each) for each in cards if each.mode != "mig"]
     parts = [each for device in cut for each in _partitions(device, known)]
+    counters = {_slice(number): {"value": "1"} for number in range(MIG_SLICES)}
+    sets = [{"name": card(each), "counters": counters} for each in cut]
     content: list[Json] = [
-        *(
-            {"sharedCounters": [_counters(each) for each in some]}
-            for some in _by(COUNTERS_MAX, cut)
-        ),
+        *({"sharedCounters": some} for some in _by(COUNTERS_MAX, sets)),
         *({"devices": some} for some in _by(DEVICES_MAX, [*whole, *parts])),
     ]
     return [
@@ -121,11 +120,6 @@ def _partitions(device: Device, known: Known) -> Iterator[Json]:
             ],
             "taints": [TAINT],
         }
-
-
-def _counters(device: Device) -> Json:
-    counters = {_slice(number): {"value": "1"} for number in range(MIG_SLICES)}
-    return {"name": card(device), "counters": counters}
 
 
 def _slice(number: int) -> str:

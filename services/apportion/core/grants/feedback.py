@@ -47,7 +47,9 @@ def advise(
     """
     using: dict[str, list[Contender]] = {}
     for each in contenders:
-        if _uses(each.region, now_s, recent_s):
+        each.region.count_down()
+        launched = now_s - recent_s <= each.region.last_kernel <= now_s + recent_s
+        if launched or each.region.recently_used:
             for device in each.devices:
                 using.setdefault(device, []).append(each)
     for each in contenders:
@@ -58,12 +60,6 @@ def advise(
         )
         each.region.block(blocked=waits)
         each.region.hold_cores(held=waits or beside)
-
-
-def _uses(region: Region, now_s: float, recent_s: float) -> bool:
-    region.count_down()
-    last_s = region.last_kernel
-    return region.recently_used or now_s - recent_s <= last_s <= now_s + recent_s
 
 
 def _goes_before(one: Contender, other: Contender, first: Collection[str]) -> bool:

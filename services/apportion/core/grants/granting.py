@@ -9,7 +9,6 @@ from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.grants import hami_core, mig
 from apportion.core.grants.edits import Edits, Grant, Mount
 from apportion.core.grants.held import GrantRefused, Held, Node
-from apportion_schemas import Device
 from apportion_schemas.inventory import Mode
 
 
@@ -143,10 +142,6 @@ def grant(held: Held, node: Node) -> Grant:
             f"different ways ({', '.join(sorted(modes))}); one container has one of them"
         )
     device = held.parts[0].device
-    return _of(device)[device.mode](held, node)
-
-
-def _of(device: Device) -> dict[Mode, Granting]:
-    """The modes of its family, which need not be one of the catalogue."""
-    family = FAMILIES.get(device.family)
-    return NPU_MODES if family is not None and family.templates else MODES
+    family = FAMILIES.get(device.family)  # it need not be one of the catalogue
+    by_template = family is not None and family.templates
+    return (NPU_MODES if by_template else MODES)[device.mode](held, node)

@@ -33,21 +33,13 @@ def grant(held: Held, node: Node) -> Grant:
     env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{HOME}/{REGION}"
     if any(part.device.memory_mib > part.device.physical_memory_mib for part in held.parts):
         env["CUDA_OVERSUBSCRIBE"] = "true"
-    env |= _manners(held, node)
-    return Grant(Edits(env, _mounts(held, node), cards=held.cards), region=_region(held, node))
-
-
-def _manners(held: Held, node: Node) -> dict[str, str]:
-    """How it is held, where the container itself does not say it."""
-    env = {controls.LOG_LEVEL: str(node.log_level)}
+    # How it is held, where the container itself does not say it.
+    env[controls.LOG_LEVEL] = str(node.log_level)
     if not node.core_limit:
         env[controls.POLICY] = controls.UNHELD
     elif not held.may_be_unheld:  # over what the image or the container says
         env[controls.POLICY] = controls.DEFAULT
-    return env | {name: value for name, value in held.controls.items() if name != controls.DISABLE}
-
-
-def _mounts(held: Held, node: Node) -> tuple[Mount, ...]:
+    env |= {name: value for name, value in held.controls.items() if name != controls.DISABLE}
     folder = node.folder(held)
     mounts = [Mount(folder, HOME), Mount(folder, _LOCKS)]
     if node.library and not controls.uncontrolled(held.controls):
@@ -56,14 +48,11 @@ def _mounts(held: Held, node: Node) -> tuple[Mount, ...]:
             Mount(node.library, f"{HOME}/libvgpu.so", read_only=True),
             Mount(node.preload, _PRELOAD, read_only=True),
         ]
-    return tuple(mounts)
-
-
-def _region(held: Held, node: Node) -> RegionPlan:
-    return RegionPlan(
-        path=f"{node.folder(held)}/{REGION}",
+    region = RegionPlan(
+        path=f"{folder}/{REGION}",
         devices=tuple(part.device.id for part in held.parts),
         memory=tuple(part.share.memory_mib * _MIB for part in held.parts),
         cores=(held.parts[0].share.cores,) * len(held.parts),
         priority=controls.priority_of(held.controls),
     )
+    return Grant(Edits(env, tuple(mounts), cards=held.cards), region=region)

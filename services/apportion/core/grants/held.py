@@ -76,7 +76,8 @@ class Held(Struct, frozen=True):
                     f"container {container!r} of pod {pod} holds {share.device}, which this node "
                     "does not have; it was taken out, or another driver answers"
                 )
-        own.sort(key=lambda share: (devices[share.device].index, _start(share)))
+        starts = {each: each.instance.start if each.instance else 0 for each in own}
+        own.sort(key=lambda each: (devices[each.device].index, starts[each]))
         made = instances or {}
         parts = tuple(Part(each, devices[each.device], made.get(each)) for each in own)
         said = heeded(controls or {}, may_be_unheld=may_be_unheld)
@@ -106,7 +107,3 @@ class Node(Struct, frozen=True):
     def folder(self, held: Held) -> str:
         """The folder of one container, which outlives its restarts."""
         return f"{self.shares}/{token(held.pod)}_{token(held.container)}"
-
-
-def _start(share: Share) -> int:
-    return share.instance.start if share.instance else 0

@@ -42,9 +42,21 @@ def on_host(made: Grant) -> Grant:
             "daemon apart from the machine: start the command by `podman run` or `docker run`"
         )
     env = {name: _path(value, made.edits) for name, value in made.edits.env.items()}
-    env[_CUDA_VISIBLE] = _visible(env.pop(_VISIBLE), counted=made.region is not None)
+    # Where as many cards stand there as CUDA sees, HAMi-core takes each for a number, and an id is
+    # 0 to it (`parse_cuda_visible_env` of its `utils.c`): it would count all cards as the first.
+    # CUDA stops at one that is not there, so one more changes nothing but that. A single card is
+    # the first anyway.
+    cards = env.pop(_VISIBLE)
+    env[_CUDA_VISIBLE] = f"{cards},{_NONE}" if made.region is not None and "," in cards else cards
     if _preloads(made.edits):
-        env[PRELOAD] = _library(made.edits)
+        mounts = {mount.container_path: mount.host_path for mount in made.edits.mounts}
+        path = next(path for inside, path in mounts.items() if inside.endswith(_LIBRARY))
+        if any(each.isspace() or each == ":" for each in path):
+            raise GrantRefused(
+                f"the agent's --library is {path!r}: the loader takes a space or a colon for the "
+                "end of a path; put the file elsewhere"
+            )
+        env[PRELOAD] = path
     return Grant(Edits(env), region=made.region)
 
 
@@ -70,17 +82,6 @@ def unheld(edits: Edits, devices: Mapping[str, Device]) -> str:
     return ""
 
 
-def _visible(cards: str, *, counted: bool) -> str:
-    """The cards by their ids, as CUDA is to count them.
-
-    Where as many stand there as CUDA sees, HAMi-core takes each for a number, and an id is 0 to it
-    (`parse_cuda_visible_env` of its `utils.c`): it would count all cards as the first. CUDA stops
-    at one that is not there, so one more changes nothing but that. A single card is the first
-    anyway.
-    """
-    return f"{cards},{_NONE}" if counted and "," in cards else cards
-
-
 def _preloads(edits: Edits) -> bool:
     return any(mount.container_path == _PRELOAD_FILE for mount in edits.mounts)
 
@@ -91,16 +92,3 @@ def _path(value: str, edits: Edits) -> str:
         if value == mount.container_path or value.startswith(f"{mount.container_path}/"):
             return mount.host_path + value[len(mount.container_path) :]
     return value
-
-
-def _library(edits: Edits) -> str:
-    """Raises GrantRefused."""
-    path = next(
-        mount.host_path for mount in edits.mounts if mount.container_path.endswith(_LIBRARY)
-    )
-    if any(each.isspace() or each == ":" for each in path):
-        raise GrantRefused(
-            f"the agent's --library is {path!r}: the loader takes a space or a colon for the end "
-            "of a path; put the file elsewhere"
-        )
-    return path

@@ -149,17 +149,19 @@ class Region:
     @property
     def devices(self) -> tuple[str, ...]:
         """The ids of the container's devices."""
-        return tuple(self._name(position) for position in range(self._count()))
+        starts = [self._shift + _IDS + at * _ID_BYTES for at in range(self._count())]
+        names = (self._read(start, _ID_BYTES).split(b"\0")[0] for start in starts)
+        return tuple(name.decode(errors="replace") for name in names)
 
     @property
     def memory(self) -> tuple[int, ...]:
         """The limit in bytes of each device."""
-        return tuple(self._limits(_MEMORY, self._count()))
+        return self._limits(_MEMORY)
 
     @property
     def cores(self) -> tuple[int, ...]:
         """The limit in percent of each device."""
-        return tuple(self._limits(_CORES, self._count()))
+        return self._limits(_CORES)
 
     @property
     def priority(self) -> int:
@@ -248,24 +250,22 @@ class Region:
         for slot in range(count):
             data = self._consistent(self._shift + _PROCESSES + slot * _PROCESS_BYTES)
             pid, host_pid = struct.unpack_from("<ii", data, 0)
-            if pid > 0:
-                yield Process(
-                    slot,
-                    pid,
-                    max(host_pid, 0),
-                    tuple(
-                        min(_u64.unpack_from(data, _USED + _USED_BYTES * at + _TOTAL)[0], BYTES_MAX)
-                        for at in devices
-                    ),
-                    tuple(
-                        min(_u64.unpack_from(data, _UTIL + _UTIL_BYTES * at + _SM)[0], _WHOLE)
-                        for at in devices
-                    ),
-                    tuple(
-                        _clipped(*_kinds.unpack_from(data, _USED + _USED_BYTES * at))
-                        for at in devices
-                    ),
-                )
+            if pid <= 0:
+                continue
+            used = [_USED + _USED_BYTES * at for at in devices]
+            totals = (_u64.unpack_from(data, start + _TOTAL)[0] for start in used)
+            percents = (_u64.unpack_from(data, _UTIL + _UTIL_BYTES * at + _SM)[0] for at in devices)
+            yield Process(
+                slot,
+                pid,
+                max(host_pid, 0),
+                memory=tuple(min(total, BYTES_MAX) for total in totals),
+                cores=tuple(min(percent, _WHOLE) for percent in percents),
+                kinds=tuple(
+                    (min(contexts, BYTES_MAX), min(modules, BYTES_MAX), min(own, BYTES_MAX))
+                    for contexts, modules, own in (_kinds.unpack_from(data, at) for at in used)
+                ),
+            )
 
     def _consistent(self, start: int) -> bytes:
         """A slot that nobody wrote meanwhile, or after some tries as it stands."""
@@ -278,9 +278,8 @@ class Region:
             data = self._read(start, _PROCESS_BYTES)
         return data
 
-    def _limits(self, start: int, count: int) -> Iterator[int]:
-        for position in range(count):
-            yield min(self._u64(start + 8 * position), BYTES_MAX)
+    def _limits(self, start: int) -> tuple[int, ...]:
+        return tuple(min(self._u64(start + 8 * at), BYTES_MAX) for at in range(self._count()))
 
     def _put(self, kind: struct.Struct, offset: int, value: int) -> bool:
         """Write it where another value is; whether one was."""
@@ -291,10 +290,6 @@ class Region:
 
     def _count(self) -> int:
         return min(self._u64(_COUNT), DEVICES_MAX)
-
-    def _name(self, position: int) -> str:
-        start = self._shift + _IDS + position * _ID_BYTES
-        return self._read(start, _ID_BYTES).split(b"\0")[0].decode(errors="replace")
 
     def _u64(self, offset: int) -> int:
         return int(_u64.unpack(self._read(self._shift + offset, _u64.size))[0])
@@ -308,7 +303,3 @@ class Region:
 
     def _write(self, kind: struct.Struct, offset: int, value: int) -> None:
         self._stored.write(self._shift + offset, kind.pack(value))
-
-
-def _clipped(contexts: int, modules: int, data: int) -> tuple[int, int, int]:
-    return min(contexts, BYTES_MAX), min(modules, BYTES_MAX), min(data, BYTES_MAX)

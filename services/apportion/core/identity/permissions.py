@@ -75,37 +75,23 @@ def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permis
     Nobody touches the consumers of another of them. Raises InvalidIdentity.
     """
     role = role_of(identity)
+    hears = [f"{identity.inbox}.>"]
+    if role.reads != "nothing":  # consumers deliver below one subject, so that accounts share it
+        hears += [f"{DELIVERIES}.{identity.name}.>"]
+    if role.reads == "copy" and identity.shared:
+        # Where a tool without settings is answered: of those who read along one alone may.
+        hears += ["_INBOX.>"]
+    sends = [
+        *_filled([f"{SUBJECTS}.{each}" for each in role.appends], identity),
+        *_filled(role.sends, identity),
+        *_reads(role, identity),
+    ]
     return Permissions(
-        publish=tuple(
-            dict.fromkeys(
-                [
-                    *_filled([f"{SUBJECTS}.{each}" for each in role.appends], identity),
-                    *_filled(role.sends, identity),
-                    *_reads(role, identity),
-                ]
-            )
-        ),
+        publish=tuple(dict.fromkeys(sends)),
         deny_publish=tuple(_foreign(identity, among)),
-        subscribe=(
-            f"{identity.inbox}.>",
-            *_delivered(role, identity),
-            *_plain_inbox(role, identity),
-            *_filled(role.hears, identity),
-        ),
+        subscribe=(*hears, *_filled(role.hears, identity)),
         responses=role.answering,
     )
-
-
-def _delivered(role: Role, identity: Identity) -> Iterator[str]:
-    """Where its consumers deliver: below one subject for all, so that accounts can share it."""
-    if role.reads != "nothing":
-        yield f"{DELIVERIES}.{identity.name}.>"
-
-
-def _plain_inbox(role: Role, identity: Identity) -> Iterator[str]:
-    """Where a tool without settings is answered: of those who read along one alone may."""
-    if role.reads == "copy" and identity.shared:
-        yield "_INBOX.>"
 
 
 def _filled(subjects: Iterable[str], identity: Identity) -> Iterator[str]:
@@ -114,11 +100,8 @@ def _filled(subjects: Iterable[str], identity: Identity) -> Iterator[str]:
             yield subject.format(name=identity.name)
             continue
         for node in identity.nodes:
-            yield subject.format(name=identity.name, node=_node(node))
-
-
-def _node(node: str) -> str:
-    return node if node == EVERY_NODE else token(node)
+            part = node if node == EVERY_NODE else token(node)
+            yield subject.format(name=identity.name, node=part)
 
 
 def _reads(role: Role, identity: Identity) -> Iterator[str]:

@@ -23,7 +23,7 @@ import msgspec
 Reads = Literal["everything", "configuration", "copy", "nothing"]
 """`copy`: the auditors' own copy of the stream, without its snapshots."""
 
-_KEPT_CONFIGURATION: Final = (
+KEPT_CONFIGURATION: Final = (
     "$JS.STORE.API.DIRECT.GET.OBJ_APPORTION_BEGINNING.$O.APPORTION_BEGINNING.C.configuration"
 )
 """The configuration of a ledger whose beginning was dropped."""
@@ -221,7 +221,7 @@ ROLES: Final = (
             # who would halt at a format: `apportion ledger enable`
             "$JS.API.CONSUMER.LIST.APPORTION",
             # what `ledger trim` may drop: not a configuration that is kept nowhere else
-            _KEPT_CONFIGURATION,
+            KEPT_CONFIGURATION,
         ),
         hears=("apportion.beat.>", "apportion.usage.*"),
         consumers=32,
@@ -244,4 +244,3 @@ ROLES: Final = (
     ),
 )
 BY_NAME: Final = {role.name: role for role in ROLES}
-KEPT_CONFIGURATION: Final = _KEPT_CONFIGURATION

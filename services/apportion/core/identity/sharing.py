@@ -76,8 +76,7 @@ ask, his permissions say.
 
 def sharing(account: str) -> Iterator[str]:
     """The lines of an account that say what it gives to others, and what it takes."""
-    gives, takes = list(_gives(account)), list(_takes(account))
-    for key, lines in (("exports", gives), ("imports", takes)):
+    for key, lines in (("exports", list(_gives(account))), ("imports", list(_takes(account)))):
         if lines:
             yield f"    {key}: ["
             yield from (f"      {line}" for line in lines)
@@ -85,11 +84,14 @@ def sharing(account: str) -> Iterator[str]:
 
 
 def _gives(account: str) -> Iterator[str]:
-    yield from _gives_for_the_copy(account)
-    for subject, askers in _kept(account).items():
-        many = ", response_type: stream" if subject == _WHOLE_API else ""
-        yield f'{{ service: "{subject}", accounts: [{", ".join(askers)}]{many} }}'
-    for subject, askers in _services(account).items():
+    if account == AUDIT:  # the copy; see `_takes`
+        for verb in _MADE:
+            yield f'{{ service: "{_API}STREAM.{verb}.APPORTION", accounts: [{BOOTSTRAP}] }}'
+    if account == LEDGER:
+        for subject in _COPYING:
+            yield f'{{ service: "{subject}", accounts: [{AUDIT}] }}'
+        yield f'{{ stream: "{_COPIED}", accounts: [{AUDIT}] }}'
+    for subject, askers in (*_kept(account).items(), *_services(account).items()):
         many = ", response_type: stream" if subject == _WHOLE_API else ""
         yield f'{{ service: "{subject}", accounts: [{", ".join(askers)}]{many} }}'
     readers = [each for each in BESIDE if _reads(each) and _read_in(each) == account]
@@ -101,19 +103,19 @@ def _gives(account: str) -> Iterator[str]:
             yield f'{{ stream: "{subject}", accounts: [{", ".join(listening)}] }}'
 
 
-def _gives_for_the_copy(account: str) -> Iterator[str]:
-    """See `_takes_for_the_copy`."""
-    if account == AUDIT:
-        for verb in _MADE:
-            yield f'{{ service: "{_API}STREAM.{verb}.APPORTION", accounts: [{BOOTSTRAP}] }}'
-    if account == LEDGER:
-        for subject in _COPYING:
-            yield f'{{ service: "{subject}", accounts: [{AUDIT}] }}'
-        yield f'{{ stream: "{_COPIED}", accounts: [{AUDIT}] }}'
-
-
 def _takes(account: str) -> Iterator[str]:
-    yield from _takes_for_the_copy(account)
+    # Bootstrap makes the auditors' copy, and the server keeps it.
+    if account == BOOTSTRAP:
+        for verb in _MADE:
+            subject = f"STREAM.{verb}.APPORTION"
+            there = f'{{ account: {AUDIT}, subject: "{_API}{subject}" }}'
+            yield f'{{ service: {there}, to: "{_COPY_API}{subject}" }}'
+    if account == AUDIT:
+        for subject in _COPYING:
+            here = subject.replace("$JS.API.", f"$JS.{LEDGER}.API.")
+            there = f'{{ account: {LEDGER}, subject: "{subject}" }}'
+            yield f'{{ service: {there}, to: "{here}" }}'
+        yield from _imports("stream", LEDGER, [_COPIED])
     for keeper in (STORE, AUDIT):
         for subject, askers in _kept(keeper).items():
             if account in askers:
@@ -128,21 +130,6 @@ def _takes(account: str) -> Iterator[str]:
         yield from _imports("stream", stream, [_DELIVERED[stream]])
     for giver in _ALL:
         yield from _imports("stream", giver, _overheard(account, giver))
-
-
-def _takes_for_the_copy(account: str) -> Iterator[str]:
-    """What it takes for bootstrap to make the auditors' copy, and for the server to keep it."""
-    if account == BOOTSTRAP:
-        for verb in _MADE:
-            subject = f"STREAM.{verb}.APPORTION"
-            there = f'{{ account: {AUDIT}, subject: "{_API}{subject}" }}'
-            yield f'{{ service: {there}, to: "{_COPY_API}{subject}" }}'
-    if account == AUDIT:
-        for subject in _COPYING:
-            here = subject.replace("$JS.API.", f"$JS.{LEDGER}.API.")
-            there = f'{{ account: {LEDGER}, subject: "{subject}" }}'
-            yield f'{{ service: {there}, to: "{here}" }}'
-        yield from _imports("stream", LEDGER, [_COPIED])
 
 
 def _said(account: str) -> Iterable[str]:
@@ -179,11 +166,14 @@ def _within(subject: str, pattern: str) -> bool:
 
 def _services(giver: str) -> dict[str, list[str]]:
     """What those of other accounts ask of this one, and their accounts, each once."""
+    nowhere = (_OWN, _COPY_API, _STORE_API, _OBJECTS, ANSWERS_BESIDE, *_SAID)
     found: dict[str, dict[str, None]] = {}
     for role in ROLES:
         if role.account in _ALL and role.account != giver:
-            for asked in _asked(role):
-                for answerer, subject in _answered(asked, role.account):
+            asked = (each for each in _sent(role) if not each.startswith(nowhere))
+            for each in asked:
+                request = _WHOLE_API if each.startswith(_API) else each
+                for answerer, subject in _answered(request, role.account):
                     if answerer == giver:
                         found.setdefault(subject, {})[role.account] = None
     return {subject: list(accounts) for subject, accounts in found.items()}
@@ -192,13 +182,6 @@ def _services(giver: str) -> dict[str, list[str]]:
 def _imports(kind: str, account: str, subjects: Iterable[str]) -> Iterator[str]:
     for subject in subjects:
         yield f'{{ {kind}: {{ account: {account}, subject: "{subject}" }} }}'
-
-
-def _asked(role: Role) -> Iterable[str]:
-    """What anybody of this role asks, or has stored."""
-    nowhere = (_OWN, _COPY_API, _STORE_API, _OBJECTS, ANSWERS_BESIDE, *_SAID)
-    sent = (each for each in _sent(role) if not each.startswith(nowhere))
-    return dict.fromkeys(_WHOLE_API if each.startswith(_API) else each for each in sent)
 
 
 def _kept(keeper: str) -> dict[str, list[str]]:
@@ -218,13 +201,11 @@ def _kept(keeper: str) -> dict[str, list[str]]:
 
 
 def _sent(role: Role) -> tuple[str, ...]:
-    """What anybody of this role may send."""
     anybody = Identity(role.name, role.name, nodes=(EVERY_NODE,), shared=True)
     return permissions_of(anybody).publish
 
 
 def _reads(account: str) -> bool:
-    """Whether anybody of this account has consumers."""
     return any(role.account == account and role.reads != "nothing" for role in ROLES)
 
 

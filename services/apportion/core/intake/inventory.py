@@ -7,6 +7,7 @@ reboot or a card more is no jump, and what is one is believed once it is seen ag
 
 import re
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final
 
 from apportion.core.devices.catalogue import FAMILIES, mig_profiles, normal
@@ -31,20 +32,15 @@ _SIZE = re.compile(r"(?<![0-9.])(\d{1,4})\s?gb\b")
 def memory_most_mib(model: str) -> int:
     """How much memory a card of this model can have: MiB."""
     name = normal(model).removeprefix("nvidia-")
-    known = _known()
+    known = {
+        normal(each.model).removeprefix("nvidia-"): each.memory_mib for each in models().values()
+    }
     if name in known:
         return int(known[name] * MARGIN * (_REFITTED_FACTOR if "geforce" in name else 1))
     size = _SIZE.search(model.lower())
     if size is not None:
         return int(int(size[1]) * 1024 * MARGIN)
     return UNKNOWN_FACTOR * max(known.values())
-
-
-@lru_cache(maxsize=1)
-def _known() -> dict[str, int]:
-    return {
-        normal(each.model).removeprefix("nvidia-"): each.memory_mib for each in models().values()
-    }
 
 
 def implausible(report: NodeReported, configuration: Configuration) -> str:
@@ -83,12 +79,8 @@ def _implausible(
     whole = max(WHOLE, family.cores)
     if device.cores > int(whole * max(1.0, cores)) + 1:
         return f"offers {device.cores:,} cores of {whole}"
-    return _implausible_profile(device) if device.mig_sizes else ""
-
-
-def _implausible_profile(device: Device) -> str:
-    """The MIG profile that has more memory than its slices of the card, in words."""
-    for profile in mig_profiles(device.family, device.model, device.mig_sizes):
+    sizes = device.mig_sizes
+    for profile in mig_profiles(device.family, device.model, sizes) if sizes else ():
         part_mib = memory_charged_mib(profile, device)
         if profile.memory_mib > part_mib * MARGIN:
             return (
@@ -108,11 +100,8 @@ def jump(before: NodeReported | None, now: NodeReported) -> str:
     for what, many in (("vanished", gone), ("appeared", new)):
         if many >= JUMP_CARDS and 2 * many > len(had):
             return f"{many} devices {what} at once, where {len(had)} were"
+    nature = attrgetter("family", "model", "physical_memory_mib")
     for name in sorted(had.keys() & has.keys()):
-        if _nature(had[name]) != _nature(has[name]):
+        if nature(had[name]) != nature(has[name]):
             return f"device {name} is a {has[name].model} now, and was a {had[name].model}"
     return ""
-
-
-def _nature(device: Device) -> tuple[str, str, int]:
-    return device.family, device.model, device.physical_memory_mib

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from apportion.core.intake.answers import Cause
 from apportion.core.intake.inventory import MARGIN, implausible
-from apportion.core.ledger.state import NodeState, Phase, State
+from apportion.core.ledger.state import NodeState, Phase, State, other_owner
 from apportion_schemas import (
     AllocationFailed,
     DeviceHealthChanged,
@@ -69,39 +69,27 @@ def judge(state: State, node: str, event: Event) -> Verdict:
 
 def _report(state: State, event: Event, data: NodeReported) -> Verdict:
     known = state.nodes.get(data.node)
-    same = known is not None and known.reported == data and _as_reported(known)
-    if known is not None and same and known.refused is None:  # else one that is taken ends that
-        return Known(known.reported_revision)
-    if elsewhere := _elsewhere(state, data):
-        return Refusal("device-of-another-node", elsewhere)
+    if known is not None and known.reported == data and known.refused is None:
+        # Not known where a refusal is noted: an event that is taken ends that. Nor where a card's
+        # health was told of since, or a card is another node's by now.
+        there = [known.by_id[device.id] for device in data.devices if device.id in known.by_id]
+        if len(there) == len(data.devices) and all(
+            each.present and each.agent_health == (each.device.healthy, each.device.health_reason)
+            for each in there
+        ):
+            return Known(known.reported_revision)
+    for device in data.devices:
+        owner = other_owner(state, data.node, device.id)
+        if owner is not None:
+            return Refusal(
+                "device-of-another-node",
+                f"device {device.id} is on node {owner.name}, which reported it at revision "
+                f"{owner.reported_revision}; if it was moved, start the agent there first",
+            )
     trouble = implausible(data, state.configuration)
     if trouble and event.basis < state.configuration_revision:
         return Refusal("stale", f"the configuration changed since: {trouble}")
     return Refusal("implausible-device", trouble) if trouble else None
-
-
-def _as_reported(node: NodeState) -> bool:
-    """Whether no card's health was told of since, and none is another node's by now."""
-    said = node.reported.devices if node.reported else ()
-    there = [node.by_id[device.id] for device in said if device.id in node.by_id]
-    return len(there) == len(said) and all(
-        state.present and state.agent_health == (state.device.healthy, state.device.health_reason)
-        for state in there
-    )
-
-
-def _elsewhere(state: State, data: NodeReported) -> str:
-    """Which of its cards another node of the cluster has, in words."""
-    for device in data.devices:
-        owner = state.nodes.get(state.node_of_device.get(device.id, data.node))
-        if owner is None or owner.name == data.node or owner.gone:
-            continue
-        if owner.by_id[device.id].present:
-            return (
-                f"device {device.id} is on node {owner.name}, which reported it at revision "
-                f"{owner.reported_revision}; if it was moved, start the agent there first"
-            )
-    return ""
 
 
 def _health(state: State, _event: Event, data: DeviceHealthChanged) -> Verdict:
@@ -111,7 +99,9 @@ def _health(state: State, _event: Event, data: DeviceHealthChanged) -> Verdict:
     return None
 
 
-def _answer(state: State, _event: Event, data: SharesAllocated | AllocationFailed) -> Verdict:
+def _of_placement(
+    state: State, _event: Event, data: SharesAllocated | AllocationFailed | ShareBreached
+) -> Verdict:
     pod = state.pods.get(data.pod)
     placed = pod.placement if pod is not None else None
     if pod is None or placed is None or placed.attempt != data.attempt:
@@ -120,27 +110,17 @@ def _answer(state: State, _event: Event, data: SharesAllocated | AllocationFaile
         return Refusal(
             "pod-of-another-node", f"pod {data.pod} is placed on {placed.node} by that attempt"
         )
-    if pod.phase is Phase.ALLOCATED:
+    if pod.phase is Phase.ALLOCATED and not isinstance(data, ShareBreached):
         return Known(pod.allocated_revision)
-    held = {share.device for share in placed.shares}
+    named: tuple[str, ...] = ()
     if isinstance(data, SharesAllocated):
-        for device in data.devices:
-            if device not in held:
-                return Refusal("unknown-device", f"pod {data.pod} holds nothing of {device}")
-    return None
-
-
-def _breach(state: State, _event: Event, data: ShareBreached) -> Verdict:
-    pod = state.pods.get(data.pod)
-    placed = pod.placement if pod is not None else None
-    if placed is None or placed.attempt != data.attempt:
-        return Refusal("late", f"pod {data.pod} has no place by attempt {data.attempt} any more")
-    if placed.node != data.node:
-        return Refusal(
-            "pod-of-another-node", f"pod {data.pod} is placed on {placed.node} by that attempt"
-        )
-    if all(share.device != data.device for share in placed.shares):
-        return Refusal("unknown-device", f"pod {data.pod} holds nothing of {data.device}")
+        named = data.devices
+    elif isinstance(data, ShareBreached):
+        named = (data.device,)
+    held = {share.device for share in placed.shares}
+    for device in named:
+        if device not in held:
+            return Refusal("unknown-device", f"pod {data.pod} holds nothing of {device}")
     return None
 
 
@@ -161,7 +141,14 @@ def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
         pod = state.pods.get(share.pod)
         if pod is not None and pod.full_name != f"{share.namespace}/{share.name}":
             return misnamed(share, pod.full_name)
-    doubtful = tuple(each for each in data.shares if not _holds(state, data.node, each))
+    there = state.nodes[data.node].pods if data.node in state.nodes else {}
+    held = {
+        (uid, share.device)
+        for uid, pod in there.items()
+        if pod.placement is not None
+        for share in pod.placement.shares
+    }
+    doubtful = tuple(each for each in data.shares if (each.pod, each.device) not in held)
     return Doubt(data, doubtful) if doubtful else None
 
 
@@ -169,14 +156,6 @@ def misnamed(share: ShareUsed, name: str) -> Refusal:
     """The refusal of use whose pod has another name."""
     why = f"pod {share.pod} is {name}, not {share.namespace}/{share.name}"
     return Refusal("implausible-use", why)
-
-
-def _holds(state: State, node: str, used: ShareUsed) -> bool:
-    pod = state.pods.get(used.pod)
-    held = pod.placement if pod is not None else None
-    if held is None or held.node != node:
-        return False
-    return any(share.device == used.device for share in held.shares)
 
 
 def _too_much(used: ShareUsed | UnsharedUsed, node: NodeState) -> str:
@@ -195,9 +174,9 @@ def _too_much(used: ShareUsed | UnsharedUsed, node: NodeState) -> str:
 _JUDGES: dict[type, Callable[[State, Event, Any], Verdict]] = {
     NodeReported: _report,
     DeviceHealthChanged: _health,
-    SharesAllocated: _answer,
-    AllocationFailed: _answer,
-    ShareBreached: _breach,
+    SharesAllocated: _of_placement,
+    AllocationFailed: _of_placement,
+    ShareBreached: _of_placement,
     UsageRecorded: _usage,
 }
 AGENTS_EVENTS: Final = frozenset(_JUDGES)

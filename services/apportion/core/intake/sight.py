@@ -12,6 +12,7 @@ word, and never passed on; a consumer delivers to an agent, and only what its no
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -149,30 +150,25 @@ def read_asked(payload: bytes) -> Asked:
 
 def call_of(node: str, asked: Asked) -> Call:
     """What the intake is to ask the server for the agent of this node. Raises NotForAgents."""
-    try:
-        return _call_of(node, asked)
-    except msgspec.MsgspecError as error:
-        raise NotForAgents(f"the body of {asked.api} cannot be read: {error}") from None
-
-
-def _call_of(node: str, asked: Asked) -> Call:
-    """Raises NotForAgents, MsgspecError."""
     if asked.api == f"STREAM.INFO.{_STREAM}":
         return Call(asked.api)  # without a body it lists no subjects
-    if asked.api == f"STREAM.MSG.GET.{_STREAM}":
-        record = _decode_record(asked.body)
-        _check_subjects(node, filter(None, (record.next_by_subj, record.last_by_subj)))
-        return Call(asked.api, _encode(record), is_record=True)
-    if asked.api.startswith(_CREATE):
-        creation = _decode_creation(asked.body)
-        config = creation.config
-        filters = [*filter(None, [config.filter_subject]), *config.filter_subjects]
-        if not filters:
-            raise NotForAgents("a consumer of every subject")
-        _check_subjects(node, filters)
-        if config.name not in readers_of_node(node):
-            raise NotForAgents(f"a consumer {config.name!r}")
-        return Call(f"{_CREATE}{config.name}", _encode(creation))
+    try:
+        if asked.api == f"STREAM.MSG.GET.{_STREAM}":
+            record = _decode_record(asked.body)
+            _check_subjects(node, filter(None, (record.next_by_subj, record.last_by_subj)))
+            return Call(asked.api, _encode(record), is_record=True)
+        if asked.api.startswith(_CREATE):
+            creation = _decode_creation(asked.body)
+            config = creation.config
+            filters = [*filter(None, [config.filter_subject]), *config.filter_subjects]
+            if not filters:
+                raise NotForAgents("a consumer of every subject")
+            _check_subjects(node, filters)
+            if config.name not in readers_of_node(node):
+                raise NotForAgents(f"a consumer {config.name!r}")
+            return Call(f"{_CREATE}{config.name}", _encode(creation))
+    except msgspec.MsgspecError as error:
+        raise NotForAgents(f"the body of {asked.api} cannot be read: {error}") from None
     for verb in ("INFO", "DELETE"):
         for name in readers_of_node(node):
             if asked.api == f"CONSUMER.{verb}.{_STREAM}.{name}":
@@ -180,10 +176,10 @@ def _call_of(node: str, asked: Asked) -> Call:
     raise NotForAgents(f"request {asked.api!r}")
 
 
-def _check_subjects(node: str, subjects: object) -> None:
+def _check_subjects(node: str, subjects: Iterable[str]) -> None:
     """Raise NotForAgents for the first of these subjects that the node's agent may not read."""
     readable = {*subjects_of_node(node), *FOR_ALL}
-    for each in subjects:  # type: ignore[attr-defined]
+    for each in subjects:
         if each not in readable:
             raise NotForAgents(f"subject {each!r}")
 
@@ -196,15 +192,13 @@ def shown(node: str, call: Call, answer: bytes) -> bytes:
         message = _decode_answer(answer).message
     except msgspec.MsgspecError:
         return _NOT_FOUND
-    return answer if message is None or _sees(node, message.subject) else _NOT_FOUND
-
-
-def _sees(node: str, subject: str) -> bool:
+    if message is None:
+        return answer
     for each in (*subjects_of_node(node), *FOR_ALL):
         prefix = each.rstrip("*>")
-        if subject == each or (prefix != each and subject.startswith(prefix)):
-            return True
-    return False
+        if message.subject == each or (prefix != each and message.subject.startswith(prefix)):
+            return answer
+    return _NOT_FOUND
 
 
 def refusal(why: str) -> bytes:

@@ -90,7 +90,6 @@ def names_of(config: DialectConfig) -> frozenset[str]:
 
 
 def _shared(node: NodeState) -> frozenset[str]:
-    """The GPUs of the node that can be shared."""
     return frozenset(
         name for name, each in node.by_id.items() if each.present and _sharable(each.device)
     )

@@ -5,12 +5,11 @@ which maps were filled, the hash seed, or the machine.
 """
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from apportion.core.devices.cordons import Cordon, reasons
+from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import NodeState, PodState, State
@@ -63,7 +62,9 @@ def _optional(state: State) -> dict[str, Any]:
     for name in ("budgets", "volume_claims", "namespaces"):
         if getattr(state, name):
             found[name] = getattr(state, name)
-    shared = {name: cordons for name, cordons in _cordons(state) if len(cordons) > 1}
+    cordons = {f"device {name}": each for name, each in state.device_cordons.items()}
+    cordons |= {f"node {name}": node.cordons for name, node in state.nodes.items()}
+    shared = {name: each for name, each in cordons.items() if len(each) > 1}
     if shared:  # what one alone says stands with its device or node
         found["cordons"] = shared
     if state.resizes:
@@ -76,13 +77,6 @@ def _optional(state: State) -> dict[str, Any]:
     if rules.enabled or rules.aside:
         found["rules"] = [rules.enabled, {str(at): why for at, why in rules.aside.items()}]
     return found
-
-
-def _cordons(state: State) -> Iterator[tuple[str, tuple[Cordon, ...]]]:
-    for device, cordons in state.device_cordons.items():
-        yield f"device {device}", cordons
-    for node in state.nodes.values():
-        yield f"node {node.name}", node.cordons
 
 
 def _device(state: DeviceState) -> dict[str, Any]:

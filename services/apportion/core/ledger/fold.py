@@ -9,7 +9,6 @@ cannot allocate a device twice even where the server's fences did not stop it.
 Invariant: `apply` either takes an event whole or leaves the state as it was, but for the revision.
 """
 
-from collections.abc import Callable
 from copy import copy
 from itertools import chain
 from typing import Any, Final, get_args
@@ -20,12 +19,15 @@ from msgspec.structs import force_setattr
 from apportion.core.devices import chains
 from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, release, template_cpu_of
-from apportion.core.ledger.handlers import cordoning, resizing
+from apportion.core.ledger.handlers import (  # noqa: F401 - imported, they register handlers
+    cluster_facts,
+    cordoning,
+    resizing,
+)
 from apportion.core.ledger.handlers.adoption import charged, hold, settle
-from apportion.core.ledger.handlers.change import Change
+from apportion.core.ledger.handlers.change import HANDLERS, Change, folds
 from apportion.core.ledger.handlers.change import Context as _Context
 from apportion.core.ledger.handlers.change import Refused as _Refused
-from apportion.core.ledger.handlers.cluster_facts import CLUSTER_FACTS
 from apportion.core.ledger.handlers.departures import node_of, note_left
 from apportion.core.ledger.handlers.evictions import evict, give_up, leave
 from apportion.core.ledger.host_usage import charge_host, release_host, resize_host
@@ -47,25 +49,20 @@ from apportion.core.ledger.state import (
     RefusedEvent,
     RefusedReport,
     State,
+    other_owner,
 )
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
     Device,
-    DeviceCordoned,
-    DeviceCordonLifted,
     DeviceHealthChanged,
-    DeviceUncordoned,
     Event,
     Host,
-    NodeCordoned,
-    NodeCordonLifted,
     NodeGone,
     NodeHeard,
     NodeObserved,
     NodeReported,
     NodeSilent,
-    NodeUncordoned,
     PlacementVoided,
     PodAdopted,
     PodBound,
@@ -79,8 +76,6 @@ from apportion_schemas import (
     PodSubmitted,
     Policy,
     ReportRefused,
-    ResizeAsked,
-    ResizeRefused,
     Share,
     ShareBreached,
     SharesAllocated,
@@ -88,7 +83,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.catalogue import SUBJECTS, untoken
 
-__all__ = ["Change", "apply", "refuse"]
+__all__ = ["HANDLERS", "Change", "apply", "refuse"]
 
 POLICIES = frozenset(("", *get_args(Policy)))
 MARKED_UNHEALTHY = "the node's annotation volcano.sh/gpu-unhealthy-ids names it"
@@ -111,13 +106,17 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
     data = event.data
     if revision <= state.revision:
         return Change(data)
-    handler = _HANDLERS[type(data)]
+    handler = HANDLERS[type(data)]
     try:
         change = handler(_Context(state, revision, event.time), data)
     except (_Refused, Oversold) as error:
         _note_refusal(state, revision, type(data).__name__, str(error))
-        _use_up_attempt(state, data)
-        change = Change(data, node=_node_of(state, data), refused=str(error))
+        pod = state.pods.get(data.pod) if isinstance(data, PodPlaced) else None
+        if pod is not None and pod.phase is PENDING and pod.attempt == data.attempt:
+            pod.attempt += 1  # it is spent: its message id can never be appended again
+        name = getattr(data, "node", None)
+        node = state.nodes.get(name) if name else None
+        change = Change(data, node=node, refused=str(error))
     if digest and type(data) in CHAINED:
         node = node_of(state, data.node)
         node.fence, node.chain = revision, digest
@@ -153,21 +152,10 @@ def _note_refusal(state: State, revision: int, subject: str, reason: str) -> Non
         del state.refused_events[0]
 
 
-def _use_up_attempt(state: State, data: Any) -> None:
-    """A refused placement spends its attempt: its message id can never be appended again."""
-    pod = state.pods.get(data.pod) if isinstance(data, PodPlaced) else None
-    if pod is not None and pod.phase is PENDING and pod.attempt == data.attempt:
-        pod.attempt += 1
-
-
-def _node_of(state: State, data: Any) -> NodeState | None:
-    name = getattr(data, "node", None)
-    return state.nodes.get(name) if name else None
-
-
 # ------------------------------------------------------------------ inventory
 
 
+@folds(NodeReported)
 def _node_reported(context: _Context, data: NodeReported) -> Change:
     state = context.state
     ids = {device.id for device in data.devices}
@@ -175,7 +163,11 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
         raise _Refused(f"node {data.node} reports a device id twice")
     known = state.nodes.get(data.node)
     for device in data.devices:
-        _check_owner(state, data.node, device.id)
+        owner = other_owner(state, data.node, device.id)
+        if owner is not None:
+            raise _Refused(
+                f"device {device.id} of node {data.node} is reported by node {owner.name}"
+            )
         old = known.by_id.get(device.id) if known else None
         if old is not None and not old.idle and old.device.family != device.family:
             raise _Refused(
@@ -200,21 +192,12 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
     node.by_id = {d.device.id: d for d in node.devices}
     _judge(node)
     for device_id in sorted(ids):
-        owner = state.node_of_device.get(device_id, data.node)
-        if owner != data.node:
-            state.nodes[owner].by_id[device_id].present = False
+        name = state.node_of_device.get(device_id, data.node)
+        if name != data.node:
+            state.nodes[name].by_id[device_id].present = False
         state.node_of_device[device_id] = data.node
     forgotten = note_left(state, node) if node.gone or state.left else ()
     return Change(data, node=node, forgotten=forgotten)
-
-
-def _check_owner(state: State, node: str, device_id: str) -> None:
-    """A device is on one node; it may move once the other node is gone or reports without it."""
-    owner = state.nodes.get(state.node_of_device.get(device_id, node))
-    if owner is None or owner.name == node or owner.gone:
-        return
-    if owner.by_id[device_id].present:
-        raise _Refused(f"device {device_id} of node {node} is reported by node {owner.name}")
 
 
 def host_of(node: NodeState) -> Host:
@@ -229,13 +212,12 @@ def host_of(node: NodeState) -> Host:
 
 def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceState:
     """The device as now reported, less what its shares hold."""
-    cpu = template_cpu_of(device)
     fresh = DeviceState(
         device=device,
         memory_free_mib=device.memory_mib,
         cores_free=device.cores,
         slots_free=device.slots,
-        template_cpu_free=cpu,
+        template_cpu_free=template_cpu_of(device),
         agent_health=(device.healthy, device.health_reason),
         cordon=reasons(state.device_cordons.get(device.id, ())),
         cordons=state.device_cordons.get(device.id, ()),
@@ -257,7 +239,14 @@ def _judge(node: NodeState) -> None:
     """
     marked = node.observed.unhealthy_indexes if node.observed else ()
     unnamed = node.observed.unnamed_families if node.observed else ()
-    unreported = _unreported(node)
+    cut = {state.device.id for state in node.devices if state.device.mode == "mig"}
+    unreported = {
+        share.device
+        for pod in (node.pods.values() if cut else ())
+        if pod.adopted
+        for share in shares_of(pod)
+        if share.instance is None and share.device in cut
+    }
     for state in node.devices:
         state.healthy, state.health_reason = state.agent_health
         if state.device.index in marked:
@@ -266,19 +255,7 @@ def _judge(node: NodeState) -> None:
             state.healthy, state.health_reason = False, UNNAMED
 
 
-def _unreported(node: NodeState) -> frozenset[str]:
-    """The cut cards of which adopted pods hold a part without an instance."""
-    if not any(state.device.mode == "mig" for state in node.devices):
-        return frozenset()
-    held = (pod for pod in node.pods.values() if pod.adopted and pod.placement is not None)
-    return frozenset(
-        share.device
-        for pod in held
-        for share in shares_of(pod)
-        if share.instance is None and node.by_id[share.device].device.mode == "mig"
-    )
-
-
+@folds(DeviceHealthChanged)
 def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
     node = context.state.nodes.get(data.node)
     device = node.by_id.get(data.device) if node else None
@@ -293,6 +270,7 @@ def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
 # ------------------------------------------------------------------ cluster
 
 
+@folds(NodeObserved)
 def _node_observed(context: _Context, data: NodeObserved) -> Change:
     """Once an API server has told of a node, there are no other nodes than those it tells of."""
     state = context.state
@@ -312,6 +290,7 @@ def _node_observed(context: _Context, data: NodeObserved) -> Change:
     return Change(data, node=node, forgotten=forgotten)
 
 
+@folds(NodeGone)
 def _node_gone(context: _Context, data: NodeGone) -> Change:
     node = node_of(context.state, data.node)
     node.observed, node.gone, node.refused = None, True, None
@@ -320,6 +299,7 @@ def _node_gone(context: _Context, data: NodeGone) -> Change:
     return Change(data, node=node, forgotten=note_left(context.state, node))
 
 
+@folds(NodeSilent, NodeHeard)
 def _presence_changed(context: _Context, data: NodeSilent | NodeHeard) -> Change:
     """Keep since when the node's agent is silent: the first telling counts.
 
@@ -335,6 +315,7 @@ def _presence_changed(context: _Context, data: NodeSilent | NodeHeard) -> Change
     return Change(data, node=node, forgotten=forgotten)
 
 
+@folds(ReportRefused)
 def _report_refused(context: _Context, data: ReportRefused) -> Change:
     """Keep the newest refusal until a report of the node is taken, or the node leaves.
 
@@ -350,6 +331,7 @@ def _report_refused(context: _Context, data: ReportRefused) -> Change:
 # ------------------------------------------------------------------ workload
 
 
+@folds(PodSubmitted)
 def _pod_submitted(context: _Context, data: PodSubmitted) -> Change:
     return Change(data, pod=_submit(context, data))
 
@@ -361,7 +343,12 @@ def _submit(context: _Context, data: PodSubmitted) -> PodState:
     key = shape_key(data.shape)
     shape = state.shapes.get(key)
     if shape is None:
-        _check_policies(data)
+        for policy, known in (
+            (data.shape.node_policy, data.shape.node_policy in POLICIES),
+            (data.shape.device_policy, chains.known(data.shape.device_policy)),
+        ):
+            if not known:
+                raise _Refused(f"pod {data.uid} names the policy {policy!r}, which nobody knows")
         state.shapes[key] = data.shape
     else:  # an equal one: pods of one shape share it
         force_setattr(data, "shape", shape)
@@ -373,16 +360,7 @@ def _submit(context: _Context, data: PodSubmitted) -> PodState:
     return pod
 
 
-def _check_policies(data: PodSubmitted) -> None:
-    """A shape that names a policy which nobody knows is refused."""
-    for policy, known in (
-        (data.shape.node_policy, data.shape.node_policy in POLICIES),
-        (data.shape.device_policy, chains.known(data.shape.device_policy)),
-    ):
-        if not known:
-            raise _Refused(f"pod {data.uid} names the policy {policy!r}, which nobody knows")
-
-
+@folds(PodChanged)
 def _pod_changed(context: _Context, data: PodChanged) -> Change:
     """What it is and wants from now on; where it has a place it takes more or less of the host."""
     state = context.state
@@ -405,6 +383,7 @@ def _pod_changed(context: _Context, data: PodChanged) -> Change:
     return Change(data, node=node, pod=pod, shares=(), before=before)
 
 
+@folds(PodRejected)
 def _pod_rejected(context: _Context, data: PodRejected) -> Change:
     if data.uid in context.state.pods:
         raise _Refused(f"pod {data.uid} was submitted already")
@@ -412,6 +391,7 @@ def _pod_rejected(context: _Context, data: PodRejected) -> Change:
     return Change(data)
 
 
+@folds(PodGone)
 def _pod_gone(context: _Context, data: PodGone) -> Change:
     state = context.state
     if state.rejected.pop(data.uid, None) is not None:
@@ -436,6 +416,7 @@ def _pod_gone(context: _Context, data: PodGone) -> Change:
     return Change(data, node=node, pod=pod, shares=shares)
 
 
+@folds(PodAdopted)
 def _pod_adopted(context: _Context, data: PodAdopted) -> Change:
     """A running pod: charged like a placement, whatever could be placed beside it."""
     state = context.state
@@ -451,6 +432,7 @@ def _pod_adopted(context: _Context, data: PodAdopted) -> Change:
 # ------------------------------------------------------------------ decisions
 
 
+@folds(PodPlaced)
 def _pod_placed(context: _Context, data: PodPlaced) -> Change:
     state = context.state
     pod = state.pods.get(data.pod)
@@ -476,6 +458,7 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
     return Change(data, node=node, pod=pod, shares=data.shares)
 
 
+@folds(PlacementVoided)
 def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     pod = _placed_pod(context.state, data)
     if pod.phase is ALLOCATED:
@@ -487,23 +470,17 @@ def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     pod.attempt = max(pod.attempt, lived_until) + 1  # beyond those of an earlier life
     pod.last_failure = data.reason
     if pod.backoff is not None:
-        pod.backoff = _paused(pod.backoff, context.time)
+        # By the scheduler's clock: one second, and twice as long with each failure in a row. The
+        # count begins again once the pod's shares are allocated.
+        failures, moment = pod.backoff.failures, micros_of(context.time)
+        pause_s = min(1 << min(failures - 1, DOUBLINGS_MAX), LONGEST_PAUSE_S)
+        until = 0 if moment is None else moment + pause_s * SECOND
+        pod.backoff = Backoff(failures, pod.backoff.node, until)
     forgotten = note_left(context.state, node) if node is not None and node.gone else ()
     return Change(data, node=node, pod=pod, shares=shares, forgotten=forgotten)
 
 
-def _paused(found: Backoff, time: str) -> Backoff:
-    """How long a pod waits whose placement was voided at that time, by its scheduler's clock.
-
-    One second, and twice as long with each failure in a row. The count begins again once the pod's
-    shares are allocated.
-    """
-    pause_s = min(1 << min(found.failures - 1, DOUBLINGS_MAX), LONGEST_PAUSE_S)
-    moment = micros_of(time)
-    until = 0 if moment is None else moment + pause_s * SECOND
-    return Backoff(found.failures, found.node, until)
-
-
+@folds(PodRefused)
 def _pod_refused(context: _Context, data: PodRefused) -> Change:
     pod = context.state.pods.get(data.pod)
     if pod is None:
@@ -515,10 +492,12 @@ def _pod_refused(context: _Context, data: PodRefused) -> Change:
     return Change(data, pod=pod)
 
 
+@folds(PodEvicted)
 def _pod_evicted(context: _Context, data: PodEvicted) -> Change:
     return evict(context, data, _placed_pod(context.state, data))
 
 
+@folds(PodResized)
 def _pod_resized(context: _Context, data: PodResized) -> Change:
     return resizing.resized(context, data, _placed_pod(context.state, data))
 
@@ -582,6 +561,7 @@ def _placed_pod(state: State, data: Any) -> PodState:
     return pod
 
 
+@folds(PodBound)
 def _pod_bound(context: _Context, data: PodBound) -> Change:
     pod = _placed_pod(context.state, data)
     if pod.bound_revision:
@@ -592,6 +572,7 @@ def _pod_bound(context: _Context, data: PodBound) -> Change:
     return Change(data, pod=pod)
 
 
+@folds(BindFailed)
 def _bind_failed(context: _Context, data: BindFailed) -> Change:
     pod = _placed_pod(context.state, data)
     if pod.phase is not PLACED:
@@ -602,6 +583,7 @@ def _bind_failed(context: _Context, data: BindFailed) -> Change:
     return Change(data, pod=pod)
 
 
+@folds(SharesAllocated)
 def _shares_allocated(context: _Context, data: SharesAllocated) -> Change:
     pod = _placed_pod(context.state, data)
     if pod.phase is ALLOCATED:
@@ -612,6 +594,7 @@ def _shares_allocated(context: _Context, data: SharesAllocated) -> Change:
     return Change(data, pod=pod)
 
 
+@folds(AllocationFailed)
 def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
     pod = _placed_pod(context.state, data)
     if pod.phase is ALLOCATED:
@@ -623,6 +606,7 @@ def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
     return Change(data, pod=pod)
 
 
+@folds(ShareBreached)
 def _share_breached(context: _Context, data: ShareBreached) -> Change:
     pod = _placed_pod(context.state, data)
     if all(share.device != data.device for share in shares_of(pod)):
@@ -633,42 +617,7 @@ def _share_breached(context: _Context, data: ShareBreached) -> Change:
 # ------------------------------------------------------------------ operations
 
 
+@folds(UsageRecorded)
 def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - nothing of the state
     """What reports read from the ledger, and no decision turns on."""
     return Change(data)
-
-
-_HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
-    **CLUSTER_FACTS,
-    NodeReported: _node_reported,
-    DeviceHealthChanged: _health_changed,
-    NodeObserved: _node_observed,
-    NodeGone: _node_gone,
-    NodeSilent: _presence_changed,
-    NodeHeard: _presence_changed,
-    PodSubmitted: _pod_submitted,
-    PodChanged: _pod_changed,
-    PodRejected: _pod_rejected,
-    PodGone: _pod_gone,
-    PodAdopted: _pod_adopted,
-    PodPlaced: _pod_placed,
-    PlacementVoided: _placement_voided,
-    PodRefused: _pod_refused,
-    PodEvicted: _pod_evicted,
-    ResizeAsked: resizing.asked,
-    PodResized: _pod_resized,
-    ResizeRefused: resizing.refused,
-    PodBound: _pod_bound,
-    BindFailed: _bind_failed,
-    SharesAllocated: _shares_allocated,
-    AllocationFailed: _allocation_failed,
-    ShareBreached: _share_breached,
-    DeviceCordoned: cordoning.device,
-    DeviceUncordoned: cordoning.device,
-    DeviceCordonLifted: cordoning.device,
-    NodeCordoned: cordoning.node,
-    NodeUncordoned: cordoning.node,
-    NodeCordonLifted: cordoning.node,
-    UsageRecorded: _noted,
-    ReportRefused: _report_refused,
-}

@@ -6,6 +6,7 @@ every event, and so does whoever verifies a ledger.
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from apportion.core.devices.shares import DeviceState, slice_mask, template_cpu, template_cpu_of
@@ -29,52 +30,44 @@ def violations(state: State) -> list[str]:
     """Every broken invariant, as a sentence that names the node, device or pod."""
     found = [line for node in state.nodes.values() for line in _node(state, node)]
     found.extend(_pods(state))
-    found.extend(_gangs(state))
+    for name, group in state.groups.items():
+        found.extend(
+            f"gang {name} holds pod {pod.uid}, which is not live"
+            for pod in group.pods.values()
+            if state.pods.get(pod.uid) is not pod
+        )
     found.extend(_devices(state))
-    found.extend(_left_nodes(state))
-    return found
-
-
-def _left_nodes(state: State) -> Iterator[str]:
     for name in state.left:
         node = state.nodes.get(name)
         if node is None or not node.gone:
-            yield f"node {name} is said to have left, and is {'there' if node else 'not known'}"
-    for name in state.departed:
-        if name in state.nodes:
-            yield f"node {name} is forgotten, and known"
+            known = "there" if node else "not known"
+            found.append(f"node {name} is said to have left, and is {known}")
+    forgotten = [name for name in state.departed if name in state.nodes]
+    return [*found, *(f"node {name} is forgotten, and known" for name in forgotten)]
 
 
 def violations_near(state: State, change: Change) -> list[str]:
     """What is broken at the node and the pod that one event touched, in time for every event."""
     found: list[str] = []
-    if change.node is not None:
-        found.extend(_node(state, change.node))
-        found.extend(_offers(state, change.node))
-    pod = change.pod
+    node, pod = change.node, change.pod
+    if node is not None:
+        found.extend(_node(state, node))
+        found.extend(
+            f"device {device.device.id} is offered by {node.name} and looked for elsewhere"
+            for device in node.devices
+            if device.present and state.node_of_device.get(device.device.id) != node.name
+        )
     if pod is not None and state.pods.get(pod.uid) is pod:
         found.extend(_pod(state, pod))
-    elif pod is not None:
-        found.extend(_left(state, pod))
+    elif pod is not None:  # it is gone and holds nothing
+        if pod.placement is not None or pod.phase is not Phase.PENDING:
+            found.append(f"pod {pod.uid} is gone and is still {pod.phase.value}")
+        if pod.uid in state.failing:
+            found.append(f"pod {pod.uid} is gone and is still to be voided")
+        group = state.groups.get(pod.submitted.group)
+        if group is not None and group.pods.get(pod.uid) is pod:
+            found.append(f"gang {pod.submitted.group} holds pod {pod.uid}, which is not live")
     return found
-
-
-def _offers(state: State, node: NodeState) -> Iterator[str]:
-    for device in node.devices:
-        name = device.device.id
-        if device.present and state.node_of_device.get(name) != node.name:
-            yield f"device {name} is offered by {node.name} and looked for elsewhere"
-
-
-def _left(state: State, pod: PodState) -> Iterator[str]:
-    """A pod that is gone holds nothing."""
-    if pod.placement is not None or pod.phase is not Phase.PENDING:
-        yield f"pod {pod.uid} is gone and is still {pod.phase.value}"
-    if pod.uid in state.failing:
-        yield f"pod {pod.uid} is gone and is still to be voided"
-    group = state.groups.get(pod.submitted.group)
-    if group is not None and group.pods.get(pod.uid) is pod:
-        yield f"gang {pod.submitted.group} holds pod {pod.uid}, which is not live"
 
 
 def _node(state: State, node: NodeState) -> Iterator[str]:
@@ -91,10 +84,6 @@ def _node(state: State, node: NodeState) -> Iterator[str]:
                 held[share.device].append(_Held(share, newer))
     for device in node.devices:
         yield from _device(node, device, held[device.device.id])
-    yield from _host(node)
-
-
-def _host(node: NodeState) -> Iterator[str]:
     needs = [pod.submitted.shape.node for pod in node.pods.values()]
     if node.cpu_used_milli != sum(need.cpu_milli for need in needs):
         yield f"node {node.name}: CPU in use is not what its pods asked for"
@@ -110,16 +99,12 @@ def _host(node: NodeState) -> Iterator[str]:
 def _device(node: NodeState, state: DeviceState, held: list[_Held]) -> Iterator[str]:
     device = state.device
     where = f"device {device.id} of node {node.name}"
+    cpu_of = partial(template_cpu, state=state)
     for quantity, total, free, charged in (
         ("memory", device.memory_mib, state.memory_free_mib, lambda s: s.memory_mib),
         ("cores", device.cores, state.cores_free, lambda s: s.cores),
         ("slots", device.slots, state.slots_free, lambda _: 1),
-        (
-            "AI CPUs",
-            template_cpu_of(device),
-            state.template_cpu_free,
-            lambda s: template_cpu(s, state),
-        ),
+        ("AI CPUs", template_cpu_of(device), state.template_cpu_free, cpu_of),
     ):
         used = sum(charged(share) for share, _ in held)
         if total - free != used:
@@ -178,10 +163,3 @@ def _devices(state: State) -> Iterator[str]:
     for name, at in state.node_of_device.items():
         if name not in state.nodes[at].by_id:
             yield f"device {name} is looked for on {at}, which has not got it"
-
-
-def _gangs(state: State) -> Iterator[str]:
-    for name, group in state.groups.items():
-        for pod in group.pods.values():
-            if state.pods.get(pod.uid) is not pod:
-                yield f"gang {name} holds pod {pod.uid}, which is not live"

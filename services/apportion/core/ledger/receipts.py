@@ -12,7 +12,7 @@ they prove nothing, the root does, and they tell which record is the first that 
 Invariant: a record that is changed, dropped, added or moved within a segment changes its root.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -137,17 +137,12 @@ def path_of(leaves: Sequence[bytes], index: int) -> list[str]:
     start, end = 0, len(leaves)
     while end - start > 1:
         middle = start + _split(end - start)
-        beside = leaves[middle:end] if index < middle else leaves[start:middle]
-        path.append(_root(beside))
+        beside = Tree()
+        for leaf in leaves[middle:end] if index < middle else leaves[start:middle]:
+            beside.add(leaf)
+        path.append(beside.root())
         start, end = (start, middle) if index < middle else (middle, end)
     return path[::-1]
-
-
-def _root(leaves: Iterable[bytes]) -> str:
-    tree = Tree()
-    for leaf in leaves:
-        tree.add(leaf)
-    return tree.root()
 
 
 def _split(size: int) -> int:
@@ -166,16 +161,12 @@ def root_by(leaf: bytes, index: int, size: int, path: Sequence[str]) -> str:
     if len(sides) != len(path):
         raise ReceiptInvalid(f"the path has {len(path)} hashes where {len(sides)} lead to the root")
     for is_left, beside in zip(reversed(sides), path, strict=True):
-        other = _bytes(beside)
+        try:
+            other = bytes.fromhex(beside)
+        except ValueError:
+            raise ReceiptInvalid(f"{beside[:20]!r} is no hash") from None
         leaf = _node(leaf, other) if is_left else _node(other, leaf)
     return leaf.hex()
-
-
-def _bytes(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise ReceiptInvalid(f"{text[:20]!r} is no hash") from None
 
 
 def heads_of(state: State) -> dict[str, str]:
@@ -205,26 +196,21 @@ def hash_of(checkpoint: Checkpoint) -> str:
 def read_receipt(data: bytes) -> Receipt:
     """Raises ReceiptInvalid. The signature is not looked at."""
     found: Receipt = _decoded(_decode_receipt, data, "receipt")
-    _check_format(found.checkpoint.apportion_receipt)
-    _check_segment(found.checkpoint)
+    _check(found.checkpoint)
     return found
 
 
 def read_proof(data: bytes) -> Proof:
     """Raises ReceiptInvalid. Nothing of it is checked."""
     found: Proof = _decoded(_decode_proof, data, "proof")
-    _check_format(found.apportion_proof)
-    _check_format(found.receipt.checkpoint.apportion_receipt)
-    _check_segment(found.receipt.checkpoint)
+    _check(found.receipt.checkpoint, found.apportion_proof)
     return found
 
 
-def _check_format(found: int) -> None:
-    if found != FORMAT:
-        raise ReceiptInvalid(f"it is of format {found}, and this build reads {FORMAT}")
-
-
-def _check_segment(found: Checkpoint) -> None:
+def _check(found: Checkpoint, proof: int = FORMAT) -> None:
+    for number in (proof, found.apportion_receipt):
+        if number != FORMAT:
+            raise ReceiptInvalid(f"it is of format {number}, and this build reads {FORMAT}")
     if not 0 < found.first <= found.last < found.first + SEGMENT_MAX:
         raise ReceiptInvalid(f"it is of revisions {found.first} to {found.last}")
 

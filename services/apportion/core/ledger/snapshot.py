@@ -12,7 +12,7 @@ of every map, so that whatever is derived from either is the same.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import sha256
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -231,7 +231,10 @@ class Taking:
             if pod.shape_key not in self._shapes:
                 self._shapes[pod.shape_key] = len(self._shapes)
                 shapes.append((pod.shape_key, pod.submitted.shape))
-            pods.append(_pod_out(pod, self._shapes[pod.shape_key]))
+            number = self._shapes[pod.shape_key]
+            submitted = structs.replace(pod.submitted, shape=_NO_SHAPE)
+            key = _NUMBER.pack(number)
+            pods.append(structs.replace(pod, submitted=submitted, shape_key=key))
         forgotten = _pop(self._forgotten, len(self._forgotten))
         self._frame(
             _Part([_node_out(node) for node in nodes if node], shapes, pods, gone, forgotten)
@@ -246,9 +249,17 @@ class Taking:
             )
         if self.due or self._forgotten:
             self.step(self.due)
-        self._frame(_head_out(self._state))
+        state = self._state
+        head = _Head(
+            groups=[(name, group.observed) for name, group in state.groups.items()],
+            nodes=len(state.nodes),
+            pods=len(state.pods),
+            rules=state.rules.upto(state.revision),
+            **{name: getattr(state, name) for name in _HEAD_FIELDS if name != "rules"},
+        )
+        self._frame(head)
         self._parts.append(self._hash.digest())
-        return Taken(self._parts, self._state.revision)
+        return Taken(self._parts, state.revision)
 
     def _frame(self, frame: _Part | _Head) -> None:
         data = _encode(frame)
@@ -275,8 +286,11 @@ def restore(data: bytes | bytearray) -> State:
     state, shapes = State(), list[tuple[bytes, Shape]]()
     head: _Head | None = None
     try:
-        for frame in _frames(body):
-            decoded = _decode(frame)
+        at = 0
+        while at < len(body):
+            (length,) = _LENGTH.unpack_from(body, at)
+            at += _LENGTH.size + length
+            decoded = _decode(body[at - length : at])
             if isinstance(decoded, _Head):
                 head = decoded
             else:
@@ -304,15 +318,6 @@ def _checked(data: bytes | bytearray) -> memoryview:
     return view[start:-_DIGEST_BYTES]
 
 
-def _frames(body: memoryview) -> Iterator[memoryview]:
-    at = 0
-    while at < len(body):
-        (length,) = _LENGTH.unpack_from(body, at)
-        at += _LENGTH.size
-        yield body[at : at + length]
-        at += length
-
-
 def _pop(due: dict[str, None], items: int) -> list[str]:
     names = [name for name, _ in zip(due, range(items), strict=False)]
     for name in names:
@@ -334,24 +339,6 @@ def _node_out(node: NodeState) -> _Node:
             _Device(place if same else each.device, *(getattr(each, name) for name in _AMOUNTS))
         )
     return _Node(node.name, devices, *(getattr(node, name) for name in _NODE_FIELDS))
-
-
-def _pod_out(pod: PodState, shape: int) -> PodState:
-    return structs.replace(
-        pod,
-        submitted=structs.replace(pod.submitted, shape=_NO_SHAPE),
-        shape_key=_NUMBER.pack(shape),
-    )
-
-
-def _head_out(state: State) -> _Head:
-    return _Head(
-        groups=[(name, group.observed) for name, group in state.groups.items()],
-        nodes=len(state.nodes),
-        pods=len(state.pods),
-        rules=state.rules.upto(state.revision),
-        **{name: getattr(state, name) for name in _HEAD_FIELDS if name != "rules"},
-    )
 
 
 _fields: Callable[[Struct], tuple[Any, ...]] = structs.astuple

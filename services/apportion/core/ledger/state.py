@@ -308,3 +308,14 @@ class State(Struct, eq=False):
     left: dict[str, None] = {}
     departed: dict[str, Departed] = {}
     rules: Rules = field(default_factory=Rules)
+
+
+def other_owner(state: State, node: str, device: str) -> NodeState | None:
+    """The other node of the cluster that reports this device.
+
+    A device is on one node; it may move once that node is gone or reports without it.
+    """
+    owner = state.nodes.get(state.node_of_device.get(device, node))
+    if owner is None or owner.name == node or owner.gone or not owner.by_id[device].present:
+        return None
+    return owner

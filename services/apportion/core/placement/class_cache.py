@@ -20,7 +20,7 @@ from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.scores import WEIGH_SHAPES
-from apportion.core.placement.volume_needs import VolumeNeeds
+from apportion.core.placement.volumes import VolumeNeeds
 from apportion_schemas import Shape
 
 CLASSES_MAX: Final = 512  # shapes kept indexed
@@ -89,7 +89,6 @@ class ClassCache:
         return found
 
     def _price_table_now(self) -> PriceTable | None:
-        """The tables of the newest prices for the kinds of device that there are."""
         prices = self._state.prices
         if prices is None:
             return None

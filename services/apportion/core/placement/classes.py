@@ -33,7 +33,7 @@ from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.scores import WEIGH_SHAPES, node_score
 from apportion.core.placement.scores.devices import Order, binpack, first, order_of, spread
 from apportion.core.placement.scores.nodes import WEIGHABLE, Binpack, Weighed
-from apportion.core.placement.volume_needs import VolumeNeeds
+from apportion.core.placement.volumes import VolumeNeeds
 from apportion_schemas import PolicyChanged, RefusalCode, Shape
 
 _REFUSED: Final = np.int32(REFUSED)
@@ -82,7 +82,10 @@ class PlacementClass:
             )
             for ask in shape.asks
         ]
-        self._alike = _alike(shape) and not self.chain.best_linked
+        # Every container asks for the same one device, wherever that stands.
+        same = len({structs.replace(ask, container="") for ask in shape.asks}) == 1
+        anywhere = not (shape.devices.numa_bind or self.chain.best_linked)
+        self._alike = same and shape.asks[0].count == 1 and anywhere
         one = self._alike or len(self.asks) == 1
         self._asked: AskColumns | None = self.asks[0] if one else None
         self._picked: AskColumns | None = self.asks[0] if self.asks else None
@@ -113,14 +116,18 @@ class PlacementClass:
         self._begin_anew()
 
     def _prefer_by(self, policy: PolicyChanged, price_table: PriceTable | None) -> None:
-        """Prefer nodes and devices by these."""
         shape = self.shape
         self._policy, self._price_table = policy, price_table
         device_policy = shape.device_policy or policy.device_policy
         self.chain: Chain = chain(device_policy)
         self._order = order_of(self.chain, shape.device_weights)
         self._follows_score = device_policy in WEIGH_SHAPES and shape.device_weights is None
-        self.node_score = _node_score(shape, policy, price_table)
+        name = shape.node_policy or policy.node_policy
+        self.node_score: NodeScore = (
+            Weighed(name, shape, policy.node_weights)
+            if policy.node_weights is not None and name in WEIGHABLE
+            else node_score(name, shape, price_table)
+        )
         anywhere = not (shape.devices.numa_bind or self.chain.best_linked)
         one = anywhere and [ask.count for ask in shape.asks] == [1]
         self.picks_one = one and self._order in (binpack, spread)
@@ -253,8 +260,13 @@ class PlacementClass:
             look.rows, look.count = columns.some, columns.changed_from(begin)
             look.enough = columns.enough  # another since there are wider nodes
         row_loops.admit(look.rows, look.count, self.facts.node_ok, look.given)
-        if self.needs:
-            self._look_at_needs(look)
+        if self.needs:  # what few pods want, and no column holds
+            for at in range(look.count):
+                node = columns.nodes[look.rows[at]]
+                for _, check in self.needs:
+                    needed, available = check(self.shape, node)
+                    if available < needed:
+                        look.given[at] = REFUSED
         self._look_at_asks(look)
         self.node_score.rate(look)
         if self.facts.prefers:
@@ -280,15 +292,6 @@ class PlacementClass:
         for at, ask in enumerate(self.asks):
             ask.look(look, 1, at == noted)
 
-    def _look_at_needs(self, look: ScoreInput) -> None:
-        """Refuse the rows that have too little of what few pods want, and no column holds."""
-        for at in range(look.count):
-            node = look.columns.nodes[look.rows[at]]
-            for _, check in self.needs:
-                needed, available = check(self.shape, node)
-                if available < needed:
-                    look.given[at] = REFUSED
-
     def _relate(self, columns: Columns, relations: Relations, *, evaluated: bool) -> bool:
         """Refuse and prefer nodes for the pods that are there already; whether it had to."""
         if not relations.refresh(columns, self.facts.eligible) and not evaluated:
@@ -300,17 +303,3 @@ class PlacementClass:
         score[list(self.collided)] = REFUSED
         self.board.replace(score)
         return True
-
-
-def _alike(shape: Shape) -> bool:
-    """Whether every container asks for the same one device, wherever that stands."""
-    same = {structs.replace(ask, container="") for ask in shape.asks}
-    return len(same) == 1 and shape.asks[0].count == 1 and not shape.devices.numa_bind
-
-
-def _node_score(shape: Shape, policy: PolicyChanged, price_table: PriceTable | None) -> NodeScore:
-    """The score by which the pods of a shape prefer nodes."""
-    name = shape.node_policy or policy.node_policy
-    if policy.node_weights is not None and name in WEIGHABLE:
-        return Weighed(name, shape, policy.node_weights)
-    return node_score(name, shape, price_table)

@@ -27,11 +27,12 @@ from apportion.core.placement.preemption.victims import DryRun
 from apportion.core.placement.queueing.hints import LIMITS_SET
 from apportion.core.placement.queueing.keys import affinity_key, plain_key
 from apportion.core.placement.queueing.queue import NO_CLOCK, PendingQueue
-from apportion.core.placement.queueing.reporting import unreported
 from apportion.core.placement.queueing.shape_queue import (
     Reasons,
     ShapeQueue,
     is_pending,
+    reason_key_of,
+    refusal_of,
     turn_of,
 )
 from apportion.core.placement.queueing.sharding import Shard
@@ -239,7 +240,15 @@ class Engine:
     def _serve(self, shape_queue: ShapeQueue, decision: Decision, events_max: int) -> bool:
         """Decide for its head; False if its gang must wait for a batch of its own."""
         if shape_queue.gang:
-            return self._serve_gang(shape_queue, decision, events_max)
+            left = events_max - len(decision.events) if decision.events else GANG_PODS_MAX
+            answer = self._gangs.take(shape_queue, left)  # for all that the gang lacks
+            if answer is None:
+                return False
+            if isinstance(answer, Reasons):
+                self._waking.mark_unschedulable(shape_queue, answer)
+            else:
+                self._settle(shape_queue, answer, decision)
+            return True
         pod = self._state.pods[shape_queue.waiting[0].uid]
         found = None if self._refusing.refused_alike(pod) else self._finder.find(pod)
         if found is None and self._state.nominated:
@@ -269,18 +278,6 @@ class Engine:
                 return pod, found
         return head, None
 
-    def _serve_gang(self, shape_queue: ShapeQueue, decision: Decision, events_max: int) -> bool:
-        """Decide for all that a gang lacks; False if it must wait for a batch of its own."""
-        left = events_max - len(decision.events) if decision.events else GANG_PODS_MAX
-        answer = self._gangs.take(shape_queue, left)
-        if answer is None:
-            return False
-        if isinstance(answer, Reasons):
-            self._waking.mark_unschedulable(shape_queue, answer)
-        else:
-            self._settle(shape_queue, answer, decision)
-        return True
-
     def _settle(self, shape_queue: ShapeQueue, placed: list[Placed], decision: Decision) -> None:
         """These members of the shape queue have places; go on with the others."""
         taken: set[str] = set()
@@ -304,18 +301,24 @@ class Engine:
         self._waking.mark_unschedulable(shape_queue, self._refusing.reasons_once(pod))
 
     def _report(self, decision: Decision, events_max: int) -> None:
-        """Say why to each pod of an unschedulable shape queue that has not heard it."""
+        """Say why to each pod of an unschedulable shape queue that has not heard it.
+
+        A pod that has heard the same codes, of the same limit, hears nothing.
+        """
         if len(decision.events) >= events_max or not self._queue.any_unreported:
             return
         placed = {pod.uid for pod in decision.placed}
-        for pod, refusal in unreported(self._queue, placed):
-            decision.events.append(refusal)
+        for pod, reasons in self._queue.unreported():
+            if pod.uid in placed:
+                continue
+            if pod.refusal is not None and reason_key_of(pod.refusal) == reasons.reason_key:
+                continue
+            decision.events.append(refusal_of(pod, reasons))
             decision.reported.append(pod)
             if len(decision.events) >= events_max:
                 return
 
     def _voids(self, events_max: int) -> list[DecisionEvent]:
-        """Void the placements that came to nothing."""
         voids: list[DecisionEvent] = []
         if not self._state.failing:
             return voids

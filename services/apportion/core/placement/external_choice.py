@@ -66,7 +66,9 @@ class ExternalChoices:
             if pod is None or not is_pending(self._state, pod) or not owns(pod):
                 continue
             if reservations is None:
-                reservations = self._begin()
+                # Nobody asks which pods stand beside each other.
+                limits, columns = self._known_limits(), self._fit_query.columns
+                reservations = Reservations(self._state, columns, limits, None)
             reservations.charge()
             found = self._place(pod, name)
             decided.append((pod, found))
@@ -77,10 +79,6 @@ class ExternalChoices:
         if reservations is not None:
             reservations.roll_back()
         return decided
-
-    def _begin(self) -> Reservations:
-        """What is reserved for one decision; whose pods stand beside each other nobody asks."""
-        return Reservations(self._state, self._fit_query.columns, self._known_limits(), None)
 
     def _known_limits(self) -> Limits:
         if self._limits is None:

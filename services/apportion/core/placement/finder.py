@@ -222,8 +222,14 @@ class PlaceFinder:
             shares = assign(class_, self.columns, best[0][0])
             if shares is None:
                 class_.exclude(best[0][0])
-            elif not class_.may_collide or self._all_fit(class_, best[1:]):
+                continue
+            if not class_.may_collide:
                 break
+            collided = [row for row, _ in best[1:] if assign(class_, self.columns, row) is None]
+            if not collided:
+                break
+            for row in collided:
+                class_.exclude(row)
         about, rule = pod.submitted, class_.node_score
         names, policy = self.columns.names, rule.policy
         scores = []
@@ -258,10 +264,3 @@ class PlaceFinder:
         if self._own_rows is None:
             self._own_rows = _OwnRows(self._shard)
         return self._own_rows.of(self.columns)
-
-    def _all_fit(self, class_: PlacementClass, rows: list[tuple[int, int]]) -> bool:
-        """Whether the containers collide on none of these rows; where they do is excluded."""
-        collided = [row for row, _ in rows if assign(class_, self.columns, row) is None]
-        for row in collided:
-            class_.exclude(row)
-        return not collided

@@ -97,8 +97,10 @@ class FitQuery:
         refused: dict[str, RefusalCode | None] = {}
         for name, row in rows.items():
             points = REFUSED if row is None else int(class_.board.points[row])
-            if row is not None and points != REFUSED and class_.may_collide:
-                points = REFUSED if self._collides(class_, row) else points
+            may_collide = row is not None and points != REFUSED and class_.may_collide
+            if row is not None and may_collide and assign(class_, columns, row) is None:
+                class_.exclude(row)  # its containers want the same devices
+                points = REFUSED
             if points == REFUSED:
                 refused[name] = None
             else:
@@ -136,15 +138,7 @@ class FitQuery:
     def _row(self, columns: Columns, name: str) -> int | None:
         return columns.row_of(name) if name in self._state.nodes else None
 
-    def _collides(self, class_: PlacementClass, row: int) -> bool:
-        """Whether the pod's containers want the same devices there; such a row is then refused."""
-        if assign(class_, self.columns, row) is not None:
-            return False
-        class_.exclude(row)
-        return True
-
     def _class_of(self, shape: Shape) -> PlacementClass:
-        """The class of the shape's devices, up to date."""
         if self._classes is None:
             self._classes = ClassCache(self._state, self.columns)
         shape = devices_shape(shape)

@@ -44,10 +44,6 @@ class BoundPods:
         self.open = allowed.copy()
         self.begun = False
 
-    def leave_out(self, row: int) -> None:
-        """Do not begin in the domain of this row again."""
-        self.open &= self.domains != self.domains[row]
-
 
 class GangDomains:
     """The domains that one gang tries; `of` has the bound pods by uid, none where none is bound."""
@@ -89,8 +85,8 @@ class GangDomains:
         for each in self._sets:
             each.begun = False
         for each in () if first_try else reversed(self._sets):
-            if each in begun:
-                each.leave_out(begun[each])
+            if each in begun:  # do not begin in the domain of this row again
+                each.open &= each.domains != each.domains[begun[each]]
                 break
             each.open = each.allowed.copy()
         return True

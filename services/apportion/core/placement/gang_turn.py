@@ -69,22 +69,17 @@ class GangTurn:
         self._reservations.roll_back(before)
         self._reservations.met = False  # nobody was placed after all
         if placed and reasons.limit is None:
-            reasons = self._without_own(refused, reasons)
+            # Without the gang's own places, which need no room that anyone could make. That pods of
+            # the gang keep each other away, or apart, is said as it was beside them.
+            alone = self._refusing.reasons(refused)
+            among = {code: reasons.counts[code] for code in APART if code in reasons.counts}
+            reasons = alone._replace(counts=among | alone.counts)
         if deficit.pods > 1:
             shortage = structs.replace(shortage, fitting=here + len(placed))
             reasons = reasons._replace(gang=shortage)
         if reasons.limit is not None and len({pod.shape_key for pod in waiting}) > 1:
             reasons = reasons._replace(limit=reasons.limit._replace(seen=NEVER_SEEN))
         return reasons
-
-    def _without_own(self, pod: PodState, beside: Reasons) -> Reasons:
-        """The reasons without the gang's own places, which need no room that anyone could make.
-
-        That pods of the gang keep each other away, or apart, is said as it was `beside` them.
-        """
-        alone = self._refusing.reasons(pod)
-        among = {code: beside.counts[code] for code in APART if code in beside.counts}
-        return alone._replace(counts=among | alone.counts)
 
     def _place_elsewhere(
         self, waiting: list[PodState], deficit: GangDeficit, placed: list[Placed], refused: PodState
@@ -127,30 +122,22 @@ class GangTurn:
                 rest = deficit.less(pod)
                 if rest is None:
                     continue
-                found = self._place_unless(refused, pod, near.get(pod.uid))
+                bound = near.get(pod.uid)
+                self._reservations.charge()
+                key = self._finder.key_of(pod)
+                among = bound.open if bound is not None and not bound.begun else None
+                found = None if key in refused else self._finder.find(pod, among)
                 if found is None:
+                    refused.setdefault(key, pod)
                     passed_over.append(pod)
                     continue
-                placed.append(found)
+                if bound is not None:
+                    bound.begun = True
+                self._reservations.reserve(pod, found)
+                placed.append((pod, found))
                 deficit = rest
                 if not deficit.pods:
                     return placed, None
             if len(placed) == before or not self._neighbours.active:
                 return placed, next(iter(refused.values()))
             waiting = passed_over
-
-    def _place_unless(
-        self, refused: dict[bytes, PodState], pod: PodState, bound: BoundPods | None
-    ) -> Placed | None:
-        """A place for the pod, unless one like it was refused since; notes it where it is."""
-        self._reservations.charge()
-        key = self._finder.key_of(pod)
-        among = bound.open if bound is not None and not bound.begun else None
-        found = None if key in refused else self._finder.find(pod, among)
-        if found is None:
-            refused.setdefault(key, pod)
-            return None
-        if bound is not None:
-            bound.begun = True
-        self._reservations.reserve(pod, found)
-        return pod, found

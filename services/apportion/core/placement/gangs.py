@@ -7,7 +7,6 @@ Volcano's rule as well. Invariant: nothing of a gang is placed before it is decl
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from apportion.core.ledger.state import GroupState, PodState
@@ -47,11 +46,8 @@ def deficit_of(group: GroupState) -> GangDeficit | None:
     if group.observed is None:
         return None
     placed = held(group)
-    minimums = Counter(group.observed.min_tasks)
-    tasks = minimums - _tasks(placed) if minimums.total() <= group.min_available else Counter()
+    minimums, tasks = Counter(group.observed.min_tasks), Counter[str]()
+    if minimums.total() <= group.min_available:
+        tasks = minimums - Counter(pod.submitted.task for pod in placed)
     others = max(group.min_available - len(placed) - tasks.total(), 0)
     return GangDeficit(tasks, others) if tasks or others else GangDeficit(tasks, 1)
-
-
-def _tasks(pods: Iterable[PodState]) -> Counter[str]:
-    return Counter(pod.submitted.task for pod in pods)

@@ -58,26 +58,14 @@ def explain(
     ranks[columns.vacant] = FITS  # nobody is refused there
     counts = np.bincount(ranks, minlength=FITS)
     reasons = {ORDER[rank]: int(counts[rank]) for rank in np.flatnonzero(counts[:FITS]).tolist()}
-    misses = [
-        (-rank, *miss(class_, columns, row, ORDER[rank]))
-        for rank, row in _furthest(ranks, counts[:FITS])
-    ]
+    misses: list[tuple[int, float, NearMiss]] = []
+    for rank in reversed(np.flatnonzero(counts[:FITS]).tolist()):  # those that got furthest first
+        rows = np.flatnonzero(ranks == rank)[: NEAREST_WEIGHED - len(misses)].tolist()
+        misses += [(-rank, *miss(class_, columns, row, ORDER[rank])) for row in rows]
+        if len(misses) == NEAREST_WEIGHED:
+            break
     misses.sort(key=lambda each: each[:2])
     return reasons, tuple(each[2] for each in misses[:NEAREST_KEPT])
-
-
-def _furthest(ranks: Ranks, counts: NDArray[np.intp]) -> list[tuple[int, int]]:
-    """Rank and row of the `NEAREST_WEIGHED` refused nodes that got furthest, of equals the first.
-
-    `counts` says how many nodes were stopped at each rank.
-    """
-    found: list[tuple[int, int]] = []
-    for rank in reversed(np.flatnonzero(counts).tolist()):
-        rows = np.flatnonzero(ranks == rank)[: NEAREST_WEIGHED - len(found)].tolist()
-        found.extend((rank, row) for row in rows)
-        if len(found) == NEAREST_WEIGHED:
-            break
-    return found
 
 
 def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
@@ -90,7 +78,7 @@ def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
             (RefusalCode.HOST_MEMORY_INSUFFICIENT, 0, packed.MEMORY_BITS, needs.memory_mib),
             (RefusalCode.PODS_EXHAUSTED, packed.SLOTS_AT, packed.SLOTS_BITS, 1),
         ):
-            _stop(ranks, _field(room, at, bits) < needed, code)
+            _stop(ranks, ((room >> at) & ((1 << bits) - 1)) < needed, code)
     if class_.needs:
         for row in np.flatnonzero(ranks == FITS).tolist():
             verdict = _lacking(class_, columns, row)
@@ -130,21 +118,15 @@ def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     """For each node how far the last device that the ask would need got."""
     never = [FITS if isinstance(known, Demand) else RANK[known] for known in ask.demands]
     ranks: Ranks = np.array(never, np.uint8).take(columns.kind)
-    _stop_by_name(ranks, ask, columns)
+    wanted = ask.constraints
+    if wanted.use_ids or wanted.nouse_ids or wanted.indexes:  # the rule that a device breaks
+        by_id, by_index = unnamed(columns, wanted, columns.every)
+        np.minimum(ranks, RANK[RefusalCode.UUID_MISMATCH], out=ranks, where=by_id)
+        np.minimum(ranks, RANK[RefusalCode.INDEX_MISMATCH], out=ranks, where=by_index)
     devices = ranks.reshape(-1)
     asked = np.flatnonzero(devices == FITS)
     devices[asked] = _amount_ranks(ask, columns, asked)
     return _last_needed(ranks, ask.ask.count)
-
-
-def _stop_by_name(ranks: Ranks, ask: AskColumns, columns: Columns) -> None:
-    """Note the rule on ids or indexes that each device breaks, if the pod names any."""
-    wanted = ask.constraints
-    if not (wanted.use_ids or wanted.nouse_ids or wanted.indexes):
-        return
-    by_id, by_index = unnamed(columns, wanted, columns.every)
-    np.minimum(ranks, RANK[RefusalCode.UUID_MISMATCH], out=ranks, where=by_id)
-    np.minimum(ranks, RANK[RefusalCode.INDEX_MISMATCH], out=ranks, where=by_index)
 
 
 def _amount_ranks(ask: AskColumns, columns: Columns, asked: NDArray[np.intp]) -> Ranks:
@@ -182,10 +164,6 @@ def _last_needed(ranks: Ranks, count: int) -> Ranks:
     return last
 
 
-def _field(amounts: NDArray[np.int64], at: int, bits: int) -> NDArray[np.int64]:
-    return (amounts >> at) & ((1 << bits) - 1)
-
-
 def _stop(ranks: Ranks, where: NDArray[np.bool_], code: RefusalCode) -> None:
     """Note the filter as the one that stopped whatever no earlier filter did."""
     ranks[where & (ranks == FITS)] = RANK[code]
@@ -215,9 +193,12 @@ def _verdict(class_: PlacementClass, columns: Columns, row: int, code: RefusalCo
         return found
     if code in (*NEIGHBOURS, RefusalCode.VOLUME_NODE_MISMATCH, RefusalCode.NODE_NOMINATED):
         return Verdict(code, 1, 0)
-    found = _device_verdict(class_, columns, row)
-    if found is not None:
-        return found
+    devices = node.devices
+    for ask in class_.asks:  # `devices_feasibility` with what the class knows of each kind
+        needs = _needs(class_, ask, columns, row)
+        found = refused_ask(ask.ask, devices, needs, ask.geometries, range(len(devices)))
+        if found is not None:
+            return found
     # No ask lacks anything alone: the containers collide, and the verdict counts what will do.
     would_do = {
         place
@@ -227,17 +208,6 @@ def _verdict(class_: PlacementClass, columns: Columns, row: int, code: RefusalCo
     }
     wanted_devices = max((ask.count for ask in shape.asks), default=1)
     return Verdict(code, wanted_devices, min(len(would_do), wanted_devices - 1))
-
-
-def _device_verdict(class_: PlacementClass, columns: Columns, row: int) -> Verdict | None:
-    """`devices_feasibility` with what the class knows already of each kind of device."""
-    devices = columns.nodes[row].devices
-    for ask in class_.asks:
-        needs = _needs(class_, ask, columns, row)
-        found = refused_ask(ask.ask, devices, needs, ask.geometries, range(len(devices)))
-        if found is not None:
-            return found
-    return None
 
 
 def _needs(class_: PlacementClass, ask: AskColumns, columns: Columns, row: int) -> list[Need]:

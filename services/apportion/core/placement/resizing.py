@@ -84,23 +84,17 @@ def wanted_shares(
     Raises:
         CannotResize: it is not clear of which container, or shares of this kind have one size.
     """
-    container = _container(held, asked)
+    names = tuple(dict.fromkeys(share.container for share in held))
+    if not names:
+        raise CannotResize("no-device")
+    if asked.container and asked.container not in names:
+        raise CannotResize("container-unknown", containers=names)
+    if not asked.container and len(names) > 1:
+        raise CannotResize("container-ambiguous", containers=names)
+    container = asked.container or names[0]
     return tuple(
         _sized(node, share, asked) if share.container == container else share for share in held
     )
-
-
-def _container(held: tuple[Share, ...], asked: ResizeAsked) -> str:
-    names = tuple(dict.fromkeys(share.container for share in held))
-    if asked.container in names:
-        return asked.container
-    if not names:
-        raise CannotResize("no-device")
-    if asked.container:
-        raise CannotResize("container-unknown", containers=names)
-    if len(names) > 1:
-        raise CannotResize("container-ambiguous", containers=names)
-    return names[0]
 
 
 def _sized(node: NodeState, share: Share, asked: ResizeAsked) -> Share:

@@ -1,18 +1,25 @@
 """What the volume claims of a pod mean for its place: where it may go, or why nowhere yet.
 
 A claim of the ledger says where its volume is or could be, which the pod then needs of its node
-beside its own affinity. Source: kube-scheduler's VolumeBinding and VolumeRestrictions.
-Where there is no Kubernetes there are no volumes, and claims mean nothing. Invariant: a pod without
-claims costs nothing here.
+beside its own affinity, and room to attach it. A volume is its claim here, and one that is still
+attached though no pod of the node mounts it does not count. Where there is no Kubernetes there are
+no volumes, and claims mean nothing. Source: kube-scheduler's VolumeBinding, VolumeRestrictions,
+VolumeZone and NodeVolumeLimits.
+
+Invariants: a pod without claims costs nothing here; a volume that several pods of a node mount
+counts once there.
 """
 
 from collections import Counter
-from typing import Final, TypeVar
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from apportion.core.ledger.handlers.change import Change
-from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.volume_needs import NOWHERE, ClaimKey, Terms, ToAttach, VolumeNeeds
+from apportion.core.ledger.state import NodeState, PodState, State
 from apportion_schemas import (
+    NodeExpression,
     NodeGone,
     NodeObserved,
     PodAdopted,
@@ -26,6 +33,75 @@ from apportion_schemas import (
 
 _READY: Final = ("bound", "first-consumer")
 Key = TypeVar("Key")
+
+ClaimKey = tuple[str, str]
+"""Namespace and name of a claim."""
+Claims = Mapping[str, Mapping[str, VolumeClaimObserved]]
+Terms = tuple[tuple[NodeExpression, ...], ...]
+"""Nodes that meet one of these terms; an empty term is met by none."""
+NOWHERE: tuple[Terms, ...] = ((),)
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class ToAttach(NamedTuple):
+    """Volumes of one driver: so many that no other pod mounts, and those that others do."""
+
+    fresh: int
+    shared: tuple[ClaimKey, ...]
+
+
+class VolumeNeeds:
+    """What pods of a class need for their volumes.
+
+    `places` are the nodes of each volume that is not everywhere. `attached` are volumes by driver,
+    of those that a node limits, and `claims` those of the ledger, as of `epoch`. Of equal `key`,
+    two have the same needs.
+    """
+
+    def __init__(
+        self,
+        places: tuple[Terms, ...],
+        attached: Mapping[str, ToAttach],
+        claims: Claims,
+        epoch: int,
+    ) -> None:
+        self.places = places
+        self.attached = attached
+        self._claims = claims
+        self.key = b"volumes " + _encode((places, attached, epoch if attached else 0))
+
+    def check(self, _shape: object, node: NodeState) -> tuple[int, int]:
+        """What the first driver that the node has too little room for would take, and its room."""
+        limits = node.observed.volume_limits if node.observed is not None else {}
+        for driver, (fresh, shared) in sorted(self.attached.items()):
+            limit = limits.get(driver)
+            if limit is None:
+                continue
+            there = {
+                (namespace, name)
+                for namespace, name in mounted(node)
+                if (found := self._claims.get(namespace, {}).get(name)) is not None
+                and found.driver == driver
+            }
+            needed = fresh + sum(key not in there for key in shared)
+            if needed and limit - len(there) < needed:
+                return needed, max(limit - len(there), 0)
+        return 0, 0
+
+
+def mounted(node: NodeState) -> set[ClaimKey]:
+    """The claims that pods of the node mount, whoever placed them."""
+    found = {
+        (pod.submitted.namespace, claim)
+        for pod in node.pods.values()
+        for claim in pod.submitted.volume_claims
+    }
+    if node.observed is not None:
+        found |= {
+            (each.namespace, claim) for each in node.observed.others for claim in each.volume_claims
+        }
+    return found
 
 
 class Volumes:
@@ -54,7 +130,12 @@ class Volumes:
             node = self._state.nodes.get(data.node)
             self._note_node(data.node, node.observed if node is not None else None)
         elif isinstance(data, VolumeClaimObserved | VolumeClaimGone):
-            self._note_driver(data.namespace, data.claim)
+            key = (data.namespace, data.claim)
+            driver = data.driver if isinstance(data, VolumeClaimObserved) else ""
+            if driver != self._drivers.pop(key, "") and self._is_mounted(key):
+                self._epoch += 1  # nodes where it is may have room for fewer than was thought
+            if driver:
+                self._drivers[key] = driver
         if change.pod is None:
             return
         if kind is PodSubmitted or kind is PodAdopted:
@@ -76,15 +157,6 @@ class Volumes:
                 for claim in each.volume_claims:
                     _add(self._others, (each.namespace, claim), sign * each.count)
 
-    def _note_driver(self, namespace: str, claim: str) -> None:
-        """Nodes where the claim is mounted may have room for fewer volumes than was thought."""
-        key, fact = (namespace, claim), self._state.volume_claims.get(namespace, {}).get(claim)
-        driver = fact.driver if fact is not None else ""
-        if driver != self._drivers.pop(key, "") and self._is_mounted(key):
-            self._epoch += 1
-        if driver:
-            self._drivers[key] = driver
-
     def _note(self, pod: PodState, *, live: bool) -> None:
         about = pod.submitted
         for claim in about.volume_claims:
@@ -101,7 +173,11 @@ class Volumes:
         about = pod.submitted
         if not self._minds(about):
             return None
-        places = NOWHERE if self.shortage(pod) is not None else self._places(pod)
+        places = NOWHERE
+        if self.shortage(pod) is None:  # of claims whose volumes are not everywhere
+            known = self._state.volume_claims[about.namespace]
+            nodes = (known[claim].nodes for claim in about.volume_claims)
+            places = tuple(dict.fromkeys(filter(None, nodes)))
         attached = self._attached(pod) if self._limited else {}
         if not places and not attached:
             return None
@@ -132,13 +208,6 @@ class Volumes:
         ours = self._pods.get(key, {}).values()
         return any(pod.placement is not None for pod in ours if pod is not but)
 
-    def _places(self, pod: PodState) -> tuple[Terms, ...]:
-        """From where the volume of each claim can be had, of those that are not everywhere."""
-        about = pod.submitted
-        known = self._state.volume_claims[about.namespace]
-        places = (known[claim].nodes for claim in about.volume_claims)
-        return tuple(dict.fromkeys(filter(None, places)))
-
     def _attached(self, pod: PodState) -> dict[str, ToAttach]:
         """The volumes of the pod whose drivers nodes limit, by driver."""
         namespace = pod.submitted.namespace
@@ -147,12 +216,11 @@ class Volumes:
             driver = self._drivers.get((namespace, claim), "")
             if driver in self._limited:
                 found.setdefault(driver, []).append((namespace, claim))
-        return {driver: self._apart(pod, keys) for driver, keys in found.items()}
-
-    def _apart(self, pod: PodState, keys: list[ClaimKey]) -> ToAttach:
-        """The claims that others mount as well, and how many are the pod's alone."""
-        shared = tuple(key for key in keys if self._is_mounted(key, pod))
-        return ToAttach(len(keys) - len(shared), shared)
+        attached = {}
+        for driver, keys in found.items():
+            shared = tuple(key for key in keys if self._is_mounted(key, pod))
+            attached[driver] = ToAttach(len(keys) - len(shared), shared)
+        return attached
 
 
 def _add(counts: Counter[Key], key: Key, amount: int) -> None:

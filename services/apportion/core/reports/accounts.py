@@ -39,8 +39,6 @@ def card_part(device: Device, memory_mib: int, cores: int) -> int:
 
 
 class _Held(Struct, frozen=True):
-    """What a pod holds of one device."""
-
     key: Key
     node: str
     device: str
@@ -94,7 +92,9 @@ class Account:
             self.used.take(self._state, data, self._time)
             return
         if isinstance(data, PodGone) and change.pod is not None:
-            self.used.leave(change.pod, self._held_row(change.pod))
+            held = self._held.get(change.pod.uid)
+            row = held[0].key[0] if held else self._by.row_of(self._state, change.pod, "")
+            self.used.leave(change.pod, row)
         if isinstance(data, PodGroupObserved | PodGroupGone):
             group = self._state.groups.get(data.group)
             self._recount(group.pods.values() if group else ())
@@ -118,27 +118,20 @@ class Account:
             for other in self._state.nodes.values():
                 self._count(other)
         elif isinstance(change.data, NodeReported):
-            self._left(node, change.data)
+            # Devices that the report names may have come from other nodes, which have less now.
+            devices = change.data.devices
+            owners = {self._node_of.get(device.id, node.name) for device in devices}
+            for name in sorted(owners - {node.name}):
+                self._count(self._state.nodes[name])
         if change.pod is not None:
             self._recount((change.pod,))
         self._count(node)
 
-    def _left(self, node: NodeState, report: NodeReported) -> None:
-        """Devices that the report names may have come from other nodes, which have less now."""
-        owners = {self._node_of.get(device.id, node.name) for device in report.devices}
-        for name in sorted(owners - {node.name}):
-            self._count(self._state.nodes[name])
-
     def _count(self, node: NodeState) -> None:
-        """All of one node anew."""
         self._recount(node.pods.values())
         known = self._rest.get(node.name, {})
         for device_id in [*known, *(each for each in node.by_id if each not in known)]:
             self._count_device(node, node.by_id.get(device_id), device_id)
-
-    def _held_row(self, pod: PodState) -> str:
-        held = self._held.get(pod.uid)
-        return held[0].key[0] if held else self._by.row_of(self._state, pod, "")
 
     def _recount(self, pods: Iterable[PodState]) -> None:
         """What these pods hold, as it is now."""

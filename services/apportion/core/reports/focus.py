@@ -48,7 +48,13 @@ def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str
         price = prices.of(model)
         cost = str(prices.cost(model, cards).quantize(_PLACES))
         hours = str((Decimal(cards) / (CARD * HOUR)).quantize(_PLACES))
-        month, after = _month_of(start)
+        # The billing period: the calendar month in UTC that the moment lies in.
+        month = start - start % DAY
+        while text_of(month)[8:10] != "01":
+            month -= DAY
+        after = month + 28 * DAY
+        while text_of(after)[8:10] != "01":
+            after += DAY
         named = "" if key == UNNAMED else key
         yield {
             **dict.fromkeys(COLUMNS, ""),
@@ -60,8 +66,8 @@ def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str
             "BillingAccountId": account,
             "BillingAccountName": account,
             "BillingCurrency": prices.currency,
-            "BillingPeriodStart": month,
-            "BillingPeriodEnd": after,
+            "BillingPeriodStart": text_of(month),
+            "BillingPeriodEnd": text_of(after),
             "ChargeCategory": "Usage",
             "ChargeDescription": f"Shares of {model} held by {read.by} {key}",
             "ChargeFrequency": "Usage-Based",
@@ -81,14 +87,3 @@ def focus_rows(read: Reading, prices: Prices, account: str) -> Iterator[dict[str
 def _whole(moment: int) -> str:
     """To the second, which is what the specification's date and time have."""
     return text_of(moment - moment % SECOND)
-
-
-def _month_of(moment: int) -> tuple[str, str]:
-    """The calendar month in UTC that the moment lies in: the billing period."""
-    first = moment - moment % DAY
-    while text_of(first)[8:10] != "01":
-        first -= DAY
-    after = first + 28 * DAY
-    while text_of(after)[8:10] != "01":
-        after += DAY
-    return text_of(first), text_of(after)

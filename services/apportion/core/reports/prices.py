@@ -10,6 +10,7 @@ A share costs the part of its card's memory that it holds. Invariant: prices are
 all the way; nothing is rounded before it is shown.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable
 from decimal import Decimal
@@ -25,7 +26,6 @@ PRICES_BYTES_MAX: Final = 1 << 20
 MODELS_MAX: Final = 1_000
 DOTS_MAX: Final = 10 * MODELS_MAX
 PRICE_MAX: Final = Decimal(1_000_000_000)
-CURRENCY_LETTERS: Final = 3
 EXAMPLE: Final = 'currency = "USD"\n[models]\n"NVIDIA H100 80GB HBM3" = 2.5'
 """The least that such a file may say."""
 
@@ -86,16 +86,12 @@ def prices_of(data: bytes) -> Prices:
         raise PriceError(
             f"{unknown[0]!r} is not known; write currency and [models], as in\n{EXAMPLE}"
         )
-    return Prices(_currency(found.get("currency")), _models(found.get("models")))
-
-
-def _currency(found: Any) -> str:
-    letters = isinstance(found, str) and found.isascii() and found.isupper() and found.isalpha()
-    if found is None:
+    currency = found.get("currency")
+    if currency is None:
         raise PriceError('no currency is named; write a code of ISO 4217, as in currency = "EUR"')
-    if not letters or len(found) != CURRENCY_LETTERS:
-        raise PriceError(f'currency is {found!r}; write a code of ISO 4217, such as "EUR"')
-    return str(found)
+    if not isinstance(currency, str) or not re.fullmatch("[A-Z]{3}", currency):
+        raise PriceError(f'currency is {currency!r}; write a code of ISO 4217, such as "EUR"')
+    return Prices(currency, _models(found.get("models")))
 
 
 def _models(found: Any) -> dict[str, Decimal]:

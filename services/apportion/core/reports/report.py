@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from apportion.core.ledger.moments import HOUR, text_of
 from apportion.core.reports.accounts import Account
@@ -63,12 +63,6 @@ class _Figures(Struct):
             self.cost += prices.cost(model, sums.cards[Part.GRANTED])
             self.capacity_cost += prices.cost(model, sum(sums.cards))
 
-    def add_used(self, used: UsedSums) -> None:
-        """More of what was used."""
-        self.used.reported += used.reported
-        self.used.cards += used.cards
-        self.used.mib += used.mib
-
 
 def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnswer:
     """Granted, used and money, by row. Raises PriceError, where it is about the cost."""
@@ -84,13 +78,16 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
             figures.add(model, sums, prices)
     for step, (key, _), used in read.account.used.cells():
         for figures in (total, *_places(rows, steps, key, step)):
-            figures.add_used(used)
+            figures.used.reported += used.reported
+            figures.used.cards += used.cards
+            figures.used.mib += used.mib
     nodes, money = read.by.nodes, prices is not None
     shown = [
         _row(key, figures, whole=nodes, money=money)
         for key, figures in rows.items()
         if nodes or key != NOBODY
     ]
+    in_time = sorted(steps.items(), key=lambda item: item[0]) if read.period.step else ()
     return ReportAnswer(
         revision=read.revision,
         report=what,
@@ -101,7 +98,16 @@ def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnsw
         rows=tuple(sorted(shown, key=lambda row: (-row.granted_gpu_hours, row.key))),
         total=_row("", total, whole=True, money=money),
         step_s=read.period.step // 1_000_000,
-        steps=_steps(read, steps, money=money) if read.period.step else (),
+        steps=tuple(
+            _row(
+                key,
+                figures,
+                start=text_of(read.meters.edges(step)[0]),
+                whole=nodes or key == NOBODY,  # what nobody held has a row of its own
+                money=money,
+            )
+            for (step, key), figures in in_time
+        ),
         currency=prices.currency if prices else "",
         unpriced=unpriced,
     )
@@ -160,25 +166,14 @@ def _places(
     return row, steps.get((step, key)) or steps.setdefault((step, key), _figures())
 
 
-def _steps(
-    read: Reading, steps: dict[tuple[int, str], _Figures], *, money: bool
-) -> tuple[ReportRow, ...]:
-    """In the order of time; what nobody held has a row of its own, without a key."""
-    return tuple(
-        _row(
-            key,
-            figures,
-            start=text_of(read.meters.edges(step)[0]),
-            whole=read.by.nodes or key == NOBODY,
-            money=money,
-        )
-        for (step, key), figures in sorted(steps.items(), key=lambda item: item[0])
-    )
-
-
 def _row(key: str, figures: _Figures, *, whole: bool, money: bool, start: str = "") -> ReportRow:
     cards, mib = figures.sums.cards, figures.sums.mib
-    granted = ReportRow(
+    rest: dict[str, float] = {}
+    for name, part in (
+        ("free", Part.FREE), ("cordoned", Part.CORDONED), ("broken", Part.BROKEN),
+    ) if whole else ():  # fmt: skip
+        rest |= {f"{name}_gpu_hours": _gpu(cards[part]), f"{name}_gib_hours": _gib(mib[part])}
+    return ReportRow(
         key=key,
         start=start,
         granted_gpu_hours=_gpu(cards[Part.GRANTED]),
@@ -190,27 +185,14 @@ def _row(key: str, figures: _Figures, *, whole: bool, money: bool, start: str = 
         capacity_gpu_hours=_gpu(sum(cards)),
         capacity_gib_hours=_gib(sum(mib)),
         capacity_cost=_money(figures.capacity_cost) if money else None,
-    )
-    if not whole:
-        return granted
-    return structs.replace(
-        granted,
-        free_gpu_hours=_gpu(cards[Part.FREE]),
-        free_gib_hours=_gib(mib[Part.FREE]),
-        cordoned_gpu_hours=_gpu(cards[Part.CORDONED]),
-        cordoned_gib_hours=_gib(mib[Part.CORDONED]),
-        broken_gpu_hours=_gpu(cards[Part.BROKEN]),
-        broken_gib_hours=_gib(mib[Part.BROKEN]),
+        **rest,
     )
 
 
-def _idle_row(key: str, stretches: Iterable[Idle], prices: Prices | None) -> IdleRow:
-    stretches = list(stretches)
-    cost = (
-        sum((prices.cost(each.model, _cards(each)) for each in stretches), Decimal(0))
-        if (prices is not None)
-        else None
-    )
+def _idle_row(key: str, stretches: list[Idle], prices: Prices | None) -> IdleRow:
+    cost = None
+    if prices is not None:
+        cost = sum((prices.cost(each.model, _cards(each)) for each in stretches), Decimal(0))
     return IdleRow(
         key=key,
         shares=len(stretches),

@@ -41,19 +41,18 @@ class By(Struct, frozen=True):
 
     def row_of(self, state: State, pod: PodState, node: str) -> str:
         """The row of a pod that is placed on that node."""
-        return self._named(state, pod, node) or UNNAMED
-
-    def _named(self, state: State, pod: PodState, node: str) -> str:
         match self.kind:
             case "namespace":
-                return pod.submitted.namespace
+                row = pod.submitted.namespace
             case "queue":
-                return queue_of(state, pod)
+                row = queue_of(state, pod)
             case "user":
-                return pod.submitted.labels.get(USER_LABEL, "")
+                row = pod.submitted.labels.get(USER_LABEL, "")
             case "label":
-                return pod.submitted.labels.get(self.label, "")
-        return node
+                row = pod.submitted.labels.get(self.label, "")
+            case _:
+                row = node
+        return row or UNNAMED
 
 
 def by_of(text: str) -> By:

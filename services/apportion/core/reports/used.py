@@ -141,7 +141,10 @@ class Used:
         if before is not None and start - before.end > GAP:
             self._end(which)
             before = None
-        if not _nothing(used) or end <= start:
+        worked = used.cores_seconds or used.cores_peak
+        if used.cores_seconds is None:
+            worked = used.memory_mib_peak
+        if not used.seconds or worked or end <= start:
             if before is not None and end > start:
                 self._end(which)
         elif before is not None:
@@ -157,14 +160,6 @@ class Used:
         ended.going_on = False
         if _long(ended) and len(self._done) < IDLE_MAX:
             self._done.append(ended)
-
-
-def _nothing(used: ShareUsed) -> bool:
-    if not used.seconds:
-        return False
-    if used.cores_seconds is None:
-        return used.memory_mib_peak == 0
-    return used.cores_seconds == 0 and not used.cores_peak
 
 
 def _long(stretch: Idle) -> bool:

@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs
 
 from apportion.core.devices.shares import release
-from apportion.core.ledger import fold, invariants
+from apportion.core.ledger import invariants
 from apportion.core.ledger.audit import Auditor, Violation
-from apportion.core.ledger.fold import Change
+from apportion.core.ledger.fold import HANDLERS, Change
 from apportion.core.ledger.handlers import departures
 from apportion.core.ledger.state import State
 from apportion_schemas import (
@@ -301,7 +301,7 @@ def test_a_fold_that_oversells_is_found_at_once(
     ledger: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The auditor does not trust the fold: one that charges nothing is caught by the invariants."""
-    real = fold._HANDLERS[PodPlaced]
+    real = HANDLERS[PodPlaced]
 
     def uncharged(context: Any, data: PodPlaced) -> Change:
         change = real(context, data)
@@ -309,7 +309,7 @@ def test_a_fold_that_oversells_is_found_at_once(
             release(context.state.nodes[data.node].by_id[each.device], each)
         return change
 
-    monkeypatch.setitem(fold._HANDLERS, PodPlaced, uncharged)
+    monkeypatch.setitem(HANDLERS, PodPlaced, uncharged)
     found = ledger.write(on("p1")).checks()
     assert found[0] == (4, "invariant")
 

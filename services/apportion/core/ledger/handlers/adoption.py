@@ -11,7 +11,7 @@ from msgspec import structs
 from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, template_cpu_of
 from apportion.core.ledger.host_usage import charge_host
-from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State
+from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State, other_owner
 from apportion_schemas import Device, PodAdopted, Share
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX
 
@@ -80,8 +80,8 @@ def _copy(
     known = node.by_id.get(device) if node else None
     if known is not None:
         return structs.replace(known)
-    owner = state.nodes.get(state.node_of_device.get(device, name))
-    if owner is not None and owner.name != name and owner.by_id[device].present and not owner.gone:
+    owner = other_owner(state, name, device)
+    if owner is not None:
         raise Oversold(f"device {device} is of node {owner.name}")
     count = len(node.devices) if node else 0
     if count >= COUNT_MAX:

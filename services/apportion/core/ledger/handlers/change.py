@@ -1,9 +1,10 @@
-"""What a handler of the fold is given, and what it answers.
+"""What a handler of the fold is given, what it answers, and which handler takes which event.
 
 Invariant: a handler that raises `Refused` has changed nothing.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -40,3 +41,18 @@ class Context(Struct, frozen=True, gc=False):
     state: State
     revision: int
     time: str
+
+
+HANDLERS: dict[type, Callable[[Context, Any], Change]] = {}
+"""What the fold does with each payload; `folds` fills it as modules of handlers are imported."""
+_Handler = TypeVar("_Handler", bound=Callable[..., Change])
+
+
+def folds(*payloads: type) -> Callable[[_Handler], _Handler]:
+    """Register the decorated function as the handler of these payloads."""
+
+    def register(handler: _Handler) -> _Handler:
+        HANDLERS.update(dict.fromkeys(payloads, handler))
+        return handler
+
+    return register

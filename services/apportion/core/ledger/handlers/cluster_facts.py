@@ -4,14 +4,10 @@ The part of the fold that touches no node and places no pod. Invariant: the newe
 these is the whole of it.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from msgspec import structs
 
 from apportion.core.configuration import ConfigurationError, check
-from apportion.core.ledger.handlers.change import Change, Context, Refused
-from apportion.core.ledger.handlers.evictions import budget_gone, budget_observed
+from apportion.core.ledger.handlers.change import Change, Context, Refused, folds
 from apportion.core.ledger.state import GroupState
 from apportion_schemas import (
     BudgetGone,
@@ -36,11 +32,13 @@ from apportion_schemas import (
 from apportion_schemas.configuration import PolicyConfiguration
 
 
+@folds(PodGroupObserved)
 def _group_observed(context: Context, data: PodGroupObserved) -> Change:
     context.state.groups.setdefault(data.group, GroupState()).observed = data
     return Change(data)
 
 
+@folds(PodGroupGone)
 def _group_gone(context: Context, data: PodGroupGone) -> Change:
     """Pods that it still has hold together as they did; it goes with the last of them."""
     group = context.state.groups.get(data.group)
@@ -49,47 +47,56 @@ def _group_gone(context: Context, data: PodGroupGone) -> Change:
     return Change(data)
 
 
+@folds(QueueObserved)
 def _queue_observed(context: Context, data: QueueObserved) -> Change:
     context.state.queues[data.queue] = data
     return Change(data)
 
 
-def _quota_observed(context: Context, data: QuotaObserved) -> Change:
-    context.state.quotas.setdefault(data.namespace, {})[data.quota] = data
+# What a namespace has of each kind: the payload's field with the name, and the map of the state.
+_OF_NAMESPACES: dict[type, tuple[str, str]] = {
+    QuotaObserved: ("quota", "quotas"),
+    QuotaGone: ("quota", "quotas"),
+    BudgetObserved: ("budget", "budgets"),
+    BudgetGone: ("budget", "budgets"),
+    VolumeClaimObserved: ("claim", "volume_claims"),
+    VolumeClaimGone: ("claim", "volume_claims"),
+}
+
+
+@folds(QuotaObserved, BudgetObserved, VolumeClaimObserved)
+def _object_observed(
+    context: Context, data: QuotaObserved | BudgetObserved | VolumeClaimObserved
+) -> Change:
+    name, kind = _OF_NAMESPACES[type(data)]
+    getattr(context.state, kind).setdefault(data.namespace, {})[getattr(data, name)] = data
     return Change(data)
 
 
-def _quota_gone(context: Context, data: QuotaGone) -> Change:
-    quotas = context.state.quotas.get(data.namespace, {})
-    quotas.pop(data.quota, None)
-    if not quotas:
-        context.state.quotas.pop(data.namespace, None)
+@folds(QuotaGone, BudgetGone, VolumeClaimGone)
+def _object_gone(context: Context, data: QuotaGone | BudgetGone | VolumeClaimGone) -> Change:
+    name, kind = _OF_NAMESPACES[type(data)]
+    by_namespace = getattr(context.state, kind)
+    objects = by_namespace.get(data.namespace, {})
+    objects.pop(getattr(data, name), None)
+    if not objects:
+        by_namespace.pop(data.namespace, None)
     return Change(data)
 
 
-def _volume_claim_observed(context: Context, data: VolumeClaimObserved) -> Change:
-    context.state.volume_claims.setdefault(data.namespace, {})[data.claim] = data
-    return Change(data)
-
-
-def _volume_claim_gone(context: Context, data: VolumeClaimGone) -> Change:
-    claims = context.state.volume_claims.get(data.namespace, {})
-    claims.pop(data.claim, None)
-    if not claims:
-        context.state.volume_claims.pop(data.namespace, None)
-    return Change(data)
-
-
+@folds(NamespaceObserved)
 def _namespace_observed(context: Context, data: NamespaceObserved) -> Change:
     context.state.namespaces[data.namespace] = data
     return Change(data)
 
 
+@folds(NamespaceGone)
 def _namespace_gone(context: Context, data: NamespaceGone) -> Change:
     context.state.namespaces.pop(data.namespace, None)
     return Change(data)
 
 
+@folds(DifferenceFound)
 def _difference_found(context: Context, data: DifferenceFound) -> Change:
     state = context.state
     state.differences[data.kind] = state.differences.get(data.kind, 0) + 1
@@ -98,17 +105,20 @@ def _difference_found(context: Context, data: DifferenceFound) -> Change:
     return Change(data)
 
 
+@folds(LedgerRebuilt)
 def _ledger_rebuilt(context: Context, data: LedgerRebuilt) -> Change:
     if context.state.pods:
         raise Refused(f"the ledger has {len(context.state.pods)} pods, and so is not lost")
     return Change(data)
 
 
+@folds(PolicyChanged)
 def _policy_changed(context: Context, data: PolicyChanged) -> Change:
     context.state.policy, context.state.policy_revision = data, context.revision
     return Change(data)
 
 
+@folds(ConfigurationChanged)
 def _configuration_changed(context: Context, data: ConfigurationChanged) -> Change:
     """Take the whole document; a policy in it is a change of policy like any other."""
     state, policy = context.state, data.configuration.policy
@@ -130,11 +140,13 @@ def _configuration_changed(context: Context, data: ConfigurationChanged) -> Chan
     return Change(data)
 
 
+@folds(PricesLearnt)
 def _prices_learnt(context: Context, data: PricesLearnt) -> Change:
     context.state.prices, context.state.prices_revision = data, context.revision
     return Change(data)
 
 
+@folds(FormatEnabled)
 def _format_enabled(context: Context, data: FormatEnabled) -> Change:
     refused = context.state.rules.enable(context.revision, data)
     if refused:
@@ -142,32 +154,10 @@ def _format_enabled(context: Context, data: FormatEnabled) -> Change:
     return Change(data)
 
 
+@folds(RevisionSetAside)
 def _revision_set_aside(context: Context, data: RevisionSetAside) -> Change:
     """It was passed over when its turn came; who did not know that then begins anew."""
     refused = context.state.rules.heed(context.revision, data)
     if refused:
         raise Refused(refused)
     return Change(data)
-
-
-CLUSTER_FACTS: dict[type, Callable[[Context, Any], Change]] = {
-    PodGroupObserved: _group_observed,
-    PodGroupGone: _group_gone,
-    QueueObserved: _queue_observed,
-    QuotaObserved: _quota_observed,
-    QuotaGone: _quota_gone,
-    BudgetObserved: budget_observed,
-    BudgetGone: budget_gone,
-    NamespaceObserved: _namespace_observed,
-    NamespaceGone: _namespace_gone,
-    VolumeClaimObserved: _volume_claim_observed,
-    VolumeClaimGone: _volume_claim_gone,
-    DifferenceFound: _difference_found,
-    LedgerRebuilt: _ledger_rebuilt,
-    PolicyChanged: _policy_changed,
-    PricesLearnt: _prices_learnt,
-    ConfigurationChanged: _configuration_changed,
-    FormatEnabled: _format_enabled,
-    RevisionSetAside: _revision_set_aside,
-}
-"""The handler of each type of event that is about the whole."""

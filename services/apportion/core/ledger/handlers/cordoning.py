@@ -5,7 +5,7 @@ Invariant: `cordon` says the reasons of `cordons`, and nothing of anybody else's
 """
 
 from apportion.core.devices.cordons import Cordon, added, reasons, without
-from apportion.core.ledger.handlers.change import Change, Context, Refused
+from apportion.core.ledger.handlers.change import Change, Context, Refused, folds
 from apportion.core.ledger.handlers.departures import node_of, note_left
 from apportion_schemas import (
     DeviceCordoned,
@@ -22,6 +22,7 @@ Said = (
 )  # fmt: skip
 
 
+@folds(DeviceCordoned, DeviceUncordoned, DeviceCordonLifted)
 def device(
     context: Context, data: DeviceCordoned | DeviceUncordoned | DeviceCordonLifted
 ) -> Change:
@@ -38,6 +39,7 @@ def device(
     return Change(data, node=of)
 
 
+@folds(NodeCordoned, NodeUncordoned, NodeCordonLifted)
 def node(context: Context, data: NodeCordoned | NodeUncordoned | NodeCordonLifted) -> Change:
     """Keep the node's reasons, also of one that nobody has told of yet."""
     known = context.state.nodes.get(data.node)

@@ -43,17 +43,13 @@ def note_left(state: State, node: NodeState) -> tuple[NodeState, ...]:
             del state.left[name]  # it is back, or something came to it after it left
         elif name not in state.nominated.values():
             del state.left[name]
-            _forget(state, other)
+            del state.nodes[name]
+            for device in other.by_id:
+                if state.node_of_device.get(device) == name:
+                    del state.node_of_device[device]
+            if other.fence or other.presence:
+                state.departed[name] = Departed(other.fence, other.chain, other.presence)
+                if len(state.departed) > DEPARTED_MAX:
+                    del state.departed[next(iter(state.departed))]
             found.append(other)
     return tuple(found)
-
-
-def _forget(state: State, node: NodeState) -> None:
-    del state.nodes[node.name]
-    for device in node.by_id:
-        if state.node_of_device.get(device) == node.name:
-            del state.node_of_device[device]
-    if node.fence or node.presence:
-        state.departed[node.name] = Departed(node.fence, node.chain, node.presence)
-        if len(state.departed) > DEPARTED_MAX:
-            del state.departed[next(iter(state.departed))]

@@ -6,7 +6,7 @@ thought; and of those that are noted each holds its place still.
 
 from apportion.core.ledger.handlers.change import Change, Context, Refused
 from apportion.core.ledger.state import PENDING, PodState, State
-from apportion_schemas import BudgetGone, BudgetObserved, PodEvicted
+from apportion_schemas import PodEvicted
 
 
 def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
@@ -49,18 +49,3 @@ def give_up(state: State, uid: str) -> None:
 def awaited(state: State, uid: str) -> list[PodEvicted]:
     """The evictions for this pod that are not over."""
     return [each for each in state.evictions.values() if each.beneficiary == uid]
-
-
-def budget_observed(context: Context, data: BudgetObserved) -> Change:
-    """The newest word on a disruption budget is the whole of it."""
-    context.state.budgets.setdefault(data.namespace, {})[data.budget] = data
-    return Change(data)
-
-
-def budget_gone(context: Context, data: BudgetGone) -> Change:
-    """A disruption budget left the cluster, and spares nobody any more."""
-    budgets = context.state.budgets.get(data.namespace, {})
-    budgets.pop(data.budget, None)
-    if not budgets:
-        context.state.budgets.pop(data.namespace, None)
-    return Change(data)

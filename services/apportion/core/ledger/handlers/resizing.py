@@ -11,13 +11,14 @@ from copy import copy
 from msgspec import structs
 
 from apportion.core.devices.shares import Oversold, occupy, release, retake
-from apportion.core.ledger.handlers.change import Change, Context, Refused
+from apportion.core.ledger.handlers.change import Change, Context, Refused, folds
 from apportion.core.ledger.shaping import reshape
 from apportion.core.ledger.state import NodeState, PodState, Resize, State
 from apportion_schemas import Ask, PodResized, ResizeAsked, ResizeRefused, Share
 from apportion_schemas.quantities import WHOLE
 
 
+@folds(ResizeAsked)
 def asked(context: Context, data: ResizeAsked) -> Change:
     """Note what a person wants; the newest wish for a pod is the one."""
     state = context.state
@@ -51,12 +52,14 @@ def resized(context: Context, data: PodResized, pod: PodState) -> Change:
     before = copy(pod)
     exchange(node, placed.shares, data.shares)
     pod.placement = structs.replace(placed, shares=data.shares)
-    reshape(state, pod, structs.replace(pod.submitted.shape, asks=_asks(before, data.shares)))
+    asks = _asks(pod.submitted.shape.asks, placed.shares, data.shares)
+    reshape(state, pod, structs.replace(pod.submitted.shape, asks=asks))
     pod.changed_revision = context.revision
     del state.resizes[data.pod]
     return Change(data, node=node, pod=pod, before=before)
 
 
+@folds(ResizeRefused)
 def refused(context: Context, data: ResizeRefused) -> Change:
     """The wish is over; the pod holds what it held."""
     state = context.state
@@ -102,10 +105,12 @@ def _place(share: Share) -> Share:
     return structs.replace(share, memory_mib=0, cores=0)
 
 
-def _asks(pod: PodState, shares: tuple[Share, ...]) -> tuple[Ask, ...]:
+def _asks(
+    asks: tuple[Ask, ...], before: tuple[Share, ...], after: tuple[Share, ...]
+) -> tuple[Ask, ...]:
     """What the containers ask for, with the amounts that they hold now."""
-    now = {share.container: share for share in shares}
-    held = {share.container: share for share in pod.placement.shares} if pod.placement else {}
+    held = {share.container: share for share in before}
+    now = {share.container: share for share in after}
     return tuple(
         structs.replace(
             ask,
@@ -115,5 +120,5 @@ def _asks(pod: PodState, shares: tuple[Share, ...]) -> tuple[Ask, ...]:
         )
         if now.get(ask.container) != held.get(ask.container)
         else ask
-        for ask in pod.submitted.shape.asks
+        for ask in asks
     )

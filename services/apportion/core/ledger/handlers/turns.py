@@ -41,29 +41,19 @@ def ahead(state: State, pod: PodState) -> PodState | None:
         return None
     if node.silent or not hands_out_at_allocate(node.reported.host):
         return None
-    others = (
+    # The kubelet may be about to ask for these. An adopted pod was put there by another scheduler.
+    in_flight = (
         other
         for other in node.pods.values()
-        if other.placed_revision < pod.placed_revision and _in_flight(state, other)
+        if other.placed_revision < pod.placed_revision and not other.adopted
+        if other.placement is not None and other.placement.shares
+        if other.phase is not ALLOCATED and other.uid not in state.failing
     )
-    return next((other for other in others if not _alike(other, pod, node)), None)
-
-
-def _in_flight(state: State, pod: PodState) -> bool:
-    """Whether the kubelet may be about to ask for it.
-
-    One that is adopted was put there by somebody else, and waits for nobody.
-    """
-    placed = pod.placement
-    if placed is None or not placed.shares or pod.adopted:
-        return False
-    return pod.phase is not ALLOCATED and pod.uid not in state.failing
-
-
-def _alike(one: PodState, other: PodState, node: NodeState) -> bool:
-    """Whether their containers get the same, whichever of the two pods they are of."""
-    first = _edits(one, node)
-    return first is not None and first == _edits(other, node)
+    for other in in_flight:
+        edits = _edits(other, node)
+        if edits is None or edits != _edits(pod, node):
+            return other
+    return None
 
 
 def _edits(pod: PodState, node: NodeState) -> list[Edits] | None:

@@ -7,7 +7,7 @@ by now. Invariants: a pod of which nothing is known takes at most as many device
 asked for; and no slice is offered on which a pod may run that is charged with none.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from msgspec import structs
 
@@ -29,49 +29,37 @@ def taken(claim: Claim, node: NodeState, known: Known = ()) -> PodAdopted | None
     (`NodeObserved.unnamed_families`). HAMi fails closed there as well. `known` are the ways in
     which cards may be cut (`knownMigGeometries`).
     """
-    if _on_unreported_slices(claim, node):
+    cut = {each.device.id: each.device for each in node.devices if each.device.mode == "mig"}
+    on_unreported_slices = (
+        any(device.family in claim.families for device in cut.values())
+        if claim.unclear
+        else any(held.device in cut and not (held.instance or held.place) for held in claim.held)
+    )
+    if on_unreported_slices:
         return None
+    present = sorted(
+        (each for each in node.devices if each.present), key=lambda each: -each.memory_free_mib
+    )
     devices = {
-        family: sorted(_of(node, family), key=lambda each: -each.memory_free_mib)
+        family: [each for each in present if each.device.family == family]
         for family in claim.families
     }
     if not any(devices.values()):
         return None
     shares: list[Share] = []
     for wanted in claim.wanted:
-        for device in _next(devices.get(wanted.family, []), wanted.devices):
+        left = devices.get(wanted.family, [])
+        for device in left[: wanted.devices]:
             rest = list(_rest(device, wanted, known))
             if not rest and device.device.mode == "mig":
                 return None
             shares += rest
+        del left[: wanted.devices]  # no other container is charged with them
+    doubted = f": {claim.doubted[0]} is its author's word" if claim.doubted else ""
     return PodAdopted(
         pod=claim.submitted.uid, node=node.name, submitted=_asking(claim),
-        shares=tuple(shares), evidence=_evidence(claim), running=True,
+        shares=tuple(shares), evidence=f"{EVIDENCE}{doubted}"[:TEXT_MAX], running=True,
     )  # fmt: skip
-
-
-def _on_unreported_slices(claim: Claim, node: NodeState) -> bool:
-    """Whether the pod's scheduler put it onto slices of a card that its annotations do not name."""
-    cut = {each.device.id for each in node.devices if each.device.mode == "mig"}
-    if claim.unclear:
-        return any(node.by_id[name].device.family in claim.families for name in cut)
-    return any(held.device in cut and not (held.instance or held.place) for held in claim.held)
-
-
-def _evidence(claim: Claim) -> str:
-    doubted = f": {claim.doubted[0]} is its author's word" if claim.doubted else ""
-    return f"{EVIDENCE}{doubted}"[:TEXT_MAX]
-
-
-def _of(node: NodeState, family: str) -> Iterator[DeviceState]:
-    return (each for each in node.devices if each.present and each.device.family == family)
-
-
-def _next(devices: list[DeviceState], count: int) -> Iterable[DeviceState]:
-    """So many of them, which are none of the others' any more."""
-    found = devices[:count]
-    del devices[:count]
-    return found
 
 
 def _rest(state: DeviceState, wanted: Wanted, known: Known) -> Iterator[Share]:

@@ -217,8 +217,11 @@ class Neighbours:
         self.count(len(self._uncounted))
         found = self._matching.get((selector, spread))
         if found is None:
-            if len(self._matching) >= SELECTORS_MAX:
-                self._forget()
+            if len(self._matching) >= SELECTORS_MAX:  # whoever holds counts asks for new ones
+                self.epoch += 1
+                self._matching.clear()
+                for kind in self._kinds.values():
+                    kind.counts = []
             found = self._matching[selector, spread] = Counts(self._clock)
             self._by_label = self._by_label or bool(selector.by_label)
             for kind in self._kinds.values():
@@ -254,27 +257,22 @@ class Neighbours:
         return True
 
     def _means(self, counted: _Counted, kind: _Kind) -> bool:
-        """Whether such pods are counted."""
         selector, spread = counted
         if spread and kind.terminating:
             return False
         return self._selects(selector, kind.namespace, kind.labels)
 
     def _selects(self, selector: PodSelector, namespace: str, labels: dict[str, str]) -> bool:
-        """Whether the selector means a pod of that namespace with these labels."""
-        if selector.by_label:
-            if namespace not in selector.namespaces and not meet(
-                self._labels_of(namespace), selector.by_label
-            ):
+        if namespace not in selector.namespaces:
+            if selector.by_label:
+                known = self._state.namespaces.get(namespace)
+                # Its name is one of the labels of a namespace on every API server.
+                own = {**(known.labels if known is not None else {}), NAME_LABEL: namespace}
+                if not meet(own, selector.by_label):
+                    return False
+            elif selector.namespaces:
                 return False
-        elif selector.namespaces and namespace not in selector.namespaces:
-            return False
         return meet(labels, selector.expressions)
-
-    def _labels_of(self, namespace: str) -> dict[str, str]:
-        """The labels of a namespace; its name is one of them on every API server."""
-        known = self._state.namespaces.get(namespace)
-        return {**(known.labels if known is not None else {}), NAME_LABEL: namespace}
 
     def _activate(self) -> None:
         self.active = True
@@ -332,13 +330,6 @@ class Neighbours:
             terms = (t for t in self._guards if self._selects(t.pods, pod.namespace, pod.labels))
             found = self._against[key] = tuple(sorted(terms, key=_encode))
         return found
-
-    def _forget(self) -> None:
-        """Count for nobody any more; whoever holds counts asks for new ones."""
-        self.epoch += 1
-        self._matching.clear()
-        for kind in self._kinds.values():
-            kind.counts = []
 
 
 def _others_of(node: NodeState) -> tuple[Neighbour, ...]:

@@ -57,7 +57,10 @@ class Relations:
         """Work everything out again if a count or a node changed; whether one did."""
         if self._epoch != self._neighbours.epoch:
             self._epoch = self._neighbours.epoch
-            self._watched = self._counts()
+            wishes, counts = self._wishes, self._neighbours.counts
+            terms = (*wishes.affinity, *wishes.anti_affinity, *(p.term for p in wishes.preferred))
+            self._watched = [counts(term.pods) for term in terms]
+            self._watched += [counts(spread.pods, spread=True) for spread in wishes.spread]
         guards = [self._neighbours.owners(term) for term in self._guards]
         seen = (
             columns.generation,
@@ -85,12 +88,6 @@ class Relations:
             counted &= self._domains.ids(columns, key) != NO_VALUE
         return counted
 
-    def _counts(self) -> list[Counts]:
-        wishes, counts = self._wishes, self._neighbours.counts
-        terms = (*wishes.affinity, *wishes.anti_affinity, *(p.term for p in wishes.preferred))
-        near = [counts(term.pods) for term in terms]
-        return near + [counts(spread.pods, spread=True) for spread in wishes.spread]
-
     # -------------------------------------------------------------- filters
 
     def _refuse(self, columns: Columns, eligible: Eligible) -> None:
@@ -98,8 +95,13 @@ class Relations:
         offset = len(self._wishes.affinity)
         for at, spread in enumerate(self._wishes.spread, offset):
             if spread.required:
+                # The pod leaves the domain at most `max_skew` above the one with fewest.
                 counted = self._counted(columns, spread, eligible)
-                fits = self._spread(columns, spread, counted, itself=self._itself[at])
+                ids = self._domains.ids(columns, spread.topology_key)
+                pods = self._neighbours.counts(spread.pods, spread=True).rows(columns)
+                sums = _sums(ids, pods, counted)
+                least = sums.least if sums.domains >= spread.min_domains else 0
+                fits = counted & (sums.here + int(self._itself[at]) - least <= spread.max_skew)
                 self._stop(~fits, RefusalCode.TOPOLOGY_SPREAD_EXCEEDED)
         for term in self._wishes.anti_affinity:
             self._stop(self._at(columns, term).pods > 0, RefusalCode.POD_ANTI_AFFINITY)
@@ -107,32 +109,17 @@ class Relations:
             kept = self._in_domain(columns, term.topology_key, self._neighbours.owners(term))
             self._stop(kept.pods > 0, RefusalCode.POD_ANTI_AFFINITY)
         if self._wishes.affinity:
-            self._stop(~self._affinity(columns), RefusalCode.POD_AFFINITY_MISMATCH)
+            # Every term has a pod in the domain; the first pod of its sort needs only the label.
+            terms = [self._at(columns, term) for term in self._wishes.affinity]
+            labelled = np.logical_and.reduce([here.ids != NO_VALUE for here in terms])
+            near = np.logical_and.reduce([here.pods > 0 for here in terms])
+            is_first = not any(here.pods.any() for here in terms)
+            is_first = is_first and all(self._itself[: len(terms)])
+            self._stop(~(labelled & (near | is_first)), RefusalCode.POD_AFFINITY_MISMATCH)
 
     def _stop(self, where: Flags, code: RefusalCode) -> None:
         """Refuse these rows; the filters are called last first, so the first one's name stays."""
         self.ranks[where] = RANK[code]
-
-    def _affinity(self, columns: Columns) -> Flags:
-        """Every term has a pod in the domain; the first pod of its sort needs only the label."""
-        terms = [self._at(columns, term) for term in self._wishes.affinity]
-        labelled = np.logical_and.reduce([here.ids != NO_VALUE for here in terms])
-        near = np.logical_and.reduce([here.pods > 0 for here in terms])
-        nobody = not any(here.pods.any() for here in terms)
-        itself = all(self._itself[: len(terms)])
-        found: Flags = labelled & (near | (nobody and itself))
-        return found
-
-    def _spread(
-        self, columns: Columns, spread: SpreadConstraint, counted: Flags, *, itself: bool
-    ) -> Flags:
-        """Where the pod leaves the domain at most `max_skew` above the one with fewest."""
-        ids = self._domains.ids(columns, spread.topology_key)
-        pods = self._neighbours.counts(spread.pods, spread=True).rows(columns)
-        sums = _sums(ids, pods, counted)
-        least = sums.least if sums.domains >= spread.min_domains else 0
-        found: Flags = counted & (sums.here + int(itself) - least <= spread.max_skew)
-        return found
 
     # -------------------------------------------------------------- points
 

@@ -15,14 +15,13 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from apportion.core.devices.demand import Demand
-from apportion.core.devices.geometries import Place
 from apportion.core.devices.shares import DeviceState, slice_mask, template_cpu
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import HOST, Columns
 from apportion.core.placement.scores.devices import Order
-from apportion_schemas import Ask, Device, MigInstance, Share
+from apportion_schemas import Device, MigInstance, Share
 
 STEPS_MAX: Final = 64
 """Choices that are tried for one pod on one node, those of equal devices counted once."""
@@ -93,7 +92,14 @@ def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, .
     numa_bind = class_.shape.devices.numa_bind
     order = class_.device_order(columns, row)
     room = _Room(columns, row)
-    for chosen in _candidates(room, numa_bind=numa_bind):
+    candidates: list[Sequence[int]] = [range(len(room.devices))]
+    if numa_bind:  # those of one NUMA node after the other
+        nodes = [state.device.numa for state in room.devices]
+        candidates = [
+            [at for at, node in enumerate(nodes) if node == numa]
+            for numa in sorted({numa for numa in nodes if numa is not None})
+        ]
+    for chosen in candidates:
         shares = _assign(class_, row, room, chosen, order)
         if shares is None and len(class_.asks) > 1:
             shares = _Search(class_, row, chosen, order).run(_Room(columns, row))
@@ -112,16 +118,6 @@ def _one_share(class_: PlacementClass, columns: Columns, row: int) -> Share | No
     state, kind = columns.nodes[row].devices[at], columns.kind.item(row, HOST + 1 + at)
     left = (state.taken, state.group, state.memory_free_mib) if ask.cuts_instances else UNCUT
     return _share(ask, kind, state, left) if _has_place(ask, kind, left) else None
-
-
-def _candidates(room: _Room, *, numa_bind: bool) -> Iterator[Sequence[int]]:
-    """The positions to choose among: all devices, or those of one NUMA node after the other."""
-    if not numa_bind:
-        yield range(len(room.devices))
-        return
-    nodes = [state.device.numa for state in room.devices]
-    for numa in sorted({numa for numa in nodes if numa is not None}):
-        yield [at for at, node in enumerate(nodes) if node == numa]
 
 
 def _assign(
@@ -245,12 +241,18 @@ def _choose(
     if ask.module > 1:
         some = next(_sets(ask, picked, room), None)
         return {at: room.share(ask, at) for at in some} if some is not None else None
-    linked = _linked([room.devices[at].device for at in picked], count)
+    devices = [room.devices[at].device for at in picked]
+    linked: Sequence[int] = range(count)
+    if [device for device in devices if device.nvlink_lanes]:
+        # The best linked of several. A single one is that which is linked least, where links
+        # decide: the others stay together (HAMi, `computeWorstSingleCard`).
+        linked = (least_linked(devices),)
+        if count > 1:
+            linked = best_linked(devices, count).positions
     return {picked[at]: room.share(ask, picked[at]) for at in linked}
 
 
 def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> list[int]:
-    """The devices that have enough for a share of the ask."""
     needs, kinds, free = ask.needs, room.kinds, room.free
     fitting = [at for at in chosen if not packed.lacking(free[at], needs[kinds[at]])]
     if ask.cuts_instances:
@@ -259,17 +261,6 @@ def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> l
         elsewhere = ask.elsewhere[row].tolist()[HOST + 1 :]
         fitting = [at for at in fitting if not elsewhere[at]]
     return fitting
-
-
-def _linked(fitting: list[Device], count: int) -> Sequence[int]:
-    """The positions of those to take: the best linked of several, else the first.
-
-    A single one is that which is linked least, where links decide: the others stay together (HAMi,
-    `computeWorstSingleCard`).
-    """
-    if not any(device.nvlink_lanes for device in fitting):
-        return range(count)
-    return (least_linked(fitting),) if count == 1 else best_linked(fitting, count).positions
 
 
 def _has_place(ask: AskColumns, kind: int, left: Left) -> bool:
@@ -282,20 +273,16 @@ def _has_place(ask: AskColumns, kind: int, left: Left) -> bool:
 
 
 def _share(ask: AskColumns, kind: int, state: DeviceState, left: Left) -> Share:
-    """The share of a device of this kind."""
     wanted, device = ask.demand_of(kind), state.device
-    if wanted.profile is not None:
-        return _instance_share(ask.ask, device, *next(wanted.free_places(*left)))
-    return Share(
-        container=ask.ask.container,
-        device=device.id,
-        memory_mib=wanted.memory_mib,
-        cores=wanted.cores,
-        template=wanted.template,
-    )
-
-
-def _instance_share(ask: Ask, device: Device, place: Place, memory_mib: int) -> Share:
+    if wanted.profile is None:
+        return Share(
+            container=ask.ask.container,
+            device=device.id,
+            memory_mib=wanted.memory_mib,
+            cores=wanted.cores,
+            template=wanted.template,
+        )
+    place, memory_mib = next(wanted.free_places(*left))
     instance = MigInstance(
         profile=place.profile.name,
         start=place.start,
@@ -304,7 +291,7 @@ def _instance_share(ask: Ask, device: Device, place: Place, memory_mib: int) -> 
         position=place.position,
     )
     return Share(
-        container=ask.container,
+        container=ask.ask.container,
         device=device.id,
         memory_mib=memory_mib,
         cores=0,  # it brings its own
@@ -332,7 +319,8 @@ def best_linked(devices: Sequence[Device], count: int) -> Linked:
     """`count` of these devices, at least so many, with as many lanes between them as can be."""
     lanes = [[_lanes(one, other) for other in devices] for one in devices]
     if count >= len(devices):
-        return _sum(lanes, tuple(range(len(devices))))
+        pairs = [sum(row[at + 1 :]) for at, row in enumerate(lanes)]
+        return Linked(tuple(range(len(devices))), sum(pairs))
     bound = max(map(max, lanes)) * count * (count - 1) // 2
     best = Linked(tuple(range(count)), -1)
     for seed in range(min(SEEDS_MAX, len(devices))):
@@ -357,7 +345,6 @@ def _lanes(one: Device, other: Device) -> int:
 
 
 def _grown(lanes: list[list[int]], seed: int, count: int) -> Linked:
-    """The set that grows from the seed."""
     taken, total = [seed], 0
     gains = list(lanes[seed])
     left = [position for position in range(len(lanes)) if position != seed]
@@ -368,8 +355,3 @@ def _grown(lanes: list[list[int]], seed: int, count: int) -> Linked:
         left.remove(nearest)
         gains = [gain + more for gain, more in zip(gains, lanes[nearest], strict=True)]
     return Linked(tuple(sorted(taken)), total)
-
-
-def _sum(lanes: list[list[int]], positions: tuple[int, ...]) -> Linked:
-    pairs = ((one, other) for one in positions for other in positions if one < other)
-    return Linked(positions, sum(lanes[one][other] for one, other in pairs))

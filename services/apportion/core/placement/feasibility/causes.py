@@ -42,7 +42,7 @@ OF_VOLUMES: Final = (
         unit=Unit.VOLUMES,
     ),
 )
-"""Where the volumes of a pod are, and how many a node can have, which `volume_needs` answers."""
+"""Where the volumes of a pod are, and how many a node can have, which `volumes` answers."""
 
 OF_NEIGHBOURS: Final = (
     Cause(

@@ -14,7 +14,7 @@ from apportion.core.placement.feasibility.descriptors import (
     Unit,
     pairs,
 )
-from apportion_schemas import Disk, HostPort, NodeExpression, RefusalCode, Shape, Taint, Toleration
+from apportion_schemas import HostPort, NodeExpression, RefusalCode, Shape, Taint, Toleration
 
 YES, NO = (1, 1), (1, 0)
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -91,7 +91,6 @@ def _keeping_out(node: NodeState) -> list[Taint]:
 
 
 def _tolerated(shape: Shape, taints: list[Taint]) -> int:
-    """How many of these taints the pod tolerates."""
     tolerations = shape.node.tolerations
     return sum(any(_tolerates(each, taint) for each in tolerations) for taint in taints)
 
@@ -176,11 +175,10 @@ def disks(shape: Shape, node: NodeState) -> tuple[int, int]:
     taken = [disk for pod in node.pods.values() for disk in pod.submitted.shape.node.disks]
     if node.observed is not None:
         taken += [disk for each in node.observed.others for disk in each.disks]
-    return len(wanted), sum(not any(_conflict(each, one) for one in taken) for each in wanted)
-
-
-def _conflict(left: Disk, right: Disk) -> bool:
-    return left.name == right.name and not (left.read_only and right.read_only)
+    held = {disk.name for disk in taken}
+    written = {disk.name for disk in taken if not disk.read_only}
+    free = [each for each in wanted if each.name not in (written if each.read_only else held)]
+    return len(wanted), len(free)
 
 
 def matches(term: tuple[NodeExpression, ...], node: NodeState) -> bool:
@@ -204,17 +202,12 @@ def holds(expression: NodeExpression, value: str | None) -> bool:
             return value is not None
         case "DoesNotExist":
             return value is None
-        case "Gt" | "Lt":
-            return _compares(expression, value)
-
-
-def _compares(expression: NodeExpression, value: str | None) -> bool:
-    """`Gt` and `Lt` compare integers; whatever is not one does not match."""
-    try:
-        left, right = int(value or ""), int(expression.values[0])
-    except (ValueError, IndexError):
-        return False
-    return left > right if expression.operator == "Gt" else left < right
+        case "Gt" | "Lt":  # they compare integers; whatever is not one does not match
+            try:
+                left, right = int(value or ""), int(expression.values[0])
+            except (ValueError, IndexError):
+                return False
+            return left > right if expression.operator == "Gt" else left < right
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -93,10 +93,17 @@ class AskColumns:
             self._flatten()
         wants = self.constraints
         if wants.indexes or wants.use_ids or wants.nouse_ids:
-            if self.elsewhere is None or self.elsewhere.shape != columns.kind.shape:
-                self.elsewhere = _widened(self.elsewhere, columns)
-                self._elsewhere = flags(self.elsewhere)
-            self.elsewhere[rows] = np.logical_or(*unnamed(columns, wants, rows))
+            marks = self.elsewhere
+            if marks is None or marks.shape != columns.kind.shape:
+                # Of rows that stand where they stood the marks are as they were; if others stand
+                # there, every row is looked at again.
+                wider = np.zeros(columns.kind.shape, np.bool_)
+                if marks is not None and len(marks) == len(wider):
+                    wider[:, HOST + 1 :] = True
+                    wider[:, : marks.shape[1]] = marks
+                self.elsewhere, self._elsewhere = wider, flags(wider)
+                marks = wider
+            marks[rows] = np.logical_or(*unnamed(columns, wants, rows))
 
     def demand_of(self, kind: int) -> Demand:
         """What the ask comes to on a device of a kind that does not refuse it."""
@@ -216,15 +223,6 @@ def unnamed(
         by_index = ~np.isin(indexes, wants.indexes)
     by_id[:, HOST] = by_index[:, HOST] = False
     return by_id, by_index
-
-
-def _widened(marks: NDArray[np.bool_] | None, columns: Columns) -> NDArray[np.bool_]:
-    """Marks of all rows; of those that stand where they stood, as they were."""
-    wider = np.zeros(columns.kind.shape, np.bool_)
-    if marks is not None and len(marks) == len(wider):  # of others every row is looked at again
-        wider[:, HOST + 1 :] = True
-        wider[:, : marks.shape[1]] = marks
-    return wider
 
 
 def flags(answers: NDArray[np.bool_]) -> memoryview:

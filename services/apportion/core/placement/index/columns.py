@@ -163,20 +163,17 @@ class Columns:
             for node in self._state.nodes.values():
                 self.touch(node)
         if self._touched:
-            self._refresh_touched()
+            touched, self._touched = self._touched, {}
+            if self._any_anew:
+                self._make_room(touched)
+            row_of = self._row_of
+            for name, touch in touched.items():
+                row: Int64 = row_of[name]
+                self._refresh(row, touch.node, touch.shares)
+                self.changed.append(row)
         if self._cut_otherwise:
             self._cut_otherwise = False
             _cut_anew(self)
-
-    def _refresh_touched(self) -> None:
-        touched, self._touched = self._touched, {}
-        if self._any_anew:
-            self._make_room(touched)
-        row_of = self._row_of
-        for name, touch in touched.items():
-            row: Int64 = row_of[name]
-            self._refresh(row, touch.node, touch.shares)
-            self.changed.append(row)
 
     def changed_from(self, begin: Int64) -> Int64:
         """Fill `some` with the rows that the log of changes has from that place on; how many."""
@@ -307,11 +304,17 @@ class Columns:
             sums[at + MEMORY], sums[at + MEMORY_FREE], sums[at + CORES], sums[at + CORES_FREE]
         )
         cpu_milli: Int64 = packed.compute_of(self.flat_free[row * self.width + HOST])
-        self.flat_left[row] = _left(self.flat_load[row], cpu_milli, len(node.devices))
+        load: Int64 = self.flat_load[row]
+        left: Int64 = (POINTS - load) // (POINTS // 100) * len(node.devices)
+        left += cpu_milli // CPU_MILLI_PER_PERCENT
+        self.flat_left[row] = min(left, LEFT_MAX)
 
     def _refresh_all(self, row: Int64, node: NodeState) -> None:
         devices = [state.device for state in node.devices]
-        if _differs(self._facts[row], node, devices):
+        reported, observed, gone, cordon, silent, known = self._facts[row]
+        same = node.reported is reported and node.observed is observed and node.gone == gone
+        same = same and node.cordon == cordon and node.silent == silent
+        if not same or devices != known:
             newest = (node.reported, node.observed, node.gone)
             self._facts[row] = (*newest, node.cordon, node.silent, devices)
             self._refresh_facts(row, node, devices)
@@ -369,8 +372,10 @@ class Columns:
         sums = self.sums[row]
         sums[MEMORY] = sum(device.memory_mib for device in devices)
         sums[CORES] = sum(device.cores for device in devices)
-        self.schedulable[row] = _schedulable(node)
         taints = node.observed.taints if node.observed else ()
+        open_to_all = node.ready and not (node.cordon or node.drained or node.foreign_plugin)
+        open_to_all = open_to_all and not any(each.effect in _KEEPS_OUT for each in taints)
+        self.schedulable[row] = open_to_all
         self.discouraging[row] = any(each.effect == PREFERABLY_NOT for each in taints)
 
 
@@ -400,23 +405,7 @@ def _move(columns: Columns, was: Rows, now: Rows, rows: Int64, width: Int64) -> 
             target[now, : column.shape[1]] = column[was]
 
 
-def _differs(facts: NodeFacts, node: NodeState, devices: list[Device]) -> bool:
-    """Whether more than amounts has changed of the node."""
-    reported, observed, gone, cordon, silent, known = facts
-    same = node.reported is reported and node.observed is observed and node.gone == gone
-    closed = node.cordon == cordon and node.silent == silent
-    return not (same and closed and devices == known)
-
-
-def _schedulable(node: NodeState) -> bool:
-    """Whether it keeps out no pod that has no wishes of its own."""
-    taints = node.observed.taints if node.observed else ()
-    open_to_all = node.ready and not (node.cordon or node.drained or node.foreign_plugin)
-    return open_to_all and not any(each.effect in _KEEPS_OUT for each in taints)
-
-
 def _refresh_host(columns: Columns, row: Int64, node: NodeState) -> None:
-    """What is free of the host, and its load."""
     host = node.host
     memory_mib: Int64 = host.memory_mib
     cpu_milli: Int64 = host.cpu_milli
@@ -433,13 +422,6 @@ def _sum_free(sums: NDArray[np.int64], node: NodeState) -> None:
     sums[CORES_FREE] = sum(state.cores_free for state in node.devices)
 
 
-def _left(load: Int64, cpu_milli: Int64, devices: Int64) -> Int64:
-    """What is left of a node's devices and CPU, in percent of a device."""
-    left: Int64 = (POINTS - load) // (POINTS // 100) * devices
-    left += cpu_milli // CPU_MILLI_PER_PERCENT
-    return min(left, LEFT_MAX)
-
-
 def _cut(state: DeviceState, geometries: Known) -> int:
     """How a card is cut: its slices, and its group where cards may be cut in groups."""
     taken = state.taken
@@ -451,7 +433,6 @@ def _cut(state: DeviceState, geometries: Known) -> int:
 
 
 def _column(node: NodeState, state: DeviceState) -> Int64:
-    """The column of a device of the node."""
     at: Int64 = HOST + 1
     for each in node.devices:
         if each is state:

@@ -17,7 +17,7 @@ from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.labels import Flags
 from apportion.core.placement.index.packed import POINTS, Int32s, UInt8s
 from apportion.core.placement.index.row_log import Rows
-from apportion.core.placement.volume_needs import Terms
+from apportion.core.placement.volumes import Terms
 from apportion_schemas import RefusalCode, Shape, SpreadConstraint
 
 AFFINITY_WEIGHT: Final = 2
@@ -75,6 +75,7 @@ class FactColumns:
         self._shape = shape
         self._places = places
         self._spreads = bool(shape.pods.spread)
+        self._untainted = self._spreads and any(each.untainted for each in shape.pods.spread)
         self.resize(0)
 
     def resize(self, rows: int) -> None:
@@ -96,30 +97,22 @@ class FactColumns:
         for row in rows[~(vacant | answered)].tolist():
             code = facts_refusal(self._shape, columns.nodes[row])
             self.ranks[row] = FITS if code is None else RANK[code]
-        if self._places:
-            self._look_at_volumes(columns, rows)
+        if self._places:  # from the other nodes a volume cannot be had
+            there: Flags = np.ones(len(rows), np.bool_)
+            for terms in self._places:
+                matches = [columns.labels.match(columns, term, rows) for term in terms]
+                there &= np.logical_or.reduce(matches) if matches else False
+            away = rows[~there]
+            self.ranks[away[self.ranks[away] == FITS]] = _VOLUME_ELSEWHERE
         self._node_ok[rows] = self.ranks[rows] == FITS
-        if self._spreads:
-            self._look_at_eligible(columns, rows, allowed)
+        if self._spreads:  # nodes that are closed count as well
+            nodes = [columns.nodes[row] for row in rows.tolist()]
+            self.eligible.present[rows] = [node.present for node in nodes]
+            self.eligible.allowed[rows] = allowed
+            if self._untainted:
+                amounts = [taints(self._shape, node) for node in nodes]
+                self.eligible.tolerated[rows] = [has >= needed for needed, has in amounts]
         return self._look_at_preferences(columns, rows)
-
-    def _look_at_volumes(self, columns: Columns, rows: Rows) -> None:
-        """From the other nodes a volume cannot be had."""
-        there: Flags = np.ones(len(rows), np.bool_)
-        for terms in self._places:
-            matches = [columns.labels.match(columns, term, rows) for term in terms]
-            there &= np.logical_or.reduce(matches) if matches else False
-        away = rows[~there]
-        self.ranks[away[self.ranks[away] == FITS]] = _VOLUME_ELSEWHERE
-
-    def _look_at_eligible(self, columns: Columns, rows: Rows, allowed: Flags) -> None:
-        """Also nodes that are closed count."""
-        nodes = [columns.nodes[row] for row in rows.tolist()]
-        self.eligible.present[rows] = [node.present for node in nodes]
-        self.eligible.allowed[rows] = allowed
-        if any(spread.untainted for spread in self._shape.pods.spread):
-            amounts = (taints(self._shape, node) for node in nodes)
-            self.eligible.tolerated[rows] = [available >= needed for needed, available in amounts]
 
     @property
     def prefers(self) -> bool:

@@ -74,6 +74,5 @@ class Scoreboard:
         return rows
 
     def _make_room(self, count: int) -> None:
-        """Room for so many of the best."""
         self._found: Int64s = np.zeros(count, np.int64).data
         self._top: Int64s = np.zeros(count, np.int64).data

@@ -62,9 +62,24 @@ class Queues(Holdings):
 
     def observe(self, change: Change) -> bool:
         """Take note of what the fold changed; whether a queue may now hold more than before."""
-        if isinstance(change.data, QueueObserved):
-            self._learn(change.data)
-        return self.active and self._follow(change)
+        data = change.data
+        freed = isinstance(data, QueueObserved)
+        if isinstance(data, QueueObserved):
+            self._learn(data)
+        if not self.active:
+            return False
+        if isinstance(data, ConfigurationChanged) or (change.refused and type(data) is PodPlaced):
+            self.note_freed()
+            freed = True
+        if isinstance(data, ConfigurationChanged):
+            for queue in self._state.queues.values():
+                self._learn(queue)
+        if change.node is not None and isinstance(data, OFFERS):
+            self._totals.touch(change.node)
+        if isinstance(data, PodGroupObserved):
+            for pod in self._state.groups[data.group].pods.values():
+                freed |= self.note(pod)
+        return self.follow(change) or freed
 
     def exceeded(
         self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
@@ -114,22 +129,6 @@ class Queues(Holdings):
             self._quotas[queue.queue] = quota
             self.activate()
 
-    def _follow(self, change: Change) -> bool:
-        data = change.data
-        freed = isinstance(data, QueueObserved)
-        if isinstance(data, ConfigurationChanged) or (change.refused and type(data) is PodPlaced):
-            self.note_freed()
-            freed = True
-        if isinstance(data, ConfigurationChanged):
-            for queue in self._state.queues.values():
-                self._learn(queue)
-        if change.node is not None and isinstance(data, OFFERS):
-            self._totals.touch(change.node)
-        if isinstance(data, PodGroupObserved):
-            for pod in self._state.groups[data.group].pods.values():
-                freed |= self.note(pod)
-        return self.follow(change) or freed
-
 
 class _Totals:
     """What the cluster offers; a node that is told of anew is counted anew."""
@@ -160,8 +159,15 @@ class _Totals:
         for _ in range(min(nodes, len(self._touched))):
             name, node = self._touched.popitem()
             self._sum.subtract(self._of.get(name, {}))
-            self._of[name] = _offered(node)
-            self._sum.update(self._of[name])
+            offered = self._of[name] = Counter()
+            if node.present:
+                offered[quotas.CPU] = node.host.cpu_milli
+                offered[quotas.MEMORY] = node.host.memory_mib
+            for device in (each.device for each in node.devices if node.present and each.present):
+                offered[SHARES, device.family] += device.slots
+                offered[DEVICE_MEMORY, device.family] += device.memory_mib
+                offered[CORES, device.family] += device.cores
+            self._sum.update(offered)
             self._moved = True
         return not self._touched
 
@@ -169,18 +175,3 @@ class _Totals:
         """The greatest part that this is of what the cluster offers."""
         parts = (held.get(amount, 0) / much for amount, much in self._sum.items() if much > 0)
         return max(parts, default=0.0)
-
-
-def _offered(node: NodeState) -> Counter[Amount]:
-    offered: Counter[Amount] = Counter()
-    if not node.present:
-        return offered
-    offered[quotas.CPU] = node.host.cpu_milli
-    offered[quotas.MEMORY] = node.host.memory_mib
-    for each in node.devices:
-        device = each.device
-        if each.present:
-            offered[SHARES, device.family] += device.slots
-            offered[DEVICE_MEMORY, device.family] += device.memory_mib
-            offered[CORES, device.family] += device.cores
-    return offered

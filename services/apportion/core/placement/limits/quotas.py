@@ -150,7 +150,10 @@ class NamespaceQuota:
         self._name = quota.quota
         self._bounds = []
         for resource, most in sorted(quota.hard.items()):
-            amount, unit = names.get(_resource_of(resource), (PODS, 1))
+            claimed = resource
+            for prefix in _OF_CLAIMS:
+                claimed = claimed.removeprefix(prefix)
+            amount, unit = names.get(claimed, (PODS, 1))
             if amount[0] in COUNTED:
                 self._bounds.append(Bound(resource, amount, most * unit, unit))
 
@@ -173,13 +176,6 @@ class NamespaceQuota:
                 )
                 return LimitExceeded(RefusalCode.QUOTA_EXCEEDED, quota=shortage)
         return None
-
-
-def _resource_of(name: str) -> str:
-    """The resource that an entry of `spec.hard` is about."""
-    for prefix in _OF_CLAIMS:
-        name = name.removeprefix(prefix)
-    return name
 
 
 def _ceil(amount: int, unit: int) -> int:

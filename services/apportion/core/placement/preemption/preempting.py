@@ -24,8 +24,7 @@ from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.preemption.gang_room import GangRoom
 from apportion.core.placement.preemption.victims import DryRun, Victims, eviction
 from apportion.core.placement.queueing.keys import gang_key
-from apportion.core.placement.queueing.reporting import refusal_of
-from apportion.core.placement.queueing.shape_queue import ShapeQueue, Turn, is_pending
+from apportion.core.placement.queueing.shape_queue import ShapeQueue, Turn, is_pending, refusal_of
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.refusals import Refusing
 from apportion_schemas import (
@@ -69,7 +68,10 @@ class Search:
 
     def go_on(self, tries_max: Int64) -> bool:
         """Try so many nodes; whether that was all that there is to try."""
-        while self.rows and not self._enough():
+        while self.rows:
+            best = self.best
+            if self._compared >= COMPARED_MAX and best is not None and not best.budgets:
+                break  # so many were found that more would not be compared
             if tries_max <= 0:
                 return False
             tries_max -= 1
@@ -77,16 +79,11 @@ class Search:
             if found is None:
                 continue
             self._compared += 1
-            if self.best is None or found.better_than(self.best):
+            if best is None or found.better_than(best):
                 self.best = found
             if not found.units:  # nobody has to go: there is room once those go who leave already
                 self.rows.clear()
         return True
-
-    def _enough(self) -> bool:
-        """Whether so many were found that more would not be compared."""
-        best = self.best
-        return self._compared >= COMPARED_MAX and best is not None and not best.budgets
 
 
 class _Vain(NamedTuple):
@@ -138,7 +135,13 @@ class Preempting:
             self._least = min(self._least, priority)
             self._highest = max(self._highest, priority)
         elif kind in _SETTLES and (self._nominated or self._state.nominated):
-            return self._follow()
+            now = self._state.nominated
+            ended = {uid: node for uid, node in self._nominated.items() if now.get(uid) != node}
+            if ended or len(now) != len(self._nominated):
+                self._nominated = dict(now)
+            for name in sorted(set(ended.values()) & self._state.nodes.keys()):
+                self._finder.columns.touch(self._state.nodes[name], ())
+            return bool(ended)
         return False
 
     def look_again(self) -> None:
@@ -160,16 +163,6 @@ class Preempting:
         pods = [] if group is None else list(group.pods.values())
         if len({(each.submitted.priority, each.submitted.evictable) for each in pods}) > 1:
             self._in_vain.clear()
-
-    def _follow(self) -> bool:
-        """Take over who is nominated; whether a node is kept for somebody no longer."""
-        now = self._state.nominated
-        ended = {uid: node for uid, node in self._nominated.items() if now.get(uid) != node}
-        if ended or len(now) != len(self._nominated):
-            self._nominated = dict(now)
-        for name in sorted(set(ended.values()) & self._state.nodes.keys()):
-            self._finder.columns.touch(self._state.nodes[name], ())
-        return bool(ended)
 
     def decide(self) -> tuple[list[PodEvicted | PodRefused], bool]:
         """Whom to evict now, for one pod or gang; and whether there is more to look for.
@@ -205,16 +198,16 @@ class Preempting:
             pod = self._state.pods.get(uid)
             if pod is None or not is_pending(self._state, pod) or not self._waiting.owns(pod):
                 continue
-            if not awaited(self._state, uid):
-                found.append(self._refusal(pod))
+            if awaited(self._state, uid):
+                continue
+            alone = self._refusing.reasons(pod)
+            if pod.refusal is not None and (pod.submitted.group or not alone.counts):
+                found.append(
+                    pod.refusal
+                )  # one of a gang that would fit alone waits for what it did
+            else:
+                found.append(refusal_of(pod, alone))
         return found
-
-    def _refusal(self, pod: PodState) -> PodRefused:
-        """Why the pod waits, now; one of a gang that would fit alone waits for what it did."""
-        alone = self._refusing.reasons(pod)
-        if pod.refusal is not None and (pod.submitted.group or not alone.counts):
-            return pod.refusal
-        return refusal_of(pod, alone)
 
     def _hopeful(self) -> list[ShapeQueue]:
         """Unschedulable shape queues, in the order of their heads, that no limit keeps out."""
@@ -268,7 +261,8 @@ class Preempting:
             return None
         self._search = None
         if search.best is None or not search.best.units:
-            self._note_vain(shape_queue, pod)
+            generation, key = self._finder.columns.generation, self._finder.key_of(pod)
+            self._remember(shape_queue, _Vain(pod.submitted.priority, key, generation, 0))
             return None
         return search.best
 
@@ -284,11 +278,6 @@ class Preempting:
                 return [row for row in sorted(set(rows.tolist())) if right[row]]
         found: list[int] = np.flatnonzero(right).tolist()
         return found
-
-    def _note_vain(self, shape_queue: ShapeQueue, pod: PodState) -> None:
-        generation = self._finder.columns.generation
-        key = self._finder.key_of(pod)
-        self._remember(shape_queue, _Vain(pod.submitted.priority, key, generation, 0))
 
     def _remember(self, shape_queue: ShapeQueue, vain: _Vain) -> None:
         columns = self._finder.columns

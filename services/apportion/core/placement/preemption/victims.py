@@ -13,6 +13,7 @@ pod would not fit.
 
 from collections.abc import Iterable
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from apportion.core.devices.shares import retake
@@ -144,7 +145,7 @@ class DryRun:
         charge_host(pod, node, placement)
         for name, value in zip(_KEPT, lifted[2:], strict=True):
             setattr(pod, name, value)
-        pods = sorted(node.pods.values(), key=_placed_revision)
+        pods = sorted(node.pods.values(), key=attrgetter("placed_revision"))
         node.pods.clear()  # in their order again: derived things may follow it
         node.pods.update({each.uid: each for each in pods})
         self._note(pod, placement, undone=False)
@@ -181,7 +182,11 @@ class DryRun:
                 # One that came after the others were told to go leaves alone: they leave already.
                 staying = [m for m in members if m.uid not in self._state.evictions]
                 units[about.group] = _unit(staying)
-        return leaving, sorted(unit for unit in units.values() if _may_go(unit, priority))
+        return leaving, sorted(
+            unit
+            for unit in units.values()
+            if -unit.rank < priority and all(each.submitted.evictable for each in unit.pods)
+        )
 
     def _fits(self, pod: PodState, row: Int64) -> bool:
         """Whether the pod has a place there that its limits allow."""
@@ -237,15 +242,6 @@ def _place_of(pod: PodState) -> Placement:
     if pod.placement is None:
         raise ValueError(f"pod {pod.uid} has no place")
     return pod.placement
-
-
-def _placed_revision(pod: PodState) -> int:
-    return pod.placed_revision
-
-
-def _may_go(unit: Unit, priority: int) -> bool:
-    """Whether all of it may be evicted for a pod of this priority."""
-    return -unit.rank < priority and all(pod.submitted.evictable for pod in unit.pods)
 
 
 def _unit(pods: list[PodState]) -> Unit:

@@ -9,7 +9,7 @@ from typing import Final
 from apportion.core.placement.pricing.fleet import NodeType
 from apportion.core.placement.pricing.program import Program, Solution, sizes
 from apportion.core.placement.pricing.shape_histogram import SeenShape
-from apportion.core.placement.pricing.sizes import Sort, sort_of
+from apportion.core.placement.pricing.sizes import sort_of
 from apportion_schemas import PricesLearnt
 from apportion_schemas.pricing import VALUE_MAX, PricedShape
 
@@ -31,7 +31,10 @@ def appraise(
         sort: size_of[sort] - float(solution.price[row]) for sort, row in program.demands.items()
     }
     amounts = {sort: float(solution.used[row]) for sort, row in program.demands.items()}
-    scale = _scale(displaced, amounts, size_of)
+    with_devices = [sort for sort in displaced if sort.ask is not None]
+    all_worth = sum(amounts[sort] * displaced[sort] for sort in with_devices)
+    taken = sum(amounts[sort] * size_of[sort] for sort in with_devices)
+    scale = taken / all_worth if all_worth > 0 else 1.0
     priced = []
     for shape in shapes:
         sort = sort_of(shape)
@@ -50,15 +53,6 @@ def appraise(
             )
         )
     return PricesLearnt(pods=pods, shapes=tuple(priced))
-
-
-def _scale(
-    displaced: dict[Sort, float], amounts: dict[Sort, float], size_of: dict[Sort, float]
-) -> float:
-    with_devices = [sort for sort in displaced if sort.ask is not None]
-    worth = sum(amounts[sort] * displaced[sort] for sort in with_devices)
-    taken = sum(amounts[sort] * size_of[sort] for sort in with_devices)
-    return taken / worth if worth > 0 else 1.0
 
 
 def _micro(devices: float) -> int:

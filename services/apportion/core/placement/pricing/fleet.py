@@ -29,7 +29,19 @@ def node_types(state: State) -> list[NodeType]:
         node = state.nodes[name]
         if node.ready and not node.drained:
             groups.setdefault(_key(node), []).append(node)
-    found = [_type(nodes) for _, nodes in sorted(groups.items())]
+    found = []
+    for _, nodes in sorted(groups.items()):
+        present = [state.device for state in nodes[0].devices if state.present]
+        hosts = [node.host for node in nodes]
+        found.append(
+            NodeType(
+                device=present[0] if present else None,
+                devices=len(present),
+                cpu_milli=sum(host.cpu_milli for host in hosts) // len(hosts),
+                memory_mib=sum(host.memory_mib for host in hosts) // len(hosts),
+                nodes=len(nodes),
+            )
+        )
     largest = sorted(found, key=lambda t: -t.nodes * (t.devices * 1_000_000 + t.cpu_milli))
     return largest[:TYPES_MAX]
 
@@ -51,15 +63,3 @@ def _step(amount: int) -> int:
     doublings = amount.bit_length()
     within = amount * STEPS_PER_DOUBLING * 2 >> doublings
     return doublings * STEPS_PER_DOUBLING + within
-
-
-def _type(nodes: list[NodeState]) -> NodeType:
-    present = [state.device for state in nodes[0].devices if state.present]
-    hosts = [node.host for node in nodes]
-    return NodeType(
-        device=present[0] if present else None,
-        devices=len(present),
-        cpu_milli=sum(host.cpu_milli for host in hosts) // len(hosts),
-        memory_mib=sum(host.memory_mib for host in hosts) // len(hosts),
-        nodes=len(nodes),
-    )

@@ -250,28 +250,27 @@ class PriceTable:
 
     def _join(self) -> Tables:
         """The tables of all kinds, as loops take them."""
-        cut = np.array([is_cut(device) for device in self.devices])
-        amounts = [self._amounts(amount) for amount in ("memory_mib", "cores", "slots")]
+        kinds = [
+            (max(each.memory_mib, 1), max(each.cores, 1), max(each.slots, 1), is_cut(each))
+            if each
+            else (_ENDLESS, _ENDLESS, _ENDLESS, False)
+            for each in self.devices
+        ]
         needs = [
             (max(s.cpu_milli, 1), max(s.memory_mib, 1), s.weight) for s in self._frequent_shapes()
         ]
         joined = [np.concatenate(each) for each in zip(*self._of_kinds, strict=True)]
         share_value, device_value, share_room, device_room = joined
         return Tables(
-            np.stack([*amounts, cut], 1),
+            np.array(kinds, np.int64),
             self._cpu_prices,
             (share_value, device_value),
             (share_room, device_room, np.array(needs, np.int64).reshape(len(needs), 3)),
             self.percent_left,
         )
 
-    def _amounts(self, amount: str) -> Ints:
-        have = [max(getattr(device, amount), 1) if device else _ENDLESS for device in self.devices]
-        return np.array(have, np.int64)
-
 
 def _read_rows(columns: Columns, rows: Int64s, begin: Int64, end: Int64, into: Readings) -> None:
-    """Read these of the rows anew."""
     loss_loops.read(
         rows,
         begin,

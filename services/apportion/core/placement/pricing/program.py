@@ -9,6 +9,7 @@ fill the devices of each family. What one more pod of a shape would have to disp
 Devices are counted in devices, CPU in cores and memory in GiB, which keeps the numbers near one.
 """
 
+from collections import Counter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -67,9 +68,13 @@ def build(shapes: list[SeenShape], types: list[NodeType]) -> Program:
     size_of = sizes(shapes, types)
     writer = _Writer()
     demands = {}
-    for sort, pods in _demand(shapes, types, size_of).items():
-        demands[sort] = writer.limit(pods)
-    memory_gib = _mean_memory_gib(shapes)
+    for sort, most in _demand(shapes, types, size_of).items():
+        demands[sort] = writer.limit(most)
+    pods, memory = Counter[Sort](), Counter[Sort]()
+    for shape in shapes:
+        pods[sort_of(shape)] += shape.pods
+        memory[sort_of(shape)] += shape.pods * shape.memory_mib
+    memory_gib = {sort: memory[sort] / count / GIB for sort, count in pods.items()}
     for each in types:
         _add_type(writer, each, demands, size_of, memory_gib)
     return writer.program(demands)
@@ -83,16 +88,6 @@ def _mean_size(sort: Sort, types: list[NodeType]) -> float:
             taken += each.nodes * each.devices * sort.ask.count * size / WHOLE
             devices += each.nodes * each.devices
     return taken / devices if devices else 0.0
-
-
-def _mean_memory_gib(shapes: list[SeenShape]) -> dict[Sort, float]:
-    pods: dict[Sort, int] = {}
-    memory: dict[Sort, int] = {}
-    for shape in shapes:
-        sort = sort_of(shape)
-        pods[sort] = pods.get(sort, 0) + shape.pods
-        memory[sort] = memory.get(sort, 0) + shape.pods * shape.memory_mib
-    return {sort: memory[sort] / pods[sort] / GIB for sort in pods}
 
 
 def _demand(
@@ -125,8 +120,6 @@ def _demand(
 
 
 class _Writer:
-    """Collects rows, columns and entries."""
-
     def __init__(self) -> None:
         self._cost: list[float] = []
         self._limits: list[float] = []
@@ -163,7 +156,6 @@ def _add_type(
     size_of: dict[Sort, float],
     memory_gib: dict[Sort, float],
 ) -> None:
-    """The pods that nodes of one type take."""
     cpu = writer.limit(HOST_USE * each.nodes * each.cpu_milli / MILLI)
     memory = writer.limit(HOST_USE * each.nodes * each.memory_mib / GIB)
     devices = writer.limit(each.nodes * each.devices)

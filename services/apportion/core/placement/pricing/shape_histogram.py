@@ -77,7 +77,10 @@ class ShapeHistogram:
         self.pods += 1
         self.fresh += 1
         if self._counted >= 2 * MEMORY_PODS or len(self._counts) > KEYS_MAX:
-            self._forget()
+            self._counts = _halved(self._counts)
+            self._learnt = Counter(_halved(self._learnt))
+            self._shapes = {each: self._shapes[each] for each in self._counts}
+            self._counted = sum(self._counts.values()) + self._learnt.total()
 
     def priced(self) -> None:
         """Prices have been learnt, here or elsewhere."""
@@ -117,12 +120,6 @@ class ShapeHistogram:
         ]
         found.sort(key=lambda seen: (-seen.pods, repr(seen)))
         return found[:SHAPES_MAX]
-
-    def _forget(self) -> None:
-        self._counts = _halved(self._counts)
-        self._learnt = Counter(_halved(self._learnt))
-        self._shapes = {key: self._shapes[key] for key in self._counts}
-        self._counted = sum(self._counts.values()) + self._learnt.total()
 
 
 def _halved(counts: Mapping[K, int]) -> dict[K, int]:

@@ -75,8 +75,8 @@ class PendingQueue:
         shape_queue.add(self._state, turn_of(pod), reported)
         if not shape_queue.unschedulable:
             self._enqueue(shape_queue)
-        elif self._has_room(pod):
-            self.wake(shape_queue)
+        elif pod.uid in self._state.nominated and not awaited(self._state, pod.uid):
+            self.wake(shape_queue)  # others went for it, from a node that is kept from its like
         else:
             self._unreported[key] = None
 
@@ -92,23 +92,15 @@ class PendingQueue:
             pod = self._state.pods.get(heappop(self._held_back)[1])
             if pod is None or pod.phase is not PENDING or pod.backoff is None:
                 continue
-            latest = max(self._pauses(pod), default=0)
+            group = self._state.groups.get(pod.submitted.group) if pod.submitted.group else None
+            gang = group.pods.values() if group is not None else (pod,)
+            pauses = [each.backoff.until for each in gang if each.phase is PENDING and each.backoff]
+            latest = max(pauses)
             if latest > self.now:
                 heappush(self._held_back, (latest, pod.uid))
             else:
                 found.append(pod)
         return found
-
-    def _pauses(self, pod: PodState) -> Iterator[int]:
-        """Until when the pod is held back, and each pending pod of its gang."""
-        group = self._state.groups.get(pod.submitted.group) if pod.submitted.group else None
-        for each in group.pods.values() if group is not None else (pod,):
-            if each.phase is PENDING and each.backoff is not None:
-                yield each.backoff.until
-
-    def _has_room(self, pod: PodState) -> bool:
-        """Whether others went for it, from a node that is kept from its like."""
-        return pod.uid in self._state.nominated and not awaited(self._state, pod.uid)
 
     def leave(self, pod: PodState) -> None:
         """Take a pod out of its shape queue, wherever it stands there."""
@@ -226,14 +218,9 @@ class PendingQueue:
         if head is not None and shape_queue.queued != head:
             shape_queue.queued = head
             order = self._orders.get(shape_queue.queue)
-            if order is None:
-                order = self._begin_order(shape_queue.queue)
+            if order is None:  # an order that has run out gives way to this queue's own
+                if not self.contested and not self._order:
+                    self._orders.clear()
+                order = self._orders[shape_queue.queue] = self._order = []
+                self.contested = len(self._orders) > 1
             heappush(order, (head, shape_queue.key))
-
-    def _begin_order(self, name: str) -> list[tuple[Turn, bytes]]:
-        """Another queue has shape queues; an order that has run out gives way to its own."""
-        if not self.contested and not self._order:
-            self._orders.clear()
-        self._orders[name] = self._order = []
-        self.contested = len(self._orders) > 1
-        return self._order

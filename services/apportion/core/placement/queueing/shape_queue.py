@@ -15,7 +15,14 @@ from typing import Final, NamedTuple
 from apportion.core.ledger.belonging import DEFAULT
 from apportion.core.ledger.state import PENDING, PodState, State
 from apportion.core.placement.limits.limits import Kept
-from apportion_schemas import GangShortage, NearMiss, QuotaShortage, RefusalCode, VolumeShortage
+from apportion_schemas import (
+    GangShortage,
+    NearMiss,
+    PodRefused,
+    QuotaShortage,
+    RefusalCode,
+    VolumeShortage,
+)
 
 SLACK = 64  # entries that may outlive their pods before they are swept
 
@@ -46,10 +53,10 @@ class Reasons(NamedTuple):
     def reason_key(self) -> ReasonKey:
         """What is worth telling anew."""
         quota = self.limit.exceeded.quota if self.limit is not None else None
-        return reason_key_of(self.counts, quota, self.volume)
+        return _reason_key(self.counts, quota, self.volume)
 
 
-def reason_key_of(
+def _reason_key(
     counts: Iterable[RefusalCode], quota: QuotaShortage | None, volume: VolumeShortage | None
 ) -> ReasonKey:
     """The codes, whatever their counts; which limit it is that somebody could raise; which claim
@@ -57,6 +64,28 @@ def reason_key_of(
     """
     limit = None if quota is None else (quota.quota, quota.resource, quota.most)
     return frozenset(counts), limit, volume
+
+
+def reason_key_of(told: PodRefused) -> ReasonKey:
+    """The `reason_key` of the reasons that this event told."""
+    return _reason_key(told.reasons, told.quota, told.volume)
+
+
+def refusal_of(pod: PodState, reasons: Reasons) -> PodRefused:
+    """The reasons of a shape queue as the event that tells one of its pods."""
+    exceeded = reasons.limit.exceeded if reasons.limit is not None else None
+    return PodRefused(
+        pod=pod.uid,
+        namespace=pod.submitted.namespace,
+        name=pod.submitted.name,
+        reasons=reasons.counts,
+        nodes=reasons.nodes,
+        nearest=reasons.nearest,
+        gang=reasons.gang,
+        queue=exceeded.queue if exceeded is not None else None,
+        quota=exceeded.quota if exceeded is not None else None,
+        volume=reasons.volume,
+    )
 
 
 UNDECLARED: Final = Reasons({}, (), 0, silent=True)

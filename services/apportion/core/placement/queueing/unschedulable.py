@@ -111,7 +111,6 @@ class Unschedulable:
         return list(dict.fromkeys((*keys, *self._always, *(self._ordered if reordered else ()))))
 
     def _grow(self, slots: int, kinds: int) -> None:
-        """Room for so many of them, and for so many kinds of device."""
         needs = np.full((slots, kinds), packed.NEVER, np.int64)
         needs[: self._needs.shape[0], : self._needs.shape[1]] = self._needs
         self._vacant += range(len(self._keys), slots)

@@ -106,10 +106,9 @@ class Waiting:
         if pod is None or before is None:
             return
         self.queue.leave(before)
-        if pod.phase is not PENDING:
-            return
-        self._forget(pod.uid)
-        self.add(pod)
+        if pod.phase is PENDING:
+            self._forget(pod.uid)
+            self.add(pod)
 
     def _pending(self) -> Iterator[PodState]:
         """Every pod that waits for a scheduler, in order."""

@@ -70,13 +70,8 @@ def weighed_load(free: int, state: DeviceState, weights: DeviceWeights) -> int:
 def _key(name: str, weights: DeviceWeights | None) -> Order:
     """One key of a chain, least first."""
     if name == NUMA:
-        return _numa
+        return lambda _free, state: _LAST_NUMA if state.device.numa is None else state.device.numa
     sign = 1 if name == "spread" else -1
     if weights is not None:
         return lambda free, state: sign * weighed_load(free, state, weights)
     return _PLAIN[name]
-
-
-def _numa(free: int, state: DeviceState) -> int:
-    del free
-    return _LAST_NUMA if state.device.numa is None else state.device.numa

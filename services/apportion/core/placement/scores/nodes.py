@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from apportion.core.placement.index import packed, row_loops
 from apportion.core.placement.index.board_loops import REFUSED
@@ -112,8 +111,9 @@ class Weighed:
             (self._cpu, packed.COMPUTE_AT, packed.COMPUTE_BITS, self._cpu_milli, 1),
         ):
             if weight:
-                free = (host >> at) & ((1 << bits) - 1)
-                load += weight * _part(total[:, column] - free + needed, total[:, column])
+                free, most = (host >> at) & ((1 << bits) - 1), total[:, column]
+                used = np.clip(most - free + needed, 0, most)
+                load += weight * (used * POINTS // np.maximum(most, 1))
         if self._devices:
             load += self._devices * columns.load.take(rows).astype(np.int64)
         load //= max(self._cpu + self._memory + self._devices, 1)
@@ -128,8 +128,3 @@ class Weighed:
     def total(self, points: int) -> float:
         """Points as the score that people read, in percent."""
         return points * 100 / POINTS
-
-
-def _part(used: NDArray[np.int64], total: NDArray[np.int64]) -> NDArray[np.int64]:
-    part: NDArray[np.int64] = np.clip(used, 0, total) * POINTS // np.maximum(total, 1)
-    return part

@@ -59,7 +59,6 @@ class Price:
 
 
 def _taken(price_table: PriceTable, ask: Ask | None, needs: NodeConstraints) -> Taken:
-    """What a pod takes of a node, by kind of device and its state."""
     after = np.arange(len(price_table.devices) * STATES, dtype=np.int32)
     for kind, device in enumerate(price_table.devices):
         states = after_share(ask, device).astype(np.int32)
