@@ -123,7 +123,7 @@ async def test_each_wrong_setting_of_a_real_stream_is_named(plain: PlainServer) 
         else:
             await remake_stream(ledger.wire, wrong)
         info = await stream.read_info(ledger.wire)
-        named = {error.setting for error in stream.drift(info.config)}
+        named = {error.setting for error in stream.stream_drift(info)}
         assert f"stream {STREAM} {setting}" in named
         assert len(named) == 1 or setting not in WRONG
         with pytest.raises(LedgerDrifted, match=r"put it back, or start with a new ledger"):

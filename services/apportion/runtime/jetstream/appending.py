@@ -29,14 +29,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from apportion.runtime.jetstream.stream import FULL, NO_MESSAGE
+from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.wire import (
     STREAM,
     ApiError,
-    ApiRefused,
     LostReply,
     Wire,
-    call_api,
 )
 from apportion.runtime.ledger.drafts import check_batch, is_same
 from apportion.runtime.ledger.port import (
@@ -64,19 +62,7 @@ class _PublishAnswer(msgspec.Struct, frozen=True):
     error: ApiError | None = None
 
 
-class _StoredMessage(msgspec.Struct, frozen=True):
-    seq: int
-    subject: str
-    hdrs: str = ""
-    data: bytes = b""
-
-
-class _StoredAnswer(msgspec.Struct, frozen=True):
-    message: _StoredMessage
-
-
 _decode_answer = msgspec.json.Decoder(_PublishAnswer).decode
-_decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
 
 
 class Appender:
@@ -102,7 +88,7 @@ class Appender:
         if answer.error is not None:
             raise await self._refusal(drafts, fences, answer.error)
         if answer.duplicate:
-            stored = await self._stored({"seq": answer.seq})
+            stored = await stream.read_stored(self._wire, {"seq": answer.seq})
             # What was dropped since was in the ledger and in a snapshot: it is written.
             same = stored is None or is_same(drafts[0], stored.subject, stored.data)
             raise DuplicateRefused((drafts[0].id,), answer.seq, same=same)
@@ -164,7 +150,7 @@ class Appender:
             return DuplicateRefused([draft.id for draft in drafts])
         if code in _FENCE_CODES:
             return await self._fence_refusal(drafts, fences, error)
-        if code in FULL:
+        if code in stream.FULL:
             return LedgerFull(f"{error.description} ({code})")
         if code == _ATOMIC_DISABLED:
             return LedgerDrifted(f"stream {STREAM} allow_atomic", found=False, wanted=True)
@@ -179,12 +165,22 @@ class Appender:
         self, drafts: Sequence[Draft], fences: dict[str, int], error: ApiError
     ) -> LedgerError:
         """Which fence refused, and whether the draft behind it is already there."""
-        for subject, expected in await self._suspects(fences, error):
-            found = await self.last_on_subject(subject)
+        suspects = list(fences.items())
+        if len(suspects) > 1:
+            newest = error.description.rpartition(" ")[2]
+            stored = None
+            if newest.isdecimal() and newest != "0":
+                stored = await stream.read_stored(self._wire, {"seq": int(newest)})
+            if stored is not None:
+                suspects.sort(key=lambda fence: fence[0] != stored.subject)
+        for subject, expected in suspects:
+            found = await stream.newest_on(self._wire, subject)
             if found == expected:
                 continue
             if len(drafts) == 1:
-                behind = await self._stored({"seq": expected + 1, "next_by_subj": subject})
+                behind = await stream.read_stored(
+                    self._wire, {"seq": expected + 1, "next_by_subj": subject}
+                )
                 if behind is not None and self._took_id(drafts[0], behind):
                     same = is_same(drafts[0], behind.subject, behind.data)
                     return DuplicateRefused((drafts[0].id,), behind.seq, same=same)
@@ -192,24 +188,20 @@ class Appender:
         subject, expected = next(iter(fences.items()))
         return FenceRefused(subject, expected)
 
-    async def _suspects(self, fences: dict[str, int], error: ApiError) -> list[tuple[str, int]]:
-        """The fences, the one that the server's answer points at first."""
-        suspects = list(fences.items())
-        if len(suspects) > 1:
-            newest = error.description.rpartition(" ")[2]
-            stored = None
-            if newest.isdecimal() and newest != "0":
-                stored = await self._stored({"seq": int(newest)})
-            if stored is not None:
-                suspects.sort(key=lambda fence: fence[0] != stored.subject)
-        return suspects
-
     async def holds(self, drafts: Sequence[Draft]) -> bool:
         """See Ledger.holds."""
         for at, draft in enumerate(drafts):
             revision = await self._place(draft)
-            if revision is not None:
-                return await self._stand(drafts, revision - at)
+            if revision is None:
+                continue
+            # All are there if they stand one behind the other from here on, as they were handed in.
+            for place, wanted in enumerate(drafts, revision - at):
+                found = await stream.read_stored(self._wire, {"seq": place})
+                if found is None or not self._took_id(wanted, found):
+                    return False
+                if not is_same(wanted, found.subject, found.data):
+                    return False
+            return True
         return False
 
     async def _place(self, draft: Draft) -> int | None:
@@ -218,23 +210,17 @@ class Appender:
         if draft.expect is not None:
             places.append({"seq": draft.expect + 1, "next_by_subj": draft.subject})
         for place in places:
-            found = await self._stored(place)
+            found = await stream.read_stored(self._wire, place)
             if found is not None and self._took_id(draft, found):
                 return found.seq
         return None
 
-    async def _stand(self, drafts: Sequence[Draft], first: int) -> bool:
-        """Whether they stand one behind the other from that revision on, as they were handed in."""
-        for revision, draft in enumerate(drafts, first):
-            found = await self._stored({"seq": revision})
-            if found is None or not self._took_id(draft, found):
-                return False
-            if not is_same(draft, found.subject, found.data):
-                return False
-        return True
-
-    def _took_id(self, draft: Draft, stored: _StoredMessage) -> bool:
-        return _stored_id(stored) == self._hidden(draft.id)
+    def _took_id(self, draft: Draft, stored: stream.Stored) -> bool:
+        for line in base64.b64decode(stored.hdrs).decode("utf-8", "replace").split("\r\n"):
+            name, _, value = line.partition(":")
+            if name.lower() == "nats-msg-id":
+                return value.strip() == self._hidden(draft.id)
+        return False
 
     def _hidden(self, event_id: str) -> str:
         """What the server knows an event by."""
@@ -249,25 +235,3 @@ class Appender:
         if expected is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expected)
         return headers
-
-    async def last_on_subject(self, subject: str) -> int:
-        """See Ledger.last_on_subject."""
-        stored = await self._stored({"last_by_subj": subject})
-        return 0 if stored is None else stored.seq
-
-    async def _stored(self, query: dict[str, object]) -> _StoredMessage | None:
-        try:
-            answer = await call_api(self._wire, f"STREAM.MSG.GET.{STREAM}", query)
-        except ApiRefused as refused:
-            if refused.error.err_code == NO_MESSAGE:
-                return None
-            raise LedgerUnavailable(str(refused)) from refused
-        return _decode_stored(answer).message
-
-
-def _stored_id(stored: _StoredMessage) -> str:
-    for line in base64.b64decode(stored.hdrs).decode("utf-8", "replace").split("\r\n"):
-        name, _, value = line.partition(":")
-        if name.lower() == "nats-msg-id":
-            return value.strip()
-    return ""

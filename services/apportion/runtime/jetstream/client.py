@@ -61,16 +61,6 @@ _VIOLATION = re.compile(
 _NO_RESPONDERS = "503"
 
 
-class _Waiting:
-    """One request under way and the subjects whose refusal ends it."""
-
-    __slots__ = ("reply", "subjects")
-
-    def __init__(self, subjects: frozenset[str]) -> None:
-        self.subjects = subjects
-        self.reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-
 class _Asked:
     """The requests under way over one connection, each known by a token.
 
@@ -79,37 +69,39 @@ class _Asked:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, tuple[frozenset[str], asyncio.Future[Message]]] = {}
+        """By token: the subjects whose refusal ends a request, and its reply."""
         self._tokens = itertools.count(1)
 
     @contextlib.contextmanager
     def one(self, subjects: frozenset[str]) -> Iterator[tuple[str, asyncio.Future[Message]]]:
         """One more, for the length of a `with`: its token, and what becomes of it."""
         token = str(next(self._tokens))
-        waiting = self._waiting[token] = _Waiting(subjects)
+        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = subjects, reply
         try:
-            yield token, waiting.reply
+            yield token, reply
         finally:
             del self._waiting[token]
 
     async def arrived(self, message: Message) -> None:
         """A reply, whose subject ends with the token."""
-        waiting = self._waiting.get(message.subject.rpartition(".")[2])
-        if waiting is not None and not waiting.reply.done():
-            waiting.reply.set_result(message)
+        _, reply = self._waiting.get(message.subject.rpartition(".")[2], (None, None))
+        if reply is not None and not reply.done():
+            reply.set_result(message)
 
     def lose(self, why: str) -> None:
         """No reply comes any more: whether any was carried out is not known."""
-        for waiting in self._waiting.values():
-            if not waiting.reply.done():
-                waiting.reply.set_exception(LostReply(why))
+        for _, reply in self._waiting.values():
+            if not reply.done():
+                reply.set_exception(LostReply(why))
 
     def forbid(self, subject: str, failure: Callable[[str], Exception]) -> None:
         """The server forbids it; the client library hands subjects over in lower case."""
-        for waiting in self._waiting.values():
-            for forbidden in waiting.subjects:
-                if forbidden.lower() == subject and not waiting.reply.done():
-                    waiting.reply.set_exception(failure(forbidden))
+        for subjects, reply in self._waiting.values():
+            for forbidden in subjects:
+                if forbidden.lower() == subject and not reply.done():
+                    reply.set_exception(failure(forbidden))
 
 
 class Connection:
@@ -265,7 +257,7 @@ class Connection:
                     message = await reply
         except TimeoutError:
             raise LostReply(f"no answer from {self._url} within {timeout_s:g} s") from None
-        if message.headers and not message.data and _status(message) == _NO_RESPONDERS:
+        if not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS:
             raise NotServed(
                 f"nobody takes {subject} at {self._url}: the stream, or JetStream, or the service "
                 "asked for, is not there"
@@ -348,16 +340,13 @@ class Connection:
         with contextlib.suppress(errors.Error, OSError):
             if self._client.is_connected:
                 await self._client.flush(2)
-        await self._close_client()
-        self._lose("closed")
-
-    async def _close_client(self) -> None:
         # In a task of its own: closed while it reconnects, the client raises CancelledError here
         # although nobody cancelled us.
         closing = asyncio.ensure_future(self._client.close())
         await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
         closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
+        self._lose("closed")
 
     def _lose(self, reason: str) -> None:
         self._up.clear()
@@ -392,11 +381,6 @@ class Connection:
             self._refused_subscriptions.add(subject)
             return
         self._asked.forbid(subject, lambda sent: refusals.forbidden(self._reach, "send to", sent))
-
-
-def _status(message: Message) -> str:
-    headers: dict[str, Any] = message.headers or {}
-    return str(headers.get("Status", ""))
 
 
 def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from apportion.runtime.jetstream import readers
+from apportion.runtime.jetstream import readers, stream
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
 from apportion.runtime.ledger.port import LedgerDrifted, LedgerUnavailable, NotPermitted
 
@@ -83,31 +83,30 @@ async def _create(
     wire: Wire, settings: dict[str, object], subjects: Sequence[str]
 ) -> dict[str, object] | None:
     """The settings of the consumer that was made; None where somebody is at the other end of it."""
-    name = settings["name"]
-    api = f"CONSUMER.CREATE.{STREAM}.{name}"
-    if len(subjects) == 1:
-        settings["filter_subject"] = subjects[0]
-        api = f"{api}.{subjects[0]}"
-    else:
-        settings["filter_subjects"] = list(subjects)
+    api, filtered = creation(str(settings["name"]), subjects)
+    settings |= filtered
     config = readers.described(settings, wire.user or _NOBODY)
     body = {"stream_name": STREAM, "config": config, "action": "create"}
-    try:
-        await call_api(wire, api, body)
-    except ApiRefused as refused:
-        if refused.error.err_code not in EXISTS:
-            raise LedgerUnavailable(str(refused)) from refused
-    else:
-        return settings
-    if await _in_use(wire, f"{name}"):
-        return None
-    try:
-        await call_api(wire, api, body)
-    except ApiRefused as refused:
-        if refused.error.err_code in EXISTS:
-            return None  # somebody else was quicker
-        raise LedgerUnavailable(str(refused)) from refused
-    return settings
+    for tried in (False, True):
+        try:
+            await call_api(wire, api, body)
+        except ApiRefused as refused:
+            if refused.error.err_code not in EXISTS:
+                raise LedgerUnavailable(str(refused)) from refused
+        else:
+            return settings
+        # At the second try somebody else was quicker.
+        if tried or await _in_use(wire, str(settings["name"])):
+            break
+    return None
+
+
+def creation(name: str, subjects: Sequence[str]) -> tuple[str, dict[str, object]]:
+    """By which request a consumer of these subjects is made, and the setting that names them."""
+    api = f"CONSUMER.CREATE.{STREAM}.{name}"
+    if len(subjects) == 1:
+        return f"{api}.{subjects[0]}", {"filter_subject": subjects[0]}
+    return api, {"filter_subjects": list(subjects)}
 
 
 async def _in_use(wire: Wire, name: str) -> bool:
@@ -130,19 +129,8 @@ async def read_info(wire: Wire, name: str) -> ConsumerInfo:
         raise LedgerUnavailable(str(refused)) from refused
 
 
-def drift(
-    name: str, found: Mapping[str, object], wanted: Mapping[str, object]
-) -> list[LedgerDrifted]:
-    """One error for each setting of `wanted` that `found` has otherwise."""
-    return [
-        LedgerDrifted(f"consumer {name} {setting}", found.get(setting), value)
-        for setting, value in wanted.items()
-        if found.get(setting) != value and (found.get(setting) or value)
-    ]
-
-
 async def look(wire: Wire, wanted: Mapping[str, object]) -> list[LedgerDrifted]:
-    """See `drift`, for the consumer that was made with these settings; none where it is gone.
+    """One error for each of these settings that the consumer has otherwise; none if it is gone.
 
     Raises LedgerUnavailable.
     """
@@ -153,4 +141,4 @@ async def look(wire: Wire, wanted: Mapping[str, object]) -> list[LedgerDrifted]:
         if refused.error.err_code == NOT_FOUND:
             return []
         raise LedgerUnavailable(str(refused)) from refused
-    return drift(name, _decode_info(answer).config, wanted)
+    return stream.drift(f"consumer {name}", _decode_info(answer).config, wanted)

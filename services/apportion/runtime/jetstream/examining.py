@@ -68,13 +68,14 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
     newest, age_s, doubtful = await _newest_snapshot(wire, info)
     storage = server_says.get("jetstream", {})
     config = storage.get("config", {})
+    peers = info.cluster.replicas if info.cluster else ()
     return LedgerFacts(
         user=user,
         server=version,
         oldest=ServerTooOld.needed,
         replicas=info.config.get("num_replicas", 1),
-        lagging=_lagging(info),
-        drifted=tuple(str(error) for error in stream.drift(info.config)),
+        lagging=tuple(peer.name for peer in peers if peer.offline or not peer.current),
+        drifted=tuple(str(error) for error in stream.stream_drift(info)),
         lost_records=info.lost,
         size_bytes=info.state.bytes,
         max_bytes=info.config.get("max_bytes", -1),
@@ -89,11 +90,6 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
         snapshot_age_s=age_s,
         snapshots_doubtful=doubtful,
     )
-
-
-def _lagging(info: StreamInfo) -> tuple[str, ...]:
-    peers = info.cluster.replicas if info.cluster else ()
-    return tuple(peer.name for peer in peers if peer.offline or not peer.current)
 
 
 async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float, int]:
@@ -145,11 +141,8 @@ async def _missing(wire: Wire, user: str) -> tuple[str, ...] | None:
         return ()  # a user without limits
     written = {f"{SUBJECTS}.{row.channel}.x" for row in CATALOGUE if row.writer == user}
     wanted = sorted(written) + list(READS)
-    return tuple(each for each in wanted if not _allowed(each, permissions.publish))
-
-
-def _allowed(subject: str, permissions: _Permissions) -> bool:
-    return covers(permissions.allow, subject) and not covers(permissions.deny, subject)
+    allow, deny = permissions.publish.allow, permissions.publish.deny
+    return tuple(each for each in wanted if not covers(allow, each) or covers(deny, each))
 
 
 def covers(patterns: Collection[str], subject: str) -> bool:

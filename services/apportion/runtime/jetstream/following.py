@@ -16,6 +16,7 @@ what it says is pending is counted in its own store, so it proves nothing about 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -170,7 +171,23 @@ class Follower:
 
         unsubscribe = await self._wire.subscribe(inbox, receive)
         try:
-            await self._create_consumer(inbox)
+            settings: dict[str, object] = {
+                "description": readers.OURS,
+                "deliver_subject": inbox,
+                "deliver_policy": "by_start_sequence",
+                "opt_start_seq": self._position + 1,
+                "ack_policy": "none",
+                "max_deliver": 1,
+                "flow_control": True,
+                "idle_heartbeat": int(HEARTBEAT_S * _NS),
+                "inactive_threshold": int(_INACTIVE_S * _NS),
+                "mem_storage": True,
+                "num_replicas": 1,
+            }
+            before = str(self._consumer.get("name", ""))
+            self._consumer = await consumers.create(
+                self._wire, settings, self._subjects, first=before
+            )
             await self._watch()
         finally:
             if self._live == generation:
@@ -187,27 +204,22 @@ class Follower:
                     await self._again.wait()
                 return
             except TimeoutError:
-                if not self._heard or self._deaf(newest):
+                if not self._heard:
                     return
-            newest = await _newest_there(self._wire) if self._whole else 0
-
-    def _deaf(self, newest: int) -> bool:
-        """Whether what the stream had a while ago has still not come, though the consumer beats."""
-        if self._position >= newest:
-            return False
-        self._stalled = True
-        _log.warning(
-            "a consumer beats and delivers nothing; another takes its place",
-            consumer=self._consumer.get("name"),
-            revision=self._position,
-            ledger=newest,
-        )
-        return True
-
-    async def _create_consumer(self, inbox: str) -> None:
-        settings = _settings(inbox, self._position + 1)
-        before = str(self._consumer.get("name", ""))
-        self._consumer = await consumers.create(self._wire, settings, self._subjects, first=before)
+                if self._position < newest:
+                    # What the stream had a while ago has still not come.
+                    self._stalled = True
+                    _log.warning(
+                        "a consumer beats and delivers nothing; another takes its place",
+                        consumer=self._consumer.get("name"),
+                        revision=self._position,
+                        ledger=newest,
+                    )
+                    return
+            newest = 0
+            if self._whole:
+                with contextlib.suppress(LedgerUnavailable):
+                    newest = (await stream.read_info(self._wire)).state.last_seq
 
     async def drift(self) -> list[LedgerDrifted]:
         """What of our consumer somebody has changed; another takes its place then.
@@ -234,12 +246,11 @@ class Follower:
             what = "the newest record that was read is not there, or another in its place"
             raise LedgerHole(what, last.revision, found.revision if found else 0)
         if self._goal is None:
-            self._goal = info.state.last_seq if self._whole else await self._newest()
+            self._goal = info.state.last_seq
+            if not self._whole:
+                newest = [await stream.newest_on(self._wire, each) for each in self._subjects]
+                self._goal = max(newest)
         self._note_goal()
-
-    async def _newest(self) -> int:
-        newest = [await stream.newest_on(self._wire, each) for each in self._subjects]
-        return max(newest)
 
     def _note_goal(self) -> None:
         if self._goal is not None and self._position >= self._goal:
@@ -260,19 +271,16 @@ class Follower:
     async def _receive(self, message: Message) -> None:
         self._heard = True
         reply = message.reply
-        if reply.startswith("$JS.ACK."):
-            self._take(message, reply)
+        if not reply.startswith("$JS.ACK."):
+            headers = message.headers or {}
+            reply = reply or headers.get("Nats-Consumer-Stalled", "")
+            if reply:
+                # Flow control: all before it has been delivered by now, which the reply says.
+                await self._wire.publish(reply, b"", headers={})
+            last = headers.get("Nats-Last-Consumer")
+            if last is not None and int(last) != self._consumer_sequence:
+                self._renew()
             return
-        headers = message.headers or {}
-        reply = reply or headers.get("Nats-Consumer-Stalled", "")
-        if reply:
-            # Flow control: all before it has been delivered by now, which is what the reply says.
-            await self._wire.publish(reply, b"", headers={})
-        number = headers.get("Nats-Last-Consumer")
-        if number is not None and int(number) != self._consumer_sequence:
-            self._renew()
-
-    def _take(self, message: Message, reply: str) -> None:
         # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<attempt>.<revision>.<number>.<time>.
         # <pending>[.<random>]; the parts in brackets come together or not at all.
         tokens = reply.split(".")
@@ -306,36 +314,3 @@ class Follower:
     def _fail(self, failure: Exception) -> None:
         self._failure = failure
         self._renew()
-
-
-async def _newest_there(wire: Wire) -> int:
-    """How far the stream goes by its leader's word; 0 where nobody says."""
-    try:
-        return (await stream.read_info(wire)).state.last_seq
-    except LedgerUnavailable:
-        return 0
-
-
-def _settings(inbox: str, start: int) -> dict[str, object]:
-    return {
-        "description": readers.OURS,
-        "deliver_subject": inbox,
-        "deliver_policy": "by_start_sequence",
-        "opt_start_seq": start,
-        "ack_policy": "none",
-        "max_deliver": 1,
-        "flow_control": True,
-        "idle_heartbeat": int(HEARTBEAT_S * _NS),
-        "inactive_threshold": int(_INACTIVE_S * _NS),
-        "mem_storage": True,
-        "num_replicas": 1,
-    }
-
-
-async def follow(
-    wire: Wire, deliver: Callable[[Record], None], *, start: int, subjects: Sequence[str]
-) -> Follower:
-    """See Ledger.follow."""
-    follower = Follower(wire, deliver, start=max(start, 1), subjects=subjects)
-    await follower.begin()
-    return follower

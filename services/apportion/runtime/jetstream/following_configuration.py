@@ -57,17 +57,13 @@ class ConfigurationFollower(Follower):
         try:
             self._check_stream(info)
         except LedgerTrimmed:
-            await self._tell_kept()
+            record = await self._kept.read()
+            if record is not None and record.revision > self._position:
+                try:
+                    self._tell(record)
+                except Exception as failure:  # noqa: BLE001 - the reader's own error ends its following
+                    self._fail(failure)
         self._note_goal()
-
-    async def _tell_kept(self) -> None:
-        record = await self._kept.read()
-        if record is None or record.revision <= self._position:
-            return
-        try:
-            self._tell(record)
-        except Exception as failure:  # noqa: BLE001 - the reader's own error ends its following
-            self._fail(failure)
 
     def _note_goal(self) -> None:
         if self._goal is not None and self._delivered >= self._goal:

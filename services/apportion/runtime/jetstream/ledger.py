@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Self
 
 from apportion.runtime.jetstream import following, stream, work_queue
@@ -64,12 +63,7 @@ class JetStreamLedger:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property
@@ -109,7 +103,8 @@ class JetStreamLedger:
         subjects: Sequence[str] = (ALL_SUBJECTS,),
     ) -> Subscription:
         """See ledger.Ledger. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
-        follower = await following.follow(self._wire, deliver, start=start, subjects=subjects)
+        follower = following.Follower(self._wire, deliver, start=max(start, 1), subjects=subjects)
+        await follower.begin()
         self._followers = [old for old in self._followers if old.running]
         self._followers.append(follower)
         return follower
@@ -128,7 +123,7 @@ class JetStreamLedger:
 
     async def last_on_subject(self, subject: str) -> int:
         """See ledger.Ledger. Raises LedgerUnavailable."""
-        return await self._appender.last_on_subject(subject)
+        return await stream.newest_on(self._wire, subject)
 
     async def record_at(self, revision: int) -> Record | None:
         """See ledger.Ledger. Raises LedgerUnavailable."""
@@ -150,7 +145,7 @@ class JetStreamLedger:
         A reader whose consumer somebody has changed goes on with a new one.
         """
         info = await stream.read_info(self._wire)
-        drifted = stream.drift(info.config)
+        drifted = stream.stream_drift(info)
         for follower in self._followers:
             drifted += await follower.drift()
         for queue in self._queues:

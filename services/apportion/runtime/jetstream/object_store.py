@@ -163,7 +163,14 @@ class Bucket:
         data, digest, after = bytearray(), sha256(), 0
         while len(data) < entry.size:
             left = -(-(entry.size - len(data)) // CHUNK_BYTES)
-            pieces = await self._pieces(entry.nuid, after, min(left, ASKED_AT_ONCE))
+            # So many places are asked for at once. Most often each holds a piece, and where another
+            # writer's lie between, several answers are the same.
+            asks = (
+                self._ask({"next_by_subj": f"$O.{self._name}.C.{entry.nuid}", "seq": place})
+                for place in range(after + 1, after + 1 + min(left, ASKED_AT_ONCE))
+            )
+            answers = await asyncio.gather(*asks)
+            pieces = sorted({place: piece for piece, place in filter(None, answers)}.items())
             if not pieces:
                 raise BadObject(f"{entry.name} has lost a piece behind byte {len(data)}")
             for after, piece in pieces:  # noqa: B007 - the last one's place is where to go on
@@ -213,18 +220,6 @@ class Bucket:
     async def pieces(self) -> set[str]:
         """Every `nuid` that has pieces, with an entry or without."""
         return {subject.rpartition(".")[2] for subject in await self._subjects("C")}
-
-    async def _pieces(self, nuid: str, after: int, count: int) -> list[tuple[int, bytes]]:
-        """Up to so many pieces behind this place, each with its own; none where there are no more.
-
-        So many places are asked for at once. Most often each holds a piece, and where another
-        writer's lie between, several answers are the same.
-        """
-        subject = f"$O.{self._name}.C.{nuid}"
-        asked = range(after + 1, after + 1 + count)
-        asks = (self._ask({"next_by_subj": subject, "seq": place}) for place in asked)
-        found = [each for each in await asyncio.gather(*asks) if each is not None]
-        return sorted({place: piece for piece, place in found}.items())
 
     def _alone(self, name: str) -> str:
         return f"$O.{self._name}.C.{name}"

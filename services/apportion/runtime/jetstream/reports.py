@@ -14,7 +14,7 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -91,24 +91,22 @@ def as_csv(answer: ReportAnswer | IdleAnswer) -> str:
     """
     if isinstance(answer, IdleAnswer):
         return _csv(IdleShare, answer.shares)
-    nobody = () if answer.by == "node" else (_of_nobody(answer.total),)
-    return _csv(ReportRow, answer.steps or (*answer.rows, *nobody))
-
-
-def _of_nobody(total: ReportRow) -> ReportRow:
-    """Of the whole, what nobody held."""
-    return msgspec.structs.replace(
-        total,
-        granted_gpu_hours=0.0,
-        granted_gib_hours=0.0,
-        reported_gpu_hours=0.0,
-        used_gpu_hours=0.0,
-        used_gib_hours=0.0,
-        cost=None if total.cost is None else 0.0,
-        capacity_gpu_hours=_less(total.capacity_gpu_hours, total.granted_gpu_hours),
-        capacity_gib_hours=_less(total.capacity_gib_hours, total.granted_gib_hours),
-        capacity_cost=_less(total.capacity_cost, total.cost),
-    )
+    rows, total = list(answer.steps or answer.rows), answer.total
+    if not answer.steps and answer.by != "node":
+        unheld = msgspec.structs.replace(
+            total,
+            granted_gpu_hours=0.0,
+            granted_gib_hours=0.0,
+            reported_gpu_hours=0.0,
+            used_gpu_hours=0.0,
+            used_gib_hours=0.0,
+            cost=None if total.cost is None else 0.0,
+            capacity_gpu_hours=_less(total.capacity_gpu_hours, total.granted_gpu_hours),
+            capacity_gib_hours=_less(total.capacity_gib_hours, total.granted_gib_hours),
+            capacity_cost=_less(total.capacity_cost, total.cost),
+        )
+        rows.append(unheld)
+    return _csv(ReportRow, rows)
 
 
 def _less(whole: float | None, part: float | None) -> float | None:
@@ -133,15 +131,14 @@ def csv_of(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
     writer = csv.DictWriter(out, columns, lineterminator="\r\n", extrasaction="ignore")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: _cell(row.get(name)) for name in columns})
+        # A float is without an exponent: spreadsheets read 1e-06 as they like.
+        writer.writerow(
+            {
+                name: f"{value:.6f}" if isinstance(value, float) else value
+                for name, value in row.items()
+            }
+        )
     return out.getvalue()
-
-
-def _cell(value: object) -> object:
-    """A float without an exponent: spreadsheets read 1e-06 as they like."""
-    if isinstance(value, float):
-        return f"{value:.6f}"
-    return "" if value is None else value
 
 
 CHUNK = 10_000
@@ -156,47 +153,33 @@ class TooEarly(ValueError):
     """The period begins before what can be read; the message says what there is."""
 
 
-class _Fold(StateFold):
-    """The state's fold, which tells an account of every change and when it came."""
+class _Books(StateFold):
+    """The fold of one state, the account of its changes, and how far both are."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, by: By, period: Period) -> None:
         super().__init__(state, quiet=True)
-        self.account: Account | None = None
-        self.stored_ns = 0
+        self.by, self.period = by, period
+        self.meters = Meters(period.start, period.end, period.step)
+        self.account = Account(state, by, self.meters)
+        self._stored_ns = 0
 
     def apply(self, record: Record, event: Event) -> Change:
         """See `StateFold`. What the server does not date, in an archive, the event itself does."""
         change = super().apply(record, event)
-        if self.account is not None:
-            self.account.observe(change, self.stored_ns // 1_000 or micros_of(event.time) or 0)
+        self.account.observe(change, self._stored_ns // 1_000 or micros_of(event.time) or 0)
         return change
 
-
-class _Books:
-    """One state, the account of it, and how far both are."""
-
-    def __init__(self, state: State, by: By, period: Period) -> None:
-        self.by, self.period = by, period
-        self._fold = _Fold(state)
-        self.meters = Meters(period.start, period.end, period.step)
-        self.account = self._fold.account = Account(state, by, self.meters)
-
-    @property
-    def revision(self) -> int:
-        """How far both are."""
-        return self._fold.state.revision
-
-    def take(self, records: Iterable[Dated]) -> None:
+    def take_all(self, records: Iterable[Dated]) -> None:
         """Fold these. Raises TooMuch, UnknownEvent."""
         for record, stored_ns in records:
-            if record.revision > self.revision and not self.account.over:
-                self._fold.stored_ns = stored_ns
-                self._fold.take(record)
+            if record.revision > self.state.revision and not self.account.over:
+                self._stored_ns = stored_ns
+                self.take(record)
 
     def closed(self) -> Reading:
         """All that was read, with the period at its end."""
         self.account.finish()
-        return Reading(self.revision, self.by, self.period, self.meters, self.account)
+        return Reading(self.state.revision, self.by, self.period, self.meters, self.account)
 
 
 async def read_account(
@@ -222,21 +205,22 @@ async def read_account(
     else:
         state = await _begin(Snapshots(ledger.wire), period.start, first)
     books = await asyncio.to_thread(_Books, state, by, period)
-    for chunk in _chunks(archives):
-        await asyncio.to_thread(books.take, chunk)
-        progress(books.revision, last)
-    if books.revision + 1 < first:
+    archived = itertools.chain.from_iterable(map(read_archive, archives))
+    while chunk := [Dated(record, 0) for record in itertools.islice(archived, CHUNK)]:
+        await asyncio.to_thread(books.take_all, chunk)
+        progress(books.state.revision, last)
+    if books.state.revision + 1 < first:
         raise TooEarly(
             f"the ledger begins at revision {first}, and the archives end at "
-            f"{books.revision}; name all archives in between"
+            f"{books.state.revision}; name all archives in between"
         )
-    while books.revision < last and not books.account.over:
-        chunk = await history(ledger, books.revision, CHUNK)
+    while books.state.revision < last and not books.account.over:
+        chunk = await history(ledger, books.state.revision, CHUNK)
         if not chunk:
             break
         for at in range(0, len(chunk), SMALL):
-            await asyncio.to_thread(books.take, chunk[at : at + SMALL])
-        progress(books.revision, last)
+            await asyncio.to_thread(books.take_all, chunk[at : at + SMALL])
+        progress(books.state.revision, last)
     return books.closed()
 
 
@@ -254,12 +238,6 @@ async def _begin(snapshots: Snapshots, start: int, first: int) -> State:
         f"the ledger begins at revision {first}, which is later than the period's beginning; begin "
         "later, or name the archives of what was dropped"
     )
-
-
-def _chunks(archives: Sequence[Path]) -> Iterator[list[Dated]]:
-    records = itertools.chain.from_iterable(map(read_archive, archives))
-    while chunk := [Dated(record, 0) for record in itertools.islice(records, CHUNK)]:
-        yield chunk
 
 
 class Dated(NamedTuple):
@@ -327,7 +305,12 @@ async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetim
         raise PeriodError(
             "from", f"{start!r} is not before {end or 'now'!r}", "begin before the end"
         )
-    length = _step_of(step) * SECOND
+    match = _STEP(step)
+    if step and (match is None or not int(match[1])):
+        raise PeriodError(
+            "step", f"{step[:40]!r} is no step", "write a number of s, m, h or d: 15m, 1h, 1d"
+        )
+    length = int(match[1]) * _SECONDS[match[2]] * SECOND if match else 0  # 0 for no steps
     if length and (last - first) // length >= STEPS_MAX:
         raise PeriodError(
             "step", f"{step!r} makes more than {STEPS_MAX:,} steps", "use longer steps"
@@ -338,16 +321,6 @@ async def period_of(wire: Wire, start: str, end: str, step: str, *, now: datetim
 def micros_since(time: datetime) -> int:
     """An aware time as whole microseconds since 1970."""
     return (time - _EPOCH) // timedelta(microseconds=1)
-
-
-def _step_of(text: str) -> int:
-    """Seconds; 0 for no steps."""
-    match = _STEP(text)
-    if text and (match is None or not int(match[1])):
-        raise PeriodError(
-            "step", f"{text[:40]!r} is no step", "write a number of s, m, h or d: 15m, 1h, 1d"
-        )
-    return int(match[1]) * _SECONDS[match[2]] if match else 0
 
 
 async def _micros(wire: Wire, field: str, text: str, now: datetime) -> int:

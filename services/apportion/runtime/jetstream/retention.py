@@ -11,6 +11,7 @@ is dropped is in the archive, and every service can begin with what is left.
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,14 +67,23 @@ async def droppable(
     last, because = await _needed(ledger)
     if at_most < last:
         last, because = at_most, "--to says so"
-    old = await _last_old(ledger, info, last, older_than_s)
+    young = datetime.fromisoformat(info.ts) - timedelta(seconds=older_than_s)
+    old = max(await stream.newest_stored_by(ledger.wire, young), first - 1)
     if old < last:
         last, because = old, f"what comes then is not older than {older_than_s:g} s"
     archived = await asyncio.to_thread(_span, archive, last)
     if archived.last < last:
         last, because = archived.last, f"the archive ends at {archived.last}"
     if last >= first:
-        await _check_same(ledger, archive, archived, first)
+        # It goes on from what was dropped before, word for word.
+        if archived.first > first:
+            raise CannotDrop(
+                f"{archive} begins at {archived.first} and the ledger at {first}; what is between "
+                "would be lost: write an archive that begins there"
+            )
+        record = archived.record
+        if record is None or await stream.read_record(ledger.wire, record.revision) != record:
+            raise CannotDrop(f"{archive} and the ledger differ, though the archive proves itself")
     return Droppable(first, last, because)
 
 
@@ -96,20 +106,6 @@ async def _needed(ledger: JetStreamLedger) -> tuple[int, str]:
     if waiting and min(waiting) <= last:
         last, because = min(waiting) - 1, f"the placement at {min(waiting)} is not bound yet"
     return last, because
-
-
-async def _last_old(
-    ledger: JetStreamLedger, info: stream.StreamInfo, last: int, older_than_s: float
-) -> int:
-    """The newest revision up to `last` that is so old; by halving, for times only grow."""
-    low, high = info.state.first_seq - 1, last
-    while low < high:
-        middle = (low + high + 1) // 2
-        if await stream.read_age_s(ledger.wire, info, middle) >= older_than_s:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 async def _folded(ledger: JetStreamLedger, state: State) -> State:
@@ -144,17 +140,3 @@ def _span(archive: Path, wanted: int) -> _Archived:
         if last <= wanted:
             record = each
     return _Archived(first, last, record)
-
-
-async def _check_same(
-    ledger: JetStreamLedger, archive: Path, archived: _Archived, first: int
-) -> None:
-    """Raise CannotDrop unless the archive goes on from what was dropped before, word for word."""
-    if archived.first > first:
-        raise CannotDrop(
-            f"{archive} begins at {archived.first} and the ledger at {first}; what is between "
-            "would be lost: write an archive that begins there"
-        )
-    record = archived.record
-    if record is None or await stream.read_record(ledger.wire, record.revision) != record:
-        raise CannotDrop(f"{archive} and the ledger differ, though the archive proves itself")

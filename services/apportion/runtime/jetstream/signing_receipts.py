@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.digest import digest
@@ -64,38 +63,31 @@ async def sign(
     state = receipts.state()
     if state is None or not state.rules.go_on(await stream.read_rules(ledger.wire), state.revision):
         state = await _begin(ledger, info, before)
-    span = _Span(before, info.state.last_seq)
 
     def write(tree: Tree, state: State) -> Found:
         return receipts.write(key, Ledger(STREAM, info.created), tree, state, time())
 
-    signing = _Signing(state, span, write=write, tell=tell)
+    signing = _Signing(state, before, goal=info.state.last_seq, write=write, tell=tell)
     with contextlib.suppress(_Done):
         subscription = await ledger.follow(signing.take, start=state.revision + 1)
         await subscription.join()
     return signing.made
 
 
-class _Span(NamedTuple):
-    """Behind which receipt it begins, and the last revision that is to be signed."""
-
-    before: Checkpoint | None
-    goal: int
-
-
 class _Signing:
-    """One run over the records, from the one behind `state` on."""
+    """One run over the records, from the one behind `state` on; `goal` is the last one to sign."""
 
     def __init__(
         self,
         state: State,
-        span: _Span,
+        before: Checkpoint | None,
         *,
+        goal: int,
         write: Callable[[Tree, State], Found],
         tell: Callable[[int], None],
     ) -> None:
         self._cluster = StateFold(state, quiet=True)
-        self._before, self._goal = span
+        self._before, self._goal = before, goal
         self._write = write
         self._tell = tell
         self._tree = Tree()

@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import secrets
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import datetime
 from hashlib import sha256
 from typing import Final
@@ -206,6 +205,13 @@ class Snapshots:
             return None
         return state
 
+    async def _check_place(self, stored: Stored) -> None:
+        record = await stream.read_record(self._wire, stored.revision)
+        if record is None:
+            raise BadObject("the ledger does not reach so far: it was restored, or made anew")
+        if _digest(record) != stored.record:
+            raise BadObject(f"the ledger has another record at {stored.revision}: it was made anew")
+
     async def save(self, taken: Taken) -> None:
         """Store a snapshot of this ledger, and forget all but the newest.
 
@@ -219,29 +225,19 @@ class Snapshots:
         nuid = f"{name}-{secrets.token_hex(8)}"
         metadata = {_REVISION: name, _RECORD: _digest(record), _FORMAT: str(FORMAT)}
         await self._bucket.put(name, nuid, taken.parts, metadata)
-        await self._forget_old(nuid)
-
-    async def _check_place(self, stored: Stored) -> None:
-        record = await stream.read_record(self._wire, stored.revision)
-        if record is None:
-            raise BadObject("the ledger does not reach so far: it was restored, or made anew")
-        if _digest(record) != stored.record:
-            raise BadObject(f"the ledger has another record at {stored.revision}: it was made anew")
-
-    async def _forget_old(self, own: str) -> None:
-        """Keep the newest, the newest attested and our `own`; free what a dead writer left."""
+        # Keep the newest, the newest attested and our own; free what a dead writer left.
         written, attested = await self.written(), await self.attested()
         believed = [each for each in written if each.key in attested]
         named = {each.entry.nuid for each in (*written[: self._kept], *believed[: self._kept - 1])}
-        named.add(own)
+        named.add(nuid)
         kept = [each for each in written if each.entry.nuid in named]
         for each in written:
             if each not in kept:
                 await self._bucket.delete(each.entry)
         oldest = f"{kept[-1].revision:0{_DIGITS}}" if len(kept) >= self._kept else ""
-        for nuid in await self._bucket.pieces() - named:
-            if nuid < oldest:  # a newer one may be another scheduler's that is writing now
-                await self._bucket.forget_pieces(nuid)
+        for unnamed in await self._bucket.pieces() - named:
+            if unnamed < oldest:  # a newer one may be another scheduler's that is writing now
+                await self._bucket.forget_pieces(unnamed)
 
 
 async def _entries(bucket: Bucket) -> list[Stored]:
@@ -262,23 +258,15 @@ def _digest(record: Record) -> str:
 
 def restored(data: bytearray) -> State:
     """The state in the bytes of a snapshot. Raises SnapshotError."""
-    with _no_collection():
-        return snapshot.restore(data)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Millions of objects are made and none is garbage: looking for some triples the time.
-
-    Where they are many, all count as old at the end, as if they had been looked through: else the
-    next object that anybody makes would have the collector look through every one. What is garbage
-    already is then found late, which a process that restores small states often would pay for.
-    """
+    # Millions of objects are made and none is garbage: looking for some triples the time.
     was = gc.isenabled()
     gc.disable()
     try:
-        yield
+        return snapshot.restore(data)
     finally:
+        # Many count as old from now on, as if they had been looked through: else the next object
+        # that is made would have the collector look through every one. What is garbage already is
+        # then found late, which a process that restores small states often would pay for.
         if gc.get_count()[0] > YOUNG_MAX:
             gc.freeze()
             gc.unfreeze()

@@ -160,15 +160,23 @@ class Look(msgspec.Struct, frozen=True):
     room_bytes: int = 0
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class Stored(msgspec.Struct, frozen=True):
+    """A record as the server stores it: when, by its clock, and its headers, in base64."""
+
     seq: int
     subject: str
+    hdrs: str = ""
     data: bytes = b""
     time: str = ""
 
+    @property
+    def record(self) -> Record:
+        """What readers get of it."""
+        return Record(self.seq, self.subject, self.data)
+
 
 class _StoredAnswer(msgspec.Struct, frozen=True):
-    message: _Stored
+    message: Stored
 
 
 _decode_info = msgspec.json.Decoder(StreamInfo).decode
@@ -202,8 +210,8 @@ async def read_info(wire: Wire, *, subject: str = "") -> StreamInfo:
 
 async def read_record(wire: Wire, revision: int) -> Record | None:
     """The record at that revision, None where there is none. Raises LedgerUnavailable."""
-    stored = await _read_stored(wire, {"seq": revision})
-    return None if stored is None else Record(stored.seq, stored.subject, stored.data)
+    stored = await read_stored(wire, {"seq": revision})
+    return None if stored is None else stored.record
 
 
 async def read_rules(wire: Wire) -> Rules:
@@ -218,19 +226,11 @@ async def read_said(wire: Wire) -> list[Said]:
     """
     said: list[Said] = []
     at = 1
-    while stored := await _read_stored(wire, {"seq": at, "next_by_subj": RULES}):
+    while stored := await read_stored(wire, {"seq": at, "next_by_subj": RULES}):
         found = said_at(stored.seq, stored.subject, stored.data)
         said += [found] if found is not None else []
         at = stored.seq + 1
     return said
-
-
-async def read_age_s(wire: Wire, info: StreamInfo, revision: int) -> float:
-    """How long ago, by the server's clock, the record was stored; endless where there is none."""
-    stored = await _read_stored(wire, {"seq": revision})
-    if stored is None:
-        return float("inf")
-    return (datetime.fromisoformat(info.ts) - datetime.fromisoformat(stored.time)).total_seconds()
 
 
 async def read_stored_at(wire: Wire, revision: int) -> datetime | None:
@@ -238,7 +238,7 @@ async def read_stored_at(wire: Wire, revision: int) -> datetime | None:
 
     Raises LedgerUnavailable.
     """
-    stored = await _read_stored(wire, {"seq": revision})
+    stored = await read_stored(wire, {"seq": revision})
     return None if stored is None else datetime.fromisoformat(stored.time)
 
 
@@ -264,17 +264,16 @@ async def newest_stored(wire: Wire, subject: str) -> tuple[datetime, Record] | N
 
     Raises LedgerUnavailable.
     """
-    stored = await _read_stored(wire, {"last_by_subj": subject})
+    stored = await read_stored(wire, {"last_by_subj": subject})
     if stored is None:
         return None
-    record = Record(stored.seq, stored.subject, stored.data)
-    return datetime.fromisoformat(stored.time), record
+    return datetime.fromisoformat(stored.time), stored.record
 
 
 async def oldest_on(wire: Wire, subject: str) -> Record | None:
     """The oldest record on `subject` that is there, None without any. Raises LedgerUnavailable."""
-    stored = await _read_stored(wire, {"seq": 1, "next_by_subj": subject})
-    return None if stored is None else Record(stored.seq, stored.subject, stored.data)
+    stored = await read_stored(wire, {"seq": 1, "next_by_subj": subject})
+    return None if stored is None else stored.record
 
 
 async def newest_on(wire: Wire, subject: str) -> int:
@@ -282,11 +281,12 @@ async def newest_on(wire: Wire, subject: str) -> int:
 
     Raises LedgerUnavailable.
     """
-    stored = await _read_stored(wire, {"last_by_subj": subject})
+    stored = await read_stored(wire, {"last_by_subj": subject})
     return 0 if stored is None else stored.seq
 
 
-async def _read_stored(wire: Wire, query: dict[str, object]) -> _Stored | None:
+async def read_stored(wire: Wire, query: Mapping[str, object]) -> Stored | None:
+    """The record that a `STREAM.MSG.GET` finds, None without one. Raises LedgerUnavailable."""
     try:
         answer = await call_api(wire, f"STREAM.MSG.GET.{STREAM}", query)
     except ApiRefused as refused:
@@ -296,13 +296,20 @@ async def _read_stored(wire: Wire, query: dict[str, object]) -> _Stored | None:
     return _decode_stored(answer).message
 
 
-def drift(config: Mapping[str, object]) -> list[LedgerDrifted]:
-    """One error for each setting of `config` that is not as WANTED."""
+def drift(
+    of: str, found: Mapping[str, object], wanted: Mapping[str, object]
+) -> list[LedgerDrifted]:
+    """One error for each setting of `wanted` that `found` has otherwise; `of` is whose they are."""
     return [
-        LedgerDrifted(f"stream {STREAM} {name}", config.get(name), wanted)
-        for name, wanted in WANTED.items()
-        if config.get(name) != wanted and (config.get(name) or wanted)
+        LedgerDrifted(f"{of} {name}", found.get(name), value)
+        for name, value in wanted.items()
+        if found.get(name) != value and (found.get(name) or value)
     ]
+
+
+def stream_drift(info: StreamInfo) -> list[LedgerDrifted]:
+    """One error for each setting of the stream that is not as WANTED."""
+    return drift(f"stream {STREAM}", info.config, WANTED)
 
 
 async def check(wire: Wire) -> StreamInfo:
@@ -313,7 +320,7 @@ async def check(wire: Wire) -> StreamInfo:
     info = await read_info(wire)
     if info.config.get("mirror") == COPY["mirror"]:
         return info
-    for error in drift(info.config):
+    for error in stream_drift(info):
         raise error
     return info
 
@@ -336,29 +343,25 @@ async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
     make it (too few servers for `replicas`, say).
     """
     if await find(wire) is None:
-        await _create(wire, replicas=replicas, max_bytes=max_bytes)
+        # A server refuses settings that it does not know, also where they are off.
+        wanted = {name: value for name, value in WANTED.items() if value}
+        wanted |= {"name": STREAM, "num_replicas": replicas, "max_bytes": max_bytes}
+        try:
+            await call_api(wire, f"STREAM.CREATE.{STREAM}", wanted)
+        except ApiRefused as refused:
+            if refused.error.err_code == _NO_ROOM:
+                raise SizeRefused(max_bytes) from refused
+            # One of that name was made in the meantime: the check looks at it.
+            if refused.error.err_code != NAME_IN_USE:
+                raise LedgerError(
+                    f"the server will not make stream {STREAM} with {replicas} replicas and "
+                    f"max_bytes {max_bytes}: {refused.error.description}"
+                ) from refused
     info = await check(wire)
     found = info.config.get("num_replicas")
     if found != replicas:
         raise LedgerDrifted(f"stream {STREAM} num_replicas", found, replicas)
     return info
-
-
-async def _create(wire: Wire, *, replicas: int, max_bytes: int) -> None:
-    # A server refuses settings that it does not know, also where they are off.
-    wanted = {name: value for name, value in WANTED.items() if value}
-    wanted |= {"name": STREAM, "num_replicas": replicas, "max_bytes": max_bytes}
-    try:
-        await call_api(wire, f"STREAM.CREATE.{STREAM}", wanted)
-    except ApiRefused as refused:
-        if refused.error.err_code == NAME_IN_USE:
-            return  # somebody else made it meanwhile; the check tells whether as we need it
-        if refused.error.err_code == _NO_ROOM:
-            raise SizeRefused(max_bytes) from refused
-        raise LedgerError(
-            f"the server will not make stream {STREAM} with {replicas} replicas and "
-            f"max_bytes {max_bytes}: {refused.error.description}"
-        ) from refused
 
 
 COPY_API: Final = "$JS.AUDIT.API"

